@@ -1,0 +1,73 @@
+"""Every error dormice raises, as one tree, split by what the caller does next.
+
+DormiceError
+├── RetryLater           the world is unwell: wait with backoff and jitter, then try again
+│   ├── ServerUnreachable
+│   └── ServerBusy
+├── GiveUp               this one input can't succeed as it is: report it and go on with the next
+│   ├── InvalidEnvelope
+│   ├── InvalidOutcome
+│   ├── MessageNotFound
+│   ├── AddressRefused   (activities.address_guard)
+│   ├── BodyTooLarge     (activities.http_client)
+│   └── VisitRefused     (activities.handlers.http)
+└── Misconfigured        a person must change something before anything works
+    ├── InvalidSetting
+    ├── HandlerProblem
+    └── ServerNotReady
+
+The command line maps them to its exit codes: GiveUp and Misconfigured are 2, RetryLater is 3.
+"""
+
+
+class DormiceError(Exception):
+    """Base of all errors of this application; its text is one sentence a person can act on."""
+
+
+class RetryLater(DormiceError):
+    """Nothing is wrong with the request; the same call may succeed later."""
+
+
+class ServerUnreachable(RetryLater):
+    """No Temporal server answered at the configured address."""
+
+
+class ServerBusy(RetryLater):
+    """The server answered that it has no room for the call right now."""
+
+
+class GiveUp(DormiceError):
+    """This input will never succeed as it is."""
+
+
+class InvalidEnvelope(GiveUp):
+    """An envelope broke a rule; `field` names where, `problem` says what and what to do."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class InvalidOutcome(GiveUp):
+    """A handler returned something that is no outcome, or an outcome with impossible values."""
+
+
+class MessageNotFound(GiveUp):
+    """No message with this kind and id is known to the server."""
+
+
+class Misconfigured(DormiceError):
+    """A setting, a handler module or the server's set-up must be changed by a person first."""
+
+
+class InvalidSetting(Misconfigured):
+    """A setting's value is unusable; the text names the setting and where it came from."""
+
+
+class HandlerProblem(Misconfigured):
+    """A handler module can't be loaded, or two handlers claim one kind."""
+
+
+class ServerNotReady(Misconfigured):
+    """The namespace or a search attribute that messages need is missing on the server."""

@@ -1,0 +1,88 @@
+"""JSON values: the one place that parses, checks and measures what travels as a payload."""
+
+import json
+import math
+from typing import Any, NoReturn, cast
+
+MAX_DEPTH = 64
+"""Deeper nesting is refused: nobody needs it and parsers on the way give up at different depths."""
+
+MAX_DIGITS = 4300
+"""Longer whole numbers are refused: Python itself neither reads nor writes them unless it is told to."""
+
+_INT_LIMIT = 10**MAX_DIGITS
+_TOO_LONG = f"holds a whole number of more than {MAX_DIGITS} digits"
+_BOM = "\ufeff"
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse strict JSON; bytes are UTF-8, a byte-order mark in front is skipped.
+
+    Raises ValueError with half a sentence ("is no JSON …") for anything that is not JSON by RFC 8259,
+    NaN and Infinity included.
+    """
+    try:
+        # json.loads itself would guess UTF-16 and UTF-32 and let encoded surrogates through
+        decoded = text if isinstance(text, str) else text.decode()
+        return json.loads(decoded.removeprefix(_BOM), parse_constant=_refuse_constant, parse_int=_read_int)
+    except json.JSONDecodeError as exc:
+        problem = exc.msg.lower().removesuffix(" at")
+        raise ValueError(f"is no JSON ({problem} at character {exc.pos + 1})") from exc
+    except UnicodeDecodeError as exc:
+        raise ValueError(f"is not UTF-8 text (byte {exc.start + 1})") from exc
+    except RecursionError as exc:
+        raise ValueError(f"is nested deeper than {MAX_DEPTH} levels") from exc
+
+
+def encode_json(value: Any) -> bytes:
+    """Write a checked value in the compact form whose length is what size limits count."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def find_flaw(value: Any, depth: int = 0) -> str | None:
+    """Say why a Python value can't travel as JSON, as half a sentence, or None when it can."""
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return None if -_INT_LIMIT < value < _INT_LIMIT else _TOO_LONG
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"holds {value}, which JSON does not know"
+    if isinstance(value, str):
+        return None if _is_utf8(value) else "holds a lone surrogate, which UTF-8 can't carry"
+    if depth >= MAX_DEPTH:
+        return f"is nested deeper than {MAX_DEPTH} levels"
+    if isinstance(value, dict):
+        return _find_flaw_in_object(cast("dict[Any, Any]", value), depth)
+    if isinstance(value, list | tuple):
+        items = cast("list[Any]", value)
+        return next((flaw for item in items if (flaw := find_flaw(item, depth + 1))), None)
+    return f"holds a {type(value).__name__}, which JSON does not know"
+
+
+def _find_flaw_in_object(value: dict[Any, Any], depth: int) -> str | None:
+    for key, item in value.items():
+        if not isinstance(key, str):
+            return f"has a key that is a {type(key).__name__}, not a string"
+        if flaw := find_flaw(key, depth + 1) or find_flaw(item, depth + 1):
+            return flaw
+    return None
+
+
+def _is_utf8(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _read_int(digits: str) -> int:
+    if len(digits.removeprefix("-")) > MAX_DIGITS:
+        raise ValueError(_TOO_LONG)
+    return int(digits)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"holds {name}, which JSON does not know")

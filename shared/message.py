@@ -1,0 +1,194 @@
+"""The message as its workflow carries it: a plain frozen state, its outcomes, and their wire forms.
+
+Times are seconds since the epoch (floats rounded to the millisecond), durations are seconds. Wire forms leave
+out what has its default value and ignore keys they do not know, so older and newer code read each other's state.
+"""
+
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from typing import Any, Literal, cast
+
+from shared.placement import workflow_id
+
+DECISIONS_KEPT = 5
+"""How many of its last decisions a message remembers for `explain`."""
+
+REASON_MAX = 300
+"""Characters of a reason that are kept."""
+
+Verdict = Literal["again", "done", "reject", "failed", "retry_after", "handed_back"]
+"""What a cycle came to; `failed` counts as an attempt, `retry_after` and `handed_back` do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one cycle came to, as it travels from the dispatching activity to the workflow.
+
+    `after`, `earliest`, `tolerance`, `backoff` and `backoff_max` are seconds; `at` and `earliest_at` are moments.
+    The last five fields are settings of the worker that ran the cycle: carried here they are part of the
+    history, so a changed setting takes effect with the next cycle and never breaks a replay.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    after: float | None = None
+    at: float | None = None
+    earliest: float | None = None
+    earliest_at: float | None = None
+    tolerance: float | None = None
+    payload: Any = None
+    is_payload_changed: bool = False
+    lane: str = ""
+    result: Any = None
+    max_attempts: int = 5
+    backoff: float = 2.0
+    backoff_max: float = 3600.0
+    cycles_per_run: int = 5
+    index_after: float = 60.0
+
+    def dump(self) -> dict[str, Any]:
+        """Give the wire form."""
+        return _dump(self)
+
+    @classmethod
+    def load(cls, wire: dict[str, Any]) -> "Outcome":
+        """Read a wire form."""
+        return cls(**_known(cls, wire))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One remembered decision: when, on which version, what happened, and when the message was due after it."""
+
+    at: float
+    version: int
+    what: str
+    due_at: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageState:
+    """All that a message is between two events; `workflows.decision.decide` is the only thing that moves it on."""
+
+    kind: str
+    id: str
+    lane: str
+    due_at: float
+    earliest_at: float
+    payload: Any = None
+    version: int = 0
+    attempt: int = 0
+    """Failed attempts at the present version."""
+    priority: int = 3
+    tenant: str = ""
+    correlation_id: str = ""
+    is_paused: bool = False
+    parked_reason: str = ""
+    """Why it is parked; empty while it is not."""
+    parked_at: float = 0.0
+    ended: Literal["", "done", "stopped"] = ""
+    result: Any = None
+    revision: int = 0
+    """How many revisions have been applied to the payload."""
+    sources: dict[str, int] = field(default_factory=dict[str, int])
+    """Newest applied offset by "topic/partition"; an older one is ignored."""
+    decisions: tuple[Decision, ...] = ()
+    is_running: bool = False
+    """A handler is at work; what signals ask meanwhile waits in the three fields below for its outcome."""
+    asked_due_at: float | None = None
+    asked_stop: str | None = None
+    is_revised: bool = False
+
+    @property
+    def workflow_id(self) -> str:
+        """`kind:id`."""
+        return workflow_id(self.kind, self.id)
+
+    @property
+    def is_parked(self) -> bool:
+        """It failed for good and sleeps until a person replays or stops it."""
+        return self.parked_reason != ""
+
+    @property
+    def is_held(self) -> bool:
+        """Nothing runs, whatever the time: it is parked or paused."""
+        return self.is_parked or self.is_paused
+
+    @property
+    def phase(self) -> str:
+        """The word people see as search attribute `State`: active, paused, parked, done or stopped."""
+        if self.ended:
+            return self.ended
+        if self.is_parked:
+            return "parked"
+        return "paused" if self.is_paused else "active"
+
+    def dump(self) -> dict[str, Any]:
+        """Give the wire form that the next run starts from."""
+        wire = _dump(self)
+        if self.decisions:
+            wire["decisions"] = [[d.at, d.version, d.what, d.due_at, d.reason] for d in self.decisions]
+        return wire
+
+    @classmethod
+    def load(cls, wire: dict[str, Any]) -> "MessageState":
+        """Read a wire form; raises TypeError when one of the five identifying fields is missing."""
+        known = _known(cls, wire)
+        if "decisions" in known:
+            known["decisions"] = tuple(Decision(*entry[:_DECISION_WIDTH]) for entry in known["decisions"])
+        return cls(**known)
+
+    def remember(self, now: float, what: str, reason: str = "") -> "MessageState":
+        """Append a decision, forgetting the oldest; `now` is kept to the millisecond."""
+        entry = Decision(round(now, 3), self.version, what, self.due_at, reason)
+        return replace(self, decisions=(*self.decisions[1 - DECISIONS_KEPT :], entry))
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerCall:
+    """What the workflow hands to the dispatching activity for one cycle."""
+
+    kind: str
+    id: str
+    lane: str
+    version: int
+    attempt: int
+    payload: Any
+    due_at: float
+    priority: int = 3
+    tenant: str = ""
+    correlation_id: str = ""
+
+
+def clip_reason(reason: str) -> str:
+    """Give a reason as one line of at most 300 characters that UTF-8 can carry, whoever wrote it."""
+    return " ".join(reason.split())[:REASON_MAX].encode(errors="replace").decode()
+
+
+def _known(cls: type[Any], wire: dict[str, Any]) -> dict[str, Any]:
+    names = _FIELDS.get(cls)
+    if names is None:
+        names = _FIELDS[cls] = frozenset(f.name for f in fields(cls))
+    return {key: value for key, value in wire.items() if key in names}
+
+
+def _dump(record: Any) -> dict[str, Any]:
+    cls = cast("type[Any]", type(record))
+    defaults = _DEFAULTS.get(cls)
+    if defaults is None:
+        defaults = _DEFAULTS[cls] = tuple((f.name, _default_of(f)) for f in fields(record))
+    wire: dict[str, Any] = {}
+    for name, default in defaults:
+        value = getattr(record, name)
+        if value != default:
+            wire[name] = value
+    return wire
+
+
+def _default_of(f: "Field[Any]") -> Any:
+    return f.default if f.default_factory is MISSING else f.default_factory()
+
+
+_DECISION_WIDTH = len(fields(Decision))
+_FIELDS: dict[type[Any], frozenset[str]] = {}
+_DEFAULTS: dict[type[Any], tuple[tuple[str, Any], ...]] = {}

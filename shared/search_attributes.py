@@ -1,0 +1,69 @@
+"""The search attributes that make messages visible: names, types, and who sets them when.
+
+`Kind`, `Lane` and `State` are set at the start and change seldom; `DueAt` and `EarliestAt` follow a decision
+only when they move by at least the setting `index_after`, because each change is a write to the visibility store.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from temporalio.common import SearchAttributeKey, SearchAttributePair, SearchAttributeUpdate, TypedSearchAttributes
+
+from shared.message import MessageState
+
+KIND = SearchAttributeKey.for_keyword("Kind")
+LANE = SearchAttributeKey.for_keyword("Lane")
+STATE = SearchAttributeKey.for_keyword("State")
+DUE_AT = SearchAttributeKey.for_datetime("DueAt")
+EARLIEST_AT = SearchAttributeKey.for_datetime("EarliestAt")
+
+REQUIRED: dict[str, str] = {
+    "Kind": "Keyword",
+    "Lane": "Keyword",
+    "State": "Keyword",
+    "DueAt": "Datetime",
+    "EarliestAt": "Datetime",
+}
+"""Name → type, as Temporal's command line and its operator service write them."""
+
+
+def attributes_at_start(state: MessageState) -> TypedSearchAttributes:
+    """Give what a new message is indexed with."""
+    return TypedSearchAttributes(
+        [
+            SearchAttributePair(KIND, state.kind),
+            SearchAttributePair(LANE, state.lane),
+            SearchAttributePair(STATE, state.phase),
+            SearchAttributePair(DUE_AT, _moment(state.due_at)),
+            SearchAttributePair(EARLIEST_AT, _moment(state.earliest_at)),
+        ]
+    )
+
+
+def attribute_updates(old: MessageState, new: MessageState, index_after: float) -> list[SearchAttributeUpdate[Any]]:
+    """Give the updates that the way from `old` to `new` owes the index, none in the common short-delay case.
+
+    A due time that moves by less than `index_after` seconds is not written: until it moves further the index
+    says "due by now or very soon", which is true.
+    """
+    updates: list[SearchAttributeUpdate[Any]] = []
+    if new.phase != old.phase:
+        updates.append(STATE.value_set(new.phase))
+    if new.lane != old.lane:
+        updates.append(LANE.value_set(new.lane))
+    if abs(new.due_at - old.due_at) >= index_after and not new.ended:
+        updates.append(DUE_AT.value_set(_moment(new.due_at)))
+        updates.append(EARLIEST_AT.value_set(_moment(new.earliest_at)))
+    return updates
+
+
+def parked_memo(state: MessageState) -> dict[str, str | float] | None:
+    """Give what a list of parked messages shows beside the attributes, None while the message is not parked.
+
+    The memo stays on a message that was replayed: read it only where `State` says parked.
+    """
+    return {"parked_reason": state.parked_reason, "parked_at": state.parked_at} if state.is_parked else None
+
+
+def _moment(epoch: float) -> datetime:
+    return datetime.fromtimestamp(epoch, UTC)

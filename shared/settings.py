@@ -1,0 +1,167 @@
+"""The settings of one process: flag > environment > file > default, read once in `main` and frozen.
+
+Temporal's own connection settings (address, namespace, TLS, API key) are not here: they follow Temporal's
+environment configuration (`TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, …), see `shared.temporal`.
+"""
+
+import contextlib
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+from shared.errors import InvalidSetting
+from shared.timespan import parse_duration
+
+ENV_PREFIX = "DORMICE_"
+DEFAULT_FILE = "dormice.toml"
+
+
+def _setting(default: Any, note: str, at_least: float | None = None, one_of: tuple[str, ...] = ()) -> Any:
+    return field(default=default, metadata={"note": note, "at_least": at_least, "one_of": one_of})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Every setting with its default; the name in the environment is `DORMICE_` + the name in upper case."""
+
+    handlers: tuple[str, ...] = _setting((), "Modules with handlers, comma-separated, beside the installed ones.")
+    task_queue_prefix: str = _setting("dormice", "Task queues are PREFIX-short, PREFIX-medium and PREFIX-long.")
+    payload_max_bytes: int = _setting(4096, "Largest payload of a message, in bytes of JSON.", 1)
+    cycles_per_run: int = _setting(5, "Cycles after which a message continues as new.", 1)
+    index_after: timedelta = _setting(
+        timedelta(seconds=60), "Shorter delays do not update the DueAt search attribute.", 0
+    )
+    workflow_task_timeout: timedelta = _setting(
+        timedelta(seconds=60), "How long a worker may hold a workflow task before another one gets it.", 1
+    )
+    sandbox: bool = _setting(False, "Run workflow code in the SDK's sandbox (costs CPU on every cold wake).")
+    in_flight: int = _setting(64, "Starts or signals under way at once from one process.", 1)
+    starts_per_second: float = _setting(
+        0.0, "Most starts a second from one process; 0 = only what the server bears.", 0
+    )
+    patience: timedelta = _setting(
+        timedelta(minutes=5), "How long one start or signal is retried while the server is away.", 0
+    )
+    http_allow_private: bool = _setting(False, "Let the http handler reach private and loopback addresses.")
+    http_max_bytes: int = _setting(5 * 1024 * 1024, "Largest response body the http handler reads.", 1)
+    http_timeout: timedelta = _setting(timedelta(seconds=8), "Total time of one request of the http handler.", 0.001)
+    log_level: str = _setting("info", "debug, info, warning or error.", one_of=("debug", "info", "warning", "error"))
+
+
+def load_settings(
+    flags: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> Settings:
+    """Build the settings; raises InvalidSetting with a sentence that names the setting and its source.
+
+    `file` must exist when given; without it `dormice.toml` in the working folder is read if it is there.
+    """
+    values: dict[str, Any] = {}
+    for source, given in (*_file_values(file), ("environment", _environment_values(environ or {}))):
+        values |= {name: _read(name, value, source) for name, value in given.items()}
+    values |= {name: _read(name, value, "flag") for name, value in (flags or {}).items()}
+    return Settings(**values)
+
+
+def describe_settings() -> Iterator[tuple[str, str, str]]:
+    """Give (environment name, default, note) of every setting, for help texts and docs."""
+    for f in fields(Settings):
+        yield ENV_PREFIX + f.name.upper(), _show(f.default), f.metadata["note"]
+
+
+def _environment_values(environ: Mapping[str, str]) -> dict[str, str]:
+    names = {ENV_PREFIX + f.name.upper(): f.name for f in fields(Settings)}
+    return {names[key]: value for key, value in environ.items() if key in names}
+
+
+def _file_values(file: Path | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    path = file or Path(DEFAULT_FILE)
+    if file is None and not path.exists():
+        return
+    try:
+        yield f"file {path}", tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError as exc:
+        raise InvalidSetting(f"config: there is no file {path}; give the path of a TOML file") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as exc:
+        raise InvalidSetting(f"config: {path} can't be read as TOML ({exc}); correct it") from exc
+
+
+def _read(name: str, value: Any, source: str) -> Any:
+    known = {f.name: f for f in fields(Settings)}
+    if name not in known:
+        raise InvalidSetting(f"{name} (from {source}): no such setting; known: {', '.join(known)}")
+    try:
+        result = _convert(value, known[name].default)
+    except ValueError as exc:
+        raise InvalidSetting(f"{name} (from {source}): {exc}") from exc
+    if flaw := _find_flaw(result, known[name]):
+        raise InvalidSetting(f"{name} (from {source}): {flaw}")
+    return result
+
+
+def _find_flaw(value: Any, known: "Field[Any]") -> str | None:
+    least, choices = known.metadata["at_least"], known.metadata["one_of"]
+    if isinstance(value, timedelta) and least is not None and value.total_seconds() < least:
+        return f"is {_show(value)}; give at least {least:g}s"
+    if isinstance(value, int | float) and least is not None and value < least:
+        return f"is {_show(value)}; give at least {least:g}"
+    if choices and value not in choices:
+        return f"is {value!r}; use one of {', '.join(choices)}"
+    if value == "" and known.default != "":
+        return "is empty; leave it out for its default"
+    return None
+
+
+def _convert(value: Any, default: Any) -> Any:
+    if isinstance(default, bool):
+        words = {
+            "1": True,
+            "true": True,
+            "yes": True,
+            "on": True,
+            "0": False,
+            "false": False,
+            "no": False,
+            "off": False,
+        }
+        if str(value).lower() not in words:
+            raise ValueError(f"is {value!r}; write true or false")
+        return words[str(value).lower()]
+    if isinstance(default, timedelta):
+        return parse_duration(str(value))
+    if isinstance(default, tuple):
+        return _read_names(value)
+    if isinstance(default, int | float):
+        return _read_number(value, type(default))
+    if not isinstance(value, str):
+        raise ValueError(f"is {value!r}; write text in quotes")  # noqa: TRY004 — told with its setting by _read
+    return value
+
+
+def _read_names(value: Any) -> tuple[str, ...]:
+    parts = cast("list[Any]", value) if isinstance(value, list) else [value]
+    if not all(isinstance(part, str) for part in parts):
+        raise ValueError(f"is {value!r}; write names, comma-separated or as a list")
+    return tuple(name.strip() for part in parts for name in part.split(",") if name.strip())
+
+
+def _read_number(value: Any, kind: type[int] | type[float]) -> float:
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError, OverflowError):
+            number = kind(value)
+            if math.isfinite(number) and (isinstance(value, str) or number == value):
+                return number
+    raise ValueError(f"is {value!r}; write a {'whole ' if kind is int else ''}number")
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():g}s"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] — any tuple
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,101 @@
+"""The signals that steer a message: one dataclass argument each, idempotent, usable straight from SDK or Web UI.
+
+Moments are RFC 3339 strings on the wire, so that a person can type them into the Web UI's signal form.
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RunNow:
+    """Run as soon as a worker is free; replays a parked message with fresh attempts."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reschedule:
+    """Be due at this moment instead; wakes a parked message up for it."""
+
+    due_at: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reprioritize:
+    """Take another priority, 1 (first) to 5 (last), and optionally another due moment."""
+
+    priority: int
+    due_at: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Revise:
+    """Replace the payload, and optionally the lane and the due moment.
+
+    `source` ("topic/partition") and `offset` say where the revision comes from: one that is not newer than the
+    last applied one of its source is ignored, so a redelivery does nothing.
+    """
+
+    payload: Any
+    source: str = ""
+    offset: int = -1
+    lane: str = ""
+    due_at: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Hold: nothing runs until `Resume`, other signals still change the message."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """End a pause; a due time that has passed meanwhile counts as due now."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the message for good; a handler that is at work finishes first."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PullForward:
+    """Run ahead of time because there is capacity, if the message is still due at `expected_due_at`."""
+
+    expected_due_at: str
+    reason: str = "pulled forward by idle capacity"
+
+
+Signal = RunNow | Reschedule | Reprioritize | Revise | Pause | Resume | Stop | PullForward
+
+SIGNAL_NAMES: dict[type[Any], str] = {
+    RunNow: "run_now",
+    Reschedule: "reschedule",
+    Reprioritize: "reprioritize",
+    Revise: "revise",
+    Pause: "pause",
+    Resume: "resume",
+    Stop: "stop",
+    PullForward: "pull_forward",
+}
+"""Signal type → its name on the workflow."""
+
+
+def to_epoch(moment: str) -> float:
+    """Read a signal's moment, rounded up to the millisecond; raises ValueError when it is none or has no offset."""
+    parsed = datetime.fromisoformat(moment.upper())
+    if parsed.tzinfo is None:
+        raise ValueError(f"{moment!r} has no offset; add one, for example Z")
+    return math.ceil(parsed.timestamp() * 1000) / 1000

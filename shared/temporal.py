@@ -1,0 +1,90 @@
+"""The one way to connect to Temporal, and what a server must have before messages can live on it."""
+
+from collections.abc import Iterable
+
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client
+from temporalio.envconfig import ClientConfig
+from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
+
+from shared.errors import Misconfigured, RetryLater, ServerBusy, ServerNotReady, ServerUnreachable
+from shared.search_attributes import REQUIRED
+
+DEFAULT_ADDRESS = "localhost:7233"
+
+TRANSIENT = frozenset(
+    {
+        RPCStatusCode.UNAVAILABLE,
+        RPCStatusCode.DEADLINE_EXCEEDED,
+        RPCStatusCode.RESOURCE_EXHAUSTED,
+        RPCStatusCode.ABORTED,
+        RPCStatusCode.INTERNAL,
+        RPCStatusCode.UNKNOWN,
+        RPCStatusCode.CANCELLED,  # what a connection that breaks in mid-call answers
+    }
+)
+"""Answers after which the same call may succeed."""
+
+
+async def connect() -> Client:
+    """Connect as Temporal's environment configuration says (environment, then profile file, then localhost:7233).
+
+    Raises ServerUnreachable when nothing answers there and Misconfigured when the configuration itself is unusable.
+    """
+    try:
+        config = ClientConfig.load_client_connect_config()
+    except (RuntimeError, ValueError) as exc:
+        raise Misconfigured(
+            f"Temporal's connection settings can't be read ({exc}); correct TEMPORAL_* or its file"
+        ) from exc
+    address = config.setdefault("target_host", DEFAULT_ADDRESS)
+    try:
+        # gzip is the SDK's default; for payloads under 100 bytes it costs CPU and saves nothing.
+        return await Client.connect(**config, grpc_compression=GrpcCompression.NONE)
+    except (RuntimeError, ValueError) as exc:
+        raise ServerUnreachable(
+            f"no Temporal server answers at {address} ({_first_line(exc)}); start one with 'dormice dev' or set TEMPORAL_ADDRESS"
+        ) from exc
+
+
+async def check_server(client: Client) -> None:
+    """Raise ServerNotReady when the namespace or one of the search attributes is missing or of another type."""
+    try:
+        await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+        answer = await client.operator_service.list_search_attributes(
+            ListSearchAttributesRequest(namespace=client.namespace)
+        )
+    except RPCError as exc:
+        if exc.status is RPCStatusCode.NOT_FOUND:
+            raise ServerNotReady(
+                f"the server has no namespace {client.namespace!r}; create it or set TEMPORAL_NAMESPACE"
+            ) from exc
+        raise translate_rpc_error(exc) from exc
+    found = {name: IndexedValueType.Name(value) for name, value in answer.custom_attributes.items()}
+    missing = [name for name, kind in REQUIRED.items() if found.get(name) != f"INDEXED_VALUE_TYPE_{kind.upper()}"]
+    if missing:
+        raise ServerNotReady(
+            f"search attribute {missing[0]} of type {REQUIRED[missing[0]]} is missing in namespace {client.namespace!r}; "
+            f"run: temporal operator search-attribute create {_create_arguments(missing)}"
+        )
+
+
+def translate_rpc_error(exc: RPCError) -> RetryLater | Misconfigured:
+    """Turn a failed call into the branch of the error tree that tells the caller what to do."""
+    if exc.status is RPCStatusCode.RESOURCE_EXHAUSTED:
+        return ServerBusy(f"the server is at its limit ({_first_line(exc)}); try again in a while")
+    if exc.status in TRANSIENT:
+        return ServerUnreachable(f"the server did not answer ({_first_line(exc)}); check that it is up and try again")
+    if exc.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED):
+        return Misconfigured(f"the server refuses this client ({_first_line(exc)}); check the API key or certificate")
+    return Misconfigured(f"the server refuses the call ({_first_line(exc)}); correct the request")
+
+
+def _create_arguments(names: Iterable[str]) -> str:
+    return " ".join(f"--name {name} --type {REQUIRED[name]}" for name in names)
+
+
+def _first_line(exc: Exception) -> str:
+    return str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
