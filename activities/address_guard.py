@@ -1,0 +1,183 @@
+"""The guard between handlers and the network: a name is resolved once, checked, and connected to as checked."""
+
+import asyncio
+import re
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import cast
+
+import httpcore
+import httpx
+
+from shared.errors import GiveUp
+
+Address = IPv4Address | IPv6Address
+Resolver = Callable[[str, int], Awaitable[Sequence[Address]]]
+
+_HOST = re.compile(r"[a-z0-9._:-]+")  # names as DNS has them, and addresses; httpx lets more through, escaped
+URL_SHOWN = 100  # characters
+
+# IANA IPv4 Special-Purpose Address Registry, and multicast and reserved space, as of 2026
+_CLOSED_V4 = tuple(
+    IPv4Network(block)
+    for block in (
+        "0.0.0.0/8",  # this network, unspecified
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # carrier-grade NAT
+        "127.0.0.0/8",  # loopback
+        "169.254.0.0/16",  # link-local, where clouds keep their instance metadata
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # IETF protocol assignments
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # 6to4 relays, withdrawn
+        "192.168.0.0/16",  # private
+        "198.18.0.0/15",  # benchmarking
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, broadcast
+    )
+)
+# Everything outside global unicast is closed: loopback, link-local, private, multicast, IPv4-mapped and NAT64 forms.
+_GLOBAL_V6 = IPv6Network("2000::/3")
+_CLOSED_V6 = tuple(
+    IPv6Network(block)
+    for block in (
+        "2001::/23",  # IETF protocol assignments, Teredo among them
+        "2001:db8::/32",  # documentation
+        "2002::/16",  # 6to4: carries an IPv4 address inside
+        "3fff::/20",  # documentation
+    )
+)
+
+
+class AddressRefused(GiveUp):
+    """A URL, or the address it leads to, is none that handlers may visit here."""
+
+
+def is_public(address: Address) -> bool:
+    """Say whether an address is plain unicast on the public internet.
+
+    IPv6 forms that carry an IPv4 address (mapped, 6to4, NAT64, Teredo) are none, whatever they carry.
+    Source: the IANA special-purpose address registries.
+    """
+    if isinstance(address, IPv4Address):
+        return not any(address in block for block in _CLOSED_V4)
+    return address in _GLOBAL_V6 and not any(address in block for block in _CLOSED_V6)
+
+
+def is_any(address: Address) -> bool:  # noqa: ARG001 — the shape of a rule
+    """Let every address pass."""
+    return True
+
+
+def read_url(text: str, base: httpx.URL | None = None) -> httpx.URL:
+    """Read a URL that handlers may visit, or with `base` the target of a redirect from there.
+
+    Raises AddressRefused, with half a sentence, for what is no http or https URL with a host and without credentials.
+    """
+    where = "" if base is None else "redirects to a URL that "
+    try:
+        url = httpx.URL(text) if base is None else base.join(text)
+        host = url.raw_host.decode()
+    except (httpx.InvalidURL, ValueError) as exc:
+        raise AddressRefused(f"{where}can't be read ({exc}); correct it") from exc
+    if url.scheme not in ("http", "https"):
+        raise AddressRefused(f"{where}has the scheme {url.scheme[:20]!r}; only http and https are visited")
+    if not _HOST.fullmatch(host):
+        raise AddressRefused(f"{where}names no host; write it like https://example.org/feed")
+    if not 1 <= (80 if url.port is None else url.port) <= 65535:
+        raise AddressRefused(f"{where}has the port {url.port}; give one from 1 to 65535")
+    if url.userinfo:
+        raise AddressRefused(f"{where}holds credentials; payloads are no place for them, so take them out")
+    return url
+
+
+def show_url(url: httpx.URL) -> str:
+    """Name a URL in a sentence: cut short, and without its query, where some sites want their keys."""
+    text = str(url.copy_with(query=None, fragment=None)) + ("?…" if url.query else "")
+    return text if len(text) <= URL_SHOWN else text[: URL_SHOWN - 1] + "…"
+
+
+async def resolve_host(host: str, port: int) -> Sequence[Address]:
+    """Ask the system's resolver for the TCP addresses of a name; raises OSError or UnicodeError when it has none."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(ip_address(entry[4][0]) for entry in found))
+
+
+@dataclass(frozen=True, slots=True)
+class AddressGuard:
+    """The rule an installation has for addresses, and where names are looked up."""
+
+    is_allowed: Callable[[Address], bool] = is_public
+    resolve: Resolver = resolve_host
+
+    async def find_addresses(self, host: str, port: int) -> Sequence[Address]:
+        """Resolve a name and give its addresses; raises AddressRefused when the rule forbids any one of them."""
+        addresses = await self.resolve(host, port)
+        for address in addresses:
+            if not self.is_allowed(address):
+                raise AddressRefused(
+                    f"{host} leads to {address}, a private or reserved address; "
+                    "set DORMICE_HTTP_ALLOW_PRIVATE=true if handlers may go there"
+                )
+        return addresses
+
+
+class GuardedBackend(httpcore.AsyncNetworkBackend):
+    """Opens connections to checked addresses only.
+
+    The connection goes to the very address that was checked, so a DNS answer that changes in between gains nothing.
+    The name stays with the caller, for the Host header and for TLS.
+    """
+
+    def __init__(self, guard: AddressGuard) -> None:
+        """Take the rule; nothing is opened yet."""
+        self._guard = guard
+        # without anyio, which httpx itself needs, httpcore has another class of that name
+        self._network = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 — the shape of a network backend
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Resolve, check, connect to the first address that answers, all within `timeout` seconds.
+
+        Raises AddressRefused, or httpcore's ConnectError and ConnectTimeout.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                addresses = await self._guard.find_addresses(host, port)
+                return await self._connect_first(addresses, port, timeout, local_address, socket_options)
+        except TimeoutError as exc:
+            raise httpcore.ConnectTimeout(f"{host} did not answer in time") from exc
+        except (OSError, UnicodeError) as exc:
+            raise httpcore.ConnectError(f"{host} can't be resolved ({exc})") from exc
+
+    async def _connect_first(
+        self,
+        addresses: Sequence[Address],
+        port: int,
+        timeout: float | None,  # noqa: ASYNC109 — as above
+        local_address: str | None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None,
+    ) -> httpcore.AsyncNetworkStream:
+        failure: Exception = httpcore.ConnectError("the name has no address")
+        for address in addresses:
+            # an equal share each, so that one address that swallows packets leaves time for the others
+            share = None if timeout is None else timeout / len(addresses)
+            try:
+                return await self._network.connect_tcp(str(address), port, share, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as exc:
+                failure = exc
+        raise failure
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, as httpcore does between its own retries."""
+        await self._network.sleep(seconds)

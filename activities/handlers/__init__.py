@@ -1,0 +1,1 @@
+"""Handlers that ship with dormice, one file each."""

@@ -1,0 +1,82 @@
+"""The registry: finds handlers through entry points and settings, refuses two for one kind."""
+
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import entry_points
+from types import ModuleType
+
+from activities.handler import Handler
+from shared.envelope import EnvelopeRules
+from shared.errors import HandlerProblem
+from shared.settings import Settings
+
+ENTRY_POINT_GROUP = "dormice.handlers"
+
+
+class Registry(Mapping[str, Handler]):
+    """Kind → handler, fixed once built."""
+
+    def __init__(self, found: Iterable[tuple[str, Handler]]) -> None:
+        """Take (where it comes from, handler) pairs; raises HandlerProblem when two of them claim one kind."""
+        self._handlers: dict[str, Handler] = {}
+        self.origins: dict[str, str] = {}
+        for origin, handler in found:
+            if self._handlers.get(handler.kind, handler) is not handler:
+                raise HandlerProblem(
+                    f"kind {handler.kind!r} has two handlers, in {self.origins[handler.kind]} and in {origin}; "
+                    "rename one of them"
+                )
+            self._handlers[handler.kind] = handler
+            self.origins.setdefault(handler.kind, origin)
+
+    def __getitem__(self, kind: str) -> Handler:
+        """Give the handler of a kind."""
+        return self._handlers[kind]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the kinds in the order they were found."""
+        return iter(self._handlers)
+
+    def __len__(self) -> int:
+        """Count the kinds."""
+        return len(self._handlers)
+
+
+def load_registry(settings: Settings) -> Registry:
+    """Find every installed handler and those of the setting `handlers`; raises HandlerProblem when one can't load."""
+    return Registry([*_installed(), *_configured(settings.handlers)])
+
+
+def envelope_rules(settings: Settings, registry: Registry) -> EnvelopeRules:
+    """Give the rules by which this process checks envelopes."""
+    return EnvelopeRules({kind: h.lane for kind, h in registry.items()}, settings.payload_max_bytes)
+
+
+def _installed() -> Iterator[tuple[str, Handler]]:
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.value):
+        try:
+            loaded = point.load()
+        except Exception as exc:
+            raise HandlerProblem(f"entry point {point.name} = {point.value} can't be loaded ({exc!r})") from exc
+        yield from _handlers_in(loaded, point.value)
+
+
+def _configured(modules: Iterable[str]) -> Iterator[tuple[str, Handler]]:
+    for name in modules:
+        try:
+            module = importlib.import_module(name)
+        except Exception as exc:
+            raise HandlerProblem(
+                f"handlers: module {name!r} can't be imported ({exc!r}); correct DORMICE_HANDLERS or PYTHONPATH"
+            ) from exc
+        yield from _handlers_in(module, name)
+
+
+def _handlers_in(loaded: object, origin: str) -> Iterator[tuple[str, Handler]]:
+    if isinstance(loaded, Handler):
+        yield origin, loaded
+        return
+    found = [h for h in vars(loaded).values() if isinstance(h, Handler)] if isinstance(loaded, ModuleType) else []
+    if not found:
+        raise HandlerProblem(f"handlers: {origin} holds no handler; decorate a function with @handler(...)")
+    yield from ((origin, h) for h in found)

@@ -1,0 +1,1 @@
+"""Tests by cost: fundamentals (the tutorial), unit, integration, acceptance, replay."""
