@@ -1,0 +1,247 @@
+"""The decision: the one pure function that moves a message from state to state, whatever its encoding.
+
+No clock, no randomness and no Temporal in here: the same state, event and time give the same next state, which is
+what lets a workflow replay and a pack hold many messages at once.
+"""
+
+import math
+from dataclasses import replace
+from datetime import timedelta
+
+from shared.lanes import LANES
+from shared.message import MessageState, Outcome, clip_reason
+from shared.placement import unit_hash
+from shared.signals import (
+    Pause,
+    PullForward,
+    Reprioritize,
+    Reschedule,
+    Resume,
+    Revise,
+    RunNow,
+    Signal,
+    Stop,
+    to_epoch,
+)
+from shared.timespan import format_seconds
+
+MIN_DELAY = 1.0  # seconds; the server itself starts no two runs of one workflow within a second
+MAX_DELAY = timedelta(days=3653).total_seconds()
+TOLERANCE_SHARE = 0.05
+TOLERANCE_MAX = 900.0
+EARLIEST_SHARE = 0.5
+
+
+def begin(state: MessageState) -> MessageState:
+    """Mark that a handler is now at work, so that signals wait for its outcome where they must."""
+    return replace(state, is_running=True, asked_due_at=None, asked_stop=None, is_revised=False)
+
+
+def decide(state: MessageState, event: Outcome | Signal, now: float) -> MessageState:
+    """Give the state after `event` at `now` (seconds since the epoch).
+
+    An `Outcome` ends a cycle that `begin` opened; signals that came meanwhile are applied on top of it. A signal
+    that makes no sense in the state, or holds an unreadable moment or priority, leaves everything but the list of
+    remembered decisions as it is. An ended message never changes again.
+    """
+    if state.ended:
+        return state
+    if isinstance(event, Outcome):
+        return _settle(_fold(replace(state, is_running=False), event, now), now)
+    try:
+        return _apply(state, event, now)
+    except (ValueError, TypeError, AttributeError) as exc:
+        name = type(event).__name__
+        return state.remember(now, "ignored", clip_reason(f"{name}: {exc}"))
+
+
+def next_wake(state: MessageState) -> float | None:
+    """Say when the message wants to run, or None while it is held."""
+    return None if state.is_held or state.ended else state.due_at
+
+
+def _fold(state: MessageState, outcome: Outcome, now: float) -> MessageState:
+    reason = clip_reason(outcome.reason)
+    match outcome.verdict:
+        case "again":
+            return _come_back(state, outcome, now)
+        case "done":
+            decided = replace(state, version=state.version + 1, attempt=0)
+            if state.is_revised:
+                return _run_revision(decided, now)
+            return replace(decided, ended="done", result=outcome.result).remember(now, "done", reason)
+        case "reject":
+            return _park(state, reason, now)
+        case "failed":
+            return _retry_or_park(state, outcome, now)
+        case "retry_after":
+            delay, note = _clamp(outcome.after or 0.0)
+            return _due(state, now + delay, now + delay).remember(now, "retry_after", _join(reason, note))
+        case "handed_back":
+            return _due_now(state, now).remember(now, "handed_back", reason)
+
+
+def _come_back(state: MessageState, outcome: Outcome, now: float) -> MessageState:
+    asked = outcome.after if outcome.at is None else outcome.at - now
+    delay, note = _clamp(asked or 0.0)
+    tolerance = outcome.tolerance
+    if tolerance is None:
+        tolerance = min(delay * TOLERANCE_SHARE, TOLERANCE_MAX)
+    tolerance = min(max(tolerance, 0.0), MAX_DELAY)
+    due_at = now + delay + unit_hash(state.workflow_id) * tolerance
+    earliest_at = now + delay * EARLIEST_SHARE
+    if outcome.earliest_at is not None:
+        earliest_at = outcome.earliest_at
+    elif outcome.earliest is not None:
+        earliest_at = now + outcome.earliest
+    keeps_payload = state.is_revised or not outcome.is_payload_changed
+    come_back = replace(
+        _due(state, due_at, min(max(earliest_at, now), due_at)),
+        version=state.version + 1,
+        attempt=0,
+        lane=outcome.lane if outcome.lane in LANES and not state.is_revised else state.lane,
+        payload=state.payload if keeps_payload else outcome.payload,
+    )
+    return come_back.remember(now, "again", _join(clip_reason(outcome.reason), note))
+
+
+def _retry_or_park(state: MessageState, outcome: Outcome, now: float) -> MessageState:
+    attempt = state.attempt + 1
+    reason = clip_reason(f"attempt {attempt} of {outcome.max_attempts}: {outcome.reason}")
+    if attempt >= outcome.max_attempts:
+        return _park(replace(state, attempt=attempt), reason, now)
+    ceiling = min(outcome.backoff_max, outcome.backoff * 2.0 ** min(attempt - 1, 60))
+    # "equal jitter": half of the backoff is fixed, half is spread, here by a hash so that a replay agrees
+    delay = ceiling / 2 + ceiling / 2 * unit_hash(f"{state.workflow_id}:{state.version}:{attempt}")
+    return replace(_due(state, now + delay, now + delay), attempt=attempt).remember(now, "failed", reason)
+
+
+def _park(state: MessageState, reason: str, now: float) -> MessageState:
+    if state.is_revised:
+        return _run_revision(replace(state, attempt=0), now)
+    return replace(state, parked_reason=reason or "no reason given", parked_at=round(now, 3)).remember(
+        now, "parked", reason
+    )
+
+
+def _run_revision(state: MessageState, now: float) -> MessageState:
+    """Come back at once: nobody has seen the payload yet that came while the handler ended the old one for good."""
+    return _due_now(state, now).remember(now, "again", "revised while its handler ended the payload before")
+
+
+def _settle(state: MessageState, now: float) -> MessageState:
+    """Apply what signals asked for while the handler ran."""
+    asked_due_at, asked_stop = state.asked_due_at, state.asked_stop
+    state = replace(state, asked_due_at=None, asked_stop=None, is_revised=False)
+    if state.ended:
+        return state
+    if asked_stop is not None:
+        return _stop(state, asked_stop, now)
+    if asked_due_at is not None:
+        return _due(_unpark(state), asked_due_at, asked_due_at).remember(now, "asked", "asked for while it ran")
+    return state
+
+
+def _apply(state: MessageState, signal: Signal, now: float) -> MessageState:
+    match signal:
+        case RunNow():
+            return _ask_due(state, now, now, "run_now", signal.reason)
+        case Reschedule():
+            return _ask_due(state, to_epoch(signal.due_at), now, "reschedule", signal.reason)
+        case Reprioritize():
+            return _reprioritize(state, signal, now)
+        case Revise():
+            return _revise(state, signal, now)
+        case Pause():
+            return replace(state, is_paused=True).remember(now, "pause", clip_reason(signal.reason))
+        case Resume():
+            return replace(state, is_paused=False).remember(now, "resume", clip_reason(signal.reason))
+        case Stop():
+            if state.is_running:
+                return replace(state, asked_stop=clip_reason(signal.reason))
+            return _stop(state, clip_reason(signal.reason), now)
+        case PullForward():
+            return _pull_forward(state, signal, now)
+
+
+def _ask_due(state: MessageState, due_at: float, now: float, what: str, reason: str) -> MessageState:
+    due_at = _floor(now) if due_at <= now else _ceil(min(due_at, now + MAX_DELAY))
+    reason = clip_reason(reason)
+    if state.is_running:
+        return replace(state, asked_due_at=due_at).remember(now, what, reason)
+    return _due(_unpark(state), due_at, due_at).remember(now, what, reason)
+
+
+def _reprioritize(state: MessageState, signal: Reprioritize, now: float) -> MessageState:
+    if type(signal.priority) is not int or not 1 <= signal.priority <= 5:
+        raise ValueError(f"priority {signal.priority!r} is not between 1 and 5")
+    due_at = None if signal.due_at is None else to_epoch(signal.due_at)
+    changed = replace(state, priority=signal.priority)
+    reason = _join(f"priority {signal.priority}", clip_reason(signal.reason))
+    if due_at is None:
+        return changed.remember(now, "reprioritize", reason)
+    return _ask_due(changed, due_at, now, "reprioritize", reason)
+
+
+def _revise(state: MessageState, signal: Revise, now: float) -> MessageState:
+    if signal.source and signal.offset <= state.sources.get(signal.source, -1):
+        return state
+    if signal.lane and signal.lane not in LANES:
+        raise ValueError(f"there is no lane {signal.lane!r}")
+    due_at = None if signal.due_at is None else to_epoch(signal.due_at)
+    changed = replace(
+        state,
+        payload=signal.payload,
+        lane=signal.lane or state.lane,
+        revision=state.revision + 1,
+        is_revised=state.is_running,
+        sources={**state.sources, signal.source: signal.offset} if signal.source else state.sources,
+    )
+    if due_at is None:
+        return changed.remember(now, "revise", clip_reason(signal.reason))
+    return _ask_due(changed, due_at, now, "revise", signal.reason)
+
+
+def _pull_forward(state: MessageState, signal: PullForward, now: float) -> MessageState:
+    is_same = abs(to_epoch(signal.expected_due_at) - state.due_at) < 0.5  # the index keeps milliseconds at best
+    if state.is_running or state.is_held or not is_same or now < state.earliest_at or state.due_at <= now:
+        return state
+    return _due_now(state, now).remember(now, "pull_forward", clip_reason(signal.reason))
+
+
+def _stop(state: MessageState, reason: str, now: float) -> MessageState:
+    return replace(state, ended="stopped").remember(now, "stop", reason)
+
+
+def _unpark(state: MessageState) -> MessageState:
+    return replace(state, parked_reason="", parked_at=0.0, attempt=0) if state.is_parked else state
+
+
+def _due(state: MessageState, due_at: float, earliest_at: float) -> MessageState:
+    # rounded up: a millisecond late is nothing, a fraction of one early would break a promise
+    return replace(state, due_at=_ceil(due_at), earliest_at=_ceil(earliest_at))
+
+
+def _due_now(state: MessageState, now: float) -> MessageState:
+    # rounded down: a fraction of a millisecond ahead would cost a timer
+    return replace(state, due_at=_floor(now), earliest_at=_floor(now))
+
+
+def _ceil(moment: float) -> float:
+    return math.ceil(moment * 1000) / 1000
+
+
+def _floor(moment: float) -> float:
+    return math.floor(moment * 1000) / 1000
+
+
+def _clamp(delay: float) -> tuple[float, str]:
+    if delay < MIN_DELAY:
+        return MIN_DELAY, "" if delay == 0 else f"delay of {delay:.0f} s raised to {MIN_DELAY:.0f} s"
+    if delay > MAX_DELAY:
+        return MAX_DELAY, f"delay of {format_seconds(delay)} cut to {format_seconds(MAX_DELAY)}"
+    return delay, ""
+
+
+def _join(*parts: str) -> str:
+    return "; ".join(part for part in parts if part)

@@ -1,0 +1,83 @@
+"""How a message describes itself to people: the answers of its queries and its details in the Web UI."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from shared.message import Decision, MessageState
+from shared.timespan import format_moment
+
+
+def explain_due(state: MessageState) -> str:
+    """Say in one sentence why the message is due when it is."""
+    if state.ended:
+        return f"{state.ended}{_because(state.decisions[-1:])}"
+    if state.is_parked:
+        return f"parked: {state.parked_reason}"
+    if state.is_paused:
+        pauses = [d for d in state.decisions if d.what == "pause"]
+        return f"paused{_because(pauses[-1:])}; would be due {format_moment(state.due_at)}"
+    return f"due {format_moment(state.due_at)}{_because(_find_cause(state))}"
+
+
+def describe_status(state: MessageState) -> dict[str, Any]:
+    """Answer the `status` query: all that a person or a tool may want to know, moments as text."""
+    return {
+        "kind": state.kind,
+        "id": state.id,
+        "state": _phase(state),
+        "lane": state.lane,
+        "version": state.version,
+        "attempt": state.attempt,
+        "priority": state.priority,
+        "tenant": state.tenant,
+        "due_at": format_moment(state.due_at),
+        "due_at_epoch": state.due_at,
+        "earliest_at": format_moment(state.earliest_at),
+        "why": explain_due(state),
+        "payload": state.payload,
+        "revision": state.revision,
+        "sources": state.sources,
+        "correlation_id": state.correlation_id,
+        "result": state.result,
+    }
+
+
+def describe_decisions(state: MessageState) -> dict[str, Any]:
+    """Answer the `explain` query: the reason in a sentence, then the last decisions, oldest first."""
+    return {
+        "why": explain_due(state),
+        "decisions": [
+            {
+                "at": format_moment(d.at),
+                "version": d.version,
+                "what": d.what,
+                "reason": d.reason,
+                "due_at": format_moment(d.due_at),
+            }
+            for d in state.decisions
+        ],
+    }
+
+
+def describe_markdown(state: MessageState) -> str:
+    """Write the Web UI's current details: the state in bold, why, and the version."""
+    return f"**{_phase(state)}** — {explain_due(state)}\n\nversion {state.version}, priority {state.priority}"
+
+
+def _find_cause(state: MessageState) -> tuple[Decision, ...]:
+    """Find the remembered decision that set the present due time: the first of the last ones that share it."""
+    cause: tuple[Decision, ...] = ()
+    for decision in reversed(state.decisions):
+        if decision.due_at != state.due_at:
+            break
+        if decision.what not in ("ignored", "pause", "resume"):
+            cause = (decision,)
+    return cause
+
+
+def _because(decisions: Sequence[Decision]) -> str:
+    return "".join(f" since {d.what} ({d.reason})" if d.reason else f" since {d.what}" for d in decisions)
+
+
+def _phase(state: MessageState) -> str:
+    return "running" if state.is_running and not state.ended else state.phase

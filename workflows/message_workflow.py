@@ -1,0 +1,240 @@
+"""The message workflow: one message as one long-running workflow that sleeps, runs its handler and comes back."""
+
+import contextlib
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+from temporalio.exceptions import TimeoutError as ActivityTimeout
+
+with workflow.unsafe.imports_passed_through():
+    from activities.dispatch import DISPATCH
+    from activities.priority import SET_PRIORITY
+    from shared.lanes import LANES, prefix_of, task_queue
+    from shared.message import HandlerCall, MessageState, Outcome
+    from shared.placement import MESSAGE_WORKFLOW
+    from shared.search_attributes import attribute_updates, parked_memo
+    from shared.signals import Pause, PullForward, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
+    from workflows.decision import begin, decide, next_wake
+    from workflows.description import describe_decisions, describe_markdown, describe_status
+    from workflows.options import MEASURES_RETRY, MEASURES_TIMEOUT, ONCE, handler_timeout
+
+
+@workflow.defn(name=MESSAGE_WORKFLOW)
+class MessageWorkflow:
+    """Carries one message for its whole life, one run of a few cycles after the other."""
+
+    @workflow.init
+    def __init__(self, wire: dict[str, Any]) -> None:
+        """Take over the state that the starter or the run before handed on; signals may arrive before `run`."""
+        try:
+            self._state = MessageState.load(wire)
+        except TypeError as exc:
+            raise ApplicationError(
+                f"the input is no message state ({exc}); start messages with dormice, not by hand", non_retryable=True
+            ) from exc
+        self._indexed = self._state
+        self._server_priority = workflow.info().priority.priority_key or self._state.priority
+        self._policy = Outcome("again")
+        self._cycles = 0
+
+    @workflow.run
+    async def run(self, wire: dict[str, Any]) -> Any:  # noqa: ARG002 — Temporal gives it to __init__ as well
+        """Sleep, run, decide; for ever, or until the message is done or stopped."""
+        while True:
+            await self._sleep()
+            if not self._state.ended:
+                await self._run_cycle()
+            self._publish()
+            if self._state.ended:
+                return {"state": self._state.ended, "version": self._state.version, "result": self._state.result}
+            if self._is_run_full():
+                self._continue()
+
+    async def _sleep(self) -> None:
+        """Wait until the message is due, however its due time moves meanwhile."""
+        while not self._state.ended:
+            self._move_lane()
+            await self._match_priority()
+            wake = next_wake(self._state)
+            remaining = None if wake is None else wake - workflow.time()
+            if remaining is not None and remaining <= 0:
+                return
+            self._publish()
+            await self._wait_while(wake, remaining)
+
+    async def _wait_while(self, wake: float | None, remaining: float | None) -> None:
+        lane, priority = self._state.lane, self._state.priority
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: (
+                    next_wake(self._state) != wake
+                    or self._state.ended != ""
+                    or self._state.lane != lane
+                    or self._state.priority != priority
+                ),
+                # a millisecond more, so that rounding never wakes it a moment before it is due
+                timeout=None if remaining is None else timedelta(seconds=remaining + 0.001),
+            )
+
+    async def _run_cycle(self) -> None:
+        self._state = begin(self._state)
+        self._cycles += 1
+        outcome = await self._call_handler()
+        self._policy = outcome
+        self._state = decide(self._state, outcome, workflow.time())
+
+    async def _call_handler(self) -> Outcome:
+        try:
+            return Outcome.load(await self._execute(self._call()))
+        except FailureError as exc:  # local activities fail with their cause itself, ordinary ones wrap it
+            if is_cancelled_exception(exc):
+                raise
+            return self._lost(exc)
+
+    async def _execute(self, call: HandlerCall) -> dict[str, Any]:
+        lane = LANES[call.lane]
+        if lane.heartbeat_timeout is None:
+            return await workflow.execute_local_activity(
+                DISPATCH,
+                call,
+                result_type=dict[str, Any],
+                start_to_close_timeout=handler_timeout(call.lane),
+                retry_policy=ONCE,
+            )
+        return await workflow.execute_activity(
+            DISPATCH,
+            call,
+            result_type=dict[str, Any],
+            start_to_close_timeout=handler_timeout(call.lane),
+            heartbeat_timeout=lane.heartbeat_timeout,
+            retry_policy=ONCE,
+            summary=f"version {call.version}, attempt {call.attempt}",
+        )
+
+    def _call(self) -> HandlerCall:
+        state = self._state
+        return HandlerCall(
+            kind=state.kind,
+            id=state.id,
+            lane=state.lane,
+            version=state.version,
+            attempt=state.attempt + 1,
+            payload=state.payload,
+            due_at=state.due_at,
+            priority=state.priority,
+            tenant=state.tenant,
+            correlation_id=state.correlation_id,
+        )
+
+    def _lost(self, exc: FailureError) -> Outcome:
+        """A call that came back without an outcome: its worker died, or it blocked its process."""
+        cause = exc.cause if isinstance(exc, ActivityError) else exc
+        reason = (
+            f"timed out ({cause.type.name.lower()})"
+            if isinstance(cause, ActivityTimeout) and cause.type
+            else str(cause)
+        )
+        policy = self._policy
+        return Outcome(
+            "failed",
+            reason=f"the handler call was lost: {reason}",
+            cycles_per_run=policy.cycles_per_run,
+            index_after=policy.index_after,
+        )
+
+    def _publish(self) -> None:
+        """Bring the search attributes and the Web UI's details up to date with the state."""
+        updates = attribute_updates(self._indexed, self._state, self._policy.index_after)
+        if updates:
+            workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] — the SDK leaves the type argument open
+        memo = parked_memo(self._state)
+        if memo is not None and memo != parked_memo(self._indexed):
+            workflow.upsert_memo(memo)
+        if updates or memo is not None:
+            self._indexed = self._state
+        workflow.set_current_details(describe_markdown(self._state))
+
+    async def _match_priority(self) -> None:
+        """Give this run the priority that the message has, also when the signal came straight from SDK or Web UI."""
+        priority = self._state.priority
+        if priority == self._server_priority:
+            return
+        await workflow.execute_local_activity(
+            SET_PRIORITY, priority, start_to_close_timeout=MEASURES_TIMEOUT, retry_policy=MEASURES_RETRY
+        )
+        self._server_priority = priority
+
+    def _is_run_full(self) -> bool:
+        return self._cycles >= self._policy.cycles_per_run or workflow.info().is_continue_as_new_suggested()
+
+    def _move_lane(self) -> None:
+        """Go on under the lane's own task queue, or in a short history when signals have made this one long."""
+        queue = workflow.info().task_queue
+        is_moved = queue != task_queue(prefix_of(queue), self._state.lane)
+        if is_moved or workflow.info().is_continue_as_new_suggested():
+            self._publish()
+            self._continue()
+
+    def _continue(self) -> NoReturn:
+        """Continue as new. Signal handlers are synchronous and nothing awaits before this, so none can be lost."""
+        queue = workflow.info().task_queue
+        workflow.continue_as_new(
+            self._state.dump(),
+            task_queue=task_queue(prefix_of(queue), self._state.lane),
+            memo=parked_memo(self._state),  # else the server would go on with the memo this run was started with
+        )
+
+    def _take(self, signal: Signal) -> None:
+        self._state = decide(self._state, signal, workflow.time())
+
+    @workflow.signal
+    def run_now(self, signal: RunNow) -> None:
+        """Run as soon as a worker is free."""
+        self._take(signal)
+
+    @workflow.signal
+    def reschedule(self, signal: Reschedule) -> None:
+        """Be due at another moment."""
+        self._take(signal)
+
+    @workflow.signal
+    def reprioritize(self, signal: Reprioritize) -> None:
+        """Take another priority."""
+        self._take(signal)
+
+    @workflow.signal
+    def revise(self, signal: Revise) -> None:
+        """Take another payload."""
+        self._take(signal)
+
+    @workflow.signal
+    def pause(self, signal: Pause) -> None:
+        """Hold until resumed."""
+        self._take(signal)
+
+    @workflow.signal
+    def resume(self, signal: Resume) -> None:
+        """End a pause."""
+        self._take(signal)
+
+    @workflow.signal
+    def stop(self, signal: Stop) -> None:
+        """End for good."""
+        self._take(signal)
+
+    @workflow.signal
+    def pull_forward(self, signal: PullForward) -> None:
+        """Run ahead of time if still due at the expected moment."""
+        self._take(signal)
+
+    @workflow.query
+    def status(self) -> dict[str, Any]:
+        """Where the message stands."""
+        return describe_status(self._state)
+
+    @workflow.query
+    def explain(self) -> dict[str, Any]:
+        """Why the message is due when it is: one sentence and the last decisions."""
+        return describe_decisions(self._state)
