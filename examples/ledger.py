@@ -1,0 +1,201 @@
+"""A ledger of handler runs: what was really called, when, and what it asked for, kept by the handler itself.
+
+It knows nothing of workflows and counters, so it can prove what dormice promises: none early, none lost, none twice.
+Many processes append to one file; a line is one `write` of less than a page, which the kernel keeps whole.
+"""
+
+import functools
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from activities import Again, Context, Done, Message, Reject
+from activities.handler import HandlerFunction
+
+LEDGER_VARIABLE = "DORMICE_LEDGER_FILE"
+"""Environment variable that names the file, because handlers run in other processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line: a call began or ended. Times are seconds since the epoch."""
+
+    what: str
+    """"began", or how it ended: "again", "done", "reject", or an exception's name."""
+    id: str
+    version: int
+    attempt: int
+    at: float
+    due_at: float
+    lane: str
+    asked: float | None = None
+    """Seconds after `at` for which the handler asked, when it ended with "again"."""
+    note: str = ""
+
+
+class Ledger:
+    """One file of entries."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, entry: Entry) -> None:
+        """Write one line."""
+        line = json.dumps(asdict(entry), separators=(",", ":")) + "\n"
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)
+
+    def read(self, start: int = 0) -> tuple[list[Entry], int]:
+        """Give the entries from a byte offset on, and the offset to go on from; a half-written line waits."""
+        if not self._path.exists():
+            return [], start
+        with self._path.open("rb") as file:
+            file.seek(start)
+            whole, _, _ = file.read().rpartition(b"\n")
+        lines = whole.splitlines()
+        return [Entry(**json.loads(line)) for line in lines], start + len(whole) + bool(lines)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All entries so far."""
+        return self.read()[0]
+
+
+def ledgered(function: HandlerFunction) -> HandlerFunction:
+    """Make a handler function keep the ledger named by the environment."""
+
+    @functools.wraps(function)
+    async def keep(message: Message, ctx: Context) -> Again | Done | Reject:
+        ledger = Ledger(Path(os.environ[LEDGER_VARIABLE]))
+
+        def note(what: str, asked: float | None = None, text: str = "") -> None:
+            ledger.append(
+                Entry(
+                    what=what,
+                    id=message.id,
+                    version=message.version,
+                    attempt=ctx.attempt,
+                    at=time.time(),
+                    due_at=ctx.due_at.timestamp(),
+                    lane=message.lane,
+                    asked=asked,
+                    note=text,
+                )
+            )
+
+        note("began")
+        try:
+            outcome = await function(message, ctx)
+        except BaseException as exc:
+            note(type(exc).__name__)
+            raise
+        asked = outcome.after.total_seconds() if isinstance(outcome, Again) and outcome.after is not None else None
+        note(type(outcome).__name__.lower(), asked, getattr(outcome, "reason", ""))
+        return outcome
+
+    return keep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What a ledger proves. `lateness` holds one number of seconds per call that began at or after its due time."""
+
+    messages: int
+    cycles: int
+    early: int
+    lost: int
+    duplicated: int
+    gaps: int
+    lateness: list[float]
+
+    def lateness_at(self, share: float) -> float:
+        """Give the lateness that this share of the calls did not exceed (0.5 = median); 0 without calls."""
+        ordered = sorted(self.lateness)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def audit(
+    entries: list[Entry],
+    *,
+    expected: Mapping[str, float],
+    now: float,
+    grace: float,
+    is_left_out: Callable[[str], bool] = lambda _: False,
+) -> Audit:
+    """Check a ledger against the promises.
+
+    `expected` gives every message's first due time. A call is *early* when it began before the moment that the
+    call before it had asked for; a message is *lost* when it is due for more than `grace` seconds and nothing
+    began, or when it never began at all; a version is *duplicated* when it was decided twice or began again while
+    it was at work; a *gap* is a version that is missing below a later one. `is_left_out` names messages that ended
+    or were parked or steered by hand, whose absence is no loss.
+    """
+    by_id: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        by_id[entry.id].append(entry)
+    histories = [_History(by_id.get(key, []), due) for key, due in expected.items()]
+    overdue = [h for key, h in zip(expected, histories, strict=True) if not is_left_out(key) and h.is_lost(now, grace)]
+    return Audit(
+        messages=len(expected),
+        cycles=sum(len(h.decided) for h in histories),
+        early=sum(h.count_early() for h in histories),
+        lost=len(overdue),
+        duplicated=sum(h.count_duplicated() for h in histories),
+        gaps=sum(h.count_gaps() for h in histories),
+        lateness=[late for e in entries if e.what == "began" and (late := e.at - e.due_at) >= 0],
+    )
+
+
+class _History:
+    def __init__(self, entries: list[Entry], first_due: float) -> None:
+        self._entries = entries
+        self._first_due = first_due
+        self.decided = [e for e in entries if e.what in ("again", "done")]
+
+    def _due_after(self) -> Iterator[tuple[Entry, float]]:
+        """Give each beginning with the moment before which it must not have begun."""
+        due = self._first_due
+        for entry in self._entries:
+            if entry.what == "began":
+                yield entry, due
+            elif entry.what == "again" and entry.asked is not None:
+                due = entry.at + entry.asked
+
+    def count_early(self) -> int:
+        return sum(entry.at < due for entry, due in self._due_after())
+
+    def is_lost(self, now: float, grace: float) -> bool:
+        if not self._entries:
+            return now > self._first_due + grace
+        last = self._entries[-1]
+        if last.what == "done":
+            return False
+        return last.what == "again" and last.asked is not None and now > last.at + last.asked + grace
+
+    def count_duplicated(self) -> int:
+        versions = [e.version for e in self.decided]
+        return len(versions) - len(set(versions)) + self._count_overlaps()
+
+    def _count_overlaps(self) -> int:
+        """Count calls that began while the same attempt was still at work in a living process."""
+        open_calls: set[tuple[int, int]] = set()
+        overlaps = 0
+        for entry in self._entries:
+            key = (entry.version, entry.attempt)
+            if entry.what == "began":
+                overlaps += key in open_calls
+                open_calls.add(key)
+            else:
+                open_calls.discard(key)
+        return overlaps
+
+    def count_gaps(self) -> int:
+        versions = {e.version for e in self._entries}
+        return max(versions) + 1 - len(versions) if versions else 0

@@ -1,0 +1,1 @@
+"""Everything that creates or steers messages: bulk starter, control, embedded server, command line."""

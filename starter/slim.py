@@ -1,0 +1,55 @@
+"""Slims the embedded server's visibility table: drops the indexes that messages never use.
+
+Temporal creates an index for every search attribute slot, used or not, and writes each of them on every start and
+close: 59 on SQLite. Nothing is lost by dropping them but the speed of queries that dormice does not make; the
+server does not create them again.
+"""
+
+import re
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+TABLE = "executions_visibility"
+KEPT_ATTRIBUTES = ("DueAt", "State")
+"""Attributes that are searched among millions: what is due soon, what is parked."""
+
+_SYSTEM = {
+    "default_idx",
+    "by_execution_time",
+    "by_workflow_id",
+    "by_workflow_type",
+    "by_status",
+    "by_temporal_namespace_division",
+}
+_SLOT = re.compile(r"([A-Za-z]+?)(\d\d)")
+
+
+def slim_visibility(database: Path, columns: Mapping[str, str]) -> list[str]:
+    """Drop unneeded indexes and give their names; a second call finds nothing to do.
+
+    `columns` maps attribute names to the columns that the server itself says it keeps them in ("DueAt" →
+    "Datetime01"). The server must not be running.
+    """
+    kept = _SYSTEM | {index_of_column(columns[name]) for name in KEPT_ATTRIBUTES}
+    with closing(sqlite3.connect(database)) as connection:
+        rows = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL", (TABLE,)
+        )
+        dropped = sorted(name for (name,) in rows if name not in kept)
+        for name in dropped:
+            connection.execute(f'DROP INDEX "{name}"')
+        connection.commit()
+        if dropped:
+            connection.execute("VACUUM")
+    return dropped
+
+
+def index_of_column(column: str) -> str:
+    """Name the index of a custom attribute's column: "Keyword02" → "by_keyword_02", "KeywordList01" → "by_keyword_list_01"."""
+    found = _SLOT.fullmatch(column)
+    if found is None:
+        raise ValueError(f"{column!r} is no column of a custom search attribute")
+    words = re.findall(r"[A-Z][a-z]*", found.group(1))
+    return "_".join(["by", *(word.lower() for word in words), found.group(2)])

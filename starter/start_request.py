@@ -1,0 +1,104 @@
+"""From an envelope to the one request that starts its workflow."""
+
+import math
+import uuid
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from temporalio.api.common.v1 import Priority, WorkflowType
+from temporalio.api.enums.v1 import WorkflowIdConflictPolicy, WorkflowIdReusePolicy
+from temporalio.api.sdk.v1 import UserMetadata
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import StartWorkflowExecutionRequest
+from temporalio.client import Client
+from temporalio.converter import encode_search_attributes
+
+from shared.envelope import Envelope
+from shared.errors import InvalidEnvelope
+from shared.message import MessageState
+from shared.placement import MESSAGE_WORKFLOW, place, unit_hash, workflow_id
+from shared.search_attributes import attributes_at_start
+from shared.settings import Settings
+
+REQUEST_NAMESPACE = uuid.UUID("6f4bd9a2-5d1e-4c57-9d20-0b8f8f4e7a11")
+
+
+def first_state(envelope: Envelope, now: float) -> MessageState:
+    """Make the state a message starts from; a first run in the future is spread inside the sender's tolerance.
+
+    A scheduled message may not be pulled forward: `scheduled_at` itself is its earliest time.
+    """
+    if envelope.lane is None:
+        raise InvalidEnvelope("lane", "is not resolved; pass envelopes through parse_envelope first")
+    scheduled = now if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
+    base = max(scheduled, now)
+    spread = unit_hash(workflow_id(envelope.kind, envelope.id)) * envelope.tolerance_seconds
+    state = MessageState(
+        kind=envelope.kind,
+        id=envelope.id,
+        lane=envelope.lane,
+        due_at=_to_millisecond(base + spread, now),
+        earliest_at=_to_millisecond(base, now),
+        payload=envelope.payload,
+        priority=envelope.priority,
+        tenant=envelope.tenant,
+        correlation_id=envelope.correlation_id,
+    )
+    return state.remember(round(now, 3), "started", "due at once" if scheduled <= now else "scheduled by its sender")
+
+
+def request_id(envelope: Envelope, session: str) -> str:
+    """Name one wish to start, the same for every retry of it.
+
+    The sender's idempotency key makes it the same for every session too: the server then answers a second start,
+    also of a message that has finished meanwhile, with the run that it already made.
+    """
+    return str(uuid.uuid5(REQUEST_NAMESPACE, f"{envelope.idempotency_key or session}|{envelope.kind}:{envelope.id}"))
+
+
+async def build_start_request(
+    client: Client,
+    settings: Settings,
+    envelope: Envelope,
+    *,
+    now: float,
+    session: str,
+    restarts_finished: bool,
+) -> StartWorkflowExecutionRequest:
+    """Build the request; a message that is alive is never started a second time.
+
+    With `restarts_finished` a message that has finished is started anew, otherwise the server refuses it for as
+    long as it remembers the finished run (the namespace's retention).
+    """
+    state = first_state(envelope, now)
+    placement = place(state.kind, state.id, state.lane, settings.task_queue_prefix)
+    request = StartWorkflowExecutionRequest(
+        namespace=client.namespace,
+        workflow_id=placement.workflow_id,
+        workflow_type=WorkflowType(name=MESSAGE_WORKFLOW),
+        task_queue=TaskQueue(name=placement.task_queue),
+        identity=client.identity,
+        request_id=request_id(envelope, session),
+        workflow_task_timeout=Duration(seconds=round(settings.workflow_task_timeout.total_seconds())),
+        workflow_id_reuse_policy=(
+            WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
+            if restarts_finished
+            else WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE
+        ),
+        workflow_id_conflict_policy=WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
+        priority=Priority(priority_key=envelope.priority, fairness_key=envelope.tenant),
+    )
+    request.input.payloads.extend(await client.data_converter.encode([state.dump()]))
+    encode_search_attributes(attributes_at_start(state), request.search_attributes)
+    request.user_metadata.CopyFrom(await _summarize(client, envelope))
+    return request
+
+
+def _to_millisecond(moment: float, now: float) -> float:
+    # up in the future, because nothing may run early; down at once, because a fraction ahead would cost a timer
+    return (math.ceil if moment > now else math.floor)(moment * 1000) / 1000
+
+
+async def _summarize(client: Client, envelope: Envelope) -> UserMetadata:
+    summary: list[Any] = [f"{envelope.kind} {envelope.id}"[:200]]
+    return UserMetadata(summary=(await client.data_converter.encode(summary))[0])

@@ -1,0 +1,146 @@
+"""What all tests share: one real server for the session, a client, and workers on task queues of their own."""
+
+import asyncio
+import contextlib
+import dataclasses
+import inspect
+import itertools
+import os
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowHandle
+
+from activities.handler import Handler
+from activities.registry import Registry
+from examples.ledger import LEDGER_VARIABLE, Ledger
+from shared.envelope import Envelope
+from shared.lanes import LANES
+from shared.settings import ENV_PREFIX, Settings
+from starter.bulk import BulkStarter
+from starter.control import Control
+from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from worker.run import WorkerPlan, run_workers
+
+Serve = Callable[..., AbstractAsyncContextManager[None]]
+Start = Callable[..., Awaitable[WorkflowHandle[Any, Any]]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _clean_environment() -> Iterator[None]:
+    """Nobody's own settings change what the suite proves."""
+    kept = {k: v for k, v in os.environ.items() if k.startswith((ENV_PREFIX, "TEMPORAL_"))}
+    for key in kept:
+        del os.environ[key]
+    yield
+    os.environ.update(kept)
+
+
+@pytest.fixture(scope="session")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedServer]:
+    """The embedded server, slimmed as users get it; time skipping is switched on for tests of long delays."""
+    options = EmbeddedOptions(
+        data=tmp_path_factory.mktemp("temporal"),
+        port=find_free_port(),
+        ui_port=None,
+        extra_config=("frontend.WorkflowTimeSkippingEnabled=true",),
+    )
+    async with run_embedded(options) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+async def client(server: EmbeddedServer) -> Client:
+    """A client of the session's server."""
+    return await server.connect()
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """Settings with task queues of the test's own, the sandbox on, and a short recovery after a killed worker."""
+    return Settings(
+        task_queue_prefix=f"test-{uuid.uuid4().hex[:10]}",
+        sandbox=True,
+        workflow_task_timeout=timedelta(seconds=5),
+        patience=timedelta(seconds=20),
+    )
+
+
+@pytest.fixture
+def control(client: Client, settings: Settings) -> Control:
+    """The verbs."""
+    return Control(client, settings)
+
+
+@pytest.fixture
+def message_id() -> Callable[[], str]:
+    """Make ids that no other test uses."""
+    prefix, counter = uuid.uuid4().hex[:10], itertools.count()
+    return lambda: f"{prefix}-{next(counter)}"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """A ledger that `@ledgered` handlers of this test keep, in this process and in its children."""
+    path = tmp_path / "ledger.jsonl"
+    monkeypatch.setenv(LEDGER_VARIABLE, str(path))
+    return Ledger(path)
+
+
+@pytest.fixture
+def serve(client: Client, settings: Settings) -> Serve:
+    """Run workers in this process for the length of an `async with serve(handler, …, lanes=…)` block."""
+
+    @contextlib.asynccontextmanager
+    async def serve(*handlers: Handler, lanes: tuple[str, ...] = tuple(LANES), **changes: Any) -> AsyncGenerator[None]:
+        plan = WorkerPlan(
+            settings=dataclasses.replace(settings, **changes),
+            registry=Registry([("the test", h) for h in handlers]),
+            lanes=lanes,
+            drain=timedelta(seconds=5),
+        )
+        stopping = asyncio.Event()
+        running = asyncio.create_task(run_workers(client, plan, stopping))
+        try:
+            yield
+        finally:
+            stopping.set()
+            await running
+
+    return serve
+
+
+@pytest.fixture
+def start(client: Client, settings: Settings, message_id: Callable[[], str]) -> Start:
+    """Start one message and give its workflow handle."""
+
+    async def start(kind: str = "echo", id: str | None = None, **fields: Any) -> WorkflowHandle[Any, Any]:  # noqa: A002 — the envelope's own word
+        fields.setdefault("lane", "short")
+        envelope = Envelope(kind=kind, id=id or message_id(), **fields)
+        receipt = await BulkStarter(client, settings).start(envelope, None)
+        assert receipt.run_id, receipt
+        return client.get_workflow_handle(receipt.workflow_id)
+
+    return start
+
+
+async def wait_until(
+    predicate: Callable[[], Any] | Callable[[], Awaitable[Any]], description: str, seconds: float = 30.0
+) -> Any:
+    """Wait until the predicate gives something true, and give that; fail with the description otherwise."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found: Any = predicate()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {seconds:.0f} s: {description}")
+        await asyncio.sleep(0.05)

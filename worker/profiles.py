@@ -1,0 +1,48 @@
+"""How a worker serves a lane: slots, pollers and cache, each number with its reason."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The numbers of one lane in one process.
+
+    `workflow_slots`: a short-lane slot holds its handler's I/O, so slots bound the lane's concurrency; a cold cycle
+    costs about 10 ms of CPU, so slots times CPU must stay far below the workflow-task timeout or tasks run twice.
+    `activity_slots`: handlers at work at once where they are ordinary activities; 0 where they are local.
+    `cached_workflows`: never below the slots, because an eviction re-runs local activities in flight; not much more,
+    because among millions asleep the next one to wake is hardly ever a cached one.
+    """
+
+    workflow_slots: int
+    activity_slots: int
+    cached_workflows: int
+    workflow_pollers: int
+    activity_pollers: int
+    sticky_timeout: timedelta = timedelta(seconds=10)
+
+
+PROFILES: dict[str, Profile] = {
+    "short": Profile(
+        workflow_slots=32,  # most I/O waits of one process; 32 times 10 ms of CPU is 0.3 s, a 180th of the task timeout
+        activity_slots=0,
+        cached_workflows=100,
+        workflow_pollers=5,
+        activity_pollers=1,
+    ),
+    "medium": Profile(
+        workflow_slots=16,  # workflow tasks here hold no I/O: they only need the CPU
+        activity_slots=100,  # handlers of minutes are mostly waiting; each holds a coroutine, not a thread
+        cached_workflows=200,  # at least the handlers in flight, so that their results find a cached workflow
+        workflow_pollers=3,
+        activity_pollers=3,
+    ),
+    "long": Profile(
+        workflow_slots=8,
+        activity_slots=100,
+        cached_workflows=200,
+        workflow_pollers=2,
+        activity_pollers=2,
+    ),
+}

@@ -1,0 +1,89 @@
+"""Runs the workers of one process: one per lane, until told to drain."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from temporalio.client import Client
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from activities.dispatch import Dispatch
+from activities.http_client import HttpClient
+from activities.priority import set_own_priority
+from activities.registry import Registry
+from shared.lanes import LANES, task_queue
+from shared.settings import Settings
+from worker.profiles import PROFILES, Profile
+from workflows.message_workflow import MessageWorkflow
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_THROTTLE = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlan:
+    """What one worker process is to do, decided once in `main`."""
+
+    settings: Settings
+    registry: Registry
+    lanes: Sequence[str] = tuple(LANES)
+    drain: timedelta = timedelta(seconds=30)
+    profiles: Mapping[str, Profile] = field(default_factory=lambda: PROFILES)
+
+
+def build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch) -> Worker:
+    """Make the worker of one lane; it polls the lane's task queue for workflow and activity tasks alike."""
+    profile = plan.profiles[lane]
+    return Worker(
+        client,
+        task_queue=task_queue(plan.settings.task_queue_prefix, lane),
+        workflows=[MessageWorkflow],
+        activities=[dispatch.run_handler, set_own_priority],
+        workflow_runner=SandboxedWorkflowRunner() if plan.settings.sandbox else UnsandboxedWorkflowRunner(),
+        max_cached_workflows=max(profile.cached_workflows, profile.workflow_slots),
+        max_concurrent_workflow_tasks=profile.workflow_slots,
+        max_concurrent_activities=max(profile.activity_slots, 1),
+        # one more than workflow tasks can ask for, so that a local activity never waits for a slot
+        max_concurrent_local_activities=profile.workflow_slots + 1,
+        max_concurrent_workflow_task_polls=profile.workflow_pollers,
+        max_concurrent_activity_task_polls=profile.activity_pollers,
+        no_remote_activities=profile.activity_slots == 0,
+        sticky_queue_schedule_to_start_timeout=profile.sticky_timeout,
+        default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        graceful_shutdown_timeout=plan.drain,
+    )
+
+
+async def run_workers(
+    client: Client,
+    plan: WorkerPlan,
+    stopping: asyncio.Event,
+    announce: Callable[[Sequence[Worker]], None] = lambda _: None,
+) -> None:
+    """Serve the plan's lanes until `stopping` is set, then drain: no new work, handlers at work may finish.
+
+    What has not finished when the drain time is over is handed back and runs again elsewhere. `announce` gets the
+    workers as soon as they start. A worker that fails for good sets `stopping`, so that all lanes drain at once, and
+    its error is raised.
+    """
+    async with HttpClient(plan.settings) as http, contextlib.AsyncExitStack() as stack:
+        dispatch = Dispatch(plan.registry, plan.settings, http)
+        workers = [build_worker(client, plan, lane, dispatch) for lane in plan.lanes]
+        for worker in workers:
+            await stack.enter_async_context(worker)
+        logger.info("worker started", extra={"action": "worker_started", "lanes": ",".join(plan.lanes)})
+        announce(workers)
+        try:
+            await stopping.wait()
+        finally:
+            stopping.set()
+            logger.info("worker draining", extra={"action": "worker_draining", "seconds": plan.drain.total_seconds()})
+            await asyncio.gather(*(worker.shutdown() for worker in workers))
+    logger.info("worker stopped", extra={"action": "worker_stopped"})
+
