@@ -43,15 +43,16 @@ def attributes_at_start(state: MessageState) -> TypedSearchAttributes:
 def attribute_updates(old: MessageState, new: MessageState, index_after: float) -> list[SearchAttributeUpdate[Any]]:
     """Give the updates that the way from `old` to `new` owes the index, none in the common short-delay case.
 
-    A due time that moves by less than `index_after` seconds is not written: until it moves further the index
-    says "due by now or very soon", which is true.
+    A due time that moves by less than `index_after` seconds is written only when something else is: until it moves
+    further the index says "due by now or very soon", which is true.
     """
     updates: list[SearchAttributeUpdate[Any]] = []
     if new.phase != old.phase:
         updates.append(STATE.value_set(new.phase))
     if new.lane != old.lane:
         updates.append(LANE.value_set(new.lane))
-    if abs(new.due_at - old.due_at) >= index_after and not new.ended:
+    moved = abs(new.due_at - old.due_at)
+    if not new.ended and (moved >= index_after or (updates and moved)):
         updates.append(DUE_AT.value_set(_moment(new.due_at)))
         updates.append(EARLIEST_AT.value_set(_moment(new.earliest_at)))
     return updates

@@ -12,11 +12,12 @@ from temporalio.client import (
     WorkflowExecution,
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
+    WorkflowHandle,
     WorkflowQueryFailedError,
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.priority import set_priority
+from activities.measures import set_priority
 from shared.envelope import Envelope
 from shared.errors import GiveUp, MessageNotFound, RetryLater
 from shared.placement import identity_of, workflow_id
@@ -89,6 +90,8 @@ class Tally:
     sent: int = 0
     missing: int = 0
     """Messages that were not alive."""
+    tell_missing: Callable[[str], None] = lambda _: None
+    """Hears a sentence about each of those."""
 
 
 class Control:
@@ -160,7 +163,7 @@ class Control:
         A message that ends meanwhile is passed over.
         """
         tally = Tally()
-        await self.send_to_each(self._names(selection, keep), signal, tally)
+        await self.send_to_each(self.names(selection, keep), signal, tally)
         return tally.sent
 
     async def send_to_each(self, names: AsyncIterable[tuple[str, str]], signal: Signal, tally: Tally) -> None:
@@ -180,8 +183,9 @@ class Control:
                 try:
                     await self._send_patiently(*name, signal)
                     tally.sent += 1
-                except MessageNotFound:
+                except MessageNotFound as exc:
                     tally.missing += 1
+                    tally.tell_missing(str(exc))
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -202,11 +206,6 @@ class Control:
             attempts += 1
             await asyncio.sleep(backoff_seconds(attempts))
 
-    async def _names(self, selection: Selection, keep: Callable[[Listed], bool]) -> AsyncIterator[tuple[str, str]]:
-        async for listed in self.list(selection):
-            if keep(listed):
-                yield listed.kind, listed.id
-
     async def list(self, selection: Selection, limit: int | None = None) -> AsyncIterator[Listed]:
         """List a selection, newest start first, from the index: eventually consistent, at most `limit`."""
         pages = self._client.list_workflows(selection.to_query(), limit=limit, page_size=PAGE_SIZE)
@@ -215,6 +214,14 @@ class Control:
                 yield await _to_listed(execution)
         except RPCError as exc:
             raise translate_rpc_error(exc) from exc
+
+    async def names(
+        self, selection: Selection, keep: Callable[[Listed], bool] = lambda _: True
+    ) -> AsyncIterator[tuple[str, str]]:
+        """Give (kind, id) of every message of a selection that `keep` keeps."""
+        async for listed in self.list(selection):
+            if keep(listed):
+                yield listed.kind, listed.id
 
     async def count(self, selection: Selection) -> int:
         """Count a selection in the index."""
@@ -233,11 +240,10 @@ class Control:
         handle = self._client.get_workflow_handle(workflow_id(kind, message_id), run_id=described.run_id)
         status, explained = await asyncio.gather(_ask(handle.query, "status"), _ask(handle.query, "explain"))
         listed = await _to_listed(described)
-        is_over = described.status is WorkflowExecutionStatus.COMPLETED
         return Shown(
             listed=listed,
             status=status,
-            ended=await handle.result(rpc_timeout=CALL_TIMEOUT) if is_over else None,
+            ended=await _result_of(handle) if described.status is WorkflowExecutionStatus.COMPLETED else None,
             decisions=[] if explained is None else explained["decisions"],
             priority=described.raw_description.workflow_execution_info.priority.priority_key,
             history_length=described.history_length,
@@ -259,6 +265,13 @@ async def _ask(query: Callable[..., Awaitable[Any]], name: str) -> dict[str, Any
             return await query(name, result_type=dict[str, Any], rpc_timeout=QUERY_TIMEOUT)
     except (RPCError, TimeoutError, WorkflowQueryFailedError):
         return None
+
+
+async def _result_of(handle: WorkflowHandle[Any, Any]) -> dict[str, Any]:
+    try:
+        return await handle.result(rpc_timeout=CALL_TIMEOUT)
+    except RPCError as exc:
+        raise translate_rpc_error(exc) from exc
 
 
 async def _to_listed(execution: WorkflowExecution | WorkflowExecutionDescription) -> Listed:

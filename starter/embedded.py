@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import shutil
 import socket
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +55,11 @@ class EmbeddedOptions:
         return self.data / "temporal.db"
 
     @property
+    def log(self) -> Path:
+        """What the server had to say."""
+        return self.data / "server.log"
+
+    @property
     def address(self) -> str:
         """Where the server answers, on loopback only."""
         return f"127.0.0.1:{self.port}"
@@ -63,27 +69,32 @@ class EmbeddedOptions:
 async def run_embedded(options: EmbeddedOptions) -> AsyncGenerator["EmbeddedServer"]:
     """Run the server for the length of a `with` block; state survives the block, a kill and a restart.
 
-    Raises InvalidSetting when a port is taken and Misconfigured when the server program is missing or won't start.
+    Raises InvalidSetting when a port is taken or the folder can't be used, and Misconfigured when the server program
+    is missing or won't start.
     """
-    options.data.mkdir(parents=True, exist_ok=True)
-    _check_free("port", options.port)
-    if options.ui_port is not None:
-        _check_free("ui-port", options.ui_port)
-    if options.slim:
-        await _slim_once(options)
-    server = EmbeddedServer(options)
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop()
+    with _hold(options.data) as lock:
+        _check_free("port", options.port)
+        if options.ui_port is not None:
+            _check_free("ui-port", options.ui_port)
+        if options.ui_port == options.port:
+            raise InvalidSetting(f"--ui-port: is {options.ui_port}, the same as --port; choose another")
+        if options.slim:
+            await _slim_once(options, lock)
+        server = EmbeddedServer(options, lock)
+        await server.start()
+        try:
+            yield server
+        finally:
+            await server.stop()
 
 
 class EmbeddedServer:
     """One running server process, on a leash of ours so that it never outlives us."""
 
-    def __init__(self, options: EmbeddedOptions) -> None:
+    def __init__(self, options: EmbeddedOptions, lock: int | None = None) -> None:
+        """Take the options; `lock` is a file descriptor that stays open for as long as the process lives."""
         self.options = options
+        self._lock = lock
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -96,11 +107,16 @@ class EmbeddedServer:
         """Where people look."""
         return None if self.options.ui_port is None else f"http://127.0.0.1:{self.options.ui_port}"
 
+    @property
+    def process_id(self) -> int | None:
+        """Id of the leash that holds the server program, None while it is down."""
+        return None if self._process is None else self._process.pid
+
     async def start(self) -> None:
         """Start the process and wait until it answers."""
-        log = self.options.data / "server.log"
+        log = self.options.log
         with log.open("ab") as output:
-            self._process = await start_on_leash(_command(self.options), output.fileno())
+            self._process = await start_on_leash(_command(self.options), output.fileno(), keep=self._lock)
         try:
             await self._wait_until_ready(log)
         except BaseException:
@@ -112,6 +128,10 @@ class EmbeddedServer:
         if self._process is not None:
             await end_on_leash(self._process, STOP_SECONDS)
             self._process = None
+
+    async def wait(self) -> int:
+        """Wait until the process ends, by itself or not; gives its exit code."""
+        return 0 if self._process is None else await self._process.wait()
 
     async def connect(self) -> Client:
         """Connect to this server."""
@@ -133,9 +153,12 @@ class EmbeddedServer:
 
 
 async def start_on_leash(
-    command: Sequence[str], output: int | None = None, env: dict[str, str] | None = None
+    command: Sequence[str], output: int | None = None, env: dict[str, str] | None = None, keep: int | None = None
 ) -> asyncio.subprocess.Process:
-    """Start a command that ends when this process does; its group is its own, so Ctrl-C does not reach it."""
+    """Start a command that ends when this process does; its group is its own, so Ctrl-C does not reach it.
+
+    `keep` is a file descriptor that stays open until the command has ended, also when this process is gone before.
+    """
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -146,6 +169,7 @@ async def start_on_leash(
         stderr=output,
         env=env,
         start_new_session=True,
+        pass_fds=() if keep is None else (keep,),
     )
 
 
@@ -171,12 +195,38 @@ def find_free_port() -> int:
         return probe.getsockname()[1]
 
 
-async def _slim_once(options: EmbeddedOptions) -> None:
+@contextlib.contextmanager
+def _hold(data: Path) -> Generator[int]:
+    """Have the folder for ourselves: two servers on one file would each believe that they own its messages."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        lock = os.open(data / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as exc:
+        raise InvalidSetting(f"--data: {data} can't be used ({exc.strerror}); choose another folder") from exc
+    try:
+        if not _has_locked(lock):
+            raise InvalidSetting(
+                f"--data: {data} is in use by another server; stop that one, wait until it has ended, or choose another"
+            )
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _has_locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+async def _slim_once(options: EmbeddedOptions, lock: int) -> None:
     """Let a fresh database get its tables and attributes, then drop the indexes nobody needs."""
     mark = options.data / SLIMMED_MARK
     if mark.exists():
         return
-    server = EmbeddedServer(options)
+    server = EmbeddedServer(options, lock)
     await server.start()
     try:
         client = await server.connect()

@@ -10,7 +10,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.dispatch import DISPATCH
-    from activities.priority import SET_PRIORITY
+    from activities.measures import GATHER_SIGNALS, SET_PRIORITY
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.message import HandlerCall, MessageState, Outcome
     from shared.placement import MESSAGE_WORKFLOW
@@ -37,6 +37,7 @@ class MessageWorkflow:
         self._indexed = self._state
         self._server_priority = workflow.info().priority.priority_key or self._state.priority
         self._policy = Outcome("again")
+        self._lane = self._state.lane
         self._cycles = 0
 
     @workflow.run
@@ -83,6 +84,8 @@ class MessageWorkflow:
         self._cycles += 1
         outcome = await self._call_handler()
         self._policy = outcome
+        if self._is_about_to_leave(outcome):
+            await self._gather_signals()
         self._state = decide(self._state, outcome, workflow.time())
 
     async def _call_handler(self) -> Outcome:
@@ -166,14 +169,28 @@ class MessageWorkflow:
         )
         self._server_priority = priority
 
+    def _is_about_to_leave(self, outcome: Outcome) -> bool:
+        """Tell whether this run may end with the decision that comes next."""
+        lanes = {outcome.lane or self._state.lane, self._state.lane, self._lane}
+        return outcome.verdict == "done" or self._state.asked_stop is not None or len(lanes) > 1 or self._is_run_full()
+
+    async def _gather_signals(self) -> None:
+        """Let signals that are already in the history be applied before this run ends.
+
+        A signal at the moment of ending makes the server refuse the end and have the task done again. If the local
+        activity's result had been recorded by an earlier task, the SDK core resolves it on that replay *before* it
+        delivers the signal, and a run that ended right there would end without it. One more local activity is not in
+        the history yet, so the core delivers all that is before it runs it. It costs one event and no task.
+        """
+        if LANES[self._lane].heartbeat_timeout is None:
+            await workflow.execute_local_activity(GATHER_SIGNALS, start_to_close_timeout=MEASURES_TIMEOUT)
+
     def _is_run_full(self) -> bool:
         return self._cycles >= self._policy.cycles_per_run or workflow.info().is_continue_as_new_suggested()
 
     def _move_lane(self) -> None:
         """Go on under the lane's own task queue, or in a short history when signals have made this one long."""
-        queue = workflow.info().task_queue
-        is_moved = queue != task_queue(prefix_of(queue), self._state.lane)
-        if is_moved or workflow.info().is_continue_as_new_suggested():
+        if self._state.lane != self._lane or workflow.info().is_continue_as_new_suggested():
             self._publish()
             self._continue()
 

@@ -1,0 +1,136 @@
+"""Faults: worker and server are killed with SIGKILL in the middle of things, and nothing is lost."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from examples.ledger import Ledger, audit
+from shared.envelope import Envelope
+from shared.errors import MessageNotFound, RetryLater
+from shared.settings import Settings
+from starter.bulk import BulkStarter, StartOutcome
+from starter.control import Control
+from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
+from tests.conftest import wait_until
+from tests.processes import worker_process
+
+MESSAGES = 60
+CYCLES = 6
+
+
+@pytest.fixture
+async def killable(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    """A server of the test's own, because it will be killed."""
+    options = EmbeddedOptions(data=tmp_path / "server", port=find_free_port(), ui_port=None, slim=False)
+    options.data.mkdir()
+    server = EmbeddedServer(options)
+    await server.start()
+    yield server
+    await server.stop()
+
+
+def kill_server(server: EmbeddedServer) -> None:
+    """Kill the server program itself, not the leash that our fixture ends it by."""
+    assert server.process_id is not None
+    for child in psutil.Process(server.process_id).children():
+        child.kill()
+
+
+async def load(server: EmbeddedServer, settings: Settings, names: list[str], **payload: float) -> None:
+    """Start one message a name."""
+    starter = BulkStarter(await server.connect(), settings)
+    envelopes = [Envelope(kind="ledger", id=name, lane="short", payload={"delay": 1, **payload}) for name in names]
+    async for receipt in starter.start_all((None, e) for e in envelopes):
+        assert receipt.outcome is StartOutcome.STARTED, receipt
+
+
+def decided(ledger: Ledger) -> int:
+    """Count the cycles that handlers finished."""
+    return sum(entry.what in ("again", "done") for entry in ledger.entries)
+
+
+def assert_kept(ledger: Ledger, names: list[str]) -> None:
+    """None lost, none early, no version skipped, every message done at its last version."""
+    proof = audit(ledger.entries, expected=dict.fromkeys(names, 0.0), now=time.time(), grace=0)
+
+    assert (proof.lost, proof.early, proof.gaps) == (0, 0, 0)
+    assert {e.id for e in ledger.entries if e.what == "done" and e.version == CYCLES - 1} == set(names)
+
+
+@pytest.mark.parametrize("lane", ["short", "medium"])
+async def test_a_worker_killed_in_mid_handler_loses_nothing(
+    killable: EmbeddedServer, settings: Settings, ledger: Ledger, tmp_path: Path, lane: str
+) -> None:
+    """What the killed worker was at is run again by the next one; versions go on without gap."""
+    names = [f"w{n}" for n in range(10)]
+    starter = BulkStarter(await killable.connect(), settings)
+    for name in names:
+        payload = {"delay": 1.0, "work": 0.3, "cycles": CYCLES}
+        await starter.start(Envelope(kind="ledger", id=name, lane=lane, payload=payload), None)
+    log = tmp_path / "worker.log"
+    async with worker_process(killable.address, settings, log=log) as worker:
+        await wait_until(lambda: _at_work(ledger) and decided(ledger) > 15, "handlers are at work")
+        worker.kill()
+    interrupted = _at_work(ledger)
+    async with worker_process(killable.address, settings, log=log):
+        await wait_until(lambda: _is_done(ledger, names), "all messages are done", seconds=55)
+
+    assert interrupted
+    assert_kept(ledger, names)
+
+
+async def test_worker_and_server_killed_while_signals_arrive_lose_nothing(
+    killable: EmbeddedServer, settings: Settings, ledger: Ledger, tmp_path: Path
+) -> None:
+    """Server killed, worker killed, server killed again, under a rain of signals that senders retry: all is kept."""
+    names = [f"s{n}" for n in range(MESSAGES)]
+    await load(killable, settings, names, cycles=CYCLES)
+    log = tmp_path / "worker.log"
+    raining = asyncio.create_task(_rain(killable, settings, names, ledger))
+    async with worker_process(killable.address, settings, log=log) as worker:
+        await wait_until(lambda: decided(ledger) > MESSAGES, "the first cycles are decided")
+        await _kill_and_restart(killable)
+        before = decided(ledger)
+        await wait_until(lambda: decided(ledger) > before + 20, "cycles go on after the server came back")
+        worker.kill()
+    async with worker_process(killable.address, settings, log=log):
+        await _kill_and_restart(killable)
+        await wait_until(lambda: _is_done(ledger, names), "all messages are done", seconds=50)
+        accepted = await raining
+
+    proof = audit(ledger.entries, expected=dict.fromkeys(names, 0.0), now=time.time(), grace=0)
+    assert (proof.lost, proof.gaps) == (0, 0)
+    assert accepted > 10
+
+
+async def _kill_and_restart(server: EmbeddedServer) -> None:
+    kill_server(server)
+    await server.stop()
+    await server.start()
+
+
+async def _rain(server: EmbeddedServer, settings: Settings, names: list[str], ledger: Ledger) -> int:
+    """Send signals, retrying those that the absent server did not take, until every message is done."""
+    control, accepted = Control(await server.connect(), settings), 0
+    while not _is_done(ledger, names):
+        for name in names[::7]:
+            try:
+                await control.run_now("ledger", name, "rain")
+                accepted += 1
+            except (RetryLater, MessageNotFound):
+                await asyncio.sleep(0.2)
+        await asyncio.sleep(0.3)
+    return accepted
+
+
+def _at_work(ledger: Ledger) -> set[tuple[str, int]]:
+    began = {(e.id, e.version) for e in ledger.entries if e.what == "began"}
+    return began - {(e.id, e.version) for e in ledger.entries if e.what != "began"}
+
+
+def _is_done(ledger: Ledger, names: list[str]) -> bool:
+    return {e.id for e in ledger.entries if e.what == "done"} >= set(names)

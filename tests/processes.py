@@ -1,0 +1,42 @@
+"""Worker processes for tests, started from the checkout and always ended by their id."""
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+from shared.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+
+
+@contextlib.asynccontextmanager
+async def worker_process(
+    address: str, settings: Settings, *arguments: str, log: Path
+) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """Run `python -m worker` with the ledger's handlers against a server; ended with SIGKILL if still alive."""
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "worker",
+            *("--processes", "1", "--drain-seconds", "3", *arguments),
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
+            env={
+                **os.environ,
+                "TEMPORAL_ADDRESS": address,
+                "DORMICE_HANDLERS": "tests.handlers",
+                "DORMICE_TASK_QUEUE_PREFIX": settings.task_queue_prefix,
+                "DORMICE_SANDBOX": str(settings.sandbox),
+            },
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()

@@ -1,0 +1,165 @@
+"""The `handler` decorator: what it makes of a function, and which declarations it refuses."""
+
+import logging
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from activities.context import Context
+from activities.handler import Handler, handler
+from activities.outcome import Again, Done, Message
+from shared.errors import HandlerProblem
+from shared.lanes import LANES
+from shared.settings import Settings
+
+SECOND = timedelta(seconds=1)
+MESSAGE = Message(kind="feed", id="a", version=4, lane="short", payload={"n": 1})
+
+
+async def poll(message: Message, ctx: Context) -> Again:
+    """Poll a feed.
+
+    This line is not part of the summary.
+    """
+    return Again(after=timedelta(minutes=message.version), reason=ctx.idempotency_key)
+
+
+@pytest.fixture
+async def context() -> AsyncIterator[Context]:
+    """A context built by hand, as tests of a handler do."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        yield Context(
+            attempt=1,
+            idempotency_key="feed:a:4",
+            due_at=datetime(2026, 11, 21, 20, tzinfo=UTC),
+            started_at=datetime(2026, 11, 21, 20, 0, 5, tzinfo=UTC),
+            settings=Settings(),
+            http=client,
+            logger=logging.LoggerAdapter(logging.getLogger("test")),
+        )
+
+
+def test_a_handler_has_its_lanes_defaults() -> None:
+    """A kind is enough."""
+    expected = Handler(
+        kind="feed",
+        function=poll,
+        lane="short",
+        max_attempts=5,
+        timeout=None,
+        backoff=timedelta(seconds=2),
+        backoff_max=timedelta(hours=1),
+    )
+
+    assert handler("feed")(poll) == expected
+
+
+async def test_a_handler_is_still_its_function(context: Context) -> None:
+    """Tests of a handler call it with a message and a context built by hand."""
+    made = handler("feed")(poll)
+
+    assert await made(MESSAGE, context) == Again(after=timedelta(minutes=4), reason="feed:a:4")
+
+
+@pytest.mark.parametrize(
+    ("declared", "timeout", "lane", "expected"),
+    [
+        ("short", None, "short", timedelta(seconds=10)),
+        ("short", None, "medium", timedelta(minutes=5)),
+        ("short", None, "long", timedelta(hours=2)),
+        ("short", SECOND, "short", SECOND),
+        ("short", timedelta(seconds=30), "short", timedelta(seconds=30)),
+        ("short", SECOND, "long", SECOND),
+        ("long", timedelta(hours=24), "long", timedelta(hours=24)),
+        ("long", timedelta(hours=24), "medium", timedelta(minutes=30)),
+        ("long", timedelta(hours=24), "short", timedelta(seconds=30)),
+    ],
+)
+def test_a_timeout_never_exceeds_what_the_messages_lane_bears(
+    declared: str, timeout: timedelta | None, lane: str, expected: timedelta
+) -> None:
+    """A message may be on another lane than its handler's own: the lane it is on decides."""
+    assert handler("feed", lane=declared, timeout=timeout)(poll).timeout_on(lane) == expected
+
+
+def test_every_lane_bears_its_own_default_timeout() -> None:
+    """A handler that declares nothing fits its lane."""
+    assert [lane.name for lane in LANES.values() if lane.handler_timeout > lane.handler_timeout_max] == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "phrase"),
+    [
+        ({"kind": ""}, "handler '': a kind is 1 to 50 of a-z 0-9 _ . -, letter or digit first"),
+        ({"kind": "Feed"}, "handler 'Feed': a kind is 1 to 50 of"),
+        ({"kind": "a:b"}, "a kind is 1 to 50 of"),
+        ({"kind": "feed\n"}, "a kind is 1 to 50 of"),
+        ({"kind": "-feed"}, "a kind is 1 to 50 of"),
+        ({"kind": "f" * 51}, "a kind is 1 to 50 of"),
+        (
+            {"kind": "feed", "lane": "express"},
+            "handler 'feed': there is no lane 'express'; use one of short, medium, long",
+        ),
+        ({"kind": "feed", "max_attempts": 0}, "handler 'feed': max_attempts is 0; give at least 1"),
+        (
+            {"kind": "feed", "timeout": timedelta(0)},
+            "a timeout of 0:00:00 is not between 0 and 0:00:30 on lane short; use a longer lane",
+        ),
+        (
+            {"kind": "feed", "timeout": timedelta(seconds=31)},
+            "a timeout of 0:00:31 is not between 0 and 0:00:30 on lane short",
+        ),
+        (
+            {"kind": "feed", "lane": "medium", "timeout": timedelta(hours=1)},
+            "is not between 0 and 0:30:00 on lane medium",
+        ),
+        ({"kind": "feed", "backoff": timedelta(0)}, "backoff 0:00:00 must be above 0 and at most backoff_max 1:00:00"),
+        (
+            {"kind": "feed", "backoff": SECOND, "backoff_max": SECOND / 2},
+            "backoff 0:00:01 must be above 0 and at most backoff_max",
+        ),
+    ],
+)
+def test_an_unusable_declaration_is_refused_at_import(declared: dict[str, Any], phrase: str) -> None:
+    """The mistake shows when the module loads, before any message runs."""
+    with pytest.raises(HandlerProblem) as caught:
+        handler(**declared)
+
+    assert phrase in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ["f", "0", "a.b-c_d", "f" * 50])
+def test_usable_kinds_are_taken(kind: str) -> None:
+    """One to fifty lower-case letters, digits, dots, dashes and underscores."""
+    assert handler(kind)(poll).kind == kind
+
+
+def test_a_function_that_is_not_async_is_refused() -> None:
+    """A blocking function would hold up every other message of its process."""
+
+    def block(message: Message, ctx: Context) -> Done:
+        return Done()
+
+    with pytest.raises(HandlerProblem, match=r"handler 'feed': <function .*block at .*> is no 'async def'"):
+        handler("feed")(block)  # pyright: ignore[reportArgumentType] — the wrong type is the point
+
+
+def test_the_summary_is_the_first_line_of_the_docstring() -> None:
+    """What a list of handlers shows; empty without a docstring."""
+
+    async def silent(message: Message, ctx: Context) -> Done:
+        return Done()
+
+    assert handler("feed")(poll).summary == "Poll a feed."
+    assert handler("feed")(silent).summary == ""
+
+
+async def test_a_context_knows_how_late_the_call_is(context: Context) -> None:
+    """Lateness counts from the due time; a heartbeat may be sent from anywhere."""
+    context.heartbeat()
+
+    assert context.lateness == timedelta(seconds=5)

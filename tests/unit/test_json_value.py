@@ -1,0 +1,148 @@
+"""What travels as JSON: parsing, flaws, sizes."""
+
+import json
+import math
+from collections import OrderedDict
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.json_value import MAX_DEPTH, MAX_DIGITS, encode_json, find_flaw, parse_json
+
+UTF8_TEXT = st.text(alphabet=st.characters(codec="utf-8"))
+PLAIN_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | UTF8_TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(UTF8_TEXT, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+def nest(depth: int, *, is_object: bool = False) -> Any:
+    """Build lists or objects inside each other with that many levels."""
+    value: Any = {} if is_object else []
+    for _ in range(depth - 1):
+        value = {"a": value} if is_object else [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ("", "is no JSON (expecting value at character 1)"),
+        ("nul", "is no JSON"),
+        ("01", "is no JSON"),
+        ("[1,]", "is no JSON"),
+        ("{'a':1}", "is no JSON (expecting property name enclosed in double quotes at character 2)"),
+        ('{"a":1', "is no JSON (expecting ',' delimiter at character 7)"),
+        ('"a\nb"', "is no JSON (invalid control character at character 3)"),
+        ('"abc', "is no JSON (unterminated string starting at character 1)"),
+        ("NaN", "holds NaN, which JSON does not know"),
+        ("[Infinity]", "holds Infinity, which JSON does not know"),
+        ('{"a":-Infinity}', "holds -Infinity, which JSON does not know"),
+        (b'"\xff"', "is not UTF-8 text (byte 2)"),
+        (b'"\xed\xa0\x80"', "is not UTF-8 text (byte 2)"),
+        ('"a"'.encode("utf-16"), "is not UTF-8 text (byte 1)"),
+        ('"a"'.encode("utf-32-le"), "is no JSON"),
+        ("[" * 100_000, f"is nested deeper than {MAX_DEPTH} levels"),
+        ("-" + "9" * (MAX_DIGITS + 1), f"holds a whole number of more than {MAX_DIGITS} digits"),
+    ],
+    ids=range(17),
+)
+def test_what_is_no_json_is_refused_with_half_a_sentence(text: str | bytes, phrase: str) -> None:
+    """The half sentence fits behind a field's name and says where the text goes wrong."""
+    with pytest.raises(ValueError, match=r"^(is|holds) [^\n]*$") as caught:
+        parse_json(text)
+
+    assert str(caught.value).startswith(phrase)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("null", None),
+        (" [1, 2.5, true] ", [1, 2.5, True]),
+        ("\ufeff{}", {}),
+        (b"\xef\xbb\xbf{}", {}),
+        (b'"\xe2\x82\xac"', "\u20ac"),
+        ('"\\ud83d\\udc2d"', "\U0001f42d"),
+        ('{"a":1,"a":2}', {"a": 2}),
+        ("9" * MAX_DIGITS, int("9" * MAX_DIGITS)),
+        ("-" + "9" * MAX_DIGITS, -int("9" * MAX_DIGITS)),
+    ],
+    ids=range(9),
+)
+def test_json_is_parsed_from_text_and_from_utf8_bytes(text: str | bytes, expected: Any) -> None:
+    """A byte-order mark in front is skipped, escapes become characters, the last of equal keys counts."""
+    assert parse_json(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (math.nan, "holds nan, which JSON does not know"),
+        (-math.inf, "holds -inf, which JSON does not know"),
+        ([1, [math.inf]], "holds inf, which JSON does not know"),
+        ("\ud800", "holds a lone surrogate, which UTF-8 can't carry"),
+        ({"\udfff": 1}, "holds a lone surrogate, which UTF-8 can't carry"),
+        ({"a": {"b": "x\udc00"}}, "holds a lone surrogate, which UTF-8 can't carry"),
+        (10**MAX_DIGITS, "holds a whole number of more than 4300 digits"),
+        ([-(10**MAX_DIGITS)], "holds a whole number of more than 4300 digits"),
+        (b"raw", "holds a bytes, which JSON does not know"),
+        ({1, 2}, "holds a set, which JSON does not know"),
+        ([Decimal(1)], "holds a Decimal, which JSON does not know"),
+        ({"at": datetime(2026, 11, 21, tzinfo=UTC)}, "holds a datetime, which JSON does not know"),
+        ({1: "a"}, "has a key that is a int, not a string"),
+        ({"a": {None: 1}}, "has a key that is a NoneType, not a string"),
+        (nest(MAX_DEPTH + 1), "is nested deeper than 64 levels"),
+        (nest(MAX_DEPTH + 1, is_object=True), "is nested deeper than 64 levels"),
+        (nest(900), "is nested deeper than 64 levels"),
+    ],
+    ids=range(17),
+)
+def test_a_value_that_cannot_travel_has_its_flaw_named(value: Any, expected: str) -> None:
+    """What Python accepts but JSON, UTF-8 or another parser on the way would not is found, however deep it sits."""
+    assert find_flaw(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, None),
+        (True, True),
+        (0, 0),
+        (-1.5, -1.5),
+        ("", ""),
+        ("\u20ac \U0001f42d", "\u20ac \U0001f42d"),
+        ([], []),
+        ((1, (2,)), [1, [2]]),
+        (OrderedDict([("a", 1)]), {"a": 1}),
+        (nest(MAX_DEPTH), nest(MAX_DEPTH)),
+        (nest(MAX_DEPTH, is_object=True), nest(MAX_DEPTH, is_object=True)),
+        (10**MAX_DIGITS - 1, 10**MAX_DIGITS - 1),
+    ],
+    ids=range(12),
+)
+def test_a_plain_value_has_no_flaw_and_can_be_written(value: Any, expected: Any) -> None:
+    """What has no flaw can be written and read back; tuples become lists."""
+    assert find_flaw(value) is None
+    assert json.loads(encode_json(value)) == expected
+
+
+def test_json_is_written_in_the_compact_form_that_limits_count() -> None:
+    """No blanks, no escapes for what UTF-8 can carry."""
+    assert encode_json({"a": [1, "\u20ac"]}) == b'{"a":[1,"\xe2\x82\xac"]}'
+
+
+@settings(database=None, deadline=None)
+@given(PLAIN_JSON)
+def test_plain_json_survives_writing_and_parsing(value: Any) -> None:
+    """Every flawless value comes back equal, from bytes as from text."""
+    written = encode_json(value)
+
+    assert find_flaw(value) is None
+    assert parse_json(written) == value
+    assert parse_json(written.decode()) == value

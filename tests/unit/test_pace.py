@@ -1,0 +1,174 @@
+"""The pace: follows what the server bears, down at once and up again slowly."""
+
+import asyncio
+import math
+
+import pytest
+
+from starter.pace import BACKOFF_MAX_SECONDS, Pace, backoff_seconds
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Give the seconds."""
+        return self.now
+
+
+def throttled(clock: Clock, *, answered: int = 200, ceiling: float = 0.0) -> Pace:
+    """Make a pace whose server has answered so many calls in the last two seconds, and then had no room."""
+    pace = Pace(ceiling, clock)
+    for _ in range(answered):
+        pace.note_answered()
+    pace.note_throttled()
+    return pace
+
+
+async def grow(pace: Pace, clock: Clock, seconds: float) -> None:
+    """Let time pass with calls going out all along."""
+    until = clock.now + seconds
+    while clock.now < until:
+        clock.now += 0.5
+        await pace.take()
+
+
+async def test_without_a_ceiling_nothing_waits_until_the_server_objects() -> None:
+    """A fast server is used as fast as it is."""
+    clock = Clock()
+    pace = Pace(0.0, clock)
+
+    for _ in range(1000):
+        await pace.take()  # a place in the future would wait for the clock for ever
+
+    assert pace.rate == math.inf
+
+
+async def test_the_first_objection_halves_what_was_answered() -> None:
+    """200 answers in the window of two seconds are 100 a second; half of it goes on."""
+    assert throttled(Clock()).rate == 50.0
+
+
+async def test_objections_of_one_overload_count_as_one() -> None:
+    """64 calls in flight are refused together: that is one message from the server, not 64."""
+    clock = Clock()
+    pace = throttled(clock)
+
+    for _ in range(63):
+        clock.now += 0.01
+        pace.note_throttled()
+
+    assert pace.rate == 50.0
+
+
+async def test_the_rate_is_back_after_ten_seconds() -> None:
+    """It grows by a twentieth of the former rate a second."""
+    clock = Clock()
+    pace = throttled(clock)
+
+    await grow(pace, clock, 10.0)
+
+    assert pace.rate == pytest.approx(100.0)
+
+
+async def test_an_objection_while_the_rate_grows_is_heard() -> None:
+    """Growing is no excuse: a server that goes on objecting is given less and less."""
+    clock = Clock()
+    pace = throttled(clock)
+    rates: list[float] = []
+    for _ in range(4):
+        await grow(pace, clock, 1.5)
+        for _ in range(10):
+            pace.note_answered()
+        pace.note_throttled()
+        rates.append(pace.rate)
+
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] < 10.0
+
+
+async def test_the_rate_never_grows_above_the_ceiling() -> None:
+    """What a person set as the most stays the most."""
+    clock = Clock()
+    pace = throttled(clock, ceiling=80.0)
+
+    await grow(pace, clock, 60.0)
+
+    assert pace.rate == 80.0
+
+
+@pytest.mark.parametrize(("ceiling", "slowest"), [(0.0, 1.0), (10.0, 1.0), (0.25, 0.25)])
+async def test_the_rate_never_falls_to_nothing(ceiling: float, slowest: float) -> None:
+    """One call a second goes on asking whether there is room again, unless even that was too much for its owner."""
+    clock = Clock()
+    pace = throttled(clock, answered=0, ceiling=ceiling)
+
+    for _ in range(20):
+        clock.now += 2.0
+        pace.note_throttled()
+
+    assert pace.rate == slowest
+
+
+async def test_answers_of_long_ago_do_not_count() -> None:
+    """What the server bore before a pause says nothing about what it bears now."""
+    clock = Clock()
+    pace = Pace(0.0, clock)
+    for _ in range(1000):
+        pace.note_answered()
+    clock.now += 60.0
+
+    pace.note_throttled()
+
+    assert pace.rate == 1.0
+
+
+async def test_places_are_given_at_the_rate_and_in_order() -> None:
+    """A ceiling of 200 a second is kept by the real clock, first come first served."""
+    loop = asyncio.get_running_loop()
+    pace = Pace(200.0)
+    order: list[int] = []
+    began = loop.time()
+
+    async def take(number: int) -> None:
+        await pace.take()
+        order.append(number)
+
+    await asyncio.gather(*(take(number) for number in range(60)))
+
+    assert order == list(range(60))
+    assert loop.time() - began >= 39 / 200  # an idle bucket may have saved up a tenth of a second: 20 places
+
+
+async def test_those_who_wait_for_a_place_go_at_the_rate_of_their_own_moment() -> None:
+    """A throttle also slows the calls that were waiting when it came."""
+    pace = Pace(1000.0)
+    for _ in range(20):
+        pace.note_answered()
+    order: list[str] = []
+
+    async def take(name: str) -> None:
+        await pace.take()
+        order.append(name)
+
+    waiting = [asyncio.create_task(take("before")) for _ in range(400)]
+    await asyncio.sleep(0)
+    pace.note_throttled()
+    await asyncio.sleep(0.3)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert pace.rate == 5.0
+    assert len(order) < 110  # the hundred that the bucket had saved up, and then five a second
+
+
+@pytest.mark.parametrize("attempts", range(1, 40))
+def test_a_backoff_doubles_up_to_its_cap(attempts: int) -> None:
+    """The lower half of it is certain, the upper half is chance, so that many starters do not come back together."""
+    ceiling = min(BACKOFF_MAX_SECONDS, 0.1 * 2 ** min(attempts, 10))
+
+    assert ceiling / 2 <= backoff_seconds(attempts) <= ceiling

@@ -1,0 +1,120 @@
+"""How worker processes begin: `python -m worker` where nothing but a worker is needed, or at a parent's hand."""
+
+import argparse
+import functools
+import logging
+import os
+import pickle
+import socket
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import NoReturn
+
+from shared.errors import InvalidSetting
+from shared.lanes import LANES
+from shared.settings import Settings, load_settings
+from worker.health import CHECK_EVERY, Report, encode_report
+from worker.main import (
+    EXIT_OK,
+    StopOrder,
+    WorkerOptions,
+    count_cores,
+    leave,
+    run_process,
+    to_exit_code,
+)
+from worker.processes import serve
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a worker to a parser."""
+    add = parser.add_argument
+    add("--lane", action="append", choices=list(LANES), help="lane to serve; may be repeated; all when left out")
+    add("--processes", type=int, default=count_cores(), help="processes; one per core when left out")
+    add("--drain-seconds", type=float, default=30.0, help="what handlers at work get to finish (30)")
+    add("--health-port", type=int, help="answer /healthz and /readyz at this port; 0 takes a free one")
+    add("--health-host", default="127.0.0.1", help="address for that port (127.0.0.1)")
+
+
+def read_options(flags: argparse.Namespace, settings: Settings) -> WorkerOptions:
+    """Make the options from parsed flags; raises InvalidSetting for a drain time that is no number."""
+    port: int | None = flags.health_port
+    try:
+        drain = timedelta(seconds=flags.drain_seconds)
+    except (ValueError, OverflowError) as exc:
+        raise InvalidSetting(f"drain-seconds: is {flags.drain_seconds}; write for example 30") from exc
+    return WorkerOptions(
+        settings=settings,
+        lanes=tuple(dict.fromkeys(flags.lane or LANES)),
+        processes=flags.processes,
+        drain=drain,
+        health_address=None if port is None else (flags.health_host, port),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve as flags and environment say; gives the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m worker", description="Serve lanes until SIGTERM, then drain.")
+    add_arguments(parser)
+    flags = parser.parse_args(arguments)
+
+    def run() -> int:
+        settings = load_settings(environ=os.environ)
+        _set_up_logging(settings)
+        return serve(read_options(flags, settings))
+
+    return to_exit_code(run)
+
+
+def run_child(descriptor: int) -> NoReturn:
+    """Be one of several processes: read the options from the parent's socket and serve until it closes."""
+    parent = socket.socket(fileno=descriptor)
+    parent.set_inheritable(False)  # a program that a handler starts must not keep the channel open
+    try:
+        with parent.makefile("rb") as stream:
+            options: WorkerOptions = pickle.load(stream)  # noqa: S301 — from our own parent, over a private socket
+    except (EOFError, ConnectionError):
+        leave(EXIT_OK)  # the parent is gone already
+
+    def run() -> int:
+        _set_up_logging(options.settings)
+        return run_process(options, functools.partial(_follow_parent, parent))
+
+    leave(to_exit_code(run))
+
+
+def _follow_parent(parent: socket.socket, report: Callable[[], Report], order: StopOrder) -> None:
+    """Report readiness when it changes and now and then; take the parent's end, however it came, as the order."""
+    reported: Report | None = None
+    reported_at = 0.0
+    try:
+        while not _is_closed_within(parent, seconds=0.5):
+            current, now = report(), time.monotonic()
+            if current != reported or now - reported_at > CHECK_EVERY.total_seconds():
+                parent.sendall(encode_report(current))
+                reported, reported_at = current, now
+    except OSError:
+        logger.warning("parent process is gone", extra={"action": "parent_gone"})
+    order.give()
+
+
+def _is_closed_within(channel: socket.socket, seconds: float) -> bool:
+    channel.settimeout(seconds)
+    try:
+        return channel.recv(1) == b""
+    except TimeoutError:
+        return False
+
+
+def _set_up_logging(settings: Settings) -> None:
+    """Log to standard error at the level of the settings, unless somebody has set logging up already."""
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
+    )
+
+
+if __name__ == "__main__":
+    leave(main())

@@ -1,0 +1,195 @@
+"""Health over HTTP: says whether a process is alive and whether it is ready, to whoever supervises it."""
+
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from shared.errors import InvalidSetting
+
+logger = logging.getLogger(__name__)
+
+Report = dict[str, Any]
+"""What /readyz answers: `ready`, and while that is false the `reason`."""
+
+HEAD_MAX_BYTES = 8192
+REQUEST_TIMEOUT = timedelta(seconds=5)
+CONNECTIONS_MAX = 64
+CHECK_EVERY = timedelta(seconds=10)
+ANSWER_MAX_AGE = timedelta(seconds=30)
+
+
+class Polling(Protocol):
+    """What readiness asks a lane's worker."""
+
+    @property
+    def task_queue(self) -> str:
+        """The queue it polls."""
+        ...
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun to poll and has not stopped."""
+        ...
+
+
+@dataclass(slots=True)
+class Readiness:
+    """Whether one process can take messages right now; may be asked from any thread."""
+
+    is_stopping: Callable[[], bool]
+    answer_max_age: timedelta = ANSWER_MAX_AGE
+    workers: tuple[Polling, ...] = ()
+    answered_at: float = field(default=float("-inf"), init=False)
+    """Monotonic seconds of the server's last answer."""
+
+    def take_workers(self, workers: Iterable[Polling]) -> None:
+        """Watch these workers from now on."""
+        self.workers = tuple(workers)
+
+    def note_answer(self) -> None:
+        """Note that the server answered just now."""
+        self.answered_at = time.monotonic()
+
+    def report(self) -> Report:
+        """Say ready, or the first reason against it."""
+        if self.is_stopping():
+            return {"ready": False, "reason": "draining"}
+        if not self.workers:
+            return {"ready": False, "reason": "starting"}
+        idle = [worker.task_queue for worker in self.workers if not worker.is_running]
+        if idle:
+            return {"ready": False, "reason": f"task queue {idle[0]} is not polled"}
+        if time.monotonic() - self.answered_at > self.answer_max_age.total_seconds():
+            return {"ready": False, "reason": "the server does not answer"}
+        return {"ready": True}
+
+
+async def watch_server(client: Client, readiness: Readiness, every: timedelta = CHECK_EVERY) -> None:
+    """Ask the server for its health again and again, until cancelled."""
+    while True:
+        try:
+            if await client.service_client.check_health(timeout=every):
+                readiness.note_answer()
+        except RPCError as exc:
+            logger.warning(
+                "server does not answer", extra={"action": "server_check_failed", "reason": exc.message[:200]}
+            )
+        await asyncio.sleep(every.total_seconds())
+
+
+@contextlib.asynccontextmanager
+async def open_endpoint(
+    address: tuple[str, int] | None, report: Callable[[], Report]
+) -> AsyncGenerator[tuple[str, int] | None]:
+    """Answer GET /healthz and /readyz at (host, port) for the length of a `with` block, and give what port 0 became.
+
+    /healthz answers 200 as long as the event loop turns, /readyz 200 or 503 with `report` as JSON. An address of None
+    opens nothing. Raises InvalidSetting when the address can't be had.
+    """
+    if address is None:
+        yield None
+        return
+    host, port = address
+    try:
+        server = await asyncio.start_server(_Endpoint(report).answer, host, port, limit=HEAD_MAX_BYTES)
+    except OSError as exc:
+        raise InvalidSetting(_explain(host, port, exc)) from exc
+    bound: tuple[str, int] = server.sockets[0].getsockname()[:2]
+    logger.info("health endpoint open", extra={"action": "health_open", "host": bound[0], "port": bound[1]})
+    try:
+        yield bound
+    finally:
+        server.close()  # open connections are cut off with the loop: a probe that hangs must not hold the exit up
+
+
+def answer_request(head: bytes, report: Callable[[], Report]) -> tuple[HTTPStatus, Report]:
+    """Give the status and JSON body for one request's head, whatever its bytes are."""
+    words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/"):
+        return HTTPStatus.BAD_REQUEST, {"error": "send GET /healthz or GET /readyz"}
+    method, target, version = words
+    if version not in ("HTTP/1.0", "HTTP/1.1"):
+        return HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, {"error": "use HTTP/1.1"}
+    path = target.partition("?")[0]
+    if path not in ("/healthz", "/readyz"):
+        return HTTPStatus.NOT_FOUND, {"error": "there are /healthz and /readyz"}
+    if method != "GET":
+        return HTTPStatus.METHOD_NOT_ALLOWED, {"error": "use GET"}
+    if path == "/healthz":
+        return HTTPStatus.OK, {"alive": True}
+    body = report()
+    return (HTTPStatus.OK if body["ready"] else HTTPStatus.SERVICE_UNAVAILABLE), body
+
+
+def encode_report(report: Report) -> bytes:
+    """Write a report as one line of JSON."""
+    return json.dumps(report).encode() + b"\n"
+
+
+class _Endpoint:
+    """Answers each connection once, in a task of its own, and closes it."""
+
+    def __init__(self, report: Callable[[], Report]) -> None:
+        self._report = report
+        self._open = 0
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._open >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._open += 1
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT.total_seconds()):
+                await self._exchange(reader, writer)
+        except (TimeoutError, ConnectionError):
+            writer.transport.abort()  # a client that stalls or hangs up has no use for an answer
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:
+            return
+        except asyncio.LimitOverrunError:
+            status, body = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, {"error": f"send at most {HEAD_MAX_BYTES} bytes"}
+        else:
+            status, body = answer_request(head, self._report)
+        writer.write(_render(status, body))
+        await writer.drain()
+
+
+def _render(status: HTTPStatus, body: Report) -> bytes:
+    content = encode_report(body)
+    fields = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(content)}",
+        "Cache-Control: no-store",
+        "Connection: close",
+    ]
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        fields.append("Allow: GET")
+    return "\r\n".join([*fields, "", ""]).encode() + content
+
+
+def _explain(host: str, port: int, exc: OSError) -> str:
+    if exc.errno == errno.EADDRINUSE:
+        return (
+            f"health-port: {host}:{port} is taken by another program; give another --health-port, or 0 for a free one"
+        )
+    if exc.errno == errno.EACCES:
+        return f"health-port: {host}:{port} needs more rights than this process has; give a --health-port above 1023"
+    return f"health-host: {host}:{port} can't be opened ({exc.strerror}); give --health-host an address of this machine"

@@ -1,0 +1,249 @@
+"""One worker process: what it is asked to do, how it connects, serves, drains and leaves."""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, NoReturn, TypeVar
+
+from temporalio.client import Client
+
+from activities.registry import Registry, load_registry
+from shared.errors import DormiceError, RetryLater, ServerUnreachable
+from shared.lanes import LANES
+from shared.settings import Settings
+from shared.temporal import check_server, connect
+from worker.health import Readiness, Report, open_endpoint, watch_server
+from worker.run import WorkerPlan, run_workers
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_MISCONFIGURED = 2
+EXIT_UNREACHABLE = 3
+EXIT_AT_ONCE = 130
+
+START_TIMEOUT = timedelta(seconds=30)
+HAND_BACK = timedelta(seconds=10)
+"""What handlers get after the drain time to be cut off and handed back, before the process is ended by force.
+
+Temporal cuts no local activity off: on the short lane, a handler that outlasts this too dies with the process, and
+its message runs again when the workflow-task timeout has passed, without a failed attempt.
+"""
+
+
+def count_cores() -> int:
+    """Count the cores this process may use; a quota of a container is not seen here."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """What `serve` is asked to do, decided once on the command line.
+
+    Workflow tasks are bound by CPU and one process uses one core, so there is a process per core by default.
+    `health_address` is (host, port); None opens no endpoint.
+    """
+
+    settings: Settings
+    lanes: tuple[str, ...] = tuple(LANES)
+    processes: int = field(default_factory=count_cores)
+    drain: timedelta = timedelta(seconds=30)
+    health_address: tuple[str, int] | None = None
+
+
+class StopOrder:
+    """The order to stop, given by a signal, by the parent's end or by a lane that failed.
+
+    Giving it twice changes nothing. It also works while a handler blocks the event loop: unless it is closed within
+    `limit` of being given, `overrun` is called in a thread of its own.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: timedelta, overrun: Callable[[], None]) -> None:
+        self.event = asyncio.Event()
+        self._loop = loop
+        self._overrun = threading.Timer(limit.total_seconds(), overrun)
+        self._overrun.daemon = True
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the process is on its way out."""
+        return self.event.is_set()
+
+    def give(self) -> None:
+        """Give the order; may be called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the timer runs already, or the loop is closed: we are leaving
+            self._overrun.start()
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.event.set)
+
+    async def follow_event(self) -> None:
+        """Limit the time also when it was the event alone that was set."""
+        await self.event.wait()
+        self.give()
+
+    async def unless_given(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Await `work`; when the order comes first, cancel it and give None."""
+        working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self.event.wait())
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if working.done():
+            return working.result()
+        working.cancel()
+        await asyncio.wait({working})
+        return None
+
+    def close(self) -> None:
+        """Lift the limit: everything has ended."""
+        self._overrun.cancel()
+
+
+FollowParent = Callable[[Callable[[], Report], StopOrder], None]
+"""Tells a parent process the readiness, and gives the order to stop when the parent does; runs in a thread."""
+
+
+def run_process(options: WorkerOptions, follow_parent: FollowParent | None = None) -> int:
+    """Serve the lanes in this process until told to stop, then drain; gives the exit code.
+
+    The first SIGTERM or SIGINT drains, the second one ends the process from within, with code 130; under a parent
+    it changes nothing, because the parent decides. Raises Misconfigured or RetryLater when it can't start.
+    """
+    runner = asyncio.Runner()
+    overrun = functools.partial(leave, EXIT_FAILED, "drain time is over and handlers still run: leaving")
+    order = StopOrder(runner.get_loop(), options.drain + HAND_BACK, overrun)
+    at_once = functools.partial(leave, EXIT_AT_ONCE, "second signal: leaving at once")
+    signals = take_signals(order.give, at_once if follow_parent is None else order.give)
+    with contextlib.closing(order), signals, contextlib.closing(runner):
+        return runner.run(_run(options, order, follow_parent))
+
+
+async def _run(options: WorkerOptions, order: StopOrder, follow_parent: FollowParent | None) -> int:
+    readiness = Readiness(lambda: order.is_given)
+    if follow_parent is not None:
+        threading.Thread(target=follow_parent, args=(readiness.report, order), daemon=True).start()
+    async with open_endpoint(options.health_address, readiness.report):
+        prepared = await order.unless_given(prepare(options.settings))
+        if prepared is None:
+            return EXIT_OK
+        client, registry = prepared
+        plan = WorkerPlan(settings=options.settings, registry=registry, lanes=options.lanes, drain=options.drain)
+        await serve_lanes(client, plan, order, readiness)
+    return EXIT_OK
+
+
+async def prepare(settings: Settings) -> tuple[Client, Registry]:
+    """Load the handlers, connect and check the server: everything that may refuse, before anything polls."""
+    registry = load_registry(settings)
+    try:
+        async with asyncio.timeout(START_TIMEOUT.total_seconds()):
+            client = await connect()
+            await check_server(client)
+    except TimeoutError as exc:
+        raise ServerUnreachable(
+            f"the server did not answer within {START_TIMEOUT.seconds} s; check TEMPORAL_ADDRESS and try again"
+        ) from exc
+    return client, registry
+
+
+async def serve_lanes(client: Client, plan: WorkerPlan, order: StopOrder, readiness: Readiness) -> None:
+    """Run the plan's workers until the order to stop, with the server watched.
+
+    Raises the DormiceError that says so when workers fail because the server is gone or has changed.
+    """
+    async with alongside(watch_server(client, readiness), order.follow_event()):
+        try:
+            await run_workers(client, plan, order.event, readiness.take_workers)
+        except RuntimeError:
+            await check_server(client)
+            raise
+
+
+@contextlib.asynccontextmanager
+async def alongside(*work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    """Run `work` in the background for the length of a `with` block; its errors are raised at the end."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@contextlib.contextmanager
+def take_signals(first: Callable[[], None], second: Callable[[], None]) -> Generator[None]:
+    """Call `first` at the first SIGTERM or SIGINT and `second` at each later one, in a thread of its own.
+
+    The kernel may give a signal to any thread, such as one of the Temporal runtime, and then nothing wakes a main
+    thread that waits or is blocked by a handler; the wake-up descriptor is written to whichever thread it was.
+    """
+    taken = (signal.SIGTERM, signal.SIGINT)
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+
+    def listen() -> None:
+        call = first
+        while number := reading.recv(1):
+            if number[0] in taken:
+                call()
+                call = second
+
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in taken}
+    woken_before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+    listening = threading.Thread(target=listen, daemon=True)
+    listening.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(woken_before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        writing.close()
+        listening.join()
+        reading.close()
+
+
+def to_exit_code(run: Callable[[], int]) -> int:
+    """Run and give the exit code; an error that a person can act on becomes one sentence on standard error."""
+    try:
+        return run()
+    except DormiceError as exc:
+        sys.stderr.write(f"dormice: {exc}\n")
+        return EXIT_UNREACHABLE if isinstance(exc, RetryLater) else EXIT_MISCONFIGURED
+    except Exception:
+        logger.exception("worker failed", extra={"action": "worker_failed"})
+        return EXIT_FAILED
+
+
+def leave(code: int, farewell: str = "") -> NoReturn:
+    """Log a last line, flush and end this process without the interpreter's own exit.
+
+    The Temporal runtime does not always survive that one: https://github.com/temporalio/sdk-python/issues/300
+    """
+    # in a thread, because the main one may hold a log handler's lock, and nobody may read the pipe any more
+    flushing = threading.Thread(target=_flush, args=(code, farewell), daemon=True)
+    flushing.start()
+    flushing.join(1.0)
+    os._exit(code)
+
+
+def _flush(code: int, farewell: str) -> None:
+    if farewell:
+        logger.warning(farewell, extra={"action": "worker_left", "code": code})
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()

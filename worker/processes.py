@@ -1,0 +1,238 @@
+"""Worker processes: one per core, under a parent that starts them, keeps them alive and drains them together."""
+
+import asyncio
+import contextlib
+import functools
+import json
+import logging
+import pickle
+import random
+import socket
+import sys
+import time
+from collections import deque
+from dataclasses import replace
+from datetime import timedelta
+
+from shared.errors import InvalidSetting
+from shared.lanes import LANES
+from worker.health import ANSWER_MAX_AGE, Report, open_endpoint
+from worker.main import (
+    EXIT_AT_ONCE,
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_UNREACHABLE,
+    HAND_BACK,
+    StopOrder,
+    WorkerOptions,
+    alongside,
+    leave,
+    prepare,
+    run_process,
+    take_signals,
+    to_exit_code,
+)
+
+__all__ = ["WorkerOptions", "serve"]
+
+logger = logging.getLogger(__name__)
+
+DRAIN_MAX = timedelta(days=1)
+DEATHS_MAX = 5
+DEATHS_WINDOW = timedelta(minutes=1)
+RESTART_BACKOFF = timedelta(milliseconds=500)
+"""Pause after a child's first death; it doubles with each further one inside the window."""
+UNREACHABLE_PAUSE = timedelta(seconds=10)
+REPORT_MAX_AGE = ANSWER_MAX_AGE
+
+
+def serve(options: WorkerOptions) -> int:
+    """Serve the lanes until SIGTERM or SIGINT, drain, and give the exit code.
+
+    0: drained cleanly. 1: a process failed, kept dying, or had to be ended by force. 2: a setting, handler module or
+    the server's set-up must be changed first. 3: no server answers at the start. What to do is written to standard
+    error. A second signal ends everything from within, with code 130. Whoever supervises this waits for the drain time
+    and half a minute before it kills. The caller is the main thread and passes the code to `leave`, not to the
+    interpreter's own exit.
+    """
+    return to_exit_code(lambda: _serve(options))
+
+
+def _serve(options: WorkerOptions) -> int:
+    _check(options)
+    return run_process(options) if options.processes == 1 else _run_parent(options)
+
+
+def _check(options: WorkerOptions) -> None:
+    unknown = [lane for lane in options.lanes if lane not in LANES]
+    if unknown:
+        raise InvalidSetting(f"lane: there is no lane {unknown[0]!r}; use {', '.join(LANES)}")
+    if not options.lanes or len(set(options.lanes)) < len(options.lanes):
+        raise InvalidSetting(f"lane: {', '.join(options.lanes) or 'none'} given; name each lane to serve once")
+    if options.processes < 1:
+        raise InvalidSetting(f"processes: is {options.processes}; give at least 1")
+    if not timedelta(0) <= options.drain <= DRAIN_MAX:
+        raise InvalidSetting(
+            f"drain-seconds: is {options.drain.total_seconds():g}; give 0 to {DRAIN_MAX.total_seconds():.0f}"
+        )
+    if options.health_address is not None and not 0 <= options.health_address[1] <= 65535:
+        raise InvalidSetting(f"health-port: is {options.health_address[1]}; give 0 to 65535")
+
+
+def _run_parent(options: WorkerOptions) -> int:
+    runner = asyncio.Runner()
+    children = [Child(number) for number in range(1, options.processes + 1)]
+
+    def end_all(code: int, farewell: str) -> None:
+        for child in children:
+            child.kill()
+        leave(code, farewell)
+
+    overrun = functools.partial(end_all, EXIT_FAILED, "drain time is over and processes still run: leaving")
+    # the children's own limit comes first; this one is for a child that can't even be ended from within
+    order = StopOrder(runner.get_loop(), options.drain + 2 * HAND_BACK, overrun)
+    at_once = functools.partial(end_all, EXIT_AT_ONCE, "second signal: leaving at once")
+    signals = take_signals(order.give, at_once)
+    with contextlib.closing(order), signals, contextlib.closing(runner):
+        return runner.run(_Parent(options, order, children).run())
+
+
+class _Parent:
+    """Keeps the children running until the order to stop, then waits for them to drain."""
+
+    def __init__(self, options: WorkerOptions, order: StopOrder, children: "list[Child]") -> None:
+        self._options = options
+        self._order = order
+        self._children = children
+
+    async def run(self) -> int:
+        async with open_endpoint(self._options.health_address, self.report):
+            # the temporal runtime does not survive a fork, so children are new interpreters that connect themselves
+            if await self._order.unless_given(prepare(self._options.settings)) is None:
+                return EXIT_OK
+            codes = await asyncio.gather(*(self._keep(child) for child in self._children))
+        return EXIT_FAILED if any(codes) else EXIT_OK
+
+    def report(self) -> Report:
+        """Ready when all children are."""
+        reports = [child.report() for child in self._children]
+        reasons = [f"process {r['process']}: {r['reason']}" for r in reports if not r["ready"]]
+        if self._order.is_given:
+            reasons.insert(0, "draining")
+        if reasons:
+            return {"ready": False, "reason": reasons[0], "processes": reports}
+        return {"ready": True, "processes": reports}
+
+    async def _keep(self, child: "Child") -> int:
+        """Run a child again and again; gives the exit code of the last time."""
+        options = replace(self._options, processes=1, health_address=None)
+        while True:
+            code = await child.run(options, self._order.event)
+            if self._order.is_given:
+                return code
+            pause = child.next_pause(code, time.monotonic())
+            fields = {"number": child.number, "code": code}
+            if pause is None:
+                logger.error("worker process keeps dying: giving up", extra={"action": "worker_gave_up", **fields})
+                self._order.give()
+                return EXIT_FAILED
+            logger.warning("worker process died", extra={"action": "worker_died", "pause": pause, **fields})
+            await self._order.unless_given(asyncio.sleep(pause))
+            if self._order.is_given:
+                return EXIT_OK
+
+
+class Child:
+    """One worker process and its successors, each an interpreter of its own on the other end of a socket.
+
+    The socket carries the options one way and readiness the other; closing our half of it is the order to drain,
+    which therefore also comes when this process is killed.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._process: asyncio.subprocess.Process | None = None
+        self._deaths: deque[float] = deque()
+        self._report: Report = {}
+        self._reported_at = 0.0
+
+    async def run(self, options: WorkerOptions, stopping: asyncio.Event) -> int:
+        """Run one process to its end and give its exit code, negative for a signal."""
+        self._note({"ready": False, "reason": "starting"})
+        try:
+            process, ours = await self._spawn()
+        except OSError as exc:
+            fields = {"action": "process_not_started", "number": self.number, "reason": str(exc)}
+            logger.error("worker process can't be started", extra=fields)  # noqa: TRY400 — the reason says it all
+            return EXIT_FAILED
+        fields = {"action": "process_started", "number": self.number, "pid": process.pid}
+        logger.info("worker process started", extra=fields)
+        self._process = process
+        reader, writer = await asyncio.open_connection(sock=ours)
+        writer.write(pickle.dumps(options))
+        try:
+            async with alongside(_order_drain(writer, stopping)):
+                with contextlib.suppress(ConnectionError):  # how a killed child's socket may end
+                    async for line in reader:
+                        self._read(line)
+            return await process.wait()
+        finally:
+            self._note({"ready": False, "reason": "ended"})
+            writer.close()
+
+    async def _spawn(self) -> tuple[asyncio.subprocess.Process, socket.socket]:
+        path = [str(entry) for entry in sys.path]  # handlers and packages are found where this process found them
+        ours, theirs = socket.socketpair()
+        entry = f"from worker.__main__ import run_child; run_child({theirs.fileno()})"
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {entry}"),
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
+                process_group=0,  # a terminal's Ctrl-C reaches the parent alone, which decides the order of leaving
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return process, ours
+
+    def kill(self) -> None:
+        """End the process at once, if there is one."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    def report(self) -> Report:
+        """Say what the process last said of itself."""
+        pid = None if self._process is None else self._process.pid
+        report = self._report or {"ready": False, "reason": "starting"}
+        if report["ready"] and time.monotonic() - self._reported_at > REPORT_MAX_AGE.total_seconds():
+            report = {"ready": False, "reason": "it has not reported for a while"}
+        return {"process": self.number, "pid": pid, **report}
+
+    def next_pause(self, code: int, now: float) -> float | None:
+        """Say how many seconds to wait before the next start, or None after too many deaths in a short time."""
+        if code == EXIT_UNREACHABLE:
+            return UNREACHABLE_PAUSE.total_seconds() * random.uniform(0.5, 1)  # noqa: S311 — jitter is no secret
+        self._deaths.append(now)
+        while now - self._deaths[0] > DEATHS_WINDOW.total_seconds():
+            self._deaths.popleft()
+        if len(self._deaths) >= DEATHS_MAX:
+            return None
+        backoff = RESTART_BACKOFF.total_seconds() * 2.0 ** (len(self._deaths) - 1)
+        return backoff * random.uniform(0.5, 1)  # noqa: S311 — jitter is no secret
+
+    def _read(self, line: bytes) -> None:
+        if line.endswith(b"\n"):  # the last line of a killed child may be half a line
+            self._note(json.loads(line))
+
+    def _note(self, report: Report) -> None:
+        self._report, self._reported_at = report, time.monotonic()
+
+
+async def _order_drain(writer: asyncio.StreamWriter, stopping: asyncio.Event) -> None:
+    await stopping.wait()
+    with contextlib.suppress(OSError):  # the child may be gone already
+        writer.write_eof()
