@@ -39,7 +39,8 @@ class EmbeddedOptions:
     """Where the server keeps its state and which ports it takes; `sync` is SQLite's synchronous mode.
 
     With "normal" a killed process loses nothing and a power cut may lose the last moments; "full" survives that
-    too and is slower. `ui_port` None switches the Web UI off.
+    too and is slower. `ui_port` None switches the Web UI off,
+    `metrics_port` None lets the server choose where it shows its own metrics.
     """
 
     data: Path
@@ -48,6 +49,7 @@ class EmbeddedOptions:
     sync: str = "normal"
     slim: bool = True
     extra_config: tuple[str, ...] = ()
+    metrics_port: int | None = None
 
     @property
     def database(self) -> Path:
@@ -246,6 +248,7 @@ def _command(options: EmbeddedOptions) -> list[str]:
     command += ["--ip", "127.0.0.1", "--port", str(options.port), "--log-level", "warn"]
     command += ["--headless"] if options.ui_port is None else ["--ui-port", str(options.ui_port)]
     command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", f"synchronous={options.sync}"]
+    command += [] if options.metrics_port is None else ["--metrics-port", str(options.metrics_port)]
     for name, kind in REQUIRED.items():
         command += ["--search-attribute", f"{name}={kind}"]
     for setting in (*(f"{key}={str(value).lower()}" for key, value in DYNAMIC_CONFIG.items()), *options.extra_config):

@@ -95,7 +95,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
 @pytest.fixture
 def serve(client: Client, settings: Settings) -> Serve:
-    """Run workers in this process for the length of an `async with serve(handler, …, lanes=…)` block."""
+    """Give what runs workers in this process for the length of an `async with` block."""
 
     @contextlib.asynccontextmanager
     async def serve(*handlers: Handler, lanes: tuple[str, ...] = tuple(LANES), **changes: Any) -> AsyncGenerator[None]:

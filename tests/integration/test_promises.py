@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client
 
-from examples.ledger import Ledger, audit
+from examples.ledger import Entry, Ledger, audit
 from shared.envelope import Envelope
 from shared.settings import Settings
 from starter.bulk import BulkStarter, StartOutcome
@@ -58,7 +58,6 @@ def _envelope(chance: random.Random, now: float, name: str) -> Envelope:
 
 def test_the_audit_itself_finds_every_kind_of_broken_promise(ledger: Ledger) -> None:
     """A ledger with one early call, one lost message, one repeated version and one gap is not called clean."""
-    from examples.ledger import Entry
 
     def entry(what: str, name: str, version: int, at: float, asked: float | None = None) -> Entry:
         return Entry(what=what, id=name, version=version, attempt=1, at=at, due_at=at, lane="short", asked=asked)
@@ -77,7 +76,9 @@ def test_the_audit_itself_finds_every_kind_of_broken_promise(ledger: Ledger) -> 
         entry("again", "gone", 0, 11, asked=5),
     ):
         ledger.append(line)
-    expected = dict.fromkeys(("early", "twice", "gap", "gone", "never"), 0.0)
-    proof = audit(ledger.entries, expected=expected, now=100, grace=timedelta(seconds=10).total_seconds())
+    names = ["early", "twice", "gap", "gone", "never"]
+    proof = audit(
+        ledger.entries, expected=dict.fromkeys(names, 0.0), now=100, grace=timedelta(seconds=10).total_seconds()
+    )
 
     assert (proof.early, proof.duplicated, proof.gaps, proof.lost) == (1, 1, 1, 2)

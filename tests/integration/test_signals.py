@@ -291,7 +291,6 @@ async def test_an_input_that_is_no_message_fails_the_workflow_with_a_sentence(
     client: Client, settings: Settings, serve: Serve, message_id: Callable[[], str]
 ) -> None:
     """A workflow started by hand with a wrong input ends at once and says why, instead of retrying for ever."""
-
     async with serve(lanes=("short",)):
         queue = task_queue(settings.task_queue_prefix, "short")
         with pytest.raises(WorkflowFailureError) as caught:

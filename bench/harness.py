@@ -1,0 +1,134 @@
+"""What scenarios share: a fresh server, worker processes under measurement, tables, results with machine and date."""
+
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import sys
+import tempfile
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+from temporalio.client import Client
+
+from bench.bare_loop import start_bare
+from bench.worker_process import KIND, Measured, Order
+from shared.envelope import Envelope
+from shared.settings import Settings
+from starter.bulk import BulkStarter, StartOutcome
+from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@contextlib.asynccontextmanager
+async def fresh_server(*, slim: bool = True) -> AsyncGenerator[EmbeddedServer]:
+    """Run a new embedded server on an empty database, thrown away afterwards."""
+    with tempfile.TemporaryDirectory(prefix="dormice-bench-") as folder:
+        options = EmbeddedOptions(
+            data=Path(folder), port=find_free_port(), ui_port=None, slim=slim, metrics_port=find_free_port()
+        )
+        async with run_embedded(options) as server:
+            yield server
+
+
+def new_prefix() -> str:
+    """Name task queues that no other phase of the run uses."""
+    return f"bench-{uuid.uuid4().hex[:8]}"
+
+
+async def run_worker(server: EmbeddedServer, order: Order) -> Measured:
+    """Measure one worker process against the server; raises RuntimeError with its last words when it fails."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "bench.worker_process",
+        json.dumps(asdict(order)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "TEMPORAL_ADDRESS": server.address},
+    )
+    try:
+        output, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    if process.returncode != 0:
+        raise RuntimeError(f"the worker process failed: {errors.decode(errors='replace')[-500:]}")
+    return Measured(**json.loads(output.splitlines()[-1]))
+
+
+async def fill(
+    client: Client, what: str, prefix: str, count: int, delay: float, *, cycles_per_run: int = 5, first: str = "m"
+) -> float:
+    """Start `count` messages, or bare loops, that come back every `delay` seconds; gives the starts per second.
+
+    `what` is "bare", "dormice" (due at once) or "asleep" (messages first due after `delay`).
+    """
+    ids = [f"{first}{i}" for i in range(count)]
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    if what == "bare":
+        await start_bare(client, f"{prefix}-short", [f"{prefix}-{i}" for i in ids], delay=delay, cycles=cycles_per_run)
+    else:
+        settings = Settings(task_queue_prefix=prefix)
+        due = datetime.now(UTC) + timedelta(seconds=delay) if what == "asleep" else None
+        envelopes = (
+            (None, Envelope(kind=KIND, id=f"{prefix}-{i}", lane="short", scheduled_at=due, payload={"delay": delay}))
+            for i in ids
+        )
+        starter = BulkStarter(client, settings)
+        async for receipt in starter.start_all(envelopes):
+            assert receipt.outcome is StartOutcome.STARTED, receipt
+    return count / (loop.time() - began)
+
+
+def database_bytes(server: EmbeddedServer) -> int:
+    """Give the size of the server's database with its write-ahead log."""
+    return sum(path.stat().st_size for path in server.options.data.glob("temporal.db*"))
+
+
+async def metric_total(server: EmbeddedServer, name: str) -> float:
+    """Sum a counter of the server's own metrics over all its labels."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        text = (await http.get(f"http://127.0.0.1:{server.options.metrics_port}/metrics")).text
+    return sum(
+        float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith((name + "{", name + " "))
+    )
+
+
+def report(scenario: str, rows: Sequence[Mapping[str, Any]], note: str = "") -> None:
+    """Print the rows as a table and keep them as JSON with the machine, the date and the command."""
+    table = Table(title=scenario, caption=note or None)
+    for column in rows[0]:
+        table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
+    for row in rows:
+        table.add_row(*(_show(value) for value in row.values()))
+    Console(width=140).print(table)
+    RESULTS.mkdir(exist_ok=True)
+    document = {
+        "scenario": scenario,
+        "command": f"./run bench {scenario}",
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "note": note,
+        "rows": [dict(row) for row in rows],
+    }
+    path = RESULTS / f"{scenario}.json"
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    print(f"kept in {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}", file=sys.stderr)
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.2f}" if abs(value) < 100 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

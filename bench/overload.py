@@ -1,0 +1,82 @@
+"""Five thousand messages due in the same second on one starved worker: no task times out, no handler runs twice.
+
+The steady rate is measured first, on messages that are always overdue. A burner process takes a core away. The naive
+case is the same herd with what a first try would set: 200 slots and Temporal's default task timeout of 10 s.
+"""
+
+import asyncio
+import sys
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio.client import Client
+
+from bench.harness import fresh_server, metric_total, new_prefix, report, run_worker
+from bench.worker_process import KIND, Order
+from shared.envelope import Envelope
+from shared.settings import Settings
+from starter.bulk import BulkStarter, StartOutcome
+
+MESSAGES = 5000
+SECONDS = 60.0
+HOURS_AWAY = 3600.0
+TIMEOUTS = "start_to_close_timeout"  # on the short lane the server times nothing but workflow tasks
+NAIVE = {"slots": 200, "cache": 1000}
+
+
+async def main(arguments: list[str]) -> None:
+    """Measure the steady rate and the overload, both with a burner beside them; an argument changes the count."""
+    count = int(arguments[0]) if arguments else MESSAGES
+    rows: list[dict[str, Any]] = []
+    async with fresh_server() as server:
+        client = await server.connect()
+        for case in ("steady", "overload", "naive"):
+            prefix = new_prefix()
+            at = await _start(client, prefix, count // 2 if case == "steady" else count, case)
+            await asyncio.sleep(max(0.0, at - time.time()))
+            before = await metric_total(server, TIMEOUTS)
+            burner = await asyncio.create_subprocess_exec(sys.executable, "-c", "while True: pass")
+            try:
+                order = Order(what="dormice", prefix=prefix, seconds=SECONDS, warmup=5 if case == "steady" else 0)
+                measured = await run_worker(server, replace(order, **NAIVE) if case == "naive" else order)
+            finally:
+                burner.kill()
+                await burner.wait()
+            rows.append(
+                {
+                    "case": case,
+                    "cycles/s": measured.rate,
+                    "handlers run twice": measured.repeated,
+                    "task timeouts": await metric_total(server, TIMEOUTS) - before,
+                    "cpu ms/cycle": measured.cpu_ms,
+                    "ratio": measured.rate / rows[0]["cycles/s"] if rows else 1.0,
+                }
+            )
+    report("overload", rows, note=f"{count:,} due in one second, one worker process, one core taken by a burner")
+
+
+async def _start(client: Client, prefix: str, count: int, case: str) -> float:
+    """Start the messages; for the overload all are due in one second, once they are in."""
+    at = time.time() if case == "steady" else time.time() + count / 150
+    delay = 20.0 if case == "steady" else HOURS_AWAY
+    settings = Settings(
+        task_queue_prefix=prefix, workflow_task_timeout=timedelta(seconds=10 if case == "naive" else 60)
+    )
+    envelopes = (
+        (
+            None,
+            Envelope(
+                kind=KIND,
+                id=f"{prefix}-{n}",
+                lane="short",
+                scheduled_at=datetime.fromtimestamp(at, UTC),
+                payload={"delay": delay},
+            ),
+        )
+        for n in range(count)
+    )
+    async for receipt in BulkStarter(client, settings).start_all(envelopes):
+        assert receipt.outcome is StartOutcome.STARTED, receipt
+    return at

@@ -1,0 +1,76 @@
+"""The house stays a house: sizes, names and one sentence on top of every module."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+ROOMS = ("shared", "activities", "workflows", "worker", "starter", "examples", "bench")
+MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+PUBLIC_NAMES_MAX = 8
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
+
+each_module = pytest.mark.parametrize("path", MODULES, ids=[str(path.relative_to(ROOT)) for path in MODULES])
+
+
+@each_module
+def test_a_module_says_on_top_why_it_exists(path: Path) -> None:
+    """The first thing in a file is a sentence."""
+    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+
+    assert docstring.partition("\n")[0].endswith((".", "?", ":"))
+
+
+@each_module
+def test_a_module_and_its_functions_stay_readable(path: Path) -> None:
+    """At most 400 lines a module, 60 a function, and a name that says something."""
+    text = path.read_text()
+    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    long = [f.name for f in functions if (f.end_lineno or 0) - f.lineno >= FUNCTION_LINES_MAX]
+
+    assert text.count("\n") <= MODULE_LINES_MAX
+    assert long == []
+    assert path.stem not in FORBIDDEN_NAMES
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_package_shows_few_names(room: str) -> None:
+    """What a package exports fits one glance."""
+    tree = ast.parse((ROOT / room / "__init__.py").read_text())
+    exported = [
+        element
+        for node in tree.body
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets)
+        for element in getattr(node.value, "elts", [])
+    ]
+
+    assert len(exported) <= PUBLIC_NAMES_MAX
+
+
+def test_only_one_place_connects_and_only_one_starts_workflows() -> None:
+    """Nothing bypasses `shared.temporal.connect`, the bulk starter and placement."""
+    callers = {
+        "Client.connect(": {"shared/temporal.py", "starter/embedded.py"},  # its own server's client
+        ".start_workflow_execution(": {"starter/bulk.py"},
+        ".start_workflow(": set[str](),
+        "place(": {"shared/placement.py", "starter/start_request.py"},
+    }
+    product = [p for p in MODULES if p.relative_to(ROOT).parts[0] not in ("examples", "bench")]
+    for call, allowed in callers.items():
+        found = {str(p.relative_to(ROOT)) for p in product if _calls(p, call)}
+        assert found <= allowed, call
+
+
+def _calls(path: Path, call: str) -> bool:
+    name = call.strip(".(").rpartition(".")[2]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(call.strip("(")):
+            is_method = call.startswith(".") or "." in call
+            if is_method or (isinstance(node.func, ast.Name) and node.func.id == name):
+                return True
+        if isinstance(node, ast.FunctionDef) and node.name == name and not call.startswith("."):
+            return True
+    return False
