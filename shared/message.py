@@ -79,6 +79,8 @@ class MessageState:
     version: int = 0
     attempt: int = 0
     """Failed attempts at the present version."""
+    is_tried: bool = False
+    """A handler has been called for the present version; another payload then means another version."""
     priority: int = 3
     tenant: str = ""
     correlation_id: str = ""

@@ -62,14 +62,16 @@ def next_wake(state: MessageState) -> float | None:
 
 def _fold(state: MessageState, outcome: Outcome, now: float) -> MessageState:
     reason = clip_reason(outcome.reason)
+    if outcome.verdict == "again":
+        return _come_back(state, outcome, now)
+    if state.is_revised and outcome.verdict != "retry_after":
+        # nobody has seen the payload yet that came while the handler worked on the one before
+        revised = _due_now(_next_version(state), now)
+        return revised.remember(now, "again", f"revised while its handler ran, which came to: {outcome.verdict}")
+    state = _next_version(state) if state.is_revised else replace(state, is_tried=True)
     match outcome.verdict:
-        case "again":
-            return _come_back(state, outcome, now)
         case "done":
-            decided = replace(state, version=state.version + 1, attempt=0)
-            if state.is_revised:
-                return _run_revision(decided, now)
-            return replace(decided, ended="done", result=outcome.result).remember(now, "done", reason)
+            return replace(_next_version(state), ended="done", result=outcome.result).remember(now, "done", reason)
         case "reject":
             return _park(state, reason, now)
         case "failed":
@@ -96,9 +98,7 @@ def _come_back(state: MessageState, outcome: Outcome, now: float) -> MessageStat
         earliest_at = now + outcome.earliest
     keeps_payload = state.is_revised or not outcome.is_payload_changed
     come_back = replace(
-        _due(state, due_at, min(max(earliest_at, now), due_at)),
-        version=state.version + 1,
-        attempt=0,
+        _due(_next_version(state), due_at, min(max(earliest_at, now), due_at)),
         lane=outcome.lane if outcome.lane in LANES and not state.is_revised else state.lane,
         payload=state.payload if keeps_payload else outcome.payload,
     )
@@ -117,16 +117,13 @@ def _retry_or_park(state: MessageState, outcome: Outcome, now: float) -> Message
 
 
 def _park(state: MessageState, reason: str, now: float) -> MessageState:
-    if state.is_revised:
-        return _run_revision(replace(state, attempt=0), now)
     return replace(state, parked_reason=reason or "no reason given", parked_at=round(now, 3)).remember(
         now, "parked", reason
     )
 
 
-def _run_revision(state: MessageState, now: float) -> MessageState:
-    """Come back at once: nobody has seen the payload yet that came while the handler ended the old one for good."""
-    return _due_now(state, now).remember(now, "again", "revised while its handler ended the payload before")
+def _next_version(state: MessageState) -> MessageState:
+    return replace(state, version=state.version + 1, attempt=0, is_tried=False)
 
 
 def _settle(state: MessageState, now: float) -> MessageState:
@@ -189,8 +186,10 @@ def _revise(state: MessageState, signal: Revise, now: float) -> MessageState:
     if signal.lane and signal.lane not in LANES:
         raise ValueError(f"there is no lane {signal.lane!r}")
     due_at = None if signal.due_at is None else to_epoch(signal.due_at)
+    # a version's idempotency key stands for one payload: a tried version with another payload is the next version
+    is_next = state.is_tried and not state.is_running
     changed = replace(
-        state,
+        _next_version(state) if is_next else state,
         payload=signal.payload,
         lane=signal.lane or state.lane,
         revision=state.revision + 1,

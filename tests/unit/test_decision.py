@@ -18,11 +18,14 @@ SPREAD = 0.5408583227383682
 TEN_YEARS = 3653 * 86_400
 TEN_THOUSAND_YEARS = 10_000 * 365 * 86_400.0
 
-ASLEEP = MessageState("feed", "a", "short", DUE, NOW - 60, payload={"n": 1}, version=3, attempt=1, sources={"t/0": 10})
+ASLEEP = MessageState(
+    "feed", "a", "short", DUE, NOW - 60, payload={"n": 1}, version=3, attempt=1, is_tried=True, sources={"t/0": 10}
+)
 RUNNING = begin(ASLEEP)
 PARKED = replace(ASLEEP, parked_reason="gone", parked_at=NOW - 60, attempt=5)
 PAUSED = replace(ASLEEP, is_paused=True)
 REVISED = {"payload": 2, "revision": 1}
+NEXT = {"version": 4, "attempt": 0, "is_tried": False}
 UNPARKED = {"parked_reason": "", "parked_at": 0.0, "attempt": 0}
 
 
@@ -126,7 +129,7 @@ def test_again_counts_up_the_version_and_starts_its_attempts_afresh() -> None:
     """Everything else stays as it is."""
     after = finish(Outcome("again", "unchanged", after=7200.0, tolerance=0.0))
 
-    assert changes(ASLEEP, after) == {"version": 4, "attempt": 0, "due_at": LATER, "earliest_at": NOW + 3600}
+    assert changes(ASLEEP, after) == {**NEXT, "due_at": LATER, "earliest_at": NOW + 3600}
     assert (after.decisions[-1].what, after.decisions[-1].reason) == ("again", "unchanged")
 
 
@@ -151,7 +154,7 @@ def test_done_ends_the_message_with_its_result() -> None:
     """The last cycle counts as a version too."""
     after = finish(Outcome("done", "enough", result={"n": 4}))
 
-    assert changes(ASLEEP, after) == {"version": 4, "attempt": 0, "ended": "done", "result": {"n": 4}}
+    assert changes(ASLEEP, after) == {**NEXT, "ended": "done", "result": {"n": 4}}
     assert (after.decisions[-1].what, after.decisions[-1].version) == ("done", 4)
 
 
@@ -210,9 +213,9 @@ SIGNALS: list[tuple[MessageState, Signal, dict[str, Any], str | None]] = [
     (ASLEEP, Reschedule("9998-01-01T00:00:00Z"), due(NOW + TEN_YEARS), "reschedule"),
     (ASLEEP, Reprioritize(1), {"priority": 1}, "reprioritize"),
     (ASLEEP, Reprioritize(5, write(LATER)), {"priority": 5, **due(LATER)}, "reprioritize"),
-    (ASLEEP, Revise(None), {"payload": None, "revision": 1}, "revise"),
-    (ASLEEP, Revise(2, lane="long"), {**REVISED, "lane": "long"}, "revise"),
-    (ASLEEP, Revise(2, due_at=write(LATER)), {**REVISED, **due(LATER)}, "revise"),
+    (ASLEEP, Revise(None), {"payload": None, "revision": 1, **NEXT}, "revise"),
+    (ASLEEP, Revise(2, lane="long"), {**REVISED, **NEXT, "lane": "long"}, "revise"),
+    (ASLEEP, Revise(2, due_at=write(LATER)), {**REVISED, **NEXT, **due(LATER)}, "revise"),
     (ASLEEP, Pause(), {"is_paused": True}, "pause"),
     (ASLEEP, Resume(), {}, "resume"),
     (ASLEEP, Stop(), {"ended": "stopped"}, "stop"),
@@ -235,8 +238,8 @@ SIGNALS: list[tuple[MessageState, Signal, dict[str, Any], str | None]] = [
     (PARKED, Reschedule(write(LATER)), {**UNPARKED, **due(LATER)}, "reschedule"),
     (PARKED, Reprioritize(1), {"priority": 1}, "reprioritize"),
     (PARKED, Reprioritize(1, write(LATER)), {"priority": 1, **UNPARKED, **due(LATER)}, "reprioritize"),
-    (PARKED, Revise(2), REVISED, "revise"),
-    (PARKED, Revise(2, due_at=write(LATER)), {**REVISED, **UNPARKED, **due(LATER)}, "revise"),
+    (PARKED, Revise(2), {**REVISED, **NEXT}, "revise"),
+    (PARKED, Revise(2, due_at=write(LATER)), {**REVISED, **NEXT, **UNPARKED, **due(LATER)}, "revise"),
     (PARKED, Pause(), {"is_paused": True}, "pause"),
     (PARKED, Resume(), {}, "resume"),
     (PARKED, Stop(), {"ended": "stopped"}, "stop"),
@@ -244,7 +247,7 @@ SIGNALS: list[tuple[MessageState, Signal, dict[str, Any], str | None]] = [
     (PAUSED, RunNow(), due(NOW), "run_now"),
     (PAUSED, Reschedule(write(LATER)), due(LATER), "reschedule"),
     (PAUSED, Reprioritize(1), {"priority": 1}, "reprioritize"),
-    (PAUSED, Revise(2), REVISED, "revise"),
+    (PAUSED, Revise(2), {**REVISED, **NEXT}, "revise"),
     (PAUSED, Pause(), {}, "pause"),
     (PAUSED, Resume(), {"is_paused": False}, "resume"),
     (PAUSED, Stop(), {"ended": "stopped"}, "stop"),
@@ -284,14 +287,16 @@ SETTLED: list[tuple[Outcome, tuple[Signal, ...], dict[str, Any]]] = [
         {"ended": "", "result": None, "payload": "new", "version": 4, **due(NOW)},
     ),
     (Outcome("done"), (Revise("new"), Stop()), {"ended": "stopped", "payload": "new"}),
-    (Outcome("reject", "no"), (Revise("new"),), {"parked_reason": "", "payload": "new", "version": 3, **due(NOW)}),
+    (Outcome("reject", "no"), (Revise("new"),), {"parked_reason": "", "payload": "new", "version": 4, **due(NOW)}),
     (LAST, (Revise("new"),), {"parked_reason": "", "payload": "new", "attempt": 0, **due(NOW)}),
     (LAST, (Revise("new", due_at=write(LATER)),), {"parked_reason": "", "attempt": 0, **due(LATER)}),
     (LAST, (RunNow(),), {"parked_reason": "", "attempt": 0, **due(NOW)}),
     (LAST, (Stop(),), {"ended": "stopped"}),
     (LAST, (Pause(),), {"is_paused": True, "parked_reason": "attempt 2 of 1: boom"}),
     (Outcome("failed", max_attempts=9), (RunNow(),), {"attempt": 2, **due(NOW)}),
-    (Outcome("failed", max_attempts=9), (Revise("new"),), {"attempt": 2, "payload": "new"}),
+    (Outcome("failed", max_attempts=9), (Revise("new"),), {**NEXT, "payload": "new", **due(NOW)}),
+    (Outcome("retry_after", after=9.0), (Revise("new"),), {**NEXT, "payload": "new", **due(NOW + 9)}),
+    (Outcome("handed_back"), (Revise("new"),), {**NEXT, "payload": "new", **due(NOW)}),
     (Outcome("retry_after", after=9.0), (RunNow(),), {"attempt": 1, **due(NOW)}),
 ]
 
@@ -315,6 +320,13 @@ def test_a_stop_while_running_is_remembered_with_its_reason() -> None:
     decision = finish(AGAIN, Stop("x" * 999)).decisions[-1]
 
     assert (decision.what, decision.reason) == ("stop", "x" * REASON_MAX)
+
+
+def test_a_payload_that_nobody_has_tried_yet_is_replaced_within_its_version() -> None:
+    """Only a tried version's idempotency key stands for its payload; an untried one keeps its number."""
+    untried = replace(ASLEEP, attempt=0, is_tried=False)
+
+    assert changes(untried, decide(untried, Revise(2), NOW)) == REVISED
 
 
 @pytest.mark.parametrize(
