@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.signals import Pause, PullForward, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
     from workflows.decision import begin, decide, next_wake
     from workflows.description import describe_decisions, describe_markdown, describe_status
-    from workflows.options import MEASURES_RETRY, MEASURES_TIMEOUT, ONCE, handler_timeout
+    from workflows.options import GATHER_SHARE, MEASURES_RETRY, MEASURES_TIMEOUT, ONCE, handler_timeout
 
 
 @workflow.defn(name=MESSAGE_WORKFLOW)
@@ -82,10 +82,11 @@ class MessageWorkflow:
     async def _run_cycle(self) -> None:
         self._state = begin(self._state)
         self._cycles += 1
+        began_at = workflow.time()
         outcome = await self._call_handler()
         self._policy = outcome
         if self._is_about_to_leave(outcome):
-            await self._gather_signals()
+            await self._gather_signals(began_at)
         self._state = decide(self._state, outcome, workflow.time())
 
     async def _call_handler(self) -> Outcome:
@@ -174,15 +175,20 @@ class MessageWorkflow:
         lanes = {outcome.lane or self._state.lane, self._state.lane, self._lane}
         return outcome.verdict == "done" or self._state.asked_stop is not None or len(lanes) > 1 or self._is_run_full()
 
-    async def _gather_signals(self) -> None:
+    async def _gather_signals(self, began_at: float) -> None:
         """Let signals that are already in the history be applied before this run ends.
 
-        A signal at the moment of ending makes the server refuse the end and have the task done again. If the local
-        activity's result had been recorded by an earlier task, the SDK core resolves it on that replay *before* it
+        A signal at the moment of ending makes the server refuse the end and have the task done again. If an earlier
+        task had already recorded the local activity's result, the SDK core resolves it on that replay *before* it
         delivers the signal, and a run that ended right there would end without it. One more local activity is not in
-        the history yet, so the core delivers all that is before it runs it. It costs one event and no task.
+        the history yet, so the core delivers all that is before it runs it.
+
+        The core records a result ahead of its task only when the task lasts: at four fifths of the task timeout. A
+        twentieth is far below that and spares quick handlers, which are nearly all, the second activity.
         """
-        if LANES[self._lane].heartbeat_timeout is None:
+        task_timeout = workflow.info().task_timeout
+        has_lasted = workflow.time() - began_at >= task_timeout.total_seconds() * GATHER_SHARE
+        if has_lasted and LANES[self._lane].heartbeat_timeout is None:
             await workflow.execute_local_activity(GATHER_SIGNALS, start_to_close_timeout=MEASURES_TIMEOUT)
 
     def _is_run_full(self) -> bool:

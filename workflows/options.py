@@ -16,6 +16,9 @@ HANDLER_SLACK = timedelta(seconds=5)
 MEASURES_TIMEOUT = timedelta(seconds=10)
 """One small call to the server from inside a workflow."""
 
+GATHER_SHARE = 0.05
+"""Share of the workflow-task timeout from which a run gathers signals before it ends."""
+
 MEASURES_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
 
 

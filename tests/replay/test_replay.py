@@ -89,7 +89,7 @@ async def test_a_signal_that_meets_a_refused_continue_as_new_is_not_lost() -> No
     recorded, end refused because of the stop, the task done again. Code that ended as soon as the recorded result is
     resolved would continue as new here, and the replay would fail.
     """
-    started, scheduled, begun, finished, result, gathered, indexed, _ = read(HISTORIES / "lane_move-0.json").events
+    started, scheduled, begun, finished, result, gathered, indexed, _ = read(HISTORIES / "slow-0.json").events
     *_, stopped = read(HISTORIES / "steered-1.json").events
     signalled = HistoryEvent(event_type=EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
     signalled.workflow_execution_signaled_event_attributes.signal_name = "stop"
