@@ -9,7 +9,7 @@ from typing import Any
 from bench.harness import fill, fresh_server, new_prefix, report, run_worker
 from bench.worker_process import Order
 
-SECONDS = 20.0
+SECONDS = 12.0
 SLEEPERS = 5000
 DELAY = 30.0
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -37,7 +37,7 @@ async def main(arguments: list[str]) -> None:
     async with fresh_server() as server:
         prefix = new_prefix()
         await fill(await server.connect(), "dormice", prefix, SLEEPERS, DELAY)
-        default = Order(what="dormice", prefix=prefix, seconds=SECONDS, warmup=6)
+        default = Order(what="dormice", prefix=prefix, seconds=SECONDS, warmup=4)
         await run_worker(server, default)  # the first cycles of all are not like the later ones
         for name, change in chosen.items():
             base = await run_worker(server, default)

@@ -2,14 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio.client import (
     Client,
-    WorkflowExecution,
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowHandle,
@@ -20,8 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities.measures import set_priority
 from shared.envelope import Envelope
 from shared.errors import GiveUp, MessageNotFound, RetryLater
-from shared.placement import identity_of, workflow_id
-from shared.search_attributes import DUE_AT, EARLIEST_AT, LANE, STATE
+from shared.placement import workflow_id
 from shared.settings import Settings
 from shared.signals import (
     SIGNAL_NAMES,
@@ -37,35 +35,13 @@ from shared.signals import (
 )
 from shared.temporal import translate_rpc_error
 from starter.bulk import BulkStarter, Receipt
+from starter.listing import Listed, to_listed
 from starter.pace import backoff_seconds
 from starter.selection import Selection
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 CALL_TIMEOUT = timedelta(seconds=10)
 PAGE_SIZE = 500
-
-ENDED_OTHERWISE = {
-    WorkflowExecutionStatus.FAILED: "failed",
-    WorkflowExecutionStatus.CANCELED: "canceled",
-    WorkflowExecutionStatus.TERMINATED: "terminated",
-    WorkflowExecutionStatus.TIMED_OUT: "timed out",
-}
-"""Ends that no message comes to by itself; its attribute `State` still says what it was before."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """One message as the index shows it, eventually consistent."""
-
-    kind: str
-    id: str
-    lane: str
-    state: str
-    due_at: datetime | None
-    earliest_at: datetime | None
-    started_at: datetime
-    parked_reason: str = ""
-    parked_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +187,7 @@ class Control:
         pages = self._client.list_workflows(selection.to_query(), limit=limit, page_size=PAGE_SIZE)
         try:
             async for execution in pages:
-                yield await _to_listed(execution)
+                yield await to_listed(execution)
         except RPCError as exc:
             raise translate_rpc_error(exc) from exc
 
@@ -232,14 +208,14 @@ class Control:
 
     async def look_up(self, kind: str, message_id: str) -> Listed:
         """Give what the server itself knows of one message, alive or finished; never out of date."""
-        return await _to_listed(await self._describe(kind, message_id))
+        return await to_listed(await self._describe(kind, message_id))
 
     async def show(self, kind: str, message_id: str) -> Shown:
         """Show one message, alive or finished; without a worker to ask, what the server itself knows."""
         described = await self._describe(kind, message_id)
         handle = self._client.get_workflow_handle(workflow_id(kind, message_id), run_id=described.run_id)
         status, explained = await asyncio.gather(_ask(handle.query, "status"), _ask(handle.query, "explain"))
-        listed = await _to_listed(described)
+        listed = await to_listed(described)
         return Shown(
             listed=listed,
             status=status,
@@ -272,26 +248,6 @@ async def _result_of(handle: WorkflowHandle[Any, Any]) -> dict[str, Any]:
         return await handle.result(rpc_timeout=CALL_TIMEOUT)
     except RPCError as exc:
         raise translate_rpc_error(exc) from exc
-
-
-async def _to_listed(execution: WorkflowExecution | WorkflowExecutionDescription) -> Listed:
-    kind, message_id = identity_of(execution.id)
-    attributes = execution.typed_search_attributes
-    state = attributes.get(STATE, "")
-    if execution.status is not None:
-        state = ENDED_OTHERWISE.get(execution.status, state)
-    memo: Mapping[str, Any] = await execution.memo() if state == "parked" else {}
-    return Listed(
-        kind=kind,
-        id=message_id,
-        lane=attributes.get(LANE, ""),
-        state=state,
-        due_at=attributes.get(DUE_AT),
-        earliest_at=attributes.get(EARLIEST_AT),
-        started_at=execution.start_time,
-        parked_reason=memo.get("parked_reason", ""),
-        parked_at=datetime.fromtimestamp(memo["parked_at"], UTC) if memo.get("parked_at") else None,
-    )
 
 
 def _write(moment: datetime) -> str:

@@ -163,6 +163,7 @@ async def start_on_leash(
     """
     return await asyncio.create_subprocess_exec(
         sys.executable,
+        "-P",  # what lies in the working folder must not stand in for our own packages
         "-m",
         "starter.leash",
         *command,

@@ -16,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.placement import MESSAGE_WORKFLOW
     from shared.search_attributes import attribute_updates, parked_memo
     from shared.signals import Pause, PullForward, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
+    from shared.timespan import format_moment
     from workflows.decision import begin, decide, next_wake
     from workflows.description import describe_decisions, describe_markdown, describe_status
     from workflows.options import GATHER_SHARE, MEASURES_RETRY, MEASURES_TIMEOUT, ONCE, handler_timeout
@@ -77,6 +78,7 @@ class MessageWorkflow:
                 ),
                 # a millisecond more, so that rounding never wakes it a moment before it is due
                 timeout=None if remaining is None else timedelta(seconds=remaining + 0.001),
+                timeout_summary=None if wake is None else f"due {format_moment(wake)}",
             )
 
     async def _run_cycle(self) -> None:
@@ -99,6 +101,7 @@ class MessageWorkflow:
 
     async def _execute(self, call: HandlerCall) -> dict[str, Any]:
         lane = LANES[call.lane]
+        summary = f"version {call.version}, attempt {call.attempt}"
         if lane.heartbeat_timeout is None:
             return await workflow.execute_local_activity(
                 DISPATCH,
@@ -106,6 +109,7 @@ class MessageWorkflow:
                 result_type=dict[str, Any],
                 start_to_close_timeout=handler_timeout(call.lane),
                 retry_policy=ONCE,
+                summary=summary,
             )
         return await workflow.execute_activity(
             DISPATCH,
@@ -114,7 +118,7 @@ class MessageWorkflow:
             start_to_close_timeout=handler_timeout(call.lane),
             heartbeat_timeout=lane.heartbeat_timeout,
             retry_policy=ONCE,
-            summary=f"version {call.version}, attempt {call.attempt}",
+            summary=summary,
         )
 
     def _call(self) -> HandlerCall:

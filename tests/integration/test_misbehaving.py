@@ -63,6 +63,8 @@ async def misbehave(message: Message, ctx: Context) -> Any:  # noqa: C901, PLR09
             raise RetryAfter(timedelta(hours=1), "the other side asked for an hour")
         case "well":
             return Done()
+        case _:
+            pass
     return None
 
 
