@@ -13,8 +13,8 @@ from typing import Any
 from bench.harness import fresh_server, new_prefix, report
 from starter.embedded import EmbeddedServer
 
-COUNT = 2500
-PAIRS = 3
+COUNT = 4000
+PAIRS = 2
 
 
 async def main(arguments: list[str]) -> None:

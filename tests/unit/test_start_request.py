@@ -1,0 +1,50 @@
+"""The request that starts a message is what the SDK's own client would send, and names one wish by one id."""
+
+import json
+import time
+
+import pytest
+from temporalio.api.common.v1 import SearchAttributes
+from temporalio.client import Client
+from temporalio.converter import encode_search_attributes
+
+from shared.envelope import Envelope
+from shared.search_attributes import attributes_at_start
+from shared.settings import Settings
+from starter.start_request import build_start_request, first_state, request_id
+
+ENVELOPE = Envelope(kind="echo", id="ä ☃:1", lane="medium", priority=2, tenant="t", payload={"delay": 1})
+
+
+async def test_search_attributes_are_written_as_the_sdk_writes_them(client: Client, settings: Settings) -> None:
+    """Our own encoder and the SDK's agree to the byte."""
+    now = time.time()
+    request = await build_start_request(client, settings, ENVELOPE, now=now, session="s", restarts_finished=False)
+    expected = SearchAttributes()
+    encode_search_attributes(attributes_at_start(first_state(ENVELOPE, now)), expected)
+
+    assert request.search_attributes == expected
+
+
+async def test_the_request_carries_identity_lane_priority_and_tenant(client: Client, settings: Settings) -> None:
+    """Placement, priority key and fairness key come from the envelope, the task timeout from the settings."""
+    request = await build_start_request(client, settings, ENVELOPE, now=0.0, session="s", restarts_finished=False)
+
+    assert request.workflow_id == "echo:ä ☃:1"
+    assert request.task_queue.name == f"{settings.task_queue_prefix}-medium"
+    assert (request.priority.priority_key, request.priority.fairness_key) == (2, "t")
+    assert request.workflow_task_timeout.seconds == settings.workflow_task_timeout.total_seconds()
+    assert json.loads(request.user_metadata.summary.data) == "echo ä ☃:1"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_same"),
+    [(("", "a"), ("", "a"), True), (("", "a"), ("", "b"), False), (("key", "a"), ("key", "b"), True)],
+)
+def test_one_wish_has_one_request_id(first: tuple[str, str], second: tuple[str, str], *, is_same: bool) -> None:
+    """A retry in one session is the same wish; the sender's idempotency key makes it so across sessions."""
+    ids = [
+        request_id(ENVELOPE.model_copy(update={"idempotency_key": key}), session) for key, session in (first, second)
+    ]
+
+    assert (ids[0] == ids[1]) is is_same
