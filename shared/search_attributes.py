@@ -7,7 +7,7 @@ only when they move by at least the setting `index_after`, because each change i
 from datetime import UTC, datetime
 from typing import Any
 
-from temporalio.common import SearchAttributeKey, SearchAttributePair, SearchAttributeUpdate, TypedSearchAttributes
+from temporalio.common import SearchAttributeKey, SearchAttributePair, SearchAttributeUpdate
 
 from shared.message import MessageState
 
@@ -27,17 +27,15 @@ REQUIRED: dict[str, str] = {
 """Name → type, as Temporal's command line and its operator service write them."""
 
 
-def attributes_at_start(state: MessageState) -> TypedSearchAttributes:
+def attributes_at_start(state: MessageState) -> list[SearchAttributePair[Any]]:
     """Give what a new message is indexed with."""
-    return TypedSearchAttributes(
-        [
-            SearchAttributePair(KIND, state.kind),
-            SearchAttributePair(LANE, state.lane),
-            SearchAttributePair(STATE, state.phase),
-            SearchAttributePair(DUE_AT, _moment(state.due_at)),
-            SearchAttributePair(EARLIEST_AT, _moment(state.earliest_at)),
-        ]
-    )
+    return [
+        SearchAttributePair(KIND, state.kind),
+        SearchAttributePair(LANE, state.lane),
+        SearchAttributePair(STATE, state.phase),
+        SearchAttributePair(DUE_AT, _moment(state.due_at)),
+        SearchAttributePair(EARLIEST_AT, _moment(state.earliest_at)),
+    ]
 
 
 def attribute_updates(old: MessageState, new: MessageState, index_after: float) -> list[SearchAttributeUpdate[Any]]:

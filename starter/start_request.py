@@ -3,7 +3,8 @@
 import json
 import math
 import uuid
-from datetime import datetime
+from collections.abc import Iterable
+from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 from temporalio.api.common.v1 import Priority, WorkflowType
@@ -11,7 +12,7 @@ from temporalio.api.enums.v1 import WorkflowIdConflictPolicy, WorkflowIdReusePol
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import StartWorkflowExecutionRequest
 from temporalio.client import Client
-from temporalio.common import TypedSearchAttributes
+from temporalio.common import SearchAttributePair
 
 from shared.envelope import Envelope
 from shared.errors import InvalidEnvelope
@@ -96,14 +97,14 @@ async def build_start_request(
     return request
 
 
-def _index(request: StartWorkflowExecutionRequest, attributes: TypedSearchAttributes) -> None:
+def _index(request: StartWorkflowExecutionRequest, pairs: Iterable[SearchAttributePair[Any]]) -> None:
     """Write search attributes as the SDK's own encoder does, at a fifth of its time."""
-    for pair in attributes:
-        value: str | datetime = pair.value  # pyright: ignore[reportUnknownMemberType] — the SDK leaves the type open
-        payload = request.search_attributes.indexed_fields[pair.key.name]  # pyright: ignore[reportUnknownMemberType]
-        payload.metadata["type"] = b"Keyword" if isinstance(value, str) else b"Datetime"
+    for pair in pairs:
+        is_text = isinstance(pair.value, str)  # the others are moments
+        payload = request.search_attributes.indexed_fields[pair.key.name]
+        payload.metadata["type"] = b"Keyword" if is_text else b"Datetime"
         payload.metadata["encoding"] = b"json/plain"
-        payload.data = json.dumps(value if isinstance(value, str) else value.isoformat()).encode()
+        payload.data = json.dumps(pair.value if is_text else pair.value.isoformat()).encode()
 
 
 def _to_millisecond(moment: float, now: float) -> float:

@@ -6,6 +6,7 @@ import time
 import pytest
 from temporalio.api.common.v1 import SearchAttributes
 from temporalio.client import Client
+from temporalio.common import TypedSearchAttributes
 from temporalio.converter import encode_search_attributes
 
 from shared.envelope import Envelope
@@ -21,7 +22,7 @@ async def test_search_attributes_are_written_as_the_sdk_writes_them(client: Clie
     now = time.time()
     request = await build_start_request(client, settings, ENVELOPE, now=now, session="s", restarts_finished=False)
     expected = SearchAttributes()
-    encode_search_attributes(attributes_at_start(first_state(ENVELOPE, now)), expected)
+    encode_search_attributes(TypedSearchAttributes(attributes_at_start(first_state(ENVELOPE, now))), expected)
 
     assert request.search_attributes == expected
 
