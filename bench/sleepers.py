@@ -11,7 +11,7 @@ from bench.worker_process import Order
 
 STEPS = (1_000, 10_000, 50_000)
 ACTIVE = 3000
-SECONDS = 20.0
+SECONDS = 15.0
 ROUNDS = 2
 
 
@@ -23,7 +23,7 @@ async def main(arguments: list[str]) -> None:
         client = await server.connect()
         active, asleep = new_prefix(), new_prefix()
         await fill(client, "dormice", active, ACTIVE, 20.0)
-        await run_worker(server, Order(what="dormice", prefix=active, seconds=30))
+        await run_worker(server, Order(what="dormice", prefix=active, seconds=20))
         done = 0
         for step in steps:
             before = database_bytes(server)

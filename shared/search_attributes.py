@@ -2,6 +2,7 @@
 
 `Kind`, `Lane` and `State` are set at the start and change seldom; `DueAt` and `EarliestAt` follow a decision
 only when they move by at least the setting `index_after`, because each change is a write to the visibility store.
+A message without `DueAt` is due by now or very soon, and has been since it was started.
 """
 
 from datetime import UTC, datetime
@@ -27,15 +28,17 @@ REQUIRED: dict[str, str] = {
 """Name → type, as Temporal's command line and its operator service write them."""
 
 
-def attributes_at_start(state: MessageState) -> list[SearchAttributePair[Any]]:
-    """Give what a new message is indexed with."""
-    return [
+def attributes_at_start(state: MessageState, now: float, index_after: float) -> list[SearchAttributePair[Any]]:
+    """Give what a new message is indexed with; its times only when it is due `index_after` seconds from now or later."""
+    pairs: list[SearchAttributePair[Any]] = [
         SearchAttributePair(KIND, state.kind),
         SearchAttributePair(LANE, state.lane),
         SearchAttributePair(STATE, state.phase),
-        SearchAttributePair(DUE_AT, _moment(state.due_at)),
-        SearchAttributePair(EARLIEST_AT, _moment(state.earliest_at)),
     ]
+    if state.due_at - now >= index_after:
+        pairs.append(SearchAttributePair(DUE_AT, _moment(state.due_at)))
+        pairs.append(SearchAttributePair(EARLIEST_AT, _moment(state.earliest_at)))
+    return pairs
 
 
 def attribute_updates(old: MessageState, new: MessageState, index_after: float) -> list[SearchAttributeUpdate[Any]]:

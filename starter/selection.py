@@ -42,7 +42,8 @@ class Selection:
             if value is not None:
                 parts.append(f"{name} = {_quote(value)}")
         if self.due_before is not None:
-            parts.append(f"DueAt < {_quote(self.due_before.astimezone(UTC).isoformat())}")
+            # what has no DueAt is due by now or very soon
+            parts.append(f"(DueAt < {_quote(self.due_before.astimezone(UTC).isoformat())} OR DueAt IS NULL)")
         return " AND ".join(parts)
 
 

@@ -93,7 +93,7 @@ async def build_start_request(
     wire, summary = await client.data_converter.encode([state.dump(), f"{envelope.kind} {envelope.id}"[:SUMMARY_MAX]])
     request.input.payloads.append(wire)
     request.user_metadata.summary.CopyFrom(summary)
-    _index(request, attributes_at_start(state))
+    _index(request, attributes_at_start(state, now, settings.index_after.total_seconds()))
     return request
 
 

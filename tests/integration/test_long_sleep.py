@@ -73,7 +73,7 @@ async def test_a_message_that_sleeps_for_a_year_wakes_on_time(skipping: Workflow
             state.dump(),
             id="yearly:a",
             task_queue=task_queue("yearly", "short"),
-            search_attributes=TypedSearchAttributes(attributes_at_start(state)),
+            search_attributes=TypedSearchAttributes(attributes_at_start(state, 0, 0)),
         )
         await wait_until(lambda: len(due) == 1, "the first cycle ran")
         await skipping.fast_forward(message, YEAR - timedelta(days=1))

@@ -9,6 +9,7 @@ from starter.selection import STATES, Selection
 ALIVE = "WorkflowType = 'message' AND ExecutionStatus = 'Running'"
 ENDED = "WorkflowType = 'message' AND ExecutionStatus = 'Completed'"
 EIGHT = datetime(2026, 11, 21, 20, tzinfo=UTC)
+DUE_BEFORE_EIGHT = "(DueAt < '2026-11-21T20:00:00+00:00' OR DueAt IS NULL)"
 
 
 @pytest.mark.parametrize(
@@ -22,14 +23,14 @@ EIGHT = datetime(2026, 11, 21, 20, tzinfo=UTC)
         (Selection(state="parked"), f"{ALIVE} AND State = 'parked'"),
         (Selection(state="done"), f"{ENDED} AND State = 'done'"),
         (Selection(state="stopped"), f"{ENDED} AND State = 'stopped'"),
-        (Selection(due_before=EIGHT), f"{ALIVE} AND DueAt < '2026-11-21T20:00:00+00:00'"),
+        (Selection(due_before=EIGHT), f"{ALIVE} AND {DUE_BEFORE_EIGHT}"),
         (
             Selection(due_before=EIGHT.astimezone(timezone(timedelta(hours=5)))),
-            f"{ALIVE} AND DueAt < '2026-11-21T20:00:00+00:00'",
+            f"{ALIVE} AND {DUE_BEFORE_EIGHT}",
         ),
         (
             Selection(kind="feed", lane="short", state="active", due_before=EIGHT),
-            f"{ALIVE} AND Kind = 'feed' AND Lane = 'short' AND State = 'active' AND DueAt < '2026-11-21T20:00:00+00:00'",
+            f"{ALIVE} AND Kind = 'feed' AND Lane = 'short' AND State = 'active' AND {DUE_BEFORE_EIGHT}",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from temporalio.api.common.v1 import SearchAttributes
@@ -10,7 +11,7 @@ from temporalio.common import TypedSearchAttributes
 from temporalio.converter import encode_search_attributes
 
 from shared.envelope import Envelope
-from shared.search_attributes import attributes_at_start
+from shared.search_attributes import REQUIRED, attributes_at_start
 from shared.settings import Settings
 from starter.start_request import build_start_request, first_state, request_id
 
@@ -20,11 +21,22 @@ ENVELOPE = Envelope(kind="echo", id="ä ☃:1", lane="medium", priority=2, tenan
 async def test_search_attributes_are_written_as_the_sdk_writes_them(client: Client, settings: Settings) -> None:
     """Our own encoder and the SDK's agree to the byte."""
     now = time.time()
-    request = await build_start_request(client, settings, ENVELOPE, now=now, session="s", restarts_finished=False)
+    later = ENVELOPE.model_copy(update={"scheduled_at": datetime.now(UTC) + timedelta(hours=1)})
+    request = await build_start_request(client, settings, later, now=now, session="s", restarts_finished=False)
     expected = SearchAttributes()
-    encode_search_attributes(TypedSearchAttributes(attributes_at_start(first_state(ENVELOPE, now))), expected)
+    encode_search_attributes(TypedSearchAttributes(attributes_at_start(first_state(later, now), now, 60)), expected)
 
     assert request.search_attributes == expected
+    assert set(expected.indexed_fields) == set(REQUIRED)
+
+
+async def test_a_message_that_is_due_at_once_is_not_indexed_by_time(client: Client, settings: Settings) -> None:
+    """What has no DueAt is due by now: two attributes less to write for each of millions."""
+    request = await build_start_request(
+        client, settings, ENVELOPE, now=time.time(), session="s", restarts_finished=False
+    )
+
+    assert set(request.search_attributes.indexed_fields) == {"Kind", "Lane", "State"}
 
 
 async def test_the_request_carries_identity_lane_priority_and_tenant(client: Client, settings: Settings) -> None:

@@ -1,0 +1,155 @@
+"""The command `dev`: the embedded server and a worker for all lanes, ended together and in order."""
+
+# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from shared.settings import Settings
+from starter.commands import arguments
+from starter.commands.arguments import Commands, collect_settings
+from starter.commands.exit_codes import FINE, INTERRUPTED
+from starter.screen import tell
+
+if TYPE_CHECKING:
+    from starter.embedded import EmbeddedOptions, EmbeddedServer
+
+DEFAULT_DATA = Path(".dormice")
+DEFAULT_PORT = 7233
+DEFAULT_UI_PORT = 8233
+DRAIN_SECONDS = 10
+LEAVE_SECONDS = 30.0
+"""What the worker gets to be gone: its drain time, and as much again to hand back what did not finish."""
+
+
+def add_dev(commands: Commands) -> None:
+    """Add `dev`."""
+    parser = commands.add(
+        "dev", run_dev, "run a server and a worker on this machine until Ctrl-C; messages survive", prints_data=False
+    )
+    add = parser.add_argument
+    add("--data", metavar="DIR", type=Path, default=DEFAULT_DATA, help=f"where messages are kept ({DEFAULT_DATA})")
+    add("--port", type=arguments.port, default=DEFAULT_PORT, help=f"the server's port ({DEFAULT_PORT}); 0: a free one")
+    add(
+        "--ui-port",
+        type=arguments.port,
+        default=DEFAULT_UI_PORT,
+        help=f"the Web UI's port ({DEFAULT_UI_PORT}); 0: a free one",
+    )
+    add("--no-ui", action="store_true", help="run without the Web UI")
+    add(
+        "--sync",
+        choices=("normal", "full"),
+        default="normal",
+        help="normal: a killed process loses nothing, a power cut may lose the last moments; full: nor does that (slower)",
+    )
+    add("--processes", metavar="N", type=arguments.count, default=1, help="worker processes (1)")
+
+
+def run_dev(args: argparse.Namespace, _settings: Settings) -> int:
+    """Run the server and the worker."""
+    from starter.embedded import EmbeddedOptions, find_free_port
+
+    options = EmbeddedOptions(
+        data=args.data,
+        port=args.port or find_free_port(),
+        ui_port=None if args.no_ui else args.ui_port or find_free_port(),
+        sync=args.sync,
+    )
+    return asyncio.run(_run(options, args))
+
+
+async def _run(options: "EmbeddedOptions", args: argparse.Namespace) -> int:
+    from starter.embedded import end_on_leash, run_embedded, start_on_leash
+
+    with _cancelled_by_signals():
+        try:
+            async with run_embedded(options) as server:
+                worker = await start_on_leash(_worker_command(args), env=_environment(os.environ, server.address))
+                try:
+                    _greet(server)
+                    return await _first_end(worker, server)
+                finally:
+                    tell("draining the worker, then stopping the server; Ctrl-C leaves at once")
+                    await end_on_leash(worker, LEAVE_SECONDS)
+        except asyncio.CancelledError:
+            return FINE
+
+
+@contextlib.contextmanager
+def _cancelled_by_signals() -> Generator[None]:
+    """The first SIGINT or SIGTERM cancels the running task, the second one leaves everything to the leashes."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    is_asked = False
+
+    def end() -> None:
+        nonlocal is_asked
+        if is_asked:
+            _leave_at_once()
+        is_asked = True
+        if task is not None:
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    yield
+
+
+def _leave_at_once() -> NoReturn:
+    os._exit(INTERRUPTED)
+
+
+def _worker_command(args: argparse.Namespace) -> list[str]:
+    # -P: what lies in the working folder must not stand in for our own packages
+    command = [sys.executable, "-P", "-m", "starter", "worker"]
+    command += ["--processes", str(args.processes), "--drain-seconds", str(DRAIN_SECONDS)]
+    for name, value in collect_settings(args).items():
+        command += ["--set", f"{name}={value}"]
+    if args.config is not None:
+        command += ["--config", str(args.config)]
+    return command
+
+
+def _environment(environ: Mapping[str, str], address: str) -> dict[str, str]:
+    """Give the worker's environment: it belongs to this server, whatever Temporal's own settings say elsewhere."""
+    kept = {name: value for name, value in environ.items() if not name.startswith("TEMPORAL_")}
+    return {**kept, "TEMPORAL_ADDRESS": address, "TEMPORAL_CONFIG_FILE": os.devnull}
+
+
+def _greet(server: "EmbeddedServer") -> None:
+    lines = [f"server   {server.address}, messages are kept in {server.options.data}"]
+    if server.ui_url is not None:
+        lines.append(f"Web UI   {server.ui_url}")
+    lines.append("try, in another terminal:")
+    if server.options.port != DEFAULT_PORT:
+        lines.append(f"  export TEMPORAL_ADDRESS={server.address}")
+    lines += [
+        """  dormice start echo hello --payload '{"delay": 5}'""",
+        "  dormice show echo:hello",
+        "  dormice list",
+        "Ctrl-C ends both; nothing is lost",
+    ]
+    tell("\n".join(lines))
+
+
+async def _first_end(worker: asyncio.subprocess.Process, server: "EmbeddedServer") -> int:
+    """Wait for either to end, which neither should; gives the worker's exit code, or raises for the server."""
+    from shared.errors import Misconfigured
+
+    worker_end, server_end = asyncio.create_task(worker.wait()), asyncio.create_task(server.wait())
+    try:
+        await asyncio.wait({worker_end, server_end}, return_when=asyncio.FIRST_COMPLETED)
+        if worker_end.done():
+            tell(f"the worker has ended with code {worker_end.result()}")
+            return worker_end.result()
+        raise Misconfigured(f"the embedded server has ended by itself; read {server.options.log}")
+    finally:
+        worker_end.cancel()
+        server_end.cancel()

@@ -1,0 +1,28 @@
+"""Exit codes: what a command leaves behind for scripts, and which error leads to which."""
+
+from shared.errors import DormiceError, MessageNotFound, RetryLater
+
+FINE = 0
+PARTLY = 1
+WRONG = 2
+UNREACHABLE = 3
+DEFECT = 70
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+MEANINGS = {
+    FINE: "fine",
+    PARTLY: "done, but something was rejected, failed, already alive or not found",
+    WRONG: "wrong input, usage or configuration",
+    UNREACHABLE: "no server answers, or it has no room; the same command may succeed later",
+    DEFECT: "a defect of dormice itself; --verbose shows where",
+    INTERRUPTED: "interrupted by Ctrl-C",
+    PIPE_CLOSED: "the reader of standard output went away (as in `| head`)",
+}
+
+
+def code_of(error: DormiceError) -> int:
+    """Say with which code an error ends a command."""
+    if isinstance(error, MessageNotFound):
+        return PARTLY
+    return UNREACHABLE if isinstance(error, RetryLater) else WRONG

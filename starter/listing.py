@@ -1,0 +1,55 @@
+"""Listing: what the server's index says of one message, without asking the message itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from temporalio.client import WorkflowExecution, WorkflowExecutionDescription, WorkflowExecutionStatus
+
+from shared.placement import identity_of
+from shared.search_attributes import DUE_AT, EARLIEST_AT, LANE, STATE
+
+ENDED_OTHERWISE = {
+    WorkflowExecutionStatus.FAILED: "failed",
+    WorkflowExecutionStatus.CANCELED: "canceled",
+    WorkflowExecutionStatus.TERMINATED: "terminated",
+    WorkflowExecutionStatus.TIMED_OUT: "timed out",
+}
+"""Ends that no message comes to by itself; its attribute `State` still says what it was before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One message as the index shows it, eventually consistent."""
+
+    kind: str
+    id: str
+    lane: str
+    state: str
+    due_at: datetime | None
+    earliest_at: datetime | None
+    started_at: datetime
+    parked_reason: str = ""
+    parked_at: datetime | None = None
+
+
+async def to_listed(execution: WorkflowExecution | WorkflowExecutionDescription) -> Listed:
+    """Read a message from its workflow's attributes and memo."""
+    kind, message_id = identity_of(execution.id)
+    attributes = execution.typed_search_attributes
+    state = attributes.get(STATE, "")
+    if execution.status is not None:
+        state = ENDED_OTHERWISE.get(execution.status, state)
+    memo: Mapping[str, Any] = await execution.memo() if state == "parked" else {}
+    return Listed(
+        kind=kind,
+        id=message_id,
+        lane=attributes.get(LANE, ""),
+        state=state,
+        due_at=attributes.get(DUE_AT),
+        earliest_at=attributes.get(EARLIEST_AT),
+        started_at=execution.start_time,
+        parked_reason=memo.get("parked_reason", ""),
+        parked_at=datetime.fromtimestamp(memo["parked_at"], UTC) if memo.get("parked_at") else None,
+    )

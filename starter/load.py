@@ -1,0 +1,189 @@
+"""A load: starts the rows of one file, keeps count, and writes down those that can't become messages."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from shared.envelope import Envelope, EnvelopeRules, parse_envelope
+from shared.errors import GiveUp, InvalidEnvelope
+from starter.bulk import BulkStarter, Receipt, StartOutcome
+from starter.feed import Feed
+from starter.rows import Row, RowSource
+
+
+@dataclass(slots=True)
+class Summary:
+    """Running totals of one load."""
+
+    rows: int = 0
+    started: int = 0
+    already_running: int = 0
+    rejected: int = 0
+    failed: int = 0
+    valid: int = 0
+    """Rows that a dry run found nothing wrong with."""
+    position: int = 0
+    """How far into the input rows have been taken: bytes, or rows of a Parquet file."""
+    began_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """Time since the load began."""
+        return time.monotonic() - self.began_at
+
+    @property
+    def is_clean(self) -> bool:
+        """Nothing was rejected and nothing failed."""
+        return self.rejected == 0 and self.failed == 0
+
+    def add(self, outcome: StartOutcome) -> None:
+        """Count what became of one row."""
+        if outcome is StartOutcome.STARTED:
+            self.started += 1
+        elif outcome is StartOutcome.ALREADY_RUNNING:
+            self.already_running += 1
+        elif outcome is StartOutcome.REJECTED:
+            self.rejected += 1
+        else:
+            self.failed += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """What rows that name no kind or lane get, how rows are judged, and where refused ones go."""
+
+    rules: EnvelopeRules
+    rejects: Path
+    kind: str | None = None
+    lane: str | None = None
+    failures_max: int = 64
+    """So many failed starts in a row mean that the server is gone: the load stops reading."""
+
+
+class Load:
+    """Starts every row of a source, each at most once however often the load is run.
+
+    Memory holds a few hundred rows, whatever the size of the source. `summary` may be read at any time.
+    """
+
+    def __init__(self, source: RowSource, options: LoadOptions) -> None:
+        self.summary = Summary()
+        self.flaw: GiveUp | None = None
+        """Why the source could not be read to its end; what came before was started all the same."""
+        self.is_stopped = False
+        self._source = source
+        self._options = options
+        self._feed = Feed(source)
+        self._rejects = Rejects(options.rejects, source.unit)
+        self._failures = 0
+
+    def stop(self) -> None:
+        """Read no further; starts that are under way settle."""
+        self.is_stopped = True
+        self._feed.stop()
+
+    async def run(self, starter: BulkStarter | None) -> None:
+        """Start all rows, or only judge them without a starter; then put the rejects in their place.
+
+        Raises GiveUp when the rejects can't be written and Misconfigured when the server refuses this client.
+        """
+        is_complete = False
+        try:
+            if starter is None:
+                async for _ in self._envelopes():
+                    self.summary.valid += 1
+            else:
+                async for receipt in starter.start_all(self._envelopes()):
+                    self._take(receipt)
+            is_complete = not self.is_stopped and self.flaw is None
+        finally:
+            self._feed.stop()
+            self._rejects.close(is_complete=is_complete)
+
+    async def _envelopes(self) -> AsyncIterator[tuple[Row, Envelope]]:
+        async for row in self._rows():
+            self.summary.rows += 1
+            self.summary.position = row.end
+            try:
+                envelope = self._judge(row)
+            except InvalidEnvelope as exc:
+                self._reject(row, exc.field, exc.problem)
+            else:
+                yield row, envelope
+
+    async def _rows(self) -> AsyncIterator[Row]:
+        try:
+            async for row in self._feed:
+                yield row
+        except GiveUp as exc:
+            self.flaw = exc
+
+    def _judge(self, row: Row) -> Envelope:
+        if row.flaw is not None:
+            raise row.flaw
+        if isinstance(row.fields, bytes):
+            return parse_envelope(row.fields, self._options.rules)
+        fields = dict(row.fields)
+        for name, default in (("kind", self._options.kind), ("lane", self._options.lane)):
+            if default is not None and fields.get(name) is None:
+                fields[name] = default
+        return parse_envelope(fields, self._options.rules)
+
+    def _take(self, receipt: Receipt[Row]) -> None:
+        if receipt.outcome is StartOutcome.REJECTED:
+            self._reject(receipt.tag, "envelope", receipt.reason)
+            return
+        self.summary.add(receipt.outcome)
+        self._failures = self._failures + 1 if receipt.outcome is StartOutcome.FAILED else 0
+        if self._failures >= self._options.failures_max:
+            self.stop()
+
+    def _reject(self, row: Row, name: str, reason: str) -> None:
+        self.summary.add(StartOutcome.REJECTED)
+        self._rejects.write(row, name, reason)
+
+
+class Rejects:
+    """The file of refused rows: it appears, whole, when the load ends, and only if there are any."""
+
+    def __init__(self, path: Path, unit: str) -> None:
+        self._path = path
+        self._unit = unit
+        self._part = path.with_name(f"{path.name}.part")
+        self._stream: BinaryIO | None = None
+
+    def write(self, row: Row, name: str, reason: str) -> None:
+        """Add one row; raises GiveUp when the file can't be written."""
+        entry = {self._unit: row.number, "field": name, "reason": reason, "row": row.original}
+        # a lone surrogate comes out as the JSON escape it may have come in as
+        line = (_dump(entry) + "\n").encode(errors="backslashreplace")
+        try:
+            if self._stream is None:
+                self._stream = self._part.open("wb")
+            self._stream.write(line)
+        except OSError as exc:
+            raise self._failure(exc) from exc
+
+    def close(self, *, is_complete: bool) -> None:
+        """Put the file in its place; without rejects, a complete load removes the one of a load before."""
+        try:
+            if self._stream is not None:
+                self._stream.close()
+                self._part.replace(self._path)
+            elif is_complete:
+                self._path.unlink(missing_ok=True)
+        except OSError as exc:
+            raise self._failure(exc) from exc
+
+    def _failure(self, exc: OSError) -> GiveUp:
+        return GiveUp(f"--rejects: {self._path} can't be written ({exc.strerror}); give another path")
+
+
+def _dump(entry: dict[str, Any]) -> str:
+    try:
+        return json.dumps(entry, ensure_ascii=False, allow_nan=False, default=str)
+    except ValueError:  # a table may hold NaN, which JSON does not know
+        return json.dumps({**entry, "row": str(entry["row"])}, ensure_ascii=False)

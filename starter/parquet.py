@@ -1,0 +1,53 @@
+"""Parquet tables, row by row: the one module that touches pyarrow, which has no type stubs."""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shared.errors import GiveUp
+
+_arrow: Any = importlib.import_module("pyarrow")
+_parquet: Any = importlib.import_module("pyarrow.parquet")
+
+_BATCH_ROWS = 1024
+
+
+class ParquetTable:
+    """One Parquet file; memory holds one row group of it at most."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file's footer; raises GiveUp with a sentence when it is no Parquet."""
+        self._path = path
+        try:
+            if path.is_file() and path.stat().st_size == 0:
+                raise GiveUp(f"{path}: is empty; there is nothing to start")
+            self._file = _parquet.ParquetFile(path, pre_buffer=False)
+        except (OSError, _arrow.ArrowException) as exc:
+            raise GiveUp(f"{path}: can't be read as Parquet ({_reason(exc)}); give a Parquet file") from exc
+        self.total: int = self._file.metadata.num_rows
+        self.names: tuple[str, ...] = tuple(self._file.schema_arrow.names)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        """Give each row by column; moments are datetimes. Raises GiveUp where the file is damaged."""
+        number = 0
+        try:
+            for batch in self._file.iter_batches(batch_size=_BATCH_ROWS):
+                for row in batch.cast(_in_microseconds(batch.schema), safe=False).to_pylist():
+                    number += 1
+                    yield row
+        except (OSError, ValueError, OverflowError, _arrow.ArrowException) as exc:
+            raise GiveUp(f"{self._path}: can't be read after row {number} ({_reason(exc)}); restore the file") from exc
+
+
+def _in_microseconds(schema: Any) -> Any:
+    """Give the schema with all timestamps in microseconds, which is what a datetime holds, and zones as UTC."""
+
+    def convert(kind: Any) -> Any:
+        return _arrow.timestamp("us", kind.tz and "UTC") if _arrow.types.is_timestamp(kind) else kind
+
+    return _arrow.schema([_arrow.field(field.name, convert(field.type)) for field in schema])
+
+
+def _reason(exc: Any) -> str:
+    return str(exc).strip().partition("\n")[0][:200] or type(exc).__name__

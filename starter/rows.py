@@ -1,0 +1,239 @@
+"""Readers: turn a JSONL, CSV or Parquet file into rows that may become envelopes, one at a time."""
+
+import csv
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Self, cast
+
+from shared.errors import GiveUp, InvalidEnvelope, Misconfigured
+from shared.json_value import parse_json
+from starter.columns import Columns
+
+FORMATS = ("jsonl", "csv", "parquet")
+SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+STDIN = "-"
+LINE_MAX_BYTES = 1024 * 1024
+"""A longer line is refused and skipped in pieces, so that a file without line ends does not end up in memory."""
+
+_BOM = "\ufeff"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the input.
+
+    `fields` is what may become an envelope: an object, or JSON text that holds none. `flaw` says why it never will.
+    `original` is the row as it was, for a person to correct: text, or an object where the file is no text.
+    `end` is how far into the input this row reaches: bytes, or rows of a Parquet file.
+    """
+
+    number: int
+    fields: Mapping[str, Any] | bytes
+    original: Any
+    end: int
+    flaw: InvalidEnvelope | None = None
+
+
+class RowSource:
+    """One input that was found to be readable; iterate it once, and close it.
+
+    Rows are numbered from 1: by the line where they begin, in a Parquet file by row.
+    """
+
+    def __init__(self, path: str, form: str | None = None) -> None:
+        """Open a file, or standard input for "-"; raises GiveUp with a sentence when it can't be read as `form`."""
+        self.is_stdin = path == STDIN
+        self.name = "stdin" if self.is_stdin else path
+        self.form = form or self._guess_form()
+        self.unit = "row" if self.form == "parquet" else "line"
+        self.total: int | None = None
+        """The end of the last row, where it is known beforehand."""
+        self._stream: BinaryIO | None = None
+        try:
+            self._rows = self._open(Path(path))
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __iter__(self) -> Iterator[Row]:
+        """Give the rows; raises GiveUp when the input can't be read any further."""
+        try:
+            yield from self._rows
+        except OSError as exc:
+            raise GiveUp(f"{self.name}: can't be read any further ({exc.strerror or exc}); try again") from exc
+
+    def __enter__(self) -> Self:
+        """Give itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file; standard input is not ours to close."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def _guess_form(self) -> str:
+        if self.is_stdin:
+            return "jsonl"
+        path = Path(self.name)
+        form = SUFFIXES.get(path.suffix.lower())
+        if path.exists() and not path.is_dir() and form is None:
+            raise GiveUp(f"{self.name}: its name tells no format; add --format with one of {', '.join(FORMATS)}")
+        return form or "jsonl"  # opening it will say what is wrong
+
+    def _open(self, path: Path) -> Iterator[Row]:
+        if self.form == "parquet":
+            if self.is_stdin:
+                raise GiveUp("stdin: a Parquet file is read from its end; give its path")
+            return self._open_parquet(path)
+        try:
+            if not self.is_stdin:
+                self._stream = path.open("rb")
+                self.total = path.stat().st_size if path.is_file() else None
+            lines = _Lines(self._stream or sys.stdin.buffer)
+            if lines.first is None:
+                raise GiveUp(f"{self.name}: is empty; there is nothing to start")
+            return _read_jsonl(lines) if self.form == "jsonl" else _read_csv(lines, self.name)
+        except OSError as exc:
+            raise GiveUp(f"{self.name}: can't be read ({exc.strerror}); give the path of a file") from exc
+
+    def _open_parquet(self, path: Path) -> Iterator[Row]:
+        try:
+            from starter.parquet import ParquetTable  # noqa: PLC0415 — an extra, and slow to import
+        except ImportError as exc:
+            raise Misconfigured("reading Parquet needs pyarrow; install dormice with its extra 'parquet'") from exc
+        table = ParquetTable(path)
+        self.total = table.total
+        columns = Columns(table.names, self.name)
+        return (_make_row(columns, cells, number) for number, cells in enumerate(table, start=1))
+
+
+def _make_row(columns: Columns, cells: Mapping[str, Any], number: int) -> Row:
+    try:
+        return Row(number, columns.to_fields(tuple(cells.values())), cells, number)
+    except InvalidEnvelope as flaw:
+        return Row(number, {}, cells, number, flaw)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    number: int
+    raw: bytes
+    end: int
+    flaw: InvalidEnvelope | None
+
+    @property
+    def text(self) -> str:
+        return self.raw.decode(errors="backslashreplace").rstrip("\r\n")
+
+
+class _Lines:
+    """The lines of a stream, the first one read ahead; too long ones are cut and flawed."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._number = 0
+        self._end = 0
+        self.first = self._read()
+
+    def __iter__(self) -> Iterator[_Line]:
+        line = self.first
+        while line is not None:
+            yield line
+            line = self._read()
+
+    def _read(self) -> _Line | None:
+        raw = self._stream.readline(LINE_MAX_BYTES)
+        if not raw:
+            return None
+        self._number += 1
+        self._end += len(raw)
+        flaw = _find_flaw(raw)
+        if len(raw) == LINE_MAX_BYTES and not raw.endswith(b"\n"):
+            flaw = InvalidEnvelope("envelope", f"is a line of more than {LINE_MAX_BYTES} bytes; shorten it")
+            raw = raw[:1000] + "…".encode()
+            self._skip_rest()
+        return _Line(self._number, raw, self._end, flaw)
+
+    def _skip_rest(self) -> None:
+        while rest := self._stream.readline(LINE_MAX_BYTES):
+            self._end += len(rest)
+            if rest.endswith(b"\n"):
+                return
+
+
+def _find_flaw(raw: bytes) -> InvalidEnvelope | None:
+    try:
+        raw.decode()
+    except UnicodeDecodeError as exc:
+        return InvalidEnvelope("envelope", f"is not UTF-8 text (byte {exc.start + 1}); save the file as UTF-8")
+    return None
+
+
+def _read_jsonl(lines: _Lines) -> Iterator[Row]:
+    for line in lines:
+        raw = line.raw.strip()
+        if raw:
+            yield Row(line.number, raw if line.flaw else _read_object(raw), line.text, line.end, line.flaw)
+
+
+def _read_object(raw: bytes) -> Mapping[str, Any] | bytes:
+    with suppress(ValueError):
+        value = parse_json(raw)
+        if isinstance(value, dict):
+            return cast("dict[str, Any]", value)
+    return raw
+
+
+class _CsvText:
+    """Feeds a CSV parser with lines, and remembers those that its present record is made of."""
+
+    def __init__(self, lines: _Lines) -> None:
+        self._lines = iter(lines)
+        self.taken: list[_Line] = []
+
+    def __iter__(self) -> "_CsvText":
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self.taken.append(line)
+        text = line.raw.decode(errors="surrogateescape")
+        return text.removeprefix(_BOM) if line.number == 1 else text
+
+
+def _read_csv(lines: _Lines, name: str) -> Iterator[Row]:
+    text = _CsvText(lines)
+    # strict: a quote that is never closed would otherwise swallow the rest of the file without a word
+    records = csv.reader(text, strict=True)
+    try:
+        names = next(records)
+    except csv.Error as exc:
+        raise GiveUp(f"{name}: its header is no CSV ({exc}); separate columns by commas") from exc
+    if flaw := text.taken[0].flaw:
+        raise GiveUp(f"{name}: its header {flaw.problem}")
+    columns = Columns([column.strip() for column in names], name)
+    return _read_records(text, records, columns)
+
+
+def _read_records(text: _CsvText, records: Iterator[list[str]], columns: Columns) -> Iterator[Row]:
+    while True:
+        text.taken = []
+        fields: Mapping[str, Any] = {}
+        flaw: InvalidEnvelope | None = None
+        try:
+            cells = next(records)
+            if not cells:
+                continue
+            fields = columns.to_fields(cells)
+        except StopIteration:
+            return
+        except csv.Error as exc:
+            flaw = InvalidEnvelope("envelope", f"is no CSV ({exc}); correct its quotes")
+        except InvalidEnvelope as exc:
+            flaw = exc
+        flaw = next((line.flaw for line in text.taken if line.flaw), flaw)
+        original = "\n".join(line.text for line in text.taken)
+        yield Row(text.taken[0].number, fields, original, text.taken[-1].end, flaw)

@@ -1,0 +1,88 @@
+"""The installed program, run as people and scripts run it, against the session's server."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.settings import Settings
+from starter.embedded import EmbeddedServer
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = Path(sys.executable).with_name("dormice")
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What one run of the program left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """Standard output as JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Standard output as one JSON document."""
+        (line,) = self.lines
+        return line
+
+
+Run = Callable[..., Awaitable[Ran]]
+Spawn = Callable[..., Awaitable[asyncio.subprocess.Process]]
+
+
+@pytest.fixture
+def environment(server: EmbeddedServer, settings: Settings) -> dict[str, str]:
+    """The environment in which the program meets the session's server and this test's task queues."""
+    return {
+        **os.environ,
+        "TEMPORAL_ADDRESS": server.address,
+        "TEMPORAL_CONFIG_FILE": os.devnull,
+        "DORMICE_TASK_QUEUE_PREFIX": settings.task_queue_prefix,
+        "DORMICE_PATIENCE": "20s",
+        "DORMICE_HANDLERS": "tests.handlers",
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+@pytest.fixture
+async def spawn(environment: dict[str, str], tmp_path: Path) -> AsyncGenerator[Spawn]:
+    """Start the program in a folder of this test's own; what still runs at the end of the test is killed."""
+    spawned: list[asyncio.subprocess.Process] = []
+
+    async def spawn(*arguments: str, **changes: Any) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
+        options: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "env": environment, **changes}
+        process = await asyncio.create_subprocess_exec(str(PROGRAM), *arguments, cwd=tmp_path, **options)
+        spawned.append(process)
+        return process
+
+    yield spawn
+    for process in spawned:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+@pytest.fixture
+def run(spawn: Spawn, environment: dict[str, str]) -> Run:
+    """Run the program to its end."""
+
+    async def run(*arguments: str, stdin: str | bytes = b"", **variables: str) -> Ran:
+        process = await spawn(*arguments, env={**environment, **variables})
+        out, err = await process.communicate(stdin.encode() if isinstance(stdin, str) else stdin)
+        assert process.returncode is not None
+        return Ran(process.returncode, out.decode(), err.decode())
+
+    return run

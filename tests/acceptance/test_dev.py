@@ -1,0 +1,187 @@
+"""`dormice dev`: server and worker on one machine, which end together and lose nothing, however they end."""
+
+import asyncio
+import re
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from starter.embedded import find_free_port
+from tests.acceptance.conftest import Run, Spawn
+from tests.conftest import wait_until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@dataclass
+class Dev:
+    """One running `dormice dev` and what it has said so far."""
+
+    process: asyncio.subprocess.Process
+    said: bytes = b""
+
+    async def listen(self) -> None:
+        """Take in what it says until it ends."""
+        assert self.process.stderr is not None
+        while line := await self.process.stderr.readline():
+            self.said += line
+
+    @property
+    def address(self) -> str | None:
+        """Where its server answers, once it has said so."""
+        found = re.search(rb"server   (127\.0\.0\.1:\d+),", self.said)
+        return found.group(1).decode() if found and b"Ctrl-C ends both" in self.said else None
+
+    @property
+    def family(self) -> list[psutil.Process]:
+        """All processes below it: leashes, server, worker."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+Begin = Callable[..., Awaitable[Dev]]
+
+
+@pytest.fixture
+def begin(spawn: Spawn, environment: dict[str, str]) -> Begin:
+    """Start `dormice dev` in this test's folder, on free ports, and wait until it greets."""
+
+    async def begin(*arguments: str) -> Dev:
+        variables = {**environment, "TEMPORAL_NAMESPACE": "elsewhere", "DORMICE_WORKFLOW_TASK_TIMEOUT": "5s"}
+        dev = Dev(await spawn("dev", "--port", "0", "--no-ui", *arguments, env=variables))
+        listening = asyncio.create_task(dev.listen())
+        await wait_until(lambda: dev.address or listening.done(), "it greets or ends", 60)
+        return dev
+
+    return begin
+
+
+def is_gone(family: list[psutil.Process]) -> bool:
+    """Say whether all of them have ended."""
+    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family)
+
+
+async def has_version(run: Run, address: str | None, least: int) -> bool:
+    """Say whether the message has come back so often."""
+    assert address is not None
+    ran = await run("show", "echo:hello", "--json", TEMPORAL_ADDRESS=address)
+    return ran.code == 0 and (ran.document["version"] or 0) >= least
+
+
+async def start(run: Run, dev: Dev) -> None:
+    """Start a message that comes back every second."""
+    assert dev.address is not None
+    payload = '{"delay": 1, "tolerance": 0}'
+    ran = await run("start", "echo", "hello", "--payload", payload, TEMPORAL_ADDRESS=dev.address)
+    assert ran.code == 0, ran.err
+
+
+async def test_messages_run_until_ctrl_c_and_go_on_the_next_time(begin: Begin, run: Run, tmp_path: Path) -> None:
+    """The worker belongs to this server, whatever the environment says of another; it drains before the server ends."""
+    dev = await begin("--data", "mine")
+    await start(run, dev)
+    await wait_until(lambda: has_version(run, dev.address, 2), "the message has come back")
+    family = dev.family
+    dev.process.send_signal(signal.SIGINT)
+    code = await dev.process.wait()
+    again = await begin("--data", "mine", "--sync", "full")
+    await wait_until(lambda: has_version(run, again.address, 4), "the message goes on")
+    again.process.terminate()
+
+    assert code == 0
+    assert is_gone(family)
+    assert b"\ndraining the worker, then stopping the server; Ctrl-C leaves at once\n" in dev.said
+    assert dev.said.index(b"draining the worker") < dev.said.index(b"worker stopped")
+    assert await again.process.wait() == 0
+    assert (tmp_path / "mine" / "temporal.db").exists()
+
+
+async def test_a_kill_9_takes_all_processes_along_and_loses_nothing(begin: Begin, run: Run) -> None:
+    """Server and worker never outlive it; on the same folder the message is still there and goes on."""
+    dev = await begin()
+    await start(run, dev)
+    await wait_until(lambda: has_version(run, dev.address, 2), "the message has come back")
+    family = dev.family
+    dev.process.kill()
+    await dev.process.wait()
+    await wait_until(lambda: is_gone(family), "server and worker are gone")
+
+    again = await begin()
+    await wait_until(lambda: has_version(run, again.address, 4), "the message goes on")
+    again.process.terminate()
+
+    assert await again.process.wait() == 0
+
+
+async def test_a_worker_that_ends_by_itself_ends_it_all_with_its_code(begin: Begin, tmp_path: Path) -> None:
+    """Here it can't load its handlers: its own sentence is the last word."""
+    dev = await begin("--set", "handlers=none_such")
+    family = dev.family
+
+    assert await dev.process.wait() == 2
+    assert b"dormice: handlers: module 'none_such' can't be imported" in dev.said
+    assert b"the worker has ended with code 2\n" in dev.said
+    assert is_gone(family)
+    assert (tmp_path / ".dormice" / "temporal.db").exists()
+
+
+async def test_a_server_that_ends_by_itself_ends_it_all(begin: Begin) -> None:
+    """One sentence names the log to read."""
+    dev = await begin()
+    family = dev.family
+    for process in family:
+        if process.name() == "temporal" and "server" in process.cmdline():
+            process.kill()
+
+    assert await dev.process.wait() == 2
+    assert b"dormice: the embedded server has ended by itself; read .dormice/server.log\n" in dev.said
+    assert is_gone(family)
+
+
+async def test_one_folder_serves_one_server(begin: Begin, run: Run) -> None:
+    """A second one on other ports would believe that the same messages are its own."""
+    dev = await begin()
+    second = await run("dev", "--port", "0", "--no-ui")
+    dev.process.terminate()
+
+    assert (second.code, second.out) == (2, "")
+    assert second.err.startswith("dormice: --data: .dormice is in use by another server; stop that one")
+    assert second.err.count("\n") == 1
+    assert await dev.process.wait() == 0
+
+
+@pytest.mark.parametrize("flag", ["--port", "--ui-port"])
+async def test_a_port_that_is_taken_is_named(run: Run, flag: str) -> None:
+    """The sentence says what to change."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ports = {"--port": str(find_free_port()), "--ui-port": str(find_free_port()), flag: str(port)}
+        ran = await run("dev", *(word for pair in ports.items() for word in pair))
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"dormice: {flag}: port {port} is taken by another program (")
+    assert ran.err.endswith(f"; stop that one or choose another with {flag}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--data", "file"], "--data: file can't be used (File exists); choose another folder"),
+        (["--port", "17233", "--ui-port", "17233"], "--ui-port: is 17233, the same as --port; choose another"),
+    ],
+)
+async def test_what_can_not_work_is_told_in_one_sentence(
+    run: Run, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    """Exit code 2, before any process is started."""
+    (tmp_path / "file").touch()
+
+    ran = await run("dev", *arguments)
+
+    assert (ran.code, ran.out, ran.err) == (2, "", f"dormice: {sentence}\n")

@@ -1,0 +1,299 @@
+"""The bulk starter: everything is accepted in the end, nothing is started twice, and the server is never overrun."""
+
+import asyncio
+import dataclasses
+import functools
+from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from temporalio.client import Client
+
+from activities import Context, Done, Message, handler
+from shared.envelope import Envelope
+from shared.errors import Misconfigured
+from shared.placement import workflow_id
+from shared.settings import Settings
+from starter.bulk import BulkStarter, Receipt, StartOutcome
+from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from tests.conftest import Serve, wait_until
+
+LATER = datetime.now(UTC) + timedelta(days=1)
+
+
+def asleep(ids: Iterable[str]) -> list[Envelope]:
+    """Make envelopes of messages that are due tomorrow, so that no worker is needed."""
+    return [Envelope(kind="sleeper", id=id_, lane="short", scheduled_at=LATER) for id_ in ids]
+
+
+async def load(starter: BulkStarter, envelopes: Iterable[Envelope]) -> list[Receipt[str]]:
+    """Start them all, tagged with their ids."""
+    return [receipt async for receipt in starter.start_all((envelope.id, envelope) for envelope in envelopes)]
+
+
+def kill(server: EmbeddedServer) -> None:
+    """End the server process itself with SIGKILL, as the kernel does when memory runs out."""
+    assert server.process_id is not None
+    for child in psutil.Process(server.process_id).children():
+        child.kill()
+
+
+def outcomes(receipts: Iterable[Receipt[Any]]) -> dict[str, str]:
+    """Give outcome by tag."""
+    return {receipt.tag: receipt.outcome.value for receipt in receipts}
+
+
+@pytest.fixture
+def ids(message_id: Callable[[], str]) -> list[str]:
+    """A hundred ids."""
+    return [message_id() for _ in range(100)]
+
+
+async def test_every_message_gets_a_receipt_with_its_run(client: Client, settings: Settings, ids: list[str]) -> None:
+    """The receipt names what was asked for, and the run that the server made of it."""
+    starter = BulkStarter(client, settings)
+
+    receipts = await load(starter, asleep(ids))
+
+    assert outcomes(receipts) == dict.fromkeys(ids, "started")
+    assert starter.counts.by_outcome[StartOutcome.STARTED] == starter.counts.total == 100
+    for receipt in receipts[:3]:
+        described = await client.get_workflow_handle(receipt.workflow_id).describe()
+        assert (described.id, described.run_id) == (workflow_id("sleeper", receipt.tag), receipt.run_id)
+
+
+async def test_a_second_load_finds_all_of_them_running(client: Client, settings: Settings, ids: list[str]) -> None:
+    """The receipt of one that is alive names the run that is."""
+    first = await load(BulkStarter(client, settings), asleep(ids))
+
+    second = await load(BulkStarter(client, settings), asleep(ids))
+
+    assert outcomes(second) == dict.fromkeys(ids, "already running")
+    assert {r.tag: r.run_id for r in second} == {r.tag: r.run_id for r in first}
+
+
+async def test_the_same_id_twice_in_one_load_is_started_once(
+    client: Client, settings: Settings, ids: list[str]
+) -> None:
+    """The second one is a message that is running already, whichever of the two came first."""
+    twice = [(f"{number}-{e.id}", e) for number in (1, 2) for e in asleep(ids[:20])]
+
+    receipts = [receipt async for receipt in BulkStarter(client, settings).start_all(twice)]
+
+    for message_id in ids[:20]:
+        both = sorted(r.outcome.value for r in receipts if r.workflow_id == workflow_id("sleeper", message_id))
+        assert both == ["already running", "started"]
+
+
+async def test_in_one_session_the_same_start_is_one_wish(client: Client, settings: Settings, ids: list[str]) -> None:
+    """A caller that is retried as a whole is told again what its first try was told."""
+    first = await load(BulkStarter(client, settings, session="task 7"), asleep(ids[:5]))
+
+    again = await load(BulkStarter(client, settings, session="task 7"), asleep(ids[:5]))
+    other = await load(BulkStarter(client, settings, session="task 8"), asleep(ids[:5]))
+
+    assert {r.tag: (r.outcome, r.run_id) for r in again} == {r.tag: (r.outcome, r.run_id) for r in first}
+    assert outcomes(other) == dict.fromkeys(ids[:5], "already running")
+
+
+async def test_finished_messages_are_started_anew_only_when_asked(
+    client: Client, settings: Settings, serve: Serve, ids: list[str]
+) -> None:
+    """Loading a file again does not repeat the work that is done; `restarts_finished` does."""
+
+    @handler("errand")
+    async def run(message: Message, ctx: Context) -> Done:
+        return Done()
+
+    errands = [Envelope(kind="errand", id=id_, lane="short") for id_ in ids[:5]]
+    async with serve(run, lanes=("short",)):
+        for receipt in await load(BulkStarter(client, settings), errands):
+            await client.get_workflow_handle(receipt.workflow_id).result()
+
+        again = await load(BulkStarter(client, settings), errands)
+        anew = await load(BulkStarter(client, settings, restarts_finished=True), errands)
+        for receipt in anew:
+            await client.get_workflow_handle(receipt.workflow_id).result()
+
+    assert outcomes(again) == dict.fromkeys(ids[:5], "already running")
+    assert outcomes(anew) == dict.fromkeys(ids[:5], "started")
+
+
+async def test_an_idempotency_key_holds_over_loads(client: Client, settings: Settings, ids: list[str]) -> None:
+    """The sender's own key makes both loads one wish: the same run is the answer to both."""
+    envelope = asleep(ids[:1])[0].model_copy(update={"idempotency_key": "order 66"})
+
+    first = await BulkStarter(client, settings).start(envelope, None)
+    second = await BulkStarter(client, settings, restarts_finished=True).start(envelope, None)
+
+    assert (first.outcome, first.run_id) == (second.outcome, second.run_id)
+
+
+async def test_what_can_never_be_started_is_rejected_and_the_rest_goes_on(
+    client: Client, settings: Settings, ids: list[str]
+) -> None:
+    """Rejected by our own rule (no lane) or by the server (an id beyond its limit), with the reason."""
+    no_lane = Envelope(kind="sleeper", id="no-lane", scheduled_at=LATER)
+    too_long = no_lane.model_copy(update={"id": "x" * 2000, "lane": "short"})
+
+    receipts = await load(BulkStarter(client, settings), [no_lane, too_long, *asleep(ids[:3])])
+    by_tag = {receipt.tag: receipt for receipt in receipts}
+
+    assert by_tag["no-lane"].outcome is StartOutcome.REJECTED
+    assert by_tag["no-lane"].reason == "lane: is not resolved; pass envelopes through parse_envelope first"
+    assert by_tag["x" * 2000].outcome is StartOutcome.REJECTED
+    assert by_tag["x" * 2000].reason.startswith("the server refuses it (")
+    assert {by_tag[id_].outcome for id_ in ids[:3]} == {StartOutcome.STARTED}
+
+
+async def test_a_scheduled_message_is_never_due_a_fraction_early(client: Client, settings: Settings) -> None:
+    """Due times are kept in milliseconds: those of the future are rounded up."""
+    moment = LATER.replace(microsecond=123_456)
+    envelope = Envelope(kind="sleeper", id=f"fraction-{settings.task_queue_prefix}", lane="short", scheduled_at=moment)
+
+    receipt = await BulkStarter(client, settings).start(envelope, None)
+    started = await anext(client.get_workflow_handle(receipt.workflow_id).fetch_history_events())
+    payloads = started.workflow_execution_started_event_attributes.input.payloads
+    (state,) = await client.data_converter.decode(payloads, [dict[str, Any]])
+
+    assert state["due_at"] == state["earliest_at"] == round(LATER.replace(microsecond=124_000).timestamp(), 3)
+
+
+class Gauge:
+    """A stream that knows how many of its items were taken."""
+
+    def __init__(self, envelopes: list[Envelope]) -> None:
+        self.taken = 0
+        self._envelopes = envelopes
+
+    def has_given(self, count: int) -> bool:
+        """Say whether at least so many were taken."""
+        return self.taken >= count
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, Envelope]]:
+        """Give the envelopes, numbered."""
+        for number, envelope in enumerate(self._envelopes):
+            self.taken += 1
+            yield number, envelope
+
+
+async def test_the_stream_is_read_only_as_fast_as_receipts_are_taken(
+    client: Client, settings: Settings, ids: list[str]
+) -> None:
+    """However slow the consumer, at most `in_flight` items more than it has taken are out of the stream."""
+    starter = BulkStarter(client, dataclasses.replace(settings, in_flight=8))
+    gauge = Gauge(asleep(ids))
+    received = 0
+
+    async for _ in starter.start_all(gauge):
+        received += 1
+        expected = min(received + 7, len(ids))
+        await wait_until(functools.partial(gauge.has_given, expected), "the stream is read ahead")
+        assert gauge.taken <= received + 9  # eight in flight, and one in hand that waits for room
+
+    assert received == 100
+
+
+async def test_a_slow_stream_holds_no_receipt_up(client: Client, settings: Settings, ids: list[str]) -> None:
+    """The receipt of what was started is there while the stream is still waiting for its next item."""
+    is_received = asyncio.Event()
+
+    async def trickle() -> AsyncIterator[tuple[str, Envelope]]:
+        for envelope in asleep(ids[:3]):
+            yield envelope.id, envelope
+            await is_received.wait()
+            is_received.clear()
+
+    receipts: list[Receipt[str]] = []
+    async for receipt in BulkStarter(client, settings).start_all(trickle()):
+        receipts.append(receipt)
+        is_received.set()
+
+    assert outcomes(receipts) == dict.fromkeys(ids[:3], "started")
+
+
+async def test_an_error_of_the_stream_is_raised_and_leaves_nothing_behind(
+    client: Client, settings: Settings, ids: list[str]
+) -> None:
+    """What the stream gave before is started or given up, no task lives on."""
+
+    def break_off() -> Iterable[tuple[str, Envelope]]:
+        yield from ((envelope.id, envelope) for envelope in asleep(ids[:3]))
+        raise RuntimeError("the disk is gone")
+
+    before = asyncio.all_tasks()
+    with pytest.raises(RuntimeError, match="the disk is gone"):
+        async for _ in BulkStarter(client, settings).start_all(break_off()):
+            pass
+
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_server_that_refuses_the_client_as_such_ends_it_all(
+    server: EmbeddedServer, settings: Settings, ids: list[str]
+) -> None:
+    """A namespace that does not exist is no property of a message: nobody is told a thousand times."""
+    stranger = await Client.connect(server.address, namespace="nowhere")
+    before = asyncio.all_tasks()
+
+    with pytest.raises(Misconfigured, match="the server refuses the call"):
+        await load(BulkStarter(stranger, settings), asleep(ids))
+
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_server_at_its_limit_is_given_time(tmp_path: Path, settings: Settings) -> None:
+    """A server that takes ten calls a second objects to more: the starter slows down, and all are accepted."""
+    options = EmbeddedOptions(
+        data=tmp_path, port=find_free_port(), ui_port=None, slim=False, extra_config=("frontend.namespaceRPS=10",)
+    )
+    numbered = [f"paced-{number}" for number in range(60)]
+
+    async with run_embedded(options) as busy:
+        starter = BulkStarter(await busy.connect(), dataclasses.replace(settings, patience=timedelta(minutes=1)))
+        receipts = await load(starter, asleep(numbered))
+
+    assert outcomes(receipts) == dict.fromkeys(numbered, "started")
+    assert starter.counts.throttled > 0
+    assert max(receipt.attempts for receipt in receipts) > 1
+
+
+async def test_a_server_killed_and_started_again_in_mid_load_loses_and_doubles_nothing(
+    tmp_path: Path, settings: Settings
+) -> None:
+    """Starts are repeated until the server is back; one that it had accepted unseen counts as that start."""
+    options = EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None, slim=False)
+    numbered = [f"survivor-{number}" for number in range(300)]
+    starter: BulkStarter | None = None
+
+    async with run_embedded(options) as server:
+        client = await server.connect()
+        starter = BulkStarter(client, dataclasses.replace(settings, patience=timedelta(minutes=1)))
+        loading = asyncio.create_task(load(starter, asleep(numbered)))
+        await wait_until(lambda: starter.counts.total >= 50, "the load is under way")
+        kill(server)
+        await wait_until(lambda: starter.counts.retried > 0, "the starter has noticed")
+        await server.wait()
+        await server.start()
+        receipts = await loading
+        again = await load(BulkStarter(client, settings), asleep(numbered))
+
+    assert outcomes(receipts) == dict.fromkeys(numbered, "started")
+    assert outcomes(again) == dict.fromkeys(numbered, "already running")
+    assert {r.tag: r.run_id for r in again} == {r.tag: r.run_id for r in receipts}
+
+
+async def test_when_patience_is_over_a_start_has_failed(tmp_path: Path, settings: Settings) -> None:
+    """A server that stays away makes no exception of a message: each gets its receipt, and may be tried again."""
+    options = EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None, slim=False)
+    async with run_embedded(options) as server:
+        starter = BulkStarter(await server.connect(), dataclasses.replace(settings, patience=timedelta(seconds=1)))
+
+    receipts = await load(starter, asleep(["a", "b", "c"]))
+
+    assert outcomes(receipts) == dict.fromkeys("abc", "failed")
+    assert all(receipt.reason.startswith("the server did not answer (") for receipt in receipts)
+    assert all(receipt.attempts > 1 for receipt in receipts)

@@ -1,0 +1,284 @@
+"""Control: every verb reaches its message, and lists, counts and shows tell what is there."""
+
+import asyncio
+import dataclasses
+import functools
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from temporalio.client import Client
+
+from activities import Again, Context, Done, Handler, Message, Reject, handler
+from shared.envelope import Envelope
+from shared.errors import GiveUp, MessageNotFound, ServerUnreachable
+from shared.settings import Settings
+from shared.signals import Pause, Revise, RunNow, Stop
+from starter.control import Control, Tally
+from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.listing import Listed
+from starter.selection import Selection
+from tests.conftest import Serve, Start, wait_until
+
+LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
+
+
+@pytest.fixture
+def kind(message_id: Callable[[], str]) -> str:
+    """A kind of this test's own, so that lists and counts hold its messages alone."""
+    return f"kind-{message_id()}"
+
+
+@pytest.fixture
+def sleeper(kind: str) -> Handler:
+    """A handler that comes back in an hour, is done at once, or rejects, as the payload says."""
+
+    @handler(kind)
+    async def sleep(message: Message, ctx: Context) -> Again | Done | Reject:
+        if message.payload == "done":
+            return Done("well done")
+        return Reject(message.payload["reject"]) if message.payload else Again(after=timedelta(hours=1), reason="slept")
+
+    return sleep
+
+
+async def names(*pairs: tuple[str, str]) -> AsyncIterator[tuple[str, str]]:
+    """Give the pairs as a stream."""
+    for pair in pairs:
+        yield pair
+
+
+async def is_counted(control: Control, selection: Selection, expected: int) -> bool:
+    """Say whether the index has caught up."""
+    return await control.count(selection) == expected
+
+
+async def status_of(control: Control, kind: str, message_id: str) -> dict[str, Any]:
+    """Ask a message."""
+    shown = await control.show(kind, message_id)
+    assert shown.status is not None, shown.note
+    return shown.status
+
+
+async def test_every_verb_changes_its_message(
+    control: Control, serve: Serve, start: Start, sleeper: Handler, kind: str
+) -> None:
+    """One message goes through all verbs; each shows at once, and is remembered with its reason."""
+    async with serve(sleeper):
+        await start(kind, "a", scheduled_at=LATER)
+        ask = functools.partial(status_of, control, kind, "a")
+
+        await control.reschedule(kind, "a", LATER + timedelta(hours=1), "not yet")
+        assert (await ask())["due_at_epoch"] == (LATER + timedelta(hours=1)).timestamp()
+        await control.reprioritize(kind, "a", 1, LATER)
+        assert ((await ask())["priority"], (await ask())["due_at_epoch"]) == (1, LATER.timestamp())
+        await control.revise(kind, "a", None, lane="medium", reason="bigger")
+        assert ((await ask())["lane"], (await ask())["revision"]) == ("medium", 1)
+        await control.pause(kind, "a", "holidays")
+        assert (await ask())["state"] == "paused"
+        await control.resume(kind, "a")
+        await control.run_now(kind, "a", "at last")
+        await wait_until(lambda: _has_version(control, kind, "a", 1), "it has run")
+        reasons = [d["reason"] for d in (await control.show(kind, "a")).decisions]
+        await control.stop(kind, "a")
+        await wait_until(lambda: _is_over(control, kind, "a"), "it has ended")
+
+    assert reasons == ["bigger", "holidays", "", "at last", "slept"]
+
+
+async def _has_version(control: Control, kind: str, message_id: str, version: int) -> bool:
+    return (await status_of(control, kind, message_id))["version"] == version
+
+
+async def _is_over(control: Control, kind: str, message_id: str) -> bool:
+    return (await control.look_up(kind, message_id)).state in ("done", "stopped")
+
+
+VERBS: list[tuple[str, tuple[Any, ...]]] = [
+    ("run_now", ()),
+    ("reschedule", (LATER,)),
+    ("reprioritize", (1,)),
+    ("revise", ({},)),
+    ("pause", ()),
+    ("resume", ()),
+    ("stop", ()),
+    ("pull_forward", (LATER,)),
+    ("show", ()),
+    ("look_up", ()),
+]
+
+
+@pytest.mark.parametrize(("verb", "arguments"), VERBS)
+async def test_a_message_that_is_not_there_is_named(
+    control: Control, message_id: Callable[[], str], verb: str, arguments: tuple[Any, ...]
+) -> None:
+    """Nobody believes to have steered a message that never heard of it."""
+    name = message_id()
+
+    with pytest.raises(MessageNotFound, match=f"no message nobody:{name} is (alive|known); 'dormice list' shows those"):
+        await getattr(control, verb)("nobody", name, *arguments)
+
+
+@pytest.mark.parametrize("verb", ["reschedule", "pull_forward"])
+async def test_a_moment_without_a_zone_is_refused(control: Control, verb: str) -> None:
+    """It would mean another moment on another machine."""
+    naive = datetime.fromisoformat("2026-11-21T20:00:00")
+
+    with pytest.raises(GiveUp, match="due_at: 2026-11-21T20:00:00 has no time zone; add one, for example UTC"):
+        await getattr(control, verb)("any", "id", naive)
+
+
+async def test_a_list_tells_what_the_index_knows(control: Control, start: Start, kind: str) -> None:
+    """Kind, id, lane, state and due time of each, narrowed by every field of the selection."""
+    await start(kind, "a:b", lane="short", scheduled_at=LATER)
+    await start(kind, "c", lane="medium", scheduled_at=LATER + timedelta(days=1))
+    everything = Selection(kind=kind)
+    await wait_until(lambda: is_counted(control, everything, 2), "both are indexed")
+
+    listed = {found.id: found async for found in control.list(everything)}
+    early = [found.id async for found in control.list(Selection(kind=kind, due_before=LATER + timedelta(hours=1)))]
+    medium = [found.id async for found in control.list(Selection(kind=kind, lane="medium"))]
+
+    assert listed["a:b"] == Listed(
+        kind=kind,
+        id="a:b",
+        lane="short",
+        state="active",
+        due_at=LATER,
+        earliest_at=LATER,
+        started_at=listed["a:b"].started_at,
+    )
+    assert (early, medium) == (["a:b"], ["c"])
+    assert len([found async for found in control.list(everything, limit=1)]) == 1
+
+
+async def test_a_parked_message_is_listed_with_its_reason(
+    control: Control, serve: Serve, start: Start, sleeper: Handler, kind: str
+) -> None:
+    """Reason and moment are in the list itself: nobody asks a thousand messages one by one."""
+    parked = Selection(kind=kind, state="parked")
+    async with serve(sleeper, lanes=("short",)):
+        before = datetime.now(UTC) - timedelta(seconds=1)
+        await start(kind, "a", payload={"reject": "no colour"})
+        await start(kind, "b")
+        await wait_until(lambda: is_counted(control, parked, 1), "it is parked")
+
+    (found,) = [found async for found in control.list(parked)]
+
+    assert (found.id, found.state, found.parked_reason) == ("a", "parked", "no colour")
+    assert found.parked_at is not None
+    assert before < found.parked_at < datetime.now(UTC)
+
+
+async def test_a_signal_goes_to_all_of_a_selection_that_are_kept(
+    control: Control, serve: Serve, start: Start, sleeper: Handler, kind: str
+) -> None:
+    """The selection is made by the index, the rest by the caller; the others are left alone."""
+    async with serve(sleeper, lanes=("short",)):
+        for number in range(10):
+            await start(kind, str(number), scheduled_at=LATER)
+        await wait_until(lambda: is_counted(control, Selection(kind=kind), 10), "all are indexed")
+
+        sent = await control.send_to_all(Selection(kind=kind), Pause(), lambda listed: int(listed.id) >= 7)
+        await wait_until(lambda: is_counted(control, Selection(kind=kind, state="paused"), 3), "three are paused")
+
+    paused = {found.id async for found in control.list(Selection(kind=kind, state="paused"))}
+    assert (sent, paused) == (3, {"7", "8", "9"})
+
+
+async def test_names_that_are_nobodys_are_counted_and_told(control: Control, start: Start, kind: str) -> None:
+    """One wrong name among many stops nothing."""
+    await start(kind, "a", scheduled_at=LATER)
+    told: list[str] = []
+    tally = Tally(tell_missing=told.append)
+
+    await control.send_to_each(names((kind, "a"), (kind, "nobody"), (kind, "a")), RunNow(), tally)
+
+    assert (tally.sent, tally.missing) == (2, 1)
+    assert told == [f"no message {kind}:nobody is alive; 'dormice list' shows those that are"]
+
+
+async def test_a_message_that_has_ended_takes_no_signal_but_is_shown(
+    control: Control, serve: Serve, start: Start, sleeper: Handler, kind: str
+) -> None:
+    """Done and stopped messages tell what they ended with, with and without a worker."""
+    async with serve(sleeper, lanes=("short",)):
+        await (await start(kind, "done", payload="done")).result()
+        stopped = await start(kind, "stopped", scheduled_at=LATER)
+        await control.stop(kind, "stopped", "enough")
+        await stopped.result()
+        shown = await control.show(kind, "done")
+    with pytest.raises(MessageNotFound):
+        await control.send(kind, "done", Revise({}))
+    alone = await control.show(kind, "stopped")
+
+    assert shown.ended == {"state": "done", "version": 1, "result": "well done"}
+    assert shown.status is not None
+    assert shown.status["state"] == "done"
+    assert (alone.listed.state, alone.status) == ("stopped", None)
+    assert alone.ended == {"state": "stopped", "version": 0, "result": None}
+
+
+async def test_without_a_worker_the_server_tells_what_it_knows(control: Control, start: Start, kind: str) -> None:
+    """Lane, state, due time and priority are the server's own knowledge; the note says why there is no more."""
+    await start(kind, "a", lane="long", priority=2, scheduled_at=LATER)
+
+    shown = await control.show(kind, "a")
+
+    assert (shown.listed.lane, shown.listed.state, shown.listed.due_at) == ("long", "active", LATER)
+    assert (shown.status, shown.ended, shown.decisions, shown.priority) == (None, None, [], 2)
+    assert shown.note == "no worker of lane long could tell more within 5 s"
+
+
+async def test_a_message_that_was_terminated_is_not_shown_as_active(control: Control, start: Start, kind: str) -> None:
+    """Its search attributes are frozen at what it was before; the server knows better."""
+    message = await start(kind, "a", scheduled_at=LATER)
+    await message.terminate("by a person in the Web UI")
+
+    assert (await control.look_up(kind, "a")).state == "terminated"
+
+
+async def test_starting_anew_replaces_a_finished_message_but_never_one_that_is_alive(
+    control: Control, serve: Serve, sleeper: Handler, kind: str, client: Client
+) -> None:
+    """`start` is the verb of a person: it means what it says."""
+    envelope = Envelope(kind=kind, id="a", lane="short", payload="done")
+    async with serve(sleeper, lanes=("short",)):
+        first = await control.start(envelope)
+        await client.get_workflow_handle(first.workflow_id).result()
+        second = await control.start(envelope.model_copy(update={"payload": None}))
+        third = await control.start(envelope)
+
+    assert [receipt.outcome.value for receipt in (first, second, third)] == ["started", "started", "already running"]
+    assert second.run_id == third.run_id != first.run_id
+
+
+async def test_a_server_that_is_away_is_waited_for_by_bulk_and_told_by_single_verbs(
+    tmp_path: Path, settings: Settings
+) -> None:
+    """Fifty signals ride out a killed server; one verb says within seconds that nobody answers."""
+    options = EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None, slim=False)
+    tally = Tally()
+    async with run_embedded(options) as server:
+        control = Control(await server.connect(), dataclasses.replace(settings, patience=timedelta(minutes=1)))
+        for number in range(50):
+            await control.start(Envelope(kind="echo", id=str(number), lane="short", scheduled_at=LATER))
+        _kill(server)
+        await server.wait()
+        pairs = [("echo", str(number)) for number in range(50)]
+        sending = asyncio.create_task(control.send_to_each(names(*pairs), Stop(), tally))
+        with pytest.raises(ServerUnreachable, match="the server did not answer"):
+            await control.stop("echo", "0")
+        await server.start()
+        await sending
+
+    assert (tally.sent, tally.missing) == (50, 0)
+
+
+def _kill(server: EmbeddedServer) -> None:
+    assert server.process_id is not None
+    for child in psutil.Process(server.process_id).children():
+        child.kill()

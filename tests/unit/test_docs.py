@@ -1,0 +1,371 @@
+"""The documentation says what is true: links, commands, settings, signatures, tables and examples match the code."""
+
+import ast
+import asyncio
+import contextlib
+import importlib
+import inspect
+import itertools
+import logging
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args
+
+import httpx
+import pytest
+
+import activities
+from activities import Again, Context, Done, Message, Reject, RetryAfter, policies
+from activities.http_client import HttpClient
+from shared.envelope import Envelope
+from shared.lanes import LANES, task_queue
+from shared.message import Verdict
+from shared.search_attributes import REQUIRED
+from shared.settings import Settings, describe_settings
+from shared.signals import SIGNAL_NAMES
+from shared.timespan import format_seconds
+from starter.cli import build_parser
+from workflows.decision import MAX_DELAY, MIN_DELAY, TOLERANCE_MAX, TOLERANCE_SHARE
+
+ROOT = Path(__file__).parents[2]
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+}
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
+SAVED_BLOCK = re.compile(r"`(\w+\.py)`[^`]*?:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+Load = Callable[[str], ModuleType]
+
+
+def blocks(language: str, *pages: str) -> list[str]:
+    """Give the code blocks of a language, of some pages or of all."""
+    texts = [PAGES[page] for page in pages or PAGES]
+    return [textwrap.dedent(body) for text in texts for _, found, body in BLOCK.findall(text) if found == language]
+
+
+def prose(page: str) -> str:
+    """Give a page without its code blocks."""
+    return BLOCK.sub("", PAGES[page])
+
+
+def anchors(text: str) -> set[str]:
+    """Give the anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def table(page: str, heading: str) -> list[list[str]]:
+    """Give the cells of the first table below a heading."""
+    section = re.split(rf"^#+ {re.escape(heading)}$", PAGES[page], maxsplit=1, flags=re.MULTILINE)[1]
+    rows = re.search(r"^\|.*\n\|[-|]+\|\n((?:\|.*\n)+)", section, re.MULTILINE)
+    assert rows, heading
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in rows[1].splitlines()]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    """To a file that is there and, where it names one, to a heading of it."""
+    broken: list[str] = []
+    for _, target in LINK.findall(prose(page)):
+        name, _, anchor = target.partition("#")
+        if name.startswith("https://"):
+            continue
+        path = ROOT / page if not name else (ROOT / page).parent / name
+        if not path.exists() or (anchor and anchor not in anchors(path.read_text("utf-8"))):
+            broken.append(target)
+
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_every_proof_is_a_test(page: str) -> None:
+    """A link to a test file is named like one of its tests."""
+    claimed = [(text, target) for text, target in LINK.findall(prose(page)) if "/test_" in target]
+    missing = [text for text, target in claimed if text not in _promises((ROOT / page).parent / target)]
+
+    assert claimed
+    assert missing == []
+
+
+def _promises(path: Path) -> set[str]:
+    found = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, DEFINITIONS)]
+    return {node.name.removeprefix("test_").replace("_", " ") for node in found}
+
+
+def test_every_setting_is_documented() -> None:
+    """By its name in the environment, on some page."""
+    everything = "\n".join(PAGES.values())
+
+    assert [name for name, _, _ in describe_settings() if f"`{name}`" not in everything] == []
+
+
+def test_a_default_beside_a_setting_is_its_default() -> None:
+    """Where the prose names a value in brackets, it is the one in the code."""
+    defaults = {name: default for name, default, _ in describe_settings()}
+    said = [
+        (name, value.replace(" ", ""))
+        for page in PAGES
+        for name, value in re.findall(r"`(DORMICE_\w+)`(?: \(|, )([\w.]+(?: s)?)\)", prose(page))
+    ]
+
+    assert len(said) > 5
+    assert [(name, value) for name, value in said if defaults[name] != value] == []
+
+
+def test_every_command_that_is_shown_is_understood() -> None:
+    """Whole command lines of the examples go through the real parser."""
+    command = re.compile(r"^(?:\$|  )(?: \w+=\S+)* (dormice [^|\n]*)", re.MULTILINE)
+    shown = [line for block in blocks("console") for line in command.findall(block)]
+    parser, _ = build_parser()
+
+    assert len(shown) > 20
+    for line in shown:
+        with contextlib.suppress(SystemExit):  # --version leaves; a complaint is another error
+            assert callable(parser.parse_args(shlex.split(line)[1:]).run), line
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_that_is_mentioned_exists(page: str) -> None:
+    """Commands and options in running text are ones of the command line."""
+    _, commands = build_parser()
+    options = {leaf.prog: set(re.findall(r"--[\w-]+", leaf.format_help())) for leaf in commands.leaves}
+    mentions = re.findall(r"`(?:[A-Z_]+=\S+ )*(dormice(?: [^`]+)?|--[a-z][^`]*)`", prose(page))
+
+    assert [mention for mention in mentions if not _is_known(mention, options)] == []
+
+
+def _is_known(mention: str, options: dict[str, set[str]]) -> bool:
+    """Tell whether some command begins with the mention's lower-case words and has all its options."""
+    words = itertools.takewhile(str.islower, mention.partition(" --")[0].split())
+    name = "" if mention.startswith("--") else " ".join(word for word in words if ":" not in word)
+    wanted = set(re.findall(r"(?<!\S)--[\w-]+", mention))
+    return any(f"{prog} ".startswith(f"{name} ".lstrip()) and wanted <= options[prog] for prog in options)
+
+
+def test_every_subcommand_of_run_that_is_named_exists() -> None:
+    """`./run help` lists what the pages tell a reader to run."""
+    named = {name for text in PAGES.values() for name in re.findall(r"\./run ([a-z]+)", text)}
+    listed = set(re.findall(r"^  ([a-z]+)  ", (ROOT / "run").read_text("utf-8"), re.MULTILINE))
+
+    assert {"demo", "test"} <= named <= listed
+
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def declarations(source: str) -> dict[str, list[str]]:
+    """Give the public shape of what a text defines: bases, fields with defaults, signatures."""
+    found = [node for node in ast.parse(textwrap.dedent(source)).body if isinstance(node, DEFINITIONS)]
+    return {node.name: list(_shape(node)) for node in found}
+
+
+def _shape(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.ClassDef):
+        yield ",".join(map(ast.unparse, node.bases))
+        for part in node.body:
+            yield from _shape(part)
+    elif isinstance(node, ast.AnnAssign):
+        is_made = isinstance(node.value, ast.Call) and ast.unparse(node.value).startswith("field(")
+        default = "" if node.value is None else f" = {'...' if is_made else ast.unparse(node.value)}"
+        yield f"{ast.unparse(node.target)}: {ast.unparse(node.annotation).strip(QUOTES)}{default}"
+    elif isinstance(node, ast.FunctionDef) and node.name != "__post_init__":
+        decorators = [f"@{ast.unparse(decorator)} " for decorator in node.decorator_list]
+        yield f"{''.join(decorators)}{node.name}({ast.unparse(node.args)}) -> {ast.unparse(node.returns or NOTHING)}"
+
+
+QUOTES = "'\""
+NOTHING = ast.Constant(None)
+
+
+@pytest.mark.parametrize("name", activities.__all__)
+def test_every_public_name_of_the_api_is_documented_as_it_is(name: str) -> None:
+    """With its exact fields, defaults and signatures."""
+    documented = {
+        key: shape for block in blocks("python", "docs/handlers.md") for key, shape in declarations(block).items()
+    }
+    public = getattr(activities, name)
+
+    assert documented[name] == declarations(inspect.getsource(public))[name]
+
+
+def test_every_revisit_policy_is_documented_with_its_arguments() -> None:
+    """In the order of the module."""
+    public = [
+        f"`{name}({', '.join(_arguments(function))})`"
+        for name, function in vars(policies).items()
+        if inspect.isfunction(function) and function.__module__ == policies.__name__ and not name.startswith("_")
+    ]
+
+    assert [row[0] for row in table("docs/handlers.md", "Revisit policies")] == public
+
+
+def _arguments(function: Callable[..., Any]) -> Iterator[str]:
+    is_by_name = False
+    for argument in inspect.signature(function).parameters.values():
+        if argument.kind is argument.KEYWORD_ONLY and not is_by_name:
+            is_by_name = True
+            yield "*"
+        yield argument.name
+
+
+@pytest.mark.parametrize(
+    ("page", "heading", "expected"),
+    [
+        ("docs/architecture.md", "The envelope", Envelope.model_fields),
+        ("docs/architecture.md", "The decision", get_args(Verdict)),
+        ("docs/architecture.md", "Signals", SIGNAL_NAMES.values()),
+        ("docs/architecture.md", "Search attributes", REQUIRED),
+        ("docs/handlers.md", "Lanes and timeouts", LANES),
+    ],
+)
+def test_a_table_has_a_row_for_each_and_no_other(page: str, heading: str, expected: Iterable[str]) -> None:
+    """Whatever is added to the code has to be added to its table."""
+    assert [row[0].strip("`") for row in table(page, heading)] == list(expected)
+
+
+def test_the_table_of_lanes_is_the_one_in_the_code() -> None:
+    """Queue, timeouts, heartbeat and the way handlers run."""
+    expected = [
+        [
+            f"`{name}`",
+            f"`{task_queue(Settings().task_queue_prefix, name)}`",
+            *(_write(lane.handler_timeout), _write(lane.handler_timeout_max), _write(lane.heartbeat_timeout)),
+            "activity" if lane.heartbeat_timeout else "local activity",
+        ]
+        for name, lane in LANES.items()
+    ]
+
+    assert table("docs/handlers.md", "Lanes and timeouts") == expected
+
+
+def _write(span: timedelta | None) -> str:
+    return "none" if span is None else format_seconds(span.total_seconds())
+
+
+def test_the_clamps_are_those_of_the_decision() -> None:
+    """The numbers of the table are the constants of the code."""
+    rows = re.findall(r"^\| (?:a delay|no `tolerance`|a `tolerance`).*$", PAGES["docs/handlers.md"], re.MULTILINE)
+
+    assert rows == [
+        f"| a delay below {MIN_DELAY:g} s, negative, or a moment in the past | {MIN_DELAY:g} s |",
+        f"| a delay above {format_seconds(MAX_DELAY)} (ten years) | {format_seconds(MAX_DELAY)} |",
+        f"| no `tolerance` | {TOLERANCE_SHARE * 100:g} % of the delay, at most {format_seconds(TOLERANCE_MAX)} |",
+        f"| a `tolerance` below 0, above {format_seconds(MAX_DELAY)} | 0, {format_seconds(MAX_DELAY)} |",
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_python_block_compiles(page: str) -> None:
+    """Examples can be copied as they stand."""
+    for block in blocks("python", page):
+        compile(block, page, "exec")
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[Load]:
+    """Write the files that the pages tell a reader to save, and import one; nothing stays behind."""
+    for text in PAGES.values():
+        for name, body in SAVED_BLOCK.findall(text):
+            (tmp_path / name).write_text(body, "utf-8")
+    path = list(sys.path)
+    sys.path.insert(0, str(tmp_path))
+    importlib.invalidate_caches()
+    yield importlib.import_module
+    sys.path[:] = path
+    for saved in tmp_path.glob("*.py"):
+        sys.modules.pop(saved.stem, None)
+
+
+@dataclass
+class Port:
+    """A real port on loopback that answers every HTTP request with one status; `requests` are what it got."""
+
+    number: int
+    requests: list[str] = field(default_factory=list[str])
+
+
+@contextlib.asynccontextmanager
+async def listening(status: int = 200) -> AsyncGenerator[Port]:
+    """Listen at a free port for the length of a `with` block."""
+    port = Port(0)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            port.requests.append((await reader.readuntil(b"\r\n\r\n")).decode())
+            writer.write(f"HTTP/1.1 {status} So\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port.number = server.sockets[0].getsockname()[1]
+        yield port
+
+
+async def call(module: ModuleType, name: str, payload: Any, version: int = 0) -> Any:
+    """Call a module's handler with a context built by hand."""
+    settings, now = Settings(http_allow_private=True), datetime.now(UTC)
+    async with HttpClient(settings) as client:
+        found = getattr(module, name)
+        ctx = Context(
+            attempt=1,
+            idempotency_key=f"{found.kind}:a:{version}",
+            due_at=now,
+            started_at=now,
+            settings=settings,
+            http=client.client,
+            logger=logging.LoggerAdapter(logging.getLogger("test")),
+        )
+        return await found(Message(kind=found.kind, id="a", version=version, lane="short", payload=payload), ctx)
+
+
+async def test_the_readmes_handler_does_what_the_readme_says(load: Load) -> None:
+    """It posts with its idempotency key, comes back in a week, ends at 410, waits at 429, fails at 500."""
+    module, week = load("reminder"), Again(after=timedelta(days=7), tolerance=timedelta(minutes=10), reason="sent, 200")
+
+    async def post(status: int) -> Any:
+        async with listening(status) as port:
+            outcome = await call(module, "remind", {"to": f"http://127.0.0.1:{port.number}/"}, version=3)
+            assert "idempotency-key: reminder:a:3" in port.requests[0].lower()
+            return outcome
+
+    assert await post(200) == week
+    assert await post(410) == Done({"sent": 3})
+    with pytest.raises(RetryAfter):
+        await post(429)
+    with pytest.raises(httpx.HTTPStatusError):
+        await post(500)
+
+
+async def test_the_quickstarts_handler_does_what_the_quickstart_says(load: Load) -> None:
+    """It doubles its interval while the port answers, up to an hour, and is back to ten seconds when it does not."""
+    module = load("watch")
+    async with listening() as port:
+        payload: dict[str, Any] = {"port": str(port.number)}
+        seen: list[Again] = []
+        for _ in range(11):
+            seen.append(await call(module, "watch", payload))
+            payload = seen[-1].payload
+    silent = await call(module, "watch", payload)
+    rejected = await call(module, "watch", {"port": "smtp"})
+
+    assert [again.after for again in seen] == [min(timedelta(seconds=20 * 2**n), timedelta(hours=1)) for n in range(11)]
+    assert {again.reason for again in seen} == {"answers"}
+    assert (silent.after, silent.reason) == (timedelta(seconds=10), "silent")
+    assert rejected == Reject("payload.port: is 'smtp'; give a number")
+
+
+def test_the_example_of_a_test_passes(load: Load) -> None:
+    """The test in the handlers page runs as it stands, against the handler of the README."""
+    module = load("test_reminder")
+    tests = [value for name, value in vars(module).items() if name.startswith("test_")]
+
+    assert len(tests) == 1
+    tests[0]()
