@@ -9,10 +9,10 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from temporalio.client import Client
 
 from activities import Again, Context, Done, Message, Reject, handler
 from shared.settings import describe_settings
@@ -242,18 +242,15 @@ async def test_show_tells_where_a_message_stands_and_why(run: Run, name: str) ->
 
 
 @pytest.mark.usefixtures("worker")
-async def test_a_finished_message_is_shown_with_its_result(run: Run, name: str) -> None:
+async def test_a_finished_message_is_shown_with_its_result(run: Run, client: Client, name: str) -> None:
     """What it came to can be looked up for as long as the server keeps it."""
     await run("start", "ledger", name, "--payload", '"done"')
-    shown = await wait_until(lambda: _is_in_state(run, name, "done"), "it is done")
+    await client.get_workflow_handle(f"ledger:{name}").result()
 
-    assert (shown["result"], shown["version"], shown["due_at"]) == ("finished", 1, None)
-    assert 'result    "finished"' in (await run("show", f"ledger:{name}")).out
-
-
-async def _is_in_state(run: Run, name: str, state: str) -> dict[str, Any] | None:
     shown = (await run("show", f"ledger:{name}", "--json")).document
-    return shown if shown["state"] == state else None
+
+    assert (shown["state"], shown["result"], shown["version"], shown["due_at"]) == ("done", "finished", 1, None)
+    assert 'result    "finished"' in (await run("show", f"ledger:{name}")).out
 
 
 async def test_without_a_worker_show_tells_what_the_server_knows(run: Run, name: str) -> None:

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from temporalio.client import Client
 
+from shared.settings import Settings
+from starter.control import Control
 from starter.embedded import find_free_port
 from tests.acceptance.conftest import Run, Spawn
 from tests.conftest import wait_until
@@ -65,11 +68,11 @@ def is_gone(family: list[psutil.Process]) -> bool:
     return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family)
 
 
-async def has_version(run: Run, address: str | None, least: int) -> bool:
+async def has_version(dev: Dev, least: int) -> bool:
     """Say whether the message has come back so often."""
-    assert address is not None
-    ran = await run("show", "echo:hello", "--json", TEMPORAL_ADDRESS=address)
-    return ran.code == 0 and (ran.document["version"] or 0) >= least
+    assert dev.address is not None
+    shown = await Control(await Client.connect(dev.address), Settings()).show("echo", "hello")
+    return shown.status is not None and shown.status["version"] >= least
 
 
 async def start(run: Run, dev: Dev) -> None:
@@ -84,12 +87,12 @@ async def test_messages_run_until_ctrl_c_and_go_on_the_next_time(begin: Begin, r
     """The worker belongs to this server, whatever the environment says of another; it drains before the server ends."""
     dev = await begin("--data", "mine")
     await start(run, dev)
-    await wait_until(lambda: has_version(run, dev.address, 2), "the message has come back")
+    await wait_until(lambda: has_version(dev, 2), "the message has come back")
     family = dev.family
     dev.process.send_signal(signal.SIGINT)
     code = await dev.process.wait()
     again = await begin("--data", "mine", "--sync", "full")
-    await wait_until(lambda: has_version(run, again.address, 4), "the message goes on")
+    await wait_until(lambda: has_version(again, 4), "the message goes on")
     again.process.terminate()
 
     assert code == 0
@@ -104,14 +107,14 @@ async def test_a_kill_9_takes_all_processes_along_and_loses_nothing(begin: Begin
     """Server and worker never outlive it; on the same folder the message is still there and goes on."""
     dev = await begin()
     await start(run, dev)
-    await wait_until(lambda: has_version(run, dev.address, 2), "the message has come back")
+    await wait_until(lambda: has_version(dev, 2), "the message has come back")
     family = dev.family
     dev.process.kill()
     await dev.process.wait()
     await wait_until(lambda: is_gone(family), "server and worker are gone")
 
     again = await begin()
-    await wait_until(lambda: has_version(run, again.address, 4), "the message goes on")
+    await wait_until(lambda: has_version(again, 4), "the message goes on")
     again.process.terminate()
 
     assert await again.process.wait() == 0
