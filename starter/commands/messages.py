@@ -3,7 +3,6 @@
 # ruff: noqa: PLC0415 — what is slow to import waits until its command runs
 
 import argparse
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from shared.lanes import LANES
@@ -12,6 +11,7 @@ from shared.settings import Settings
 from starter.commands import arguments
 from starter.commands.arguments import Commands, add_filter, read_filter
 from starter.commands.exit_codes import FINE, PARTLY, UNREACHABLE, WRONG
+from starter.commands.interruption import run_interruptibly
 from starter.screen import describe_distance, plural, print_json, print_table, tell
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def run_start(args: argparse.Namespace, settings: Settings) -> int:
     }
     given = {name: value for name, value in fields.items() if value is not None}
     envelope = parse_envelope(given, envelope_rules(settings, load_registry(settings)))
-    receipt = asyncio.run(_start(envelope, settings))
+    receipt = run_interruptibly(_start(envelope, settings))
     if args.json:
         print_json(
             {
@@ -99,7 +99,7 @@ def _judge(receipt: "Receipt[None]") -> int:
 
 def run_list(args: argparse.Namespace, settings: Settings) -> int:
     """Print messages, and on standard error how many more there are."""
-    asyncio.run(_list(args, settings))
+    run_interruptibly(_list(args, settings))
     return FINE
 
 

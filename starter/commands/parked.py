@@ -3,7 +3,6 @@
 # ruff: noqa: PLC0415 — what is slow to import waits until its command runs
 
 import argparse
-import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from shared.signals import RunNow, Signal, Stop
 from starter.commands import arguments
 from starter.commands.arguments import CommandParser, Commands
 from starter.commands.exit_codes import FINE, PARTLY
+from starter.commands.interruption import run_interruptibly
 from starter.commands.messages import to_line
 from starter.commands.sending import Name, Names, Sending
 from starter.screen import describe_moment, print_json, print_table, tell
@@ -53,7 +53,7 @@ def _add_filter(parser: CommandParser) -> None:
 
 def run_list(args: argparse.Namespace, settings: Settings) -> int:
     """Print parked messages, and on standard error whether there are more."""
-    asyncio.run(_list(args, settings))
+    run_interruptibly(_list(args, settings))
     return FINE
 
 
@@ -96,10 +96,10 @@ def _make_filter(args: argparse.Namespace) -> "Callable[[Listed], bool]":
 def _run_verb(verb: str, signal: Signal, args: argparse.Namespace, settings: Settings) -> int:
     sending = Sending(verb, signal, is_json=args.json)
     if not args.ids:
-        return asyncio.run(_send_to_selection(args, settings, sending))
+        return run_interruptibly(_send_to_selection(args, settings, sending))
     if args.kind or args.reason or args.older_than:
         raise InvalidSetting(f"parked {verb}: messages and a filter are given; use one of the two")
-    return asyncio.run(_send_to_named(Names(args.ids), settings, sending))
+    return run_interruptibly(_send_to_named(Names(args.ids), settings, sending))
 
 
 async def _send_to_selection(args: argparse.Namespace, settings: Settings, sending: Sending) -> int:

@@ -3,7 +3,6 @@
 # ruff: noqa: PLC0415 — what is slow to import waits until its command runs
 
 import argparse
-import asyncio
 import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from shared.settings import Settings
 from starter.commands import arguments
 from starter.commands.arguments import Commands
 from starter.commands.exit_codes import FINE
+from starter.commands.interruption import run_interruptibly
 from starter.screen import describe_moment, plural, print_fields, print_json, tell
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run_show(args: argparse.Namespace, settings: Settings) -> int:
         kind, message_id = arguments.identity(":".join(args.name))
     except argparse.ArgumentTypeError as exc:
         raise InvalidSetting(f"KIND:ID {exc}") from exc
-    shown, namespace = asyncio.run(_show(settings, kind, message_id))
+    shown, namespace = run_interruptibly(_show(settings, kind, message_id))
     if args.json:
         print_json(_to_document(shown))
     else:

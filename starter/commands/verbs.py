@@ -3,7 +3,6 @@
 # ruff: noqa: PLC0415 — what is slow to import waits until its command runs
 
 import argparse
-import asyncio
 import functools
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from shared.signals import Pause, Reprioritize, Reschedule, Resume, Revise, RunN
 from starter.commands import arguments
 from starter.commands.arguments import CommandParser, Commands, add_filter, read_filter
 from starter.commands.exit_codes import FINE, PARTLY
+from starter.commands.interruption import run_interruptibly
 from starter.commands.sending import Names, Sending
 
 MakeSignal = Callable[[argparse.Namespace], Signal]
@@ -85,13 +85,13 @@ def _run(verb: str, make: MakeSignal, args: argparse.Namespace, settings: Settin
     if args.ids:
         if args.everything or has_filter:
             raise InvalidSetting(f"{verb}: messages and a filter are given; use one of the two")
-        return asyncio.run(_send_to_named(Names(args.ids), settings, sending))
+        return run_interruptibly(_send_to_named(Names(args.ids), settings, sending))
     if args.everything is has_filter:
         raise InvalidSetting(
             f"{verb}: name messages as KIND:ID, or select them with --kind, --lane, --state or --due-before; "
             "--everything stands alone and means all that are alive"
         )
-    return asyncio.run(_send_to_selection(args, settings, sending))
+    return run_interruptibly(_send_to_selection(args, settings, sending))
 
 
 def _check_payload(payload: Any, settings: Settings) -> None:
