@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import inspect
 import itertools
 import os
@@ -28,8 +29,27 @@ from starter.control import Control
 from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
 from worker.run import WorkerPlan, run_workers
 
+TEST_SECONDS = 55.0
+"""What one test may take: less than pytest-timeout's limit, which can't end what a coroutine has under way."""
+
 Serve = Callable[..., AbstractAsyncContextManager[None]]
 Start = Callable[..., Awaitable[WorkflowHandle[Any, Any]]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bound coroutine tests from within, so that one that is too slow ends its workers before it fails."""
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = _bounded(item.obj)
+
+
+def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def run(*args: Any, **kwargs: Any) -> None:
+        async with asyncio.timeout(TEST_SECONDS):
+            await test(*args, **kwargs)
+
+    return run
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -178,7 +178,7 @@ async def test_two_hundred_signals_around_continue_as_new_are_all_applied_in_ord
     async def busy(message: Message, ctx: Context) -> Again:
         return Again(after=timedelta(seconds=1), tolerance=timedelta(0))
 
-    async with serve(busy, lanes=("short",), cycles_per_run=1):
+    async with serve(busy, lanes=("short",), cycles_per_run=1, sandbox=False):  # a sandbox for every cycle is slow
         message = await start("busy", payload=-1)
         first_run = (await message.describe()).run_id
         for offset in range(200):
