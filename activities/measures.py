@@ -1,4 +1,4 @@
-"""Small local activities that a message needs beside its handler."""
+"""The small local activity that a message needs beside its handler: setting its priority on the server."""
 
 from google.protobuf.field_mask_pb2 import FieldMask
 from temporalio import activity
@@ -8,18 +8,12 @@ from temporalio.api.workflowservice.v1 import UpdateWorkflowExecutionOptionsRequ
 from temporalio.client import Client
 
 SET_PRIORITY = "set_priority"
-GATHER_SIGNALS = "gather_signals"
 
 
 @activity.defn(name=SET_PRIORITY)
 async def set_own_priority(priority: int) -> None:
     """Set the server-side priority of the workflow that calls this; doing it twice changes nothing more."""
     await set_priority(activity.client(), activity.info().workflow_id or "", priority)
-
-
-@activity.defn(name=GATHER_SIGNALS)
-async def gather_signals() -> None:
-    """Do nothing: running it gives the signals in a workflow's history the time to be applied."""
 
 
 async def set_priority(client: Client, workflow_id: str, priority: int) -> None:

@@ -13,7 +13,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities.dispatch import Dispatch
 from activities.http_client import HttpClient
-from activities.measures import gather_signals, set_own_priority
+from activities.measures import set_own_priority
 from activities.registry import Registry
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
@@ -43,7 +43,7 @@ def build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch
         client,
         task_queue=task_queue(plan.settings.task_queue_prefix, lane),
         workflows=[MessageWorkflow],
-        activities=[dispatch.run_handler, gather_signals, set_own_priority],
+        activities=[dispatch.run_handler, set_own_priority],
         workflow_runner=SandboxedWorkflowRunner() if plan.settings.sandbox else UnsandboxedWorkflowRunner(),
         max_cached_workflows=max(profile.cached_workflows, profile.workflow_slots),
         max_concurrent_workflow_tasks=profile.workflow_slots,

@@ -19,8 +19,11 @@ def explain_due(state: MessageState) -> str:
     return f"due {format_moment(state.due_at)}{_because(_find_cause(state))}"
 
 
-def describe_status(state: MessageState) -> dict[str, Any]:
-    """Answer the `status` query: all that a person or a tool may want to know, moments as text."""
+def describe_status(state: MessageState, waiting: int = 0) -> dict[str, Any]:
+    """Answer the `status` query: all that a person or a tool may want to know, moments as text.
+
+    `waiting` signals have arrived and take effect when the handler at work is finished.
+    """
     return {
         "kind": state.kind,
         "id": state.id,
@@ -39,6 +42,7 @@ def describe_status(state: MessageState) -> dict[str, Any]:
         "sources": state.sources,
         "correlation_id": state.correlation_id,
         "result": state.result,
+        "waiting_signals": waiting,
     }
 
 

@@ -10,7 +10,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.dispatch import DISPATCH
-    from activities.measures import GATHER_SIGNALS, SET_PRIORITY
+    from activities.measures import SET_PRIORITY
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.message import HandlerCall, MessageState, Outcome
     from shared.placement import MESSAGE_WORKFLOW
@@ -19,7 +19,8 @@ with workflow.unsafe.imports_passed_through():
     from shared.timespan import format_moment
     from workflows.decision import begin, decide, next_wake
     from workflows.description import describe_decisions, describe_markdown, describe_status
-    from workflows.options import GATHER_SHARE, MEASURES_RETRY, MEASURES_TIMEOUT, ONCE, handler_timeout
+    from workflows.hearing import Hearing
+    from workflows.options import MEASURES_RETRY, MEASURES_TIMEOUT, ONCE, SETTLE_DELAY, handler_timeout
 
 
 @workflow.defn(name=MESSAGE_WORKFLOW)
@@ -39,6 +40,7 @@ class MessageWorkflow:
         self._server_priority = workflow.info().priority.priority_key or self._state.priority
         self._policy = Outcome("again")
         self._lane = self._state.lane
+        self._hearing = Hearing()
         self._cycles = 0
 
     @workflow.run
@@ -51,23 +53,33 @@ class MessageWorkflow:
             self._publish()
             if self._state.ended:
                 return {"state": self._state.ended, "version": self._state.version, "result": self._state.result}
-            if self._is_run_full():
-                self._continue()
 
     async def _sleep(self) -> None:
-        """Wait until the message is due, however its due time moves meanwhile."""
+        """Wait until the message is due, however its due time moves meanwhile, and continue as new where that is due."""
+        is_settled = False
         while not self._state.ended:
-            self._move_lane()
-            await self._match_priority()
+            is_moved = self._state.lane != self._lane
+            if is_settled and (is_moved or self._is_run_full()):
+                self._publish()
+                self._continue()
+            if is_moved:
+                await self._settle()
+                is_settled = True
+                continue
+            if self._state.priority != self._server_priority:
+                await self._match_priority()
+                is_settled = False
             wake = next_wake(self._state)
             remaining = None if wake is None else wake - workflow.time()
             if remaining is not None and remaining <= 0:
                 return
             self._publish()
             await self._wait_while(wake, remaining)
+            is_settled = True
 
     async def _wait_while(self, wake: float | None, remaining: float | None) -> None:
         lane, priority = self._state.lane, self._state.priority
+        self._hearing.open_once_asleep()
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: (
@@ -84,11 +96,13 @@ class MessageWorkflow:
     async def _run_cycle(self) -> None:
         self._state = begin(self._state)
         self._cycles += 1
-        began_at = workflow.time()
+        is_local = LANES[self._state.lane].heartbeat_timeout is None
+        if is_local:
+            self._hearing.shut()
         outcome = await self._call_handler()
         self._policy = outcome
-        if self._is_about_to_leave(outcome):
-            await self._gather_signals(began_at)
+        if is_local and outcome.verdict == "done":
+            await self._settle()
         self._state = decide(self._state, outcome, workflow.time())
 
     async def _call_handler(self) -> Outcome:
@@ -167,42 +181,24 @@ class MessageWorkflow:
     async def _match_priority(self) -> None:
         """Give this run the priority that the message has, also when the signal came straight from SDK or Web UI."""
         priority = self._state.priority
-        if priority == self._server_priority:
-            return
+        self._hearing.shut()
         await workflow.execute_local_activity(
             SET_PRIORITY, priority, start_to_close_timeout=MEASURES_TIMEOUT, retry_policy=MEASURES_RETRY
         )
         self._server_priority = priority
 
-    def _is_about_to_leave(self, outcome: Outcome) -> bool:
-        """Tell whether this run may end with the decision that comes next."""
-        lanes = {outcome.lane or self._state.lane, self._state.lane, self._lane}
-        return outcome.verdict == "done" or self._state.asked_stop is not None or len(lanes) > 1 or self._is_run_full()
+    async def _settle(self) -> None:
+        """Let a moment pass on the server, after which this run may end without losing a signal.
 
-    async def _gather_signals(self, began_at: float) -> None:
-        """Let signals that are already in the history be applied before this run ends.
-
-        A signal at the moment of ending makes the server refuse the end and have the task done again. If an earlier
-        task had already recorded the local activity's result, the SDK core resolves it on that replay *before* it
-        delivers the signal, and a run that ended right there would end without it. One more local activity is not in
-        the history yet, so the core delivers all that is before it runs it.
-
-        The core records a result ahead of its task only when the task lasts: at four fifths of the task timeout. A
-        twentieth is far below that and spares quick handlers, which are nearly all, the second activity.
+        A signal at the moment of ending makes the server refuse the end and have the task done again. If the task before
+        has recorded a local activity's result, that replay would end with it, before the signal is delivered. A timer's
+        firing comes in one task with all signals before it, and they come first: so a run ends only after a wait.
         """
-        task_timeout = workflow.info().task_timeout
-        has_lasted = workflow.time() - began_at >= task_timeout.total_seconds() * GATHER_SHARE
-        if has_lasted and LANES[self._lane].heartbeat_timeout is None:
-            await workflow.execute_local_activity(GATHER_SIGNALS, start_to_close_timeout=MEASURES_TIMEOUT)
+        self._hearing.open_once_asleep()
+        await workflow.sleep(SETTLE_DELAY, summary="settle before the end")
 
     def _is_run_full(self) -> bool:
         return self._cycles >= self._policy.cycles_per_run or workflow.info().is_continue_as_new_suggested()
-
-    def _move_lane(self) -> None:
-        """Go on under the lane's own task queue, or in a short history when signals have made this one long."""
-        if self._state.lane != self._lane or workflow.info().is_continue_as_new_suggested():
-            self._publish()
-            self._continue()
 
     def _continue(self) -> NoReturn:
         """Continue as new. Signal handlers are synchronous and nothing awaits before this, so none can be lost."""
@@ -214,6 +210,9 @@ class MessageWorkflow:
         )
 
     def _take(self, signal: Signal) -> None:
+        self._hearing.hear(lambda: self._apply(signal))
+
+    def _apply(self, signal: Signal) -> None:
         self._state = decide(self._state, signal, workflow.time())
 
     @workflow.signal
@@ -259,7 +258,7 @@ class MessageWorkflow:
     @workflow.query
     def status(self) -> dict[str, Any]:
         """Where the message stands."""
-        return describe_status(self._state)
+        return describe_status(self._state, self._hearing.waiting)
 
     @workflow.query
     def explain(self) -> dict[str, Any]:

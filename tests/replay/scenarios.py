@@ -32,7 +32,6 @@ FINGERPRINTS = HERE / "fingerprints.json"
 SETTINGS = Settings(
     task_queue_prefix="replay", cycles_per_run=2, sandbox=True, workflow_task_timeout=timedelta(seconds=10)
 )
-SLOW_SECONDS = 1.5  # long enough for a run to gather signals before it ends
 HOUR = timedelta(hours=1)
 AWHILE = timedelta(seconds=2)  # more than the second that the server leaves between two runs
 
@@ -59,9 +58,6 @@ async def act(message: Message, ctx: Context) -> Again | Done | Reject:
         case "sleep":
             return Again(after=HOUR, earliest=timedelta(0), tolerance=timedelta(0))
         case "medium":
-            return Again(after=AWHILE, lane="medium", tolerance=timedelta(0))
-        case "slow":
-            await asyncio.sleep(SLOW_SECONDS)
             return Again(after=AWHILE, lane="medium", tolerance=timedelta(0))
         case "fail" if ctx.attempt == 1:
             raise RuntimeError("once")
@@ -112,7 +108,6 @@ LIVES: dict[str, tuple[str, list[str], Life]] = {
     "loop": ("short", ["again", "again", "done"], loop),
     "loop_medium": ("medium", ["again", "fail", "done"], loop),
     "lane_move": ("short", ["medium", "again", "done"], loop),
-    "slow": ("short", ["slow", "done"], loop),
     "failing": ("short", ["fail", "done"], loop),
     "parked": ("short", ["reject"], parked),
     "steered": ("short", ["sleep"], steered),

@@ -83,32 +83,51 @@ async def test_a_change_without_a_patch_is_found(path: Any) -> None:
 
 
 async def test_a_signal_that_meets_a_refused_continue_as_new_is_not_lost() -> None:
-    """A stop that arrives while a run tries to end, after its result was recorded by an earlier task, still stops it.
+    """A stop that arrives while a run tries to continue as new stops the message."""
+    *before, begun, finished, _ = read(HISTORIES / "loop-0.json").events
+    *_, indexed, stopped = read(HISTORIES / "steered-1.json").events
+    signal = _signalled("stop", b'{"reason":"enough"}')
+    order = [*before, begun, _refused(), signal, before[-1], begun, finished, indexed, stopped]
 
-    The server never writes this order twice alike, so the history is put together here from recorded events: result
-    recorded, end refused because of the stop, the task done again. Code that ended as soon as the recorded result is
-    resolved would continue as new here, and the replay would fail.
-    """
-    started, scheduled, begun, finished, result, gathered, indexed, _ = read(HISTORIES / "slow-0.json").events
-    *_, stopped = read(HISTORIES / "steered-1.json").events
-    signalled = HistoryEvent(event_type=EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
-    signalled.workflow_execution_signaled_event_attributes.signal_name = "stop"
-    payload = signalled.workflow_execution_signaled_event_attributes.input.payloads.add(data=b'{"reason":"enough"}')
+    await Replayer(workflows=[MessageWorkflow]).replay_workflow(WorkflowHistory("replay:refused", _number(order)))
+
+
+@pytest.mark.parametrize("signal", ["revise", None])
+async def test_a_revision_between_the_last_outcome_and_the_end_is_not_lost(signal: str | None) -> None:
+    """With another payload in the history before the run settled, a message that was done is not over."""
+    *before, settled, scheduled, begun, finished, indexed, completed = read(HISTORIES / "loop-1.json").events
+    assert settled.event_type == EventType.EVENT_TYPE_TIMER_FIRED
+    meanwhile = [_signalled(signal, b'{"payload":["done"]}')] if signal else []
+    order = [*before, *meanwhile, settled, scheduled, begun, finished, indexed, completed]
+    replaying = Replayer(workflows=[MessageWorkflow]).replay_workflow(WorkflowHistory("replay:done", _number(order)))
+
+    if signal is None:
+        await replaying
+    else:
+        with pytest.raises(NondeterminismError):  # the end is in this history, and it would have lost the payload
+            await replaying
+
+
+def _signalled(name: str, wire: bytes) -> HistoryEvent:
+    event = HistoryEvent(event_type=EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
+    event.workflow_execution_signaled_event_attributes.signal_name = name
+    payload = event.workflow_execution_signaled_event_attributes.input.payloads.add(data=wire)
     payload.metadata["encoding"] = b"json/plain"
-    refused = HistoryEvent(event_type=EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED)
-    refused.workflow_task_failed_event_attributes.cause = (
+    return event
+
+
+def _refused() -> HistoryEvent:
+    event = HistoryEvent(event_type=EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED)
+    event.workflow_task_failed_event_attributes.cause = (
         WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND
     )
-    order = [started, scheduled, begun, finished, result, scheduled, begun, refused, signalled]
-    order += [scheduled, begun, finished, gathered, indexed, stopped]
-    history = WorkflowHistory("replay:refused", _number(order))
-
-    await Replayer(workflows=[MessageWorkflow]).replay_workflow(history)
+    return event
 
 
 def _number(events: list[HistoryEvent]) -> list[HistoryEvent]:
     """Copy events into a history of their own with ids and references that follow the new order."""
     copies: list[HistoryEvent] = []
+    timer = 0
     last = {"scheduled_event_id": 0, "started_event_id": 0, "workflow_task_completed_event_id": 0}
     names = {
         EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED: "scheduled_event_id",
@@ -119,6 +138,12 @@ def _number(events: list[HistoryEvent]) -> list[HistoryEvent]:
         copy = HistoryEvent()
         copy.CopyFrom(event)
         copy.event_id = number
+        if event.event_type == EventType.EVENT_TYPE_TIMER_STARTED:
+            timer = number
+        if event.event_type == EventType.EVENT_TYPE_TIMER_FIRED:
+            copy.timer_fired_event_attributes.started_event_id = timer
+            copies.append(copy)
+            continue
         attributes = getattr(copy, copy.WhichOneof("attributes") or "", None)
         for name, value in last.items():
             if attributes is not None and name in attributes.DESCRIPTOR.fields_by_name:

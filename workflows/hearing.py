@@ -1,0 +1,45 @@
+"""Hearing: when signals take effect, so that a run that is replayed decides as it did the first time."""
+
+import asyncio
+from collections.abc import Callable
+
+
+class Hearing:
+    """Holds signals back while a local activity is at work, until its outcome has been acted upon.
+
+    The SDK core sometimes records a local activity's result in one task and gives it to the workflow in the next: when
+    the activity lasts for four fifths of the task timeout, and when somebody queries the workflow meanwhile. A signal
+    may come in between. The first time the workflow sees the signal and then the result; on a replay it sees the result
+    first. So here the order is always the same: the outcome is decided on, the next timer is started, and only then
+    signals that have come meanwhile are heard. On the other lanes an activity's result is an event of its own, and its
+    order among signals never changes.
+    """
+
+    def __init__(self) -> None:
+        self._is_deaf = False
+        self._waiting: list[Callable[[], None]] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many signals have come that are not heard yet."""
+        return len(self._waiting)
+
+    def hear(self, apply: Callable[[], None]) -> None:
+        """Apply a signal, now or as soon as it may be heard."""
+        if self._is_deaf:
+            self._waiting.append(apply)
+        else:
+            apply()
+
+    def shut(self) -> None:
+        """Hold signals back from here on: a local activity begins."""
+        self._is_deaf = True
+
+    def open_once_asleep(self) -> None:
+        """Hear again as soon as the caller has begun to wait; call it right before."""
+        asyncio.get_running_loop().call_soon(self._open)
+
+    def _open(self) -> None:
+        self._is_deaf = False
+        while self._waiting:
+            self._waiting.pop(0)()
