@@ -13,7 +13,7 @@ from typing import Any
 from bench.harness import fresh_server, new_prefix, report
 from starter.embedded import EmbeddedServer
 
-COUNT = 4000
+COUNT = 8000
 PAIRS = 2
 
 
