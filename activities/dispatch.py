@@ -37,13 +37,14 @@ class Dispatch:
     http: HttpClient
 
     @activity.defn(name=DISPATCH)
-    async def run_handler(self, call: HandlerCall) -> dict[str, Any]:
+    async def run_handler(self, wire: dict[str, Any]) -> dict[str, Any]:
         """Run one cycle and give the wire form of its outcome.
 
         Never raises for what a handler does: exceptions, timeouts and impossible outcomes become outcomes. Only
         the loss of this process, or its lane's own timeout around a handler that blocks the event loop, is left
         for the workflow to notice.
         """
+        call = HandlerCall.load(wire)
         outcome = await self._run(call)
         if outcome.verdict in ("failed", "reject"):
             logger.warning(

@@ -7,7 +7,7 @@ More is always due than the machine can do, so the rate is what it can do.
 from statistics import median
 from typing import Any
 
-from bench.harness import fill, fresh_server, new_prefix, report, run_worker
+from bench.harness import alternate, fill, fresh_server, new_prefix, report, run_worker
 from bench.worker_process import Measured, Order
 
 SECONDS = 20.0
@@ -35,8 +35,8 @@ async def _compare(name: str) -> list[dict[str, Any]]:
         prefixes = {what: new_prefix() for what in seen}
         for what, prefix in prefixes.items():
             await fill(client, what, prefix, count, delay)
-        for _ in range(PAIRS):
-            for what, prefix in prefixes.items():
+        for number in range(PAIRS):
+            for what, prefix in alternate(prefixes, number).items():
                 order = Order(
                     what=what, prefix=prefix, seconds=SECONDS, cache=CACHE if name == "cold" else 1000, slots=30
                 )

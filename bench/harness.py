@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from rich.console import Console
@@ -26,6 +26,8 @@ from shared.settings import Settings
 from starter.bulk import BulkStarter, StartOutcome
 from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
 
+Contestant = TypeVar("Contestant")
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -38,6 +40,12 @@ async def fresh_server(*, slim: bool = True) -> AsyncGenerator[EmbeddedServer]:
         )
         async with run_embedded(options) as server:
             yield server
+
+
+def alternate(contestants: Mapping[str, Contestant], number: int) -> dict[str, Contestant]:
+    """Give contestants in the order of round `number`: whatever slows with time slows both alike (A B, B A, …)."""
+    pairs = list(contestants.items())
+    return dict(pairs if number % 2 == 0 else reversed(pairs))
 
 
 def new_prefix() -> str:

@@ -7,7 +7,7 @@ them: what slows both alike is the machine or the server, not the number of mess
 from statistics import median
 from typing import Any
 
-from bench.harness import database_bytes, fill, fresh_server, new_prefix, report, run_worker
+from bench.harness import alternate, database_bytes, fill, fresh_server, new_prefix, report, run_worker
 from bench.worker_process import Measured, Order
 
 STEPS = (1_000, 10_000, 50_000)
@@ -33,8 +33,8 @@ async def main(arguments: list[str]) -> None:
             size = (database_bytes(server) - before) / (step - done)
             done = step
             seen: dict[str, list[Measured]] = {what: [] for what in active}
-            for _ in range(ROUNDS):
-                for what, prefix in active.items():
+            for number in range(ROUNDS):
+                for what, prefix in alternate(active, number).items():
                     seen[what].append(await run_worker(server, Order(what=what, prefix=prefix, seconds=SECONDS)))
             rows.append(
                 {

@@ -161,6 +161,15 @@ class HandlerCall:
     tenant: str = ""
     correlation_id: str = ""
 
+    def dump(self) -> dict[str, Any]:
+        """Give the wire form."""
+        return _dump(self)
+
+    @classmethod
+    def load(cls, wire: dict[str, Any]) -> "HandlerCall":
+        """Read a wire form."""
+        return cls(**_known(cls, wire))
+
 
 def clip_reason(reason: str) -> str:
     """Give a reason as one line of at most 300 characters that UTF-8 can carry, whoever wrote it."""

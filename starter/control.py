@@ -38,6 +38,7 @@ from starter.bulk import BulkStarter, Receipt
 from starter.listing import Listed, to_listed
 from starter.pace import backoff_seconds
 from starter.selection import Selection
+from starter.start_request import USUAL_PRIORITY
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 CALL_TIMEOUT = timedelta(seconds=10)
@@ -221,7 +222,7 @@ class Control:
             status=status,
             ended=await _result_of(handle) if described.status is WorkflowExecutionStatus.COMPLETED else None,
             decisions=[] if explained is None else explained["decisions"],
-            priority=described.raw_description.workflow_execution_info.priority.priority_key,
+            priority=described.raw_description.workflow_execution_info.priority.priority_key or USUAL_PRIORITY,
             history_length=described.history_length,
             note="" if status else f"no worker of lane {listed.lane} could tell more within {QUERY_TIMEOUT.seconds} s",
         )

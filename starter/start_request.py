@@ -22,6 +22,7 @@ from shared.search_attributes import attributes_at_start
 from shared.settings import Settings
 
 SUMMARY_MAX = 200  # the server takes 400 bytes
+USUAL_PRIORITY = 3  # the middle of the server's five
 REQUEST_NAMESPACE = uuid.UUID("6f4bd9a2-5d1e-4c57-9d20-0b8f8f4e7a11")
 
 
@@ -88,13 +89,19 @@ async def build_start_request(
             else WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE
         ),
         workflow_id_conflict_policy=WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
-        priority=Priority(priority_key=envelope.priority, fairness_key=envelope.tenant),
+        priority=_priority(envelope),
     )
     wire, summary = await client.data_converter.encode([state.dump(), f"{envelope.kind} {envelope.id}"[:SUMMARY_MAX]])
     request.input.payloads.append(wire)
     request.user_metadata.summary.CopyFrom(summary)
     _index(request, attributes_at_start(state, now, settings.index_after.total_seconds()))
     return request
+
+
+def _priority(envelope: Envelope) -> Priority | None:
+    """Leave it to the server where it would say what the server assumes: every start is a little smaller then."""
+    is_usual = envelope.priority == USUAL_PRIORITY and not envelope.tenant
+    return None if is_usual else Priority(priority_key=envelope.priority, fairness_key=envelope.tenant)
 
 
 def _index(request: StartWorkflowExecutionRequest, pairs: Iterable[SearchAttributePair[Any]]) -> None:

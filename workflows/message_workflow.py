@@ -119,7 +119,7 @@ class MessageWorkflow:
         if lane.heartbeat_timeout is None:
             return await workflow.execute_local_activity(
                 DISPATCH,
-                call,
+                call.dump(),
                 result_type=dict[str, Any],
                 start_to_close_timeout=handler_timeout(call.lane),
                 retry_policy=ONCE,
@@ -127,7 +127,7 @@ class MessageWorkflow:
             )
         return await workflow.execute_activity(
             DISPATCH,
-            call,
+            call.dump(),
             result_type=dict[str, Any],
             start_to_close_timeout=handler_timeout(call.lane),
             heartbeat_timeout=lane.heartbeat_timeout,
