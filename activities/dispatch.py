@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+import math
+import time
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -45,7 +47,21 @@ class Dispatch:
         for the workflow to notice.
         """
         call = HandlerCall.load(wire)
-        outcome = await self._run(call)
+        timeout = LANES[call.lane].heartbeat_timeout
+        async with _heartbeats(timeout):
+            outcome = await self.run(call, _no_beat if timeout is None else activity.heartbeat)
+        settings = self.settings
+        stamped = replace(
+            outcome,
+            cycles_per_run=settings.cycles_per_run,
+            index_after=settings.index_after.total_seconds(),
+            ended_at=stamp_end(),
+        )
+        return stamped.dump()
+
+    async def run(self, call: HandlerCall, beat: Callable[[], None]) -> Outcome:
+        """Call the handler of one message and give what it came to; `beat` is what `ctx.heartbeat()` does."""
+        outcome = await self._run(call, beat)
         if outcome.verdict in ("failed", "reject"):
             logger.warning(
                 "cycle failed",
@@ -56,33 +72,33 @@ class Dispatch:
                     "reason": outcome.reason,
                 },
             )
-        return outcome.dump()
+        return outcome
 
-    async def _run(self, call: HandlerCall) -> Outcome:
+    async def _run(self, call: HandlerCall, beat: Callable[[], None]) -> Outcome:
         found = self.registry.get(call.kind)
         if found is None:
             reason = f"no handler for kind {call.kind!r} is loaded in this worker"
-            return self._outcome("retry_after", reason, after=NO_HANDLER_DELAY.total_seconds())
+            return Outcome("retry_after", reason, after=NO_HANDLER_DELAY.total_seconds())
         timeout = found.timeout_on(call.lane)
         try:
-            async with asyncio.timeout(timeout.total_seconds()), self._heartbeats(call.lane):
-                returned = await found(_to_message(call), self._context(call))
-            return self._stamp(to_outcome(returned, self.settings.payload_max_bytes))
+            async with asyncio.timeout(timeout.total_seconds()):
+                returned = await found(_to_message(call), self._context(call, beat))
+            return to_outcome(returned, self.settings.payload_max_bytes)
         except InvalidOutcome as exc:
-            return self._outcome("reject", str(exc))
+            return Outcome("reject", str(exc))
         except RetryAfter as exc:
-            return self._outcome("retry_after", str(exc), after=exc.delay.total_seconds())
+            return Outcome("retry_after", str(exc), after=exc.delay.total_seconds())
         except TimeoutError as exc:
             reason = _describe(exc) if str(exc) else f"no outcome within {timeout.total_seconds():g} s"
-            return self._failed(found, reason)
+            return _failed(found, reason)
         except asyncio.CancelledError:
             if not activity.is_worker_shutdown():
                 raise
-            return self._outcome("handed_back", "its worker was shutting down")
+            return Outcome("handed_back", "its worker was shutting down")
         except Exception as exc:  # noqa: BLE001 — a handler may raise anything; every one of them is an attempt that failed
-            return self._failed(found, _describe(exc))
+            return _failed(found, _describe(exc))
 
-    def _context(self, call: HandlerCall) -> Context:
+    def _context(self, call: HandlerCall, beat: Callable[[], None]) -> Context:
         name = workflow_id(call.kind, call.id)
         return Context(
             attempt=call.attempt,
@@ -95,41 +111,40 @@ class Dispatch:
                 logging.getLogger(f"dormice.handler.{call.kind}"),
                 {"workflow_id": name, "version": call.version, "correlation_id": call.correlation_id},
             ),
-            beat=_no_beat if LANES[call.lane].heartbeat_timeout is None else activity.heartbeat,
+            beat=beat,
         )
 
-    @contextlib.asynccontextmanager
-    async def _heartbeats(self, lane: str) -> AsyncGenerator[None]:
-        """Heartbeat for a handler that only awaits; how long it may take in all is its timeout's business."""
-        timeout = LANES[lane].heartbeat_timeout
-        if timeout is None:
-            yield
-            return
-        beating = asyncio.create_task(_beat_every(timeout / 4))
-        try:
-            yield
-        finally:
-            beating.cancel()
 
-    def _failed(self, found: Handler, reason: str) -> Outcome:
-        return self._outcome(
-            "failed",
-            reason,
-            max_attempts=found.max_attempts,
-            backoff=found.backoff.total_seconds(),
-            backoff_max=found.backoff_max.total_seconds(),
-        )
+@contextlib.asynccontextmanager
+async def _heartbeats(within: timedelta | None) -> AsyncGenerator[None]:
+    """Heartbeat for a handler that only awaits; how long it may take in all is its timeout's business."""
+    if within is None:
+        yield
+        return
+    beating = asyncio.create_task(_beat_every(within / 4))
+    try:
+        yield
+    finally:
+        beating.cancel()
 
-    def _outcome(self, verdict: Any, reason: str, **rest: Any) -> Outcome:
-        return self._stamp(Outcome(verdict, reason=reason, **rest))
 
-    def _stamp(self, outcome: Outcome) -> Outcome:
-        settings = self.settings
-        return replace(
-            outcome,
-            cycles_per_run=settings.cycles_per_run,
-            index_after=settings.index_after.total_seconds(),
-        )
+def _failed(found: Handler, reason: str) -> Outcome:
+    return Outcome(
+        "failed",
+        reason,
+        max_attempts=found.max_attempts,
+        backoff=found.backoff.total_seconds(),
+        backoff_max=found.backoff_max.total_seconds(),
+    )
+
+
+def stamp_end() -> float:
+    """Give the present moment, rounded up to the millisecond, for what ends now.
+
+    A workflow's own clock runs behind after a local activity: the SDK's core counts from the start of the workflow task
+    and leaves out what passed before the activity began. A delay counted from there would end early.
+    """
+    return math.ceil(time.time() * 1000) / 1000
 
 
 async def _beat_every(interval: timedelta) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from activities.context import Context
 from activities.outcome import Again, Done, Message, Reject
+from shared.encoding import Pack
 from shared.envelope import KIND_MAX_BYTES
 from shared.errors import HandlerProblem
 from shared.lanes import LANES
@@ -28,6 +29,8 @@ class Handler:
     timeout: timedelta | None
     backoff: timedelta
     backoff_max: timedelta
+    encoding: Pack | None = None
+    """How messages of the kind become workflows: a workflow each, or packs of many."""
 
     def __call__(self, message: Message, ctx: Context) -> Awaitable[Again | Done | Reject]:
         """Run the function itself, as tests of a handler do."""
@@ -52,12 +55,14 @@ def handler(
     timeout: timedelta | None = None,
     backoff: timedelta = timedelta(seconds=2),
     backoff_max: timedelta = timedelta(hours=1),
+    encoding: Pack | None = None,
 ) -> Callable[[HandlerFunction], Handler]:
     """Make an async function the handler of a kind.
 
     The function is called at least once per version with (Message, Context) and returns `Again`, `Done` or
     `Reject`. An exception is retried `max_attempts` times with exponential backoff and jitter between `backoff`
     and `backoff_max`, then the message is parked. `timeout` (the lane's own when left out) bounds one call.
+    `encoding=Pack(…)` keeps many messages in one workflow; left out, each has a workflow of its own.
     Raises HandlerProblem at import when a value is unusable.
 
         @handler("feed", lane="short", max_attempts=5)
@@ -91,6 +96,7 @@ def handler(
             timeout=timeout,
             backoff=backoff,
             backoff_max=backoff_max,
+            encoding=encoding,
         )
 
     return decorate

@@ -6,6 +6,7 @@ from importlib.metadata import entry_points
 from types import ModuleType
 
 from activities.handler import Handler
+from shared.encoding import Pack
 from shared.envelope import EnvelopeRules
 from shared.errors import HandlerProblem
 from shared.settings import Settings
@@ -50,6 +51,11 @@ def load_registry(settings: Settings) -> Registry:
 def envelope_rules(settings: Settings, registry: Registry) -> EnvelopeRules:
     """Give the rules by which this process checks envelopes."""
     return EnvelopeRules({kind: h.lane for kind, h in registry.items()}, settings.payload_max_bytes)
+
+
+def declared_packs(registry: Registry) -> dict[str, Pack]:
+    """Give the kinds whose handlers declare that their messages are packed."""
+    return {kind: h.encoding for kind, h in registry.items() if h.encoding is not None}
 
 
 def _installed() -> Iterator[tuple[str, Handler]]:

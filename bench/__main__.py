@@ -9,7 +9,7 @@ import sys
 
 import bench
 
-NO_SCENARIO = {"__main__", "bare_loop", "harness", "worker_process"}
+NO_SCENARIO = {"__main__", "bare_loop", "bare_pack", "harness", "pack_filling", "pack_rhythms", "worker_process"}
 
 
 def scenarios() -> dict[str, str]:

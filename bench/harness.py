@@ -23,12 +23,14 @@ from bench.bare_loop import start_bare
 from bench.worker_process import KIND, Measured, Order
 from shared.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter, StartOutcome
+from starter.bulk import BulkStarter
 from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.receipts import StartOutcome
 
 Contestant = TypeVar("Contestant")
 
 RESULTS = Path(__file__).parent / "results"
+STOP_SECONDS = 20.0
 
 
 @contextlib.asynccontextmanager
@@ -74,6 +76,42 @@ async def run_worker(server: EmbeddedServer, order: Order) -> Measured:
     return Measured(**json.loads(output.splitlines()[-1]))
 
 
+@contextlib.asynccontextmanager
+async def working(server: EmbeddedServer, order: Order) -> AsyncGenerator[list[Measured]]:
+    """Run a worker process for the length of a `with` block; the list grows with each of its windows.
+
+    Raises RuntimeError with its last words when it has failed meanwhile.
+    """
+    windows: list[Measured] = []
+    with tempfile.TemporaryFile() as errors:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "bench.worker_process", json.dumps(asdict(order))),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            env={**os.environ, "TEMPORAL_ADDRESS": server.address},
+        )
+        reading = asyncio.create_task(_read_windows(process, windows))
+        try:
+            yield windows
+            if process.returncode is None:  # otherwise it has ended by itself, after the last of its windows
+                process.terminate()
+                await asyncio.wait([reading], timeout=STOP_SECONDS)
+            elif process.returncode != 0:
+                errors.seek(0)
+                raise RuntimeError(f"the worker process failed: {errors.read().decode(errors='replace')[-500:]}")
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await asyncio.wait([reading])
+            await process.wait()
+
+
+async def _read_windows(process: asyncio.subprocess.Process, windows: list[Measured]) -> None:
+    assert process.stdout is not None
+    async for line in process.stdout:
+        windows.append(Measured(**json.loads(line)))  # noqa: PERF401 — others look at the list meanwhile
+
+
 async def fill(
     client: Client, what: str, prefix: str, count: int, delay: float, *, cycles_per_run: int = 5, first: str = "m"
 ) -> float:
@@ -113,9 +151,10 @@ async def metric_total(server: EmbeddedServer, name: str) -> float:
     )
 
 
-def report(scenario: str, rows: Sequence[Mapping[str, Any]], note: str = "") -> None:
+def report(scenario: str, rows: Sequence[Mapping[str, Any]], note: str = "", case: str = "") -> None:
     """Print the rows as a table and keep them as JSON with the machine, the date and the command."""
-    table = Table(title=scenario, caption=note or None)
+    command = f"{scenario} {case}".strip()
+    table = Table(title=command, caption=note or None)
     for column in rows[0]:
         table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
     for row in rows:
@@ -124,14 +163,14 @@ def report(scenario: str, rows: Sequence[Mapping[str, Any]], note: str = "") -> 
     RESULTS.mkdir(exist_ok=True)
     document = {
         "scenario": scenario,
-        "command": f"./run bench {scenario}",
+        "command": f"./run bench {command}",
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "note": note,
         "rows": [dict(row) for row in rows],
     }
-    path = RESULTS / f"{scenario}.json"
+    path = RESULTS / f"{'-'.join([scenario, *case.split()[:1]])}.json"
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     print(f"kept in {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}", file=sys.stderr)
 

@@ -17,7 +17,8 @@ from bench.harness import fresh_server, metric_total, new_prefix, report, run_wo
 from bench.worker_process import KIND, Order
 from shared.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter, StartOutcome
+from starter.bulk import BulkStarter
+from starter.receipts import StartOutcome
 
 MESSAGES = 5000
 SECONDS = 45.0

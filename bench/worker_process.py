@@ -1,14 +1,16 @@
-"""A worker process under measurement: runs bare or dormice workers for a while and prints what it did as JSON."""
+"""A worker process under measurement: runs bare or dormice workers for a while and prints what it did as JSON lines."""
 
 import asyncio
 import json
 import os
 import resource
+import signal
 import sys
 import time
+from array import array
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Any
 
 import psutil
 from temporalio.client import Client
@@ -19,8 +21,10 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from activities import Again, Context, Message, handler
 from activities.registry import Registry
 from bench.bare_loop import BareActivity, BareLoop
+from bench.bare_pack import BareBatch, BarePack, spread_factor
 from shared.lanes import task_queue
 from shared.settings import Settings
+from worker.memory import tune_collector
 from worker.profiles import PROFILES
 from worker.run import WorkerPlan, run_workers
 
@@ -31,11 +35,15 @@ KIND = "bench"
 class Order:
     """What to measure. `slots`, `cache` and the like replace the short lane's own numbers where given."""
 
-    what: str  # "bare" or "dormice"
+    what: str  # "bare", "dormice", "bare-pack", or "pack", whose kind is the prefix
     prefix: str
     seconds: float
+    windows: int = 1  # so many times `seconds`, a line of JSON each
     warmup: float = 5.0
     io_seconds: float = 0.005
+    spread: float = 0.0  # delays differ from the payload's by up to this share of it
+    tolerance: float = 0.0
+    repeats: bool = True  # look for versions that run twice, which costs memory for every message
     slots: int = PROFILES["short"].workflow_slots
     cache: int = PROFILES["short"].cached_workflows
     pollers: int = PROFILES["short"].workflow_pollers
@@ -47,13 +55,18 @@ class Order:
 
 @dataclass(slots=True)
 class Measured:
-    """What was seen: cycles in the window, processor seconds spent in it, memory at its end, calls made twice."""
+    """What was seen: cycles in the window, processor seconds spent in it, memory at its end, calls made twice.
+
+    `late_p50` and `late_p99` are seconds of lateness, of dormice's handlers alone.
+    """
 
     cycles: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     rss_bytes: int = 0
     repeated: int = 0
+    late_p50: float = 0.0
+    late_p99: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -67,73 +80,109 @@ class Measured:
 
 
 class Counter:
-    """Counts handler calls, and those that ran a version of a message a second time."""
+    """Counts handler calls, how late they were, and those that ran a version of a message a second time."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.repeated = 0
+        self._late = array("d")
         self._seen: dict[str, int] = {}
 
     def note(self) -> None:
         """Count a call."""
         self.calls += 1
 
-    def note_version(self, message_id: str, version: int) -> None:
-        """Count a call, and whether it repeats one."""
+    def note_lateness(self, late: timedelta) -> None:
+        """Count a call that began so late."""
         self.calls += 1
+        self._late.append(late.total_seconds())
+
+    def note_version(self, message_id: str, version: int) -> None:
+        """Look whether a call repeats one."""
         self.repeated += self._seen.get(message_id, -1) >= version
         self._seen[message_id] = version
 
+    def take_lateness(self) -> list[float]:
+        """Give the lateness of all calls since the last time, in order of size."""
+        ordered, self._late = sorted(self._late), array("d")
+        return ordered
 
-async def measure(order: Order) -> Measured:
-    """Run the worker and measure a window after the warm-up."""
+
+async def measure(order: Order) -> AsyncIterator[Measured]:
+    """Run the worker and measure its windows after the warm-up; SIGTERM ends it early, with the window it has begun."""
     counter, stopping = Counter(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     running = asyncio.create_task(_serve(order, counter, stopping))
-    await asyncio.sleep(order.warmup)
+    await asyncio.wait([running], timeout=order.warmup)
+    for _ in range(order.windows):
+        if not running.done():
+            yield await _watch(running, order.seconds, counter)
+    stopping.set()
+    await running
+
+
+async def _watch(running: asyncio.Task[None], seconds: float, counter: Counter) -> Measured:
+    counter.take_lateness()
     calls, cpu, began = counter.calls, _cpu(), time.monotonic()
-    await asyncio.wait([running], timeout=order.seconds)
-    measured = Measured(
+    await asyncio.wait([running], timeout=seconds)
+    ended, late = time.monotonic(), counter.take_lateness()
+    return Measured(
         cycles=counter.calls - calls,
-        seconds=time.monotonic() - began,
+        seconds=ended - began,
         cpu_seconds=_cpu() - cpu,
         rss_bytes=psutil.Process().memory_info().rss,
         repeated=counter.repeated,
+        late_p50=late[len(late) // 2] if late else 0.0,
+        late_p99=late[int(len(late) * 0.99)] if late else 0.0,
     )
-    stopping.set()
-    await running
-    return measured
 
 
 async def _serve(order: Order, counter: Counter, stopping: asyncio.Event) -> None:
     compression = GrpcCompression.GZIP if order.gzip else GrpcCompression.NONE
     client = await Client.connect(os.environ["TEMPORAL_ADDRESS"], grpc_compression=compression)
-    if order.what == "bare":
-        worker = Worker(
-            client,
-            task_queue=task_queue(order.prefix, "short"),
-            workflows=[BareLoop],
-            activities=[BareActivity(counter.note, order.io_seconds).process],
-            workflow_runner=SandboxedWorkflowRunner() if order.sandbox else UnsandboxedWorkflowRunner(),
-            max_cached_workflows=order.cache,
-            max_concurrent_workflow_tasks=order.slots,
-            max_concurrent_local_activities=order.slots + 1,
-            max_concurrent_workflow_task_polls=order.pollers,
-            no_remote_activities=True,
-        )
-        async with worker:
+    if order.what.startswith("bare"):
+        async with _build_bare(client, order, counter):
             await stopping.wait()
         return
+    tune_collector()
+    await run_workers(client, _plan(order, counter), stopping)
 
-    @handler(KIND)
-    async def bench(message: Message, ctx: Context) -> Again:  # noqa: ARG001 — the shape of every handler
+
+def _build_bare(client: Client, order: Order, counter: Counter) -> Worker:
+    is_pack = order.what == "bare-pack"
+    work = (
+        BareBatch(counter.note, order.io_seconds, order.spread).process
+        if is_pack
+        else BareActivity(counter.note, order.io_seconds).process
+    )
+    return Worker(
+        client,
+        task_queue=task_queue(order.prefix, "short"),
+        workflows=[BarePack if is_pack else BareLoop],
+        activities=[work],
+        workflow_runner=SandboxedWorkflowRunner() if order.sandbox else UnsandboxedWorkflowRunner(),
+        max_cached_workflows=order.cache,
+        max_concurrent_workflow_tasks=order.slots,
+        max_concurrent_local_activities=order.slots + 1,
+        max_concurrent_workflow_task_polls=order.pollers,
+        no_remote_activities=True,
+    )
+
+
+def _plan(order: Order, counter: Counter) -> WorkerPlan:
+    @handler(order.prefix if order.what == "pack" else KIND)
+    async def bench(message: Message, ctx: Context) -> Again:
         await asyncio.sleep(order.io_seconds)
-        counter.note_version(message.id, message.version)
-        return Again(after=timedelta(seconds=message.payload["delay"]), tolerance=timedelta(0))
+        counter.note_lateness(ctx.lateness)
+        if order.repeats:
+            counter.note_version(message.id, message.version)
+        delay = message.payload["delay"] * spread_factor(order.spread)
+        return Again(after=timedelta(seconds=delay), tolerance=timedelta(seconds=order.tolerance))
 
     short = replace(
         PROFILES["short"], workflow_slots=order.slots, cached_workflows=order.cache, workflow_pollers=order.pollers
     )
-    plan = WorkerPlan(
+    return WorkerPlan(
         settings=Settings(
             task_queue_prefix=order.prefix,
             cycles_per_run=order.cycles_per_run,
@@ -145,7 +194,6 @@ async def _serve(order: Order, counter: Counter, stopping: asyncio.Event) -> Non
         drain=timedelta(seconds=5),
         profiles={"short": short},
     )
-    await run_workers(client, plan, stopping)
 
 
 def _cpu() -> float:
@@ -153,12 +201,14 @@ def _cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
+async def _print_windows(order: Order) -> None:
+    async for measured in measure(order):
+        print(json.dumps(asdict(measured)), flush=True)
+
+
 def main(argument: str) -> None:
-    """Measure as the JSON argument orders and print the result."""
-    order = Order(**json.loads(argument))
-    measured = asyncio.run(measure(order))
-    result: dict[str, Any] = asdict(measured)
-    print(json.dumps(result), flush=True)
+    """Measure as the JSON argument orders and print the results."""
+    asyncio.run(_print_windows(Order(**json.loads(argument))))
     os._exit(0)  # temporalio may abort at interpreter exit: github.com/temporalio/sdk-python/issues/300
 
 

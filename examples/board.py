@@ -20,6 +20,7 @@ class Board:
     def __init__(self, messages: dict[str, str], footer: str) -> None:
         """Take every message's lane by id, and the text under the table."""
         self._lanes = messages
+        self._totals = Counter(messages.values())
         self._footer = footer
         self._at_work: set[str] = set()
         self._parked: set[str] = set()
@@ -59,7 +60,7 @@ class Board:
         return Group(table, self._facts(now), Text(self._footer, no_wrap=True, overflow="ignore"))
 
     def _count(self, lane: str) -> tuple[int, int, int, int]:
-        total = sum(where == lane for where in self._lanes.values())
+        total = self._totals[lane]
         running = sum(self._lanes[name] == lane for name in self._at_work)
         parked = sum(self._lanes[name] == lane for name in self._parked)
         return total, total - running - parked, running, parked

@@ -1,7 +1,8 @@
 """`./run demo`: real feed addresses become messages that visit a loopback site, sleep, and come back.
 
-Everything is real but the pages: Temporal's embedded server, a worker process, the built-in http handler. What the
-board and the report say is computed from a ledger that the handlers keep.
+Everything is real but the pages: Temporal's embedded server, a worker process, the built-in http handler. With
+`--encoding pack` there are many more messages, packed, whose handler waits a few milliseconds instead of visiting. What
+the board and the report say is computed from a ledger that the handlers keep.
 """
 
 import argparse
@@ -25,13 +26,24 @@ from rich.live import Live
 
 from examples.board import Board
 from examples.ledger import LEDGER_VARIABLE, Audit, Ledger, audit
+from examples.packed import (
+    CYCLES_PER_SECOND,
+    IO_SECONDS,
+    KIND,
+    MESSAGES,
+    MESSAGES_MAX,
+    PER_PACK,
+    choose_pack,
+    make_packed_envelopes,
+)
 from examples.site import run_site
 from shared.envelope import ID_MAX_BYTES, Envelope
 from shared.errors import DormiceError
-from shared.placement import unit_hash
+from shared.placement import unit_hash, workflow_id
 from shared.settings import Settings
-from starter.bulk import BulkStarter, StartOutcome
+from starter.bulk import BulkStarter
 from starter.embedded import EmbeddedOptions, EmbeddedServer, end_on_leash, find_free_port, run_embedded, start_on_leash
+from starter.receipts import StartOutcome
 
 FEEDS = Path(__file__).with_name("feeds.csv")
 FIRST_RUNS_SPREAD_SECONDS = 8.0
@@ -42,10 +54,12 @@ LANE_SHARES = (("long", 0.02), ("medium", 0.10), ("short", 1.0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What the command line asked for."""
+    """What the command line asked for; `messages` None means every feed of the file."""
 
     seconds: float
     report: Path | None
+    messages: int | None = None
+    is_packed: bool = False
 
 
 def read_feeds() -> list[str]:
@@ -83,7 +97,10 @@ async def run_demo(options: DemoOptions, console: Console) -> dict[str, Any]:
         embedded = EmbeddedOptions(data=Path(folder) / "data", port=find_free_port(), ui_port=find_free_port())
         console.print("starting Temporal's embedded server …")
         async with run_embedded(embedded) as server, working(server, folder):
-            envelopes = make_envelopes(read_feeds(), site, time.time())
+            if options.is_packed:
+                envelopes = make_packed_envelopes(options.messages or MESSAGES, time.time())
+            else:
+                envelopes = make_envelopes(read_feeds()[: options.messages], site, time.time())
             console.print(f"starting {len(envelopes):,} messages …")
             await start_all(server, envelopes)
             await show_board(options, console, server, ledger, envelopes, stopping)
@@ -112,7 +129,8 @@ async def working(server: EmbeddedServer, folder: str) -> AsyncGenerator[None]:
 
 async def start_all(server: EmbeddedServer, envelopes: Sequence[Envelope]) -> None:
     """Start every message."""
-    starter = BulkStarter(await server.connect(), Settings())
+    settings = Settings(pack_room=len(envelopes) + 1)
+    starter = BulkStarter(await server.connect(), settings, encodings={KIND: choose_pack(len(envelopes))})
     async for receipt in starter.start_all((None, envelope) for envelope in envelopes):
         if receipt.outcome is not StartOutcome.STARTED:
             raise RuntimeError(f"{receipt.workflow_id} was not started: {receipt.outcome.value} {receipt.reason}")
@@ -127,7 +145,7 @@ async def show_board(  # noqa: PLR0917 — every part of the demonstration meets
     stopping: asyncio.Event,
 ) -> None:
     """Draw the board twice a second until the time is over; without a terminal, a line every five seconds."""
-    board = Board({e.id: e.lane or "" for e in envelopes}, make_footer(server, envelopes[0].id))
+    board = Board({e.id: e.lane or "" for e in envelopes}, make_footer(server, envelopes[0]))
     ends_at, offset, printed_at = time.monotonic() + options.seconds, 0, time.monotonic()
     with Live(console=console, auto_refresh=False, transient=True) as screen:
         while (remaining := ends_at - time.monotonic()) > 0 and not stopping.is_set():
@@ -143,15 +161,16 @@ async def show_board(  # noqa: PLR0917 — every part of the demonstration meets
     console.print(board.draw(0))
 
 
-def make_footer(server: EmbeddedServer, example: str) -> str:
+def make_footer(server: EmbeddedServer, example: Envelope) -> str:
     """Write what to try from a second terminal."""
     prefix = f"  TEMPORAL_ADDRESS={server.address} .venv/bin/dormice"
+    name = workflow_id(example.kind, example.id)
     return (
         f"Web UI: {server.ui_url}\n"
         "Try from a second terminal:\n"
-        f"{prefix} list --kind feed --limit 5\n"
-        f"{prefix} show 'feed:{example}'\n"
-        f"{prefix} now 'feed:{example}'"
+        f"{prefix} list --kind {example.kind} --limit 5\n"
+        f"{prefix} show '{name}'\n"
+        f"{prefix} now '{name}'"
     )
 
 
@@ -188,12 +207,32 @@ def parse_options(arguments: Sequence[str]) -> DemoOptions:
         "--seconds", type=float, default=60.0, help="how long to run once all messages are started (60)"
     )
     parser.add_argument("--report", type=Path, help="write the report there as JSON")
+    parser.add_argument(
+        "--messages", type=int, help=f"how many (every feed there is; with --encoding pack {MESSAGES:,})"
+    )
+    parser.add_argument(
+        "--encoding",
+        choices=("solo", "pack"),
+        default="solo",
+        help=f"solo: a workflow each, its handler visits a site on loopback; pack: {PER_PACK} messages in a workflow, "
+        f"{CYCLES_PER_SECOND:,.0f} cycles a second and more, for which the handler only waits "
+        f"{IO_SECONDS * 1000:.0f} ms (solo)",
+    )
     parsed = parser.parse_args(arguments)
+    most = MESSAGES_MAX if parsed.encoding == "pack" else len(read_feeds())
     if not 0 < parsed.seconds <= 86_400:
         parser.error(f"--seconds: is {parsed.seconds:g}; give more than 0 and at most 86400")
     if parsed.report is not None and not parsed.report.parent.is_dir():
         parser.error(f"--report: there is no folder {parsed.report.parent}; make it first")
-    return DemoOptions(seconds=parsed.seconds, report=parsed.report)
+    if parsed.messages is not None and not 1 <= parsed.messages <= most:
+        more = "" if parsed.encoding == "pack" else "; for more add --encoding pack"
+        parser.error(f"--messages: is {parsed.messages}; give 1 to {most}{more}")
+    return DemoOptions(
+        seconds=parsed.seconds,
+        report=parsed.report,
+        messages=parsed.messages,
+        is_packed=parsed.encoding == "pack",
+    )
 
 
 def main() -> int:

@@ -3,7 +3,8 @@
 DormiceError
 ├── RetryLater           the world is unwell: wait with backoff and jitter, then try again
 │   ├── ServerUnreachable
-│   └── ServerBusy
+│   ├── ServerBusy
+│   └── PackNotServed
 ├── GiveUp               this one input can't succeed as it is: report it and go on with the next
 │   ├── InvalidEnvelope
 │   ├── InvalidOutcome
@@ -34,6 +35,10 @@ class ServerUnreachable(RetryLater):
 
 class ServerBusy(RetryLater):
     """The server answered that it has no room for the call right now."""
+
+
+class PackNotServed(RetryLater):
+    """No worker answers for the pack that the message lives in; a signal for it is kept by the server meanwhile."""
 
 
 class GiveUp(DormiceError):

@@ -10,21 +10,23 @@ class Lane:
 
     `handler_timeout` is what a handler gets when it declares none, `handler_timeout_max` the most it may
     declare. A lane with `heartbeat_timeout` runs handlers as ordinary activities; one without runs them as
-    local activities, which cost 6 events and 3 database transactions a cycle instead of 11 and 7.
+    local activities, which cost 6 events and 3 database transactions a cycle instead of 11 and 7. Of a batch, what
+    has not begun after `batch_start` is handed back.
     """
 
     name: str
     handler_timeout: timedelta
     handler_timeout_max: timedelta
     heartbeat_timeout: timedelta | None
+    batch_start: timedelta
 
 
-# short's maximum stays below 80 % of the workflow-task timeout (60 s), where a local activity
-# would begin to cost workflow-task heartbeats.
+# short's maximum, with the time in which a batch may begin, stays below 80 % of the workflow-task timeout (60 s),
+# where a local activity would begin to cost workflow-task heartbeats.
 LANES: dict[str, Lane] = {
-    "short": Lane("short", timedelta(seconds=10), timedelta(seconds=30), None),
-    "medium": Lane("medium", timedelta(minutes=5), timedelta(minutes=30), timedelta(seconds=30)),
-    "long": Lane("long", timedelta(hours=2), timedelta(hours=24), timedelta(seconds=60)),
+    "short": Lane("short", timedelta(seconds=10), timedelta(seconds=30), None, timedelta(seconds=10)),
+    "medium": Lane("medium", timedelta(minutes=5), timedelta(minutes=30), timedelta(seconds=30), timedelta(minutes=1)),
+    "long": Lane("long", timedelta(hours=2), timedelta(hours=24), timedelta(seconds=60), timedelta(minutes=10)),
 }
 
 

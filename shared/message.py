@@ -24,7 +24,7 @@ class Outcome:
     """What one cycle came to, as it travels from the dispatching activity to the workflow.
 
     `after`, `earliest`, `tolerance`, `backoff` and `backoff_max` are seconds; `at` and `earliest_at` are moments.
-    The last five fields are settings of the worker that ran the cycle: carried here they are part of the
+    The five fields before the last are settings of the worker that ran the cycle: carried here they are part of the
     history, so a changed setting takes effect with the next cycle and never breaks a replay.
     """
 
@@ -44,6 +44,8 @@ class Outcome:
     backoff_max: float = 3600.0
     cycles_per_run: int = 5
     index_after: float = 60.0
+    ended_at: float = 0.0
+    """When the cycle ended, by its worker's clock; 0 = nobody knows."""
 
     def dump(self) -> dict[str, Any]:
         """Give the wire form."""
@@ -75,6 +77,8 @@ class MessageState:
     lane: str
     due_at: float
     earliest_at: float
+    latest_at: float = 0.0
+    """Until when running it is within its tolerance; 0 = at `due_at`, there is no room."""
     payload: Any = None
     version: int = 0
     attempt: int = 0

@@ -1,12 +1,61 @@
-"""Placement: the one function that knows which workflow, on which task queue, a (kind, id) lives in."""
+"""Placement: the one place that knows which workflow, on which task queue, a (kind, id) lives in."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from shared.encoding import Pack
 from shared.lanes import task_queue
 
 MESSAGE_WORKFLOW = "message"
 """Workflow type of the solo encoding; histories outlive module paths, so the name is fixed here."""
+
+PACK_WORKFLOW = "pack"
+"""Workflow type of the pack encoding."""
+
+HAS_PARKED = "has_parked"
+"""`State` of a pack that holds at least one parked message."""
+
+LAYOUT_WORKFLOW = "pack-layout"
+"""Workflow type that keeps how many packs a kind has."""
+
+LAYOUT_MEMO = "layout"
+"""The memo field of that workflow; a memo can be read while no worker runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a kind is packed: kept with the kind on the server from its first message on, the same for every process."""
+
+    kind: str
+    lane: str
+    """Lane of the packs themselves; a message that asks for another one has its handler run there."""
+    packs: int
+    size: int
+    coalesce: float
+    first_packs: int = 0
+    """The number it began with: what an older handler declares, is no contradiction."""
+
+    @classmethod
+    def of(cls, kind: str, lane: str, pack: Pack) -> "Layout":
+        """Lay a kind out as its handler declares."""
+        return cls(kind, lane, pack.packs, pack.size, pack.coalesce.total_seconds(), pack.packs)
+
+    @classmethod
+    def load(cls, kind: str, memo: Mapping[str, Any]) -> "Layout":
+        """Read it from the memo it is kept in."""
+        return cls(kind, memo["lane"], memo["packs"], memo["size"], memo["coalesce"], memo["first_packs"])
+
+    def dump(self) -> dict[str, Any]:
+        """Give what is kept in the memo."""
+        return {
+            "lane": self.lane,
+            "packs": self.packs,
+            "size": self.size,
+            "coalesce": self.coalesce,
+            "first_packs": self.first_packs,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,19 +67,49 @@ class Placement:
 
 
 def workflow_id(kind: str, message_id: str) -> str:
-    """Name the workflow of a message; a kind never holds a colon, so the name splits back unambiguously."""
+    """Name a message: the id of its workflow when it has one of its own.
+
+    A kind never holds a colon, so the name splits back unambiguously.
+    """
     return f"{kind}:{message_id}"
 
 
 def identity_of(workflow_id: str) -> tuple[str, str]:
-    """Split a workflow id back into (kind, id)."""
+    """Split a message's name back into (kind, id)."""
     kind, _, message_id = workflow_id.partition(":")
     return kind, message_id
 
 
-def place(kind: str, message_id: str, lane: str, prefix: str) -> Placement:
-    """Say where a message lives: one workflow per message on its lane's task queue."""
-    return Placement(workflow_id(kind, message_id), task_queue(prefix, lane))
+def pack_workflow_id(kind: str, index: int) -> str:
+    """Name a pack; a kind never holds a tilde, so it is no message's name."""
+    return f"{kind}~{index}"
+
+
+def layout_workflow_id(kind: str) -> str:
+    """Name the workflow that keeps a kind's layout."""
+    return f"{kind}~"
+
+
+def place(kind: str, message_id: str, lane: str, prefix: str, layout: Layout | None = None) -> Placement:
+    """Say where a message lives: in a workflow of its own on its lane's task queue, or in one of the kind's packs."""
+    if layout is None:
+        return Placement(workflow_id(kind, message_id), task_queue(prefix, lane))
+    return Placement(pack_workflow_id(kind, pack_index(message_id, layout.packs)), task_queue(prefix, layout.lane))
+
+
+def pack_index(message_id: str, packs: int) -> int:
+    """Say which of `packs` packs an id belongs to: the same on every machine and Python version.
+
+    Jump consistent hash (Lamping & Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm", 2014): when the number
+    grows from n to m, the share (m - n) / m of all ids moves, and only to the packs that are new.
+    """
+    key = int.from_bytes(hashlib.blake2b(message_id.encode(), digest_size=8).digest(), "big")
+    found, step = 0, 0
+    while step < packs:
+        found = step
+        key = (key * 2862933555777941757 + 1) & 0xFFFFFFFFFFFFFFFF
+        step = int((found + 1) * (2147483648 / ((key >> 33) + 1)))
+    return found
 
 
 def unit_hash(text: str) -> float:

@@ -5,12 +5,16 @@ only when they move by at least the setting `index_after`, because each change i
 A message without `DueAt` is due by now or very soon, and has been since it was started.
 """
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from temporalio.common import SearchAttributeKey, SearchAttributePair, SearchAttributeUpdate
 
 from shared.message import MessageState
+from shared.placement import HAS_PARKED
 
 KIND = SearchAttributeKey.for_keyword("Kind")
 LANE = SearchAttributeKey.for_keyword("Lane")
@@ -56,6 +60,48 @@ def attribute_updates(old: MessageState, new: MessageState, index_after: float) 
     if not new.ended and (moved >= index_after or (updates and moved)):
         updates.append(DUE_AT.value_set(_moment(new.due_at)))
         updates.append(EARLIEST_AT.value_set(_moment(new.earliest_at)))
+    return updates
+
+
+@dataclass(frozen=True, slots=True)
+class PackIndex:
+    """What the index says of a pack: when the first of its messages is due, and whether any is parked."""
+
+    due_at: float
+    has_parked: bool = False
+
+    @property
+    def state(self) -> str:
+        """The word people see as search attribute `State`."""
+        return HAS_PARKED if self.has_parked else "active"
+
+    def dump(self) -> list[Any]:
+        """Give the wire form; a pack without anything due has no number for it."""
+        return [None if math.isinf(self.due_at) else self.due_at, self.has_parked]
+
+    @classmethod
+    def load(cls, wire: Sequence[Any] | None) -> "PackIndex":
+        """Read a wire form, or what a new pack is indexed with."""
+        due_at, has_parked = wire or (None, False)
+        return cls(math.inf if due_at is None else due_at, has_parked)
+
+
+def pack_attributes_at_start(kind: str, lane: str) -> list[SearchAttributePair[Any]]:
+    """Give what a new pack is indexed with; when it is due it says itself."""
+    return [
+        SearchAttributePair(KIND, kind),
+        SearchAttributePair(LANE, lane),
+        SearchAttributePair(STATE, PackIndex.load(None).state),
+    ]
+
+
+def pack_updates(old: PackIndex, new: PackIndex, index_after: float) -> list[SearchAttributeUpdate[Any]]:
+    """Give the updates that a pack owes the index: its first due time only when that moves far enough."""
+    updates: list[SearchAttributeUpdate[Any]] = []
+    if new.has_parked != old.has_parked:
+        updates.append(STATE.value_set(new.state))
+    if math.isfinite(new.due_at) and (updates or not abs(new.due_at - old.due_at) < index_after):
+        updates.append(DUE_AT.value_set(_moment(new.due_at)))
     return updates
 
 

@@ -38,8 +38,10 @@ class Settings:
     workflow_task_timeout: timedelta = _setting(
         timedelta(seconds=60), "How long a worker may hold a workflow task before another one gets it.", 1
     )
+    handlers_at_once: int = _setting(500, "Handlers of packed messages at work at once in one worker process.", 1)
     sandbox: bool = _setting(False, "Run workflow code in the SDK's sandbox (costs CPU on every cold wake).")
     in_flight: int = _setting(64, "Starts or signals under way at once from one process.", 1)
+    pack_room: int = _setting(100_000, "Messages that a bulk start holds back to send them to their packs together.", 1)
     starts_per_second: float = _setting(
         0.0, "Most starts a second from one process; 0 = only what the server bears.", 0
     )

@@ -4,9 +4,10 @@ Moments are RFC 3339 strings on the wire, so that a person can type them into th
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,29 @@ SIGNAL_NAMES: dict[type[Any], str] = {
     PullForward: "pull_forward",
 }
 """Signal type → its name on the workflow."""
+
+
+_SIGNAL_TYPES = {name: kind for kind, name in SIGNAL_NAMES.items()}
+
+
+def read_steering(name: str, wire: Any) -> tuple[list[str], Signal]:
+    """Read a signal as a pack gets it, its fields beside the `ids` it is for; raises ValueError when it is none."""
+    kind = _SIGNAL_TYPES[name]
+    given = cast("dict[str, Any]", wire) if isinstance(wire, dict) else {}
+    ids: Any = given.get("ids")
+    if not isinstance(ids, list) or not all(isinstance(message_id, str) for message_id in cast("list[Any]", ids)):
+        raise ValueError(f"{name}: a pack wants an object with ids, a list of strings, beside the signal's own fields")
+    try:
+        return cast("list[str]", ids), kind(
+            **{field.name: given[field.name] for field in fields(kind) if field.name in given}
+        )
+    except TypeError as exc:
+        raise ValueError(f"{name}: {exc}") from exc
+
+
+def write_steering(ids: Sequence[str], signal: Signal, token: str) -> dict[str, Any]:
+    """Write a signal for some messages of a pack; the pack's receipt for `token` tells which of them it did not have."""
+    return {"ids": list(ids), "token": token} | asdict(signal)
 
 
 def to_epoch(moment: str) -> float:

@@ -1,68 +1,37 @@
 """The bulk starter: the one way messages are created, whoever asks (command line, bridge, Spark)."""
 
 import asyncio
-import enum
+import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 from temporalio.api.errordetails.v1 import WorkflowExecutionAlreadyStartedFailure
-from temporalio.api.workflowservice.v1 import StartWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import StartWorkflowExecutionResponse
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from shared.encoding import Pack
 from shared.envelope import Envelope
-from shared.errors import InvalidEnvelope
-from shared.placement import workflow_id
+from shared.errors import InvalidEnvelope, RetryLater
+from shared.pack_entry import Entry, to_entry
+from shared.placement import Layout, workflow_id
 from shared.settings import Settings
-from shared.temporal import TRANSIENT, translate_rpc_error
-from starter.pace import Pace, backoff_seconds
-from starter.start_request import build_start_request
+from starter.admission import Admission
+from starter.caller import Called, Caller
+from starter.chunks import Chunk, Gathering
+from starter.flight import Flight
+from starter.layouts import Layouts
+from starter.receipts import Counts, Receipt, StartOutcome, to_refusal
+from starter.start_request import build_start_request, first_state
 
 CALL_TIMEOUT = timedelta(seconds=10)
+LINGER_SECONDS = 0.2
+"""How long messages wait for others of their pack while the stream gives nothing new."""
 
 Tag = TypeVar("Tag")
-
-
-class StartOutcome(enum.Enum):
-    """What became of one wish to start a message."""
-
-    STARTED = "started"
-    ALREADY_RUNNING = "already running"
-    """The server knows the message: it is alive, or has finished and finished ones were not to be started anew."""
-    REJECTED = "rejected"
-    """It can never be started as it is."""
-    FAILED = "failed"
-    """The server stayed away longer than the setting `patience`; the same start may succeed later."""
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt(Generic[Tag]):
-    """What became of one envelope; `tag` is what the caller gave with it (a line number, an offset)."""
-
-    tag: Tag
-    workflow_id: str
-    outcome: StartOutcome
-    run_id: str = ""
-    reason: str = ""
-    attempts: int = 1
-
-
-@dataclass(slots=True)
-class Counts:
-    """Running totals of one starter."""
-
-    by_outcome: dict[StartOutcome, int] = field(default_factory=lambda: dict.fromkeys(StartOutcome, 0))
-    throttled: int = 0
-    retried: int = 0
-
-    @property
-    def total(self) -> int:
-        """All receipts given so far."""
-        return sum(self.by_outcome.values())
 
 
 class BulkStarter:
@@ -71,6 +40,8 @@ class BulkStarter:
     Idempotent: a message that is alive is never started twice, and a retry of a start that had been accepted
     unseen counts as that start. That holds for one call of `start`; a caller that is itself retried as a whole
     (a Spark task) passes a `session`, within which every start of one id counts as the same wish.
+
+    Messages of kinds that are packed (`encodings`, or what is kept with the kind) go to their packs in chunks.
     """
 
     def __init__(
@@ -80,56 +51,96 @@ class BulkStarter:
         *,
         restarts_finished: bool = False,
         session: str | None = None,
+        encodings: Mapping[str, Pack] | None = None,
     ) -> None:
         self._client = client
         self._settings = settings
         self._restarts_finished = restarts_finished
         self._session = session
-        self._pace = Pace(settings.starts_per_second)
+        self._caller = Caller(settings)
+        self._layouts = Layouts(client, settings, encodings)
+        self._admission = Admission(client, settings, self._caller, restarts_finished=restarts_finished)
         self.counts = Counts()
+
+    @property
+    def throttled(self) -> int:
+        """How often the server had no room."""
+        return self._caller.throttled
+
+    @property
+    def retried(self) -> int:
+        """How often a call was repeated for another reason."""
+        return self._caller.retried
 
     async def start(self, envelope: Envelope, tag: Tag) -> Receipt[Tag]:
         """Start one message and give its receipt; raises Misconfigured when the server refuses this client as such."""
-        receipt = await self._start(envelope, tag)
-        self.counts.by_outcome[receipt.outcome] += 1
-        return receipt
+        async for receipt in self.start_all([(tag, envelope)]):
+            return receipt
+        raise RuntimeError("a start without a receipt")
 
     async def start_all(
         self, envelopes: AsyncIterable[tuple[Tag, Envelope]] | Iterable[tuple[Tag, Envelope]]
     ) -> AsyncIterator[Receipt[Tag]]:
         """Start a stream of (tag, envelope) and give receipts as they come, in no particular order.
 
-        The stream is read only as fast as receipts are taken; memory holds at most `in_flight` of it. An error of
-        the stream itself is raised once it is reached, and cancels what is under way.
+        The stream is read only as fast as receipts are taken; memory holds at most `in_flight` calls of it, and
+        `pack_room` messages that wait for others of their packs. An error of the stream itself is raised once it is
+        reached, and cancels what is under way.
         """
-        room = asyncio.Semaphore(self._settings.in_flight)
-        under_way: set[asyncio.Task[Receipt[Tag]]] = set()
-        ended: asyncio.Queue[asyncio.Task[Receipt[Tag]] | None] = asyncio.Queue()
+        flight = Flight[list[Receipt[Tag]]](self._settings.in_flight)
+        async with contextlib.aclosing(flight.landings(self._read(envelopes, flight))) as landings:
+            async for receipts in landings:
+                for receipt in receipts:
+                    self.counts.by_outcome[receipt.outcome] += 1
+                    yield receipt
 
-        async def read() -> None:
-            async for tag, envelope in _iterate(envelopes):
-                await room.acquire()
-                task = asyncio.create_task(self.start(envelope, tag))
-                under_way.add(task)
-                task.add_done_callback(ended.put_nowait)
+    async def _read(
+        self,
+        envelopes: AsyncIterable[tuple[Tag, Envelope]] | Iterable[tuple[Tag, Envelope]],
+        flight: Flight[list[Receipt[Tag]]],
+    ) -> None:
+        gathering, is_fresh = Gathering[Tag](self._settings.pack_room), False
+        flushing = asyncio.Lock()
 
-        reading = asyncio.create_task(read())
-        reading.add_done_callback(lambda _: ended.put_nowait(None))
-        is_read = False
+        async def flush_when_idle() -> None:
+            nonlocal is_fresh
+            while True:
+                await asyncio.sleep(LINGER_SECONDS)
+                if not is_fresh:
+                    async with flushing:
+                        await self._flush(gathering, flight)
+                is_fresh = False
+
+        lingering = asyncio.create_task(flush_when_idle())
         try:
-            while under_way or not is_read:
-                task = await ended.get()
-                if task is None:
-                    is_read = True
-                    await reading
+            async for tag, envelope in _iterate(envelopes):
+                is_fresh = True
+                try:
+                    layout = self._layouts.known(envelope.kind) or await self._find_layout(envelope)
+                except RetryLater as exc:
+                    await flight.take_off(_fail(envelope, tag, str(exc), self._layouts.attempts))
                     continue
-                under_way.discard(task)
-                room.release()
-                yield task.result()
+                if layout is None or envelope.lane is None:  # without a lane it is refused there
+                    await flight.take_off(self._start_solo(envelope, tag))
+                elif (chunk := gathering.add(layout, tag, _to_entry(envelope, layout))) is not None:
+                    await flight.take_off(self._start_chunk(chunk))
+            async with flushing:  # a flush that waits for room has a chunk in hand that nobody else knows of
+                lingering.cancel()
         finally:
-            await _end({reading, *under_way})
+            lingering.cancel()
+        await self._flush(gathering, flight)
 
-    async def _start(self, envelope: Envelope, tag: Tag) -> Receipt[Tag]:
+    async def _flush(self, gathering: Gathering[Tag], flight: Flight[list[Receipt[Tag]]]) -> None:
+        for chunk in gathering.take_all():
+            await flight.take_off(self._start_chunk(chunk))
+
+    async def _find_layout(self, envelope: Envelope) -> Layout | None:
+        return await self._layouts.settle(envelope.kind, envelope.lane or "short")
+
+    async def _start_chunk(self, chunk: Chunk[Tag]) -> list[Receipt[Tag]]:
+        return await self._admission.admit(chunk, self._session or str(uuid.uuid4()))
+
+    async def _start_solo(self, envelope: Envelope, tag: Tag) -> list[Receipt[Tag]]:
         name = workflow_id(envelope.kind, envelope.id)
         try:
             request = await build_start_request(
@@ -141,52 +152,29 @@ class BulkStarter:
                 restarts_finished=self._restarts_finished,
             )
         except InvalidEnvelope as exc:
-            return Receipt(tag, name, StartOutcome.REJECTED, reason=str(exc), attempts=0)
-        give_up_at = time.monotonic() + self._settings.patience.total_seconds()
-        attempts = 0
-        while True:
-            await self._pace.take()
-            attempts += 1
-            try:
-                run_id = await self._call(request)
-            except RPCError as exc:
-                if exc.status is RPCStatusCode.ALREADY_EXISTS:
-                    self._pace.note_answered()
-                    return Receipt(tag, name, StartOutcome.ALREADY_RUNNING, _run_id_in(exc), attempts=attempts)
-                if exc.status not in TRANSIENT:
-                    return self._refused(exc, tag, name, attempts)
-                if time.monotonic() >= give_up_at:
-                    return Receipt(tag, name, StartOutcome.FAILED, "", str(translate_rpc_error(exc)), attempts)
-                await self._back_off(exc, attempts)
-            else:
-                self._pace.note_answered()
-                return Receipt(tag, name, StartOutcome.STARTED, run_id, attempts=attempts)
-
-    async def _call(self, request: StartWorkflowExecutionRequest) -> str:
+            return [Receipt(tag, name, StartOutcome.REJECTED, reason=str(exc), attempts=0)]
+        service = self._client.workflow_service
         # retry=False: the SDK's own retries would hide that the server is at its limit
-        answer = await self._client.workflow_service.start_workflow_execution(
-            request, retry=False, timeout=CALL_TIMEOUT
+        called = await self._caller.call(
+            lambda: service.start_workflow_execution(request, retry=False, timeout=CALL_TIMEOUT)
         )
-        return answer.run_id
-
-    def _refused(self, exc: RPCError, tag: Tag, name: str, attempts: int) -> Receipt[Tag]:
-        if exc.status is RPCStatusCode.INVALID_ARGUMENT:
-            return Receipt(tag, name, StartOutcome.REJECTED, "", f"the server refuses it ({exc.message})", attempts)
-        raise translate_rpc_error(exc) from exc
-
-    async def _back_off(self, exc: RPCError, attempts: int) -> None:
-        if exc.status is RPCStatusCode.RESOURCE_EXHAUSTED:
-            self.counts.throttled += 1
-            self._pace.note_throttled()
-        else:
-            self.counts.retried += 1
-        await asyncio.sleep(backoff_seconds(attempts))
+        return [_to_receipt(called, tag, name)]
 
 
-async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+async def _fail(envelope: Envelope, tag: Tag, reason: str, attempts: int) -> list[Receipt[Tag]]:
+    return [Receipt(tag, workflow_id(envelope.kind, envelope.id), StartOutcome.FAILED, "", reason, attempts)]
+
+
+def _to_entry(envelope: Envelope, layout: Layout) -> Entry:
+    return to_entry(first_state(envelope, time.time()), layout.lane)
+
+
+def _to_receipt(called: Called[StartWorkflowExecutionResponse], tag: Tag, name: str) -> Receipt[Tag]:
+    if called.answer is not None:
+        return Receipt(tag, name, StartOutcome.STARTED, called.answer.run_id, attempts=called.attempts)
+    if called.error is not None and called.error.status is RPCStatusCode.ALREADY_EXISTS:
+        return Receipt(tag, name, StartOutcome.ALREADY_RUNNING, _run_id_in(called.error), attempts=called.attempts)
+    return to_refusal(called.error, tag, name, called.attempts)
 
 
 def _run_id_in(exc: RPCError) -> str:

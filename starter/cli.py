@@ -18,6 +18,7 @@ from starter.commands.exit_codes import DEFECT, FINE, INTERRUPTED, MEANINGS, PIP
 from starter.commands.load import add_load
 from starter.commands.messages import add_list, add_start
 from starter.commands.parked import add_parked
+from starter.commands.repack import add_repack
 from starter.commands.show import add_show
 from starter.commands.verbs import add_verbs
 from starter.commands.worker import add_worker
@@ -41,6 +42,7 @@ def build_parser() -> tuple[CommandParser, Commands]:
         add(commands)
     add_verbs(commands)
     add_parked(commands)
+    add_repack(commands)
     add_catalogue(commands)
     return parser, commands
 

@@ -29,9 +29,25 @@ class Listed:
     state: str
     due_at: datetime | None
     earliest_at: datetime | None
-    started_at: datetime
+    started_at: datetime | None
+    """None where the message is one of a pack."""
     parked_reason: str = ""
     parked_at: datetime | None = None
+
+
+def from_status(status: Mapping[str, Any]) -> Listed:
+    """Read a packed message from what its pack says of it."""
+    return Listed(
+        kind=status["kind"],
+        id=status["id"],
+        lane=status["lane"],
+        state=status["phase"],
+        due_at=datetime.fromtimestamp(status["due_at_epoch"], UTC),
+        earliest_at=datetime.fromisoformat(status["earliest_at"].replace(" UTC", "Z")),
+        started_at=None,
+        parked_reason=status["parked_reason"],
+        parked_at=datetime.fromtimestamp(status["parked_at"], UTC) if status["parked_at"] else None,
+    )
 
 
 async def to_listed(execution: WorkflowExecution | WorkflowExecutionDescription) -> Listed:

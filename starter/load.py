@@ -2,15 +2,17 @@
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from shared.encoding import Pack
 from shared.envelope import Envelope, EnvelopeRules, parse_envelope
 from shared.errors import GiveUp, InvalidEnvelope
-from starter.bulk import BulkStarter, Receipt, StartOutcome
+from starter.bulk import BulkStarter
 from starter.feed import Feed
+from starter.receipts import Receipt, StartOutcome
 from starter.rows import Row, RowSource
 
 
@@ -57,6 +59,8 @@ class LoadOptions:
 
     rules: EnvelopeRules
     rejects: Path
+    packs: Mapping[str, Pack] = field(default_factory=dict[str, Pack])
+    """Kinds whose handlers declare that their messages are packed."""
     kind: str | None = None
     lane: str | None = None
     failures_max: int = 64
@@ -75,7 +79,7 @@ class Load:
         """Why the source could not be read to its end; what came before was started all the same."""
         self.is_stopped = False
         self._source = source
-        self._options = options
+        self.options = options
         self._feed = Feed(source)
         self._rejects = Rejects(options.rejects, source.unit)
         self._failures = 0
@@ -125,12 +129,12 @@ class Load:
         if row.flaw is not None:
             raise row.flaw
         if isinstance(row.fields, bytes):
-            return parse_envelope(row.fields, self._options.rules)
+            return parse_envelope(row.fields, self.options.rules)
         fields = dict(row.fields)
-        for name, default in (("kind", self._options.kind), ("lane", self._options.lane)):
+        for name, default in (("kind", self.options.kind), ("lane", self.options.lane)):
             if default is not None and fields.get(name) is None:
                 fields[name] = default
-        return parse_envelope(fields, self._options.rules)
+        return parse_envelope(fields, self.options.rules)
 
     def _take(self, receipt: Receipt[Row]) -> None:
         if receipt.outcome is StartOutcome.REJECTED:
@@ -138,7 +142,7 @@ class Load:
             return
         self.summary.add(receipt.outcome)
         self._failures = self._failures + 1 if receipt.outcome is StartOutcome.FAILED else 0
-        if self._failures >= self._options.failures_max:
+        if self._failures >= self.options.failures_max:
             self.stop()
 
     def _reject(self, row: Row, name: str, reason: str) -> None:

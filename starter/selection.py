@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from shared.lanes import LANES
-from shared.placement import MESSAGE_WORKFLOW
+from shared.placement import HAS_PARKED, MESSAGE_WORKFLOW, PACK_WORKFLOW
 
 STATES = ("active", "paused", "parked", "done", "stopped")
 _ALIVE = ("active", "paused", "parked")
@@ -43,6 +43,17 @@ class Selection:
                 parts.append(f"{name} = {_quote(value)}")
         if self.due_before is not None:
             # what has no DueAt is due by now or very soon
+            parts.append(f"(DueAt < {_quote(self.due_before.astimezone(UTC).isoformat())} OR DueAt IS NULL)")
+        return " AND ".join(parts)
+
+    def to_pack_query(self) -> str:
+        """Write the visibility query for the packs that may hold such messages; which do, only they know."""
+        parts = [f"WorkflowType = {_quote(PACK_WORKFLOW)}", "ExecutionStatus = 'Running'"]
+        if self.kind is not None:
+            parts.append(f"Kind = {_quote(self.kind)}")
+        if self.state == "parked":
+            parts.append(f"State = {_quote(HAS_PARKED)}")
+        if self.due_before is not None:
             parts.append(f"(DueAt < {_quote(self.due_before.astimezone(UTC).isoformat())} OR DueAt IS NULL)")
         return " AND ".join(parts)
 

@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from temporalio.api.common.v1 import Priority, WorkflowType
 from temporalio.api.enums.v1 import WorkflowIdConflictPolicy, WorkflowIdReusePolicy
 from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import StartWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import SignalWithStartWorkflowExecutionRequest, StartWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.common import SearchAttributePair
 
@@ -42,6 +42,7 @@ def first_state(envelope: Envelope, now: float) -> MessageState:
         lane=envelope.lane,
         due_at=_to_millisecond(base + spread, now),
         earliest_at=_to_millisecond(base, now),
+        latest_at=math.floor((base + envelope.tolerance_seconds) * 1000) / 1000 if envelope.tolerance_seconds else 0.0,
         payload=envelope.payload,
         priority=envelope.priority,
         tenant=envelope.tenant,
@@ -94,7 +95,7 @@ async def build_start_request(
     wire, summary = await client.data_converter.encode([state.dump(), f"{envelope.kind} {envelope.id}"[:SUMMARY_MAX]])
     request.input.payloads.append(wire)
     request.user_metadata.summary.CopyFrom(summary)
-    _index(request, attributes_at_start(state, now, settings.index_after.total_seconds()))
+    index_request(request, attributes_at_start(state, now, settings.index_after.total_seconds()))
     return request
 
 
@@ -104,7 +105,10 @@ def _priority(envelope: Envelope) -> Priority | None:
     return None if is_usual else Priority(priority_key=envelope.priority, fairness_key=envelope.tenant)
 
 
-def _index(request: StartWorkflowExecutionRequest, pairs: Iterable[SearchAttributePair[Any]]) -> None:
+def index_request(
+    request: StartWorkflowExecutionRequest | SignalWithStartWorkflowExecutionRequest,
+    pairs: Iterable[SearchAttributePair[Any]],
+) -> None:
     """Write search attributes as the SDK's own encoder does, at a fifth of its time."""
     for pair in pairs:
         is_text = isinstance(pair.value, str)  # the others are moments

@@ -27,6 +27,8 @@ from shared.settings import ENV_PREFIX, Settings
 from starter.bulk import BulkStarter
 from starter.control import Control
 from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.receipts import StartOutcome
+from tests.subjects import ENCODINGS, Subject, declare
 from worker.run import WorkerPlan, run_workers
 
 TEST_SECONDS = 55.0
@@ -34,6 +36,7 @@ TEST_SECONDS = 55.0
 
 Serve = Callable[..., AbstractAsyncContextManager[None]]
 Start = Callable[..., Awaitable[WorkflowHandle[Any, Any]]]
+Begin = Callable[..., Awaitable[Subject]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -106,6 +109,18 @@ def message_id() -> Callable[[], str]:
 
 
 @pytest.fixture
+def kind(message_id: Callable[[], str]) -> str:
+    """A kind of this test's own: lists hold its messages alone, and how it is packed is nobody else's business."""
+    return f"kind-{message_id()}"
+
+
+@pytest.fixture(params=ENCODINGS)
+def encoding(request: pytest.FixtureRequest) -> str:
+    """Run the test once for each way in which messages become workflows."""
+    return request.param
+
+
+@pytest.fixture
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """A ledger that `@ledgered` handlers of this test keep, in this process and in its children."""
     path = tmp_path / "ledger.jsonl"
@@ -113,25 +128,34 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     return Ledger(path)
 
 
+@contextlib.asynccontextmanager
+async def serving(
+    client: Client, settings: Settings, *handlers: Handler, lanes: tuple[str, ...] = tuple(LANES)
+) -> AsyncGenerator[None]:
+    """Run workers in this process for the length of an `async with` block."""
+    plan = WorkerPlan(
+        settings=settings,
+        registry=Registry([("the test", h) for h in handlers]),
+        lanes=lanes,
+        drain=timedelta(seconds=5),
+    )
+    stopping = asyncio.Event()
+    running = asyncio.create_task(run_workers(client, plan, stopping))
+    try:
+        yield
+    finally:
+        stopping.set()
+        await running
+
+
 @pytest.fixture
 def serve(client: Client, settings: Settings) -> Serve:
-    """Give what runs workers in this process for the length of an `async with` block."""
+    """Give what runs workers on the test's own task queues, with `lanes`, or settings changed by name."""
 
-    @contextlib.asynccontextmanager
-    async def serve(*handlers: Handler, lanes: tuple[str, ...] = tuple(LANES), **changes: Any) -> AsyncGenerator[None]:
-        plan = WorkerPlan(
-            settings=dataclasses.replace(settings, **changes),
-            registry=Registry([("the test", h) for h in handlers]),
-            lanes=lanes,
-            drain=timedelta(seconds=5),
-        )
-        stopping = asyncio.Event()
-        running = asyncio.create_task(run_workers(client, plan, stopping))
-        try:
-            yield
-        finally:
-            stopping.set()
-            await running
+    def serve(
+        *handlers: Handler, lanes: tuple[str, ...] = tuple(LANES), **changes: Any
+    ) -> AbstractAsyncContextManager[None]:
+        return serving(client, dataclasses.replace(settings, **changes), *handlers, lanes=lanes)
 
     return serve
 
@@ -148,6 +172,24 @@ def start(client: Client, settings: Settings, message_id: Callable[[], str]) -> 
         return client.get_workflow_handle(receipt.workflow_id)
 
     return start
+
+
+@pytest.fixture
+def begin(client: Client, settings: Settings, message_id: Callable[[], str], encoding: str) -> Begin:
+    """Start one message in the encoding of this run; a pack that is there already tells only while it is served."""
+
+    @functools.cache
+    def starter(kind: str) -> BulkStarter:
+        return BulkStarter(client, settings, encodings=declare(encoding, kind))
+
+    async def begin(kind: str, id: str | None = None, **fields: Any) -> Subject:  # noqa: A002 — the envelope's own word
+        fields.setdefault("lane", "short")
+        envelope = Envelope(kind=kind, id=id or message_id(), **fields)
+        receipt = await starter(kind).start(envelope, None)
+        assert receipt.outcome is StartOutcome.STARTED, receipt
+        return Subject(client, Control(client, settings), encoding, kind, envelope.id)
+
+    return begin
 
 
 async def wait_until(

@@ -8,16 +8,17 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from shared.settings import Settings
+from starter.embedded import EmbeddedServer
 
 ROOT = Path(__file__).parent.parent
 
 
 @contextlib.asynccontextmanager
 async def worker_process(
-    address: str, settings: Settings, *arguments: str, log: Path
+    server: EmbeddedServer, settings: Settings, *arguments: str
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
     """Run `python -m worker` with the ledger's handlers against a server; ended with SIGKILL if still alive."""
-    with log.open("ab") as output:
+    with (server.options.data / "worker.log").open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -28,7 +29,7 @@ async def worker_process(
             stderr=output,
             env={
                 **os.environ,
-                "TEMPORAL_ADDRESS": address,
+                "TEMPORAL_ADDRESS": server.address,
                 "DORMICE_HANDLERS": "tests.handlers",
                 "DORMICE_TASK_QUEUE_PREFIX": settings.task_queue_prefix,
                 "DORMICE_SANDBOX": str(settings.sandbox),

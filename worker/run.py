@@ -11,14 +11,17 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
+from activities.batch import BatchDispatch
 from activities.dispatch import Dispatch
 from activities.http_client import HttpClient
-from activities.measures import set_own_priority
+from activities.measures import forward_signals, set_own_priority
 from activities.registry import Registry
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from worker.profiles import PROFILES, Profile
+from workflows.layout_workflow import LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
+from workflows.pack_workflow import PackWorkflow
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +39,14 @@ class WorkerPlan:
     profiles: Mapping[str, Profile] = field(default_factory=lambda: PROFILES)
 
 
-def build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch) -> Worker:
+def build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch, batches: BatchDispatch) -> Worker:
     """Make the worker of one lane; it polls the lane's task queue for workflow and activity tasks alike."""
     profile = plan.profiles[lane]
     return Worker(
         client,
         task_queue=task_queue(plan.settings.task_queue_prefix, lane),
-        workflows=[MessageWorkflow],
-        activities=[dispatch.run_handler, set_own_priority],
+        workflows=[MessageWorkflow, PackWorkflow, LayoutWorkflow],
+        activities=[dispatch.run_handler, batches.run_batch, set_own_priority, forward_signals],
         workflow_runner=SandboxedWorkflowRunner() if plan.settings.sandbox else UnsandboxedWorkflowRunner(),
         max_cached_workflows=max(profile.cached_workflows, profile.workflow_slots),
         max_concurrent_workflow_tasks=profile.workflow_slots,
@@ -74,7 +77,8 @@ async def run_workers(
     """
     async with HttpClient(plan.settings) as http, contextlib.AsyncExitStack() as stack:
         dispatch = Dispatch(plan.registry, plan.settings, http)
-        workers = [build_worker(client, plan, lane, dispatch) for lane in plan.lanes]
+        batches = BatchDispatch(dispatch)
+        workers = [build_worker(client, plan, lane, dispatch, batches) for lane in plan.lanes]
         for worker in workers:
             await stack.enter_async_context(worker)
         logger.info("worker started", extra={"action": "worker_started", "lanes": ",".join(plan.lanes)})

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from shared.lanes import LANES
-from shared.message import MessageState, Outcome, clip_reason
+from shared.message import DECISIONS_KEPT, Decision, MessageState, Outcome, clip_reason
 from shared.placement import unit_hash
 from shared.signals import (
     Pause,
@@ -47,7 +47,7 @@ def decide(state: MessageState, event: Outcome | Signal, now: float) -> MessageS
     if state.ended:
         return state
     if isinstance(event, Outcome):
-        return _settle(_fold(replace(state, is_running=False), event, now), now)
+        return _settle(_fold(state, event, now), now)
     try:
         return _apply(state, event, now)
     except (ValueError, TypeError, AttributeError) as exc:
@@ -61,9 +61,9 @@ def next_wake(state: MessageState) -> float | None:
 
 
 def _fold(state: MessageState, outcome: Outcome, now: float) -> MessageState:
-    reason = clip_reason(outcome.reason)
     if outcome.verdict == "again":
         return _come_back(state, outcome, now)
+    reason = clip_reason(outcome.reason)
     if state.is_revised and outcome.verdict != "retry_after":
         # nobody has seen the payload yet that came while the handler worked on the one before
         revised = _due_now(_next_version(state), now)
@@ -97,12 +97,21 @@ def _come_back(state: MessageState, outcome: Outcome, now: float) -> MessageStat
     elif outcome.earliest is not None:
         earliest_at = now + outcome.earliest
     keeps_payload = state.is_revised or not outcome.is_payload_changed
-    come_back = replace(
-        _due(_next_version(state), due_at, min(max(earliest_at, now), due_at)),
+    version, next_due = state.version + 1, _ceil(due_at)
+    decision = Decision(round(now, 3), version, "again", next_due, _join(clip_reason(outcome.reason), note))
+    return replace(  # one copy for all that changes: nearly every cycle comes along here
+        state,
+        version=version,
+        attempt=0,
+        is_tried=False,
+        is_running=False,
+        due_at=next_due,
+        earliest_at=_ceil(min(max(earliest_at, now), due_at)),
+        latest_at=_floor(now + delay + tolerance) if tolerance else 0.0,
         lane=outcome.lane if outcome.lane in LANES and not state.is_revised else state.lane,
         payload=state.payload if keeps_payload else outcome.payload,
+        decisions=(*state.decisions[1 - DECISIONS_KEPT :], decision),
     )
-    return come_back.remember(now, "again", _join(clip_reason(outcome.reason), note))
 
 
 def _retry_or_park(state: MessageState, outcome: Outcome, now: float) -> MessageState:
@@ -113,7 +122,8 @@ def _retry_or_park(state: MessageState, outcome: Outcome, now: float) -> Message
     ceiling = min(outcome.backoff_max, outcome.backoff * 2.0 ** min(attempt - 1, 60))
     # "equal jitter": half of the backoff is fixed, half is spread, here by a hash so that a replay agrees
     delay = ceiling / 2 + ceiling / 2 * unit_hash(f"{state.workflow_id}:{state.version}:{attempt}")
-    return replace(_due(state, now + delay, now + delay), attempt=attempt).remember(now, "failed", reason)
+    due_at = now + delay
+    return replace(_due(state, due_at, due_at, now + ceiling), attempt=attempt).remember(now, "failed", reason)
 
 
 def _park(state: MessageState, reason: str, now: float) -> MessageState:
@@ -129,7 +139,8 @@ def _next_version(state: MessageState) -> MessageState:
 def _settle(state: MessageState, now: float) -> MessageState:
     """Apply what signals asked for while the handler ran."""
     asked_due_at, asked_stop = state.asked_due_at, state.asked_stop
-    state = replace(state, asked_due_at=None, asked_stop=None, is_revised=False)
+    if state.is_running or state.is_revised or asked_due_at is not None or asked_stop is not None:
+        state = replace(state, is_running=False, asked_due_at=None, asked_stop=None, is_revised=False)
     if state.ended:
         return state
     if asked_stop is not None:
@@ -216,14 +227,14 @@ def _unpark(state: MessageState) -> MessageState:
     return replace(state, parked_reason="", parked_at=0.0, attempt=0) if state.is_parked else state
 
 
-def _due(state: MessageState, due_at: float, earliest_at: float) -> MessageState:
+def _due(state: MessageState, due_at: float, earliest_at: float, latest_at: float = 0.0) -> MessageState:
     # rounded up: a millisecond late is nothing, a fraction of one early would break a promise
-    return replace(state, due_at=_ceil(due_at), earliest_at=_ceil(earliest_at))
+    return replace(state, due_at=_ceil(due_at), earliest_at=_ceil(earliest_at), latest_at=_floor(latest_at))
 
 
 def _due_now(state: MessageState, now: float) -> MessageState:
     # rounded down: a fraction of a millisecond ahead would cost a timer
-    return replace(state, due_at=_floor(now), earliest_at=_floor(now))
+    return replace(state, due_at=_floor(now), earliest_at=_floor(now), latest_at=0.0)
 
 
 def _ceil(moment: float) -> float:

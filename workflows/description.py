@@ -1,10 +1,16 @@
 """How a message describes itself to people: the answers of its queries and its details in the Web UI."""
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shared.message import Decision, MessageState
 from shared.timespan import format_moment
+from workflows.pack_state import Outlook
+
+PAGE_MAX = 1000
+"""Most messages in one answer of a pack."""
 
 
 def explain_due(state: MessageState) -> str:
@@ -28,6 +34,9 @@ def describe_status(state: MessageState, waiting: int = 0) -> dict[str, Any]:
         "kind": state.kind,
         "id": state.id,
         "state": _phase(state),
+        "phase": state.phase,
+        "parked_reason": state.parked_reason,
+        "parked_at": state.parked_at,
         "lane": state.lane,
         "version": state.version,
         "attempt": state.attempt,
@@ -66,6 +75,55 @@ def describe_decisions(state: MessageState) -> dict[str, Any]:
 def describe_markdown(state: MessageState) -> str:
     """Write the Web UI's current details: the state in bold, why, and the version."""
     return f"**{_phase(state)}** — {explain_due(state)}\n\nversion {state.version}, priority {state.priority}"
+
+
+def describe_overview(outlook: Outlook) -> dict[str, Any]:
+    """Answer a pack's `overview` query."""
+    return {
+        "asleep": outlook.asleep,
+        "running": outlook.running,
+        "paused": outlook.held - outlook.parked,
+        "parked": outlook.parked,
+        "next_due": None if math.isinf(outlook.due_at) else format_moment(outlook.due_at),
+    }
+
+
+def describe_pack(outlook: Outlook) -> str:
+    """Write the Web UI's current details of a pack."""
+    counts = describe_overview(outlook)
+    next_due = counts.pop("next_due")
+    words = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    return f"**{sum(counts.values()):,} messages**: {words}\n\nnext due {next_due or 'never'}"
+
+
+def page_of(states: Iterable[MessageState], request: Mapping[str, Any]) -> dict[str, Any]:
+    """Answer a pack's `page` query: what a filter of state, lane and latest due moment keeps, and how many in all."""
+    after, limit = request.get("after", ""), request.get("limit", PAGE_MAX)
+    kept = [state for state in states if _is_kept(state, request)]
+    return {
+        "count": len(kept),
+        "messages": [
+            {
+                "id": state.id,
+                "lane": state.lane,
+                "state": state.phase,
+                "due_at": state.due_at,
+                "earliest_at": state.earliest_at,
+                "parked_reason": state.parked_reason,
+                "parked_at": state.parked_at,
+            }
+            for state in itertools.islice((state for state in kept if state.id > after), min(limit, PAGE_MAX))
+        ],
+    }
+
+
+def _is_kept(state: MessageState, request: Mapping[str, Any]) -> bool:
+    due_before = request.get("due_before")
+    return (
+        request.get("state") in (None, state.phase)
+        and request.get("lane") in (None, state.lane)
+        and (due_before is None or (state.due_at < due_before and not state.is_held))
+    )
 
 
 def _find_cause(state: MessageState) -> tuple[Decision, ...]:

@@ -103,7 +103,7 @@ class MessageWorkflow:
         self._policy = outcome
         if is_local and outcome.verdict == "done":
             await self._settle()
-        self._state = decide(self._state, outcome, workflow.time())
+        self._state = decide(self._state, outcome, max(workflow.time(), outcome.ended_at))
 
     async def _call_handler(self) -> Outcome:
         try:

@@ -22,6 +22,35 @@ SETTLE_DELAY = timedelta(milliseconds=1)
 MEASURES_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
 
 
+BATCHES_MAX = {"short": 1, "medium": 4, "long": 8}
+"""Batches of one pack under way at once: of local activities one, because they hold the pack's workflow task; on the
+other lanes more, so that those who fall due meanwhile don't wait for one that takes its time."""
+
+BATCH_RETRY = RetryPolicy(
+    initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1), maximum_attempts=3
+)
+"""A batch whose worker is lost is retried where it was, by its heartbeats. One that is lost three times may be what kills
+its workers: then the pack tries each of its messages alone."""
+
+FORWARDED_AT_ONCE = 10
+"""Signals to other packs in one local activity: up to 1 MB of them."""
+
+REFOLD_SHARE = 0.25
+"""Continue as new once so many cycles for each message of the pack are in the history: a pack that is not cached decides
+them all over again when it wakes, and a new run costs the writing of its whole state."""
+
+REFOLD_LEAST = 20
+"""And not before so many, however small the pack is."""
+
+HISTORY_BYTES_MAX = 1_000_000
+"""Continue as new beyond this, whatever filled the history."""
+
+
+def batch_timeout(lane: str) -> timedelta:
+    """Say after how long Temporal itself gives a batch on a lane up."""
+    return LANES[lane].batch_start + handler_timeout(lane)
+
+
 def handler_timeout(lane: str) -> timedelta:
     """Say after how long Temporal itself gives a handler call on a lane up."""
     return LANES[lane].handler_timeout_max + HANDLER_SLACK

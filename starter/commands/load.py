@@ -55,16 +55,22 @@ def add_load(commands: Commands) -> None:
 
 def run_load(args: argparse.Namespace, settings: Settings) -> int:
     """Start the rows of a file."""
-    from activities.registry import envelope_rules, load_registry
+    from activities.registry import declared_packs, envelope_rules, load_registry
     from starter.load import Load, LoadOptions
     from starter.rows import RowSource
 
-    rules = envelope_rules(settings, load_registry(settings))
+    registry = load_registry(settings)
+    rules = envelope_rules(settings, registry)
     with RowSource(args.file, args.format) as source:
         rejects = args.rejects or Path(f"{source.name}.rejects.jsonl")
         _check_rejects(rejects, Path(args.file))
         options = LoadOptions(
-            rules=rules, rejects=rejects, kind=args.kind, lane=args.lane, failures_max=settings.in_flight
+            rules=rules,
+            packs=declared_packs(registry),
+            rejects=rejects,
+            kind=args.kind,
+            lane=args.lane,
+            failures_max=settings.in_flight,
         )
         return asyncio.run(_Run(args, settings, source, Load(source, options), rejects).run())
 
@@ -80,7 +86,12 @@ class _Run:
     """One load as the command line sees it: watched, interrupted, summed up."""
 
     def __init__(
-        self, args: argparse.Namespace, settings: Settings, source: "RowSource", load: "Load", rejects: Path
+        self,
+        args: argparse.Namespace,
+        settings: Settings,
+        source: "RowSource",
+        load: "Load",
+        rejects: Path,
     ) -> None:
         self._args = args
         self._settings = settings
@@ -107,7 +118,9 @@ class _Run:
         from starter.commands.connection import open_client
 
         client = await open_client(is_starting=True)
-        return BulkStarter(client, self._settings, restarts_finished=self._args.restart_finished)
+        return BulkStarter(
+            client, self._settings, restarts_finished=self._args.restart_finished, encodings=self._load.options.packs
+        )
 
     @contextlib.contextmanager
     def _interruptible(self, loading: "asyncio.Task[None]") -> Generator[None]:
@@ -143,7 +156,7 @@ class _Run:
                     "rejected": summary.rejected,
                     "failed": summary.failed,
                     "valid": summary.valid if starter is None else None,
-                    "throttled": 0 if starter is None else starter.counts.throttled,
+                    "throttled": 0 if starter is None else starter.throttled,
                     "seconds": round(summary.seconds, 3),
                     "rejects": str(self._rejects) if summary.rejected else None,
                     "is_interrupted": self._is_interrupted,

@@ -15,9 +15,12 @@ from starter.commands.interruption import run_interruptibly
 from starter.screen import describe_distance, plural, print_json, print_table, tell
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shared.encoding import Pack
     from shared.envelope import Envelope
-    from starter.bulk import Receipt
     from starter.listing import Listed
+    from starter.receipts import Receipt
 
 
 def add_start(commands: Commands) -> None:
@@ -45,7 +48,7 @@ def add_list(commands: Commands) -> None:
 
 def run_start(args: argparse.Namespace, settings: Settings) -> int:
     """Start one message and print what became of it."""
-    from activities.registry import envelope_rules, load_registry
+    from activities.registry import declared_packs, envelope_rules, load_registry
     from shared.envelope import parse_envelope
 
     fields = {
@@ -61,8 +64,9 @@ def run_start(args: argparse.Namespace, settings: Settings) -> int:
         "idempotency_key": args.idempotency_key,
     }
     given = {name: value for name, value in fields.items() if value is not None}
-    envelope = parse_envelope(given, envelope_rules(settings, load_registry(settings)))
-    receipt = run_interruptibly(_start(envelope, settings))
+    registry = load_registry(settings)
+    envelope = parse_envelope(given, envelope_rules(settings, registry))
+    receipt = run_interruptibly(_start(envelope, settings, declared_packs(registry)))
     if args.json:
         print_json(
             {
@@ -77,15 +81,15 @@ def run_start(args: argparse.Namespace, settings: Settings) -> int:
     return _judge(receipt)
 
 
-async def _start(envelope: "Envelope", settings: Settings) -> "Receipt[None]":
+async def _start(envelope: "Envelope", settings: Settings, encodings: "Mapping[str, Pack]") -> "Receipt[None]":
     from starter.commands.connection import open_client
     from starter.control import Control
 
-    return await Control(await open_client(is_starting=True), settings).start(envelope)
+    return await Control(await open_client(is_starting=True), settings, encodings).start(envelope)
 
 
 def _judge(receipt: "Receipt[None]") -> int:
-    from starter.bulk import StartOutcome
+    from starter.receipts import StartOutcome
 
     name = receipt.workflow_id
     if receipt.outcome is StartOutcome.ALREADY_RUNNING:

@@ -117,7 +117,7 @@ def _print_shown(shown: "Shown", namespace: str) -> None:
         fields.append(("result", json.dumps(document["result"], ensure_ascii=False)))
     fields += [(key.replace("_", " "), str(document[key])) for key in ("tenant", "correlation_id") if document[key]]
     fields.append(("history", f"{plural(shown.history_length, 'event')} in this run"))
-    fields.append(("Web UI", f"/namespaces/{namespace}/workflows/{quote(name, safe='')}"))
+    fields.append(("Web UI", f"/namespaces/{namespace}/workflows/{quote(shown.lives_in, safe='')}"))
     print_fields(fields)
     for decision in shown.decisions:
         reason = f" ({decision['reason']})" if decision["reason"] else ""

@@ -2,12 +2,15 @@
 
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from activities import Again, Context, Handler, Message, Reject, handler
+from activities import Again, Context, Message, Reject, handler
+from activities.handler import Handler
 from starter.control import Control
+from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
 from starter.selection import Selection
 from tests.acceptance.conftest import Ran, Run
 from tests.conftest import Serve, Start, wait_until
@@ -161,14 +164,15 @@ async def test_a_filter_only_counts_until_it_is_confirmed(
     assert (sent.code, sent.document) == (0, {"verb": "stop", "sent": 3, "not_found": 0})
 
 
-async def test_everything_means_all_that_are_alive(run: Run, messages: Callable[..., Any]) -> None:
-    """It only counts here, because the server is shared: the messages of other tests are among them."""
-    await messages("a", scheduled_at=LATER)
+async def test_everything_means_all_that_are_alive(run: Run, tmp_path: Path) -> None:
+    """Of every kind, on a server that no other test has messages on."""
+    options = EmbeddedOptions(data=tmp_path / "own", port=find_free_port(), ui_port=None, slim=False)
+    async with run_embedded(options) as own:
+        for kind in ("echo", "ledger"):
+            await run("start", kind, "a", "--scheduled-at", LATER, TEMPORAL_ADDRESS=own.address)
+        ran = await run("pause", "--everything", "--json", TEMPORAL_ADDRESS=own.address)
 
-    ran = await run("pause", "--everything", "--json")
-
-    assert ran.code == 2
-    assert ran.document["matched"] >= 1
+    assert (ran.code, ran.document["matched"]) == (2, 2)
 
 
 @pytest.mark.usefixtures("steered")

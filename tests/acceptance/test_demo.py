@@ -51,6 +51,23 @@ async def test_the_demo_ends_by_itself_with_a_clean_report(tmp_path: Path) -> No
     assert "Web UI: http://127.0.0.1:" in talk
 
 
+async def test_packed_messages_come_back_with_the_same_clean_report(tmp_path: Path) -> None:
+    """Thousands of packed messages come back within seconds; none early, lost or duplicated."""
+    report = tmp_path / "report.json"
+    code, output, talk = await run_demo(
+        *("--messages", "2000", "--encoding", "pack", "--seconds", "15", "--report", str(report))
+    )
+
+    assert code == 0, talk
+    found = json.loads(report.read_text())
+    assert json.loads(output) == found
+    assert set(found) == FIELDS
+    assert (found["early"], found["lost"], found["duplicated"], found["parked"]) == (0, 0, 0, 0)
+    assert found["messages"] == 2000
+    assert found["cycles"] > found["messages"]
+    assert "dormice show 'glance:page-0'" in talk
+
+
 async def test_ctrl_c_ends_the_demo_early_with_its_report() -> None:
     """One interrupt is enough, and the report covers what was done until then."""
     code, output, talk = await run_demo("--seconds", "3000", interrupt_after=14)
@@ -65,6 +82,9 @@ async def test_ctrl_c_ends_the_demo_early_with_its_report() -> None:
         (["--seconds", "0"], "--seconds: is 0; give more than 0"),
         (["--report", "/nowhere/at/all.json"], "--report: there is no folder /nowhere/at"),
         (["--secnds", "5"], "unrecognized arguments"),
+        (["--messages", "100000"], "for more add --encoding pack"),
+        (["--messages", "0", "--encoding", "pack"], "--messages: is 0; give 1 to 1000000"),
+        (["--encoding", "packs"], "invalid choice: 'packs'"),
     ],
 )
 async def test_wrong_input_gets_one_sentence_and_exit_code_2(arguments: list[str], sentence: str) -> None:

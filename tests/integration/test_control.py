@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,24 +12,22 @@ import psutil
 import pytest
 from temporalio.client import Client
 
-from activities import Again, Context, Done, Handler, Message, Reject, handler
+from activities import Again, Context, Done, Message, Reject, handler
+from activities.handler import Handler
 from shared.envelope import Envelope
-from shared.errors import GiveUp, MessageNotFound, ServerUnreachable
+from shared.errors import GiveUp, MessageNotFound, PackNotServed, ServerUnreachable
 from shared.settings import Settings
 from shared.signals import Pause, Revise, RunNow, Stop
+from starter.bulk import BulkStarter
 from starter.control import Control, Tally
 from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
 from starter.listing import Listed
+from starter.receipts import StartOutcome
 from starter.selection import Selection
-from tests.conftest import Serve, Start, wait_until
+from tests.conftest import Begin, Serve, Start, wait_until
+from tests.subjects import Subject, declare
 
 LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
-
-
-@pytest.fixture
-def kind(message_id: Callable[[], str]) -> str:
-    """A kind of this test's own, so that lists and counts hold its messages alone."""
-    return f"kind-{message_id()}"
 
 
 @pytest.fixture
@@ -43,6 +41,13 @@ def sleeper(kind: str) -> Handler:
         return Reject(message.payload["reject"]) if message.payload else Again(after=timedelta(hours=1), reason="slept")
 
     return sleep
+
+
+@pytest.fixture
+async def served(control: Control, serve: Serve, sleeper: Handler) -> AsyncIterator[Control]:
+    """The verbs, while a worker serves: a pack knows its messages, but only a worker can make it tell."""
+    async with serve(sleeper):
+        yield control
 
 
 async def names(*pairs: tuple[str, str]) -> AsyncIterator[tuple[str, str]]:
@@ -64,11 +69,11 @@ async def status_of(control: Control, kind: str, message_id: str) -> dict[str, A
 
 
 async def test_every_verb_changes_its_message(
-    control: Control, serve: Serve, start: Start, sleeper: Handler, kind: str
+    control: Control, serve: Serve, begin: Begin, sleeper: Handler, kind: str
 ) -> None:
     """One message goes through all verbs; each shows at once, and is remembered with its reason."""
     async with serve(sleeper):
-        await start(kind, "a", scheduled_at=LATER)
+        await begin(kind, "a", scheduled_at=LATER)
         ask = functools.partial(status_of, control, kind, "a")
 
         await control.reschedule(kind, "a", LATER + timedelta(hours=1), "not yet")
@@ -113,13 +118,15 @@ VERBS: list[tuple[str, tuple[Any, ...]]] = [
 
 @pytest.mark.parametrize(("verb", "arguments"), VERBS)
 async def test_a_message_that_is_not_there_is_named(
-    control: Control, message_id: Callable[[], str], verb: str, arguments: tuple[Any, ...]
+    served: Control, begin: Begin, kind: str, verb: str, arguments: tuple[Any, ...]
 ) -> None:
-    """Nobody believes to have steered a message that never heard of it."""
-    name = message_id()
-
-    with pytest.raises(MessageNotFound, match=f"no message nobody:{name} is (alive|known); 'dormice list' shows those"):
-        await getattr(control, verb)("nobody", name, *arguments)
+    """Nobody believes to have steered a message that never heard of it, however near its neighbours live."""
+    neighbour = await begin(kind, scheduled_at=LATER)
+    for name in ("nobody", *neighbour.neighbours(1)):
+        with pytest.raises(
+            MessageNotFound, match=f"no message {kind}:{name} is (alive|known); 'dormice list' shows those"
+        ):
+            await getattr(served, verb)(kind, name, *arguments)
 
 
 @pytest.mark.parametrize("verb", ["reschedule", "pull_forward"])
@@ -131,16 +138,16 @@ async def test_a_moment_without_a_zone_is_refused(control: Control, verb: str) -
         await getattr(control, verb)("any", "id", naive)
 
 
-async def test_a_list_tells_what_the_index_knows(control: Control, start: Start, kind: str) -> None:
+async def test_a_list_tells_what_is_there(served: Control, begin: Begin, kind: str) -> None:
     """Kind, id, lane, state and due time of each, narrowed by every field of the selection."""
-    await start(kind, "a:b", lane="short", scheduled_at=LATER)
-    await start(kind, "c", lane="medium", scheduled_at=LATER + timedelta(days=1))
+    await begin(kind, "a:b", lane="short", scheduled_at=LATER)
+    await begin(kind, "c", lane="medium", scheduled_at=LATER + timedelta(days=1))
     everything = Selection(kind=kind)
-    await wait_until(lambda: is_counted(control, everything, 2), "both are indexed")
+    await wait_until(lambda: is_counted(served, everything, 2), "both are indexed")
 
-    listed = {found.id: found async for found in control.list(everything)}
-    early = [found.id async for found in control.list(Selection(kind=kind, due_before=LATER + timedelta(hours=1)))]
-    medium = [found.id async for found in control.list(Selection(kind=kind, lane="medium"))]
+    listed = {found.id: found async for found in served.list(everything)}
+    early = [found.id async for found in served.list(Selection(kind=kind, due_before=LATER + timedelta(hours=1)))]
+    medium = [found.id async for found in served.list(Selection(kind=kind, lane="medium"))]
 
     assert listed["a:b"] == Listed(
         kind=kind,
@@ -152,74 +159,92 @@ async def test_a_list_tells_what_the_index_knows(control: Control, start: Start,
         started_at=listed["a:b"].started_at,
     )
     assert (early, medium) == (["a:b"], ["c"])
-    assert len([found async for found in control.list(everything, limit=1)]) == 1
+    assert len([found async for found in served.list(everything, limit=1)]) == 1
 
 
-async def test_a_parked_message_is_listed_with_its_reason(
-    control: Control, serve: Serve, start: Start, sleeper: Handler, kind: str
-) -> None:
+async def test_a_parked_message_is_listed_with_its_reason(served: Control, begin: Begin, kind: str) -> None:
     """Reason and moment are in the list itself: nobody asks a thousand messages one by one."""
     parked = Selection(kind=kind, state="parked")
-    async with serve(sleeper, lanes=("short",)):
-        before = datetime.now(UTC) - timedelta(seconds=1)
-        await start(kind, "a", payload={"reject": "no colour"})
-        await start(kind, "b")
-        await wait_until(lambda: is_counted(control, parked, 1), "it is parked")
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    await begin(kind, "a", payload={"reject": "no colour"})
+    await begin(kind, "b")
+    await wait_until(lambda: is_counted(served, parked, 1), "it is parked")
 
-    (found,) = [found async for found in control.list(parked)]
+    (found,) = [found async for found in served.list(parked)]
 
     assert (found.id, found.state, found.parked_reason) == ("a", "parked", "no colour")
     assert found.parked_at is not None
     assert before < found.parked_at < datetime.now(UTC)
 
 
-async def test_a_signal_goes_to_all_of_a_selection_that_are_kept(
-    control: Control, serve: Serve, start: Start, sleeper: Handler, kind: str
-) -> None:
+async def test_a_signal_goes_to_all_of_a_selection_that_are_kept(served: Control, begin: Begin, kind: str) -> None:
     """The selection is made by the index, the rest by the caller; the others are left alone."""
-    async with serve(sleeper, lanes=("short",)):
-        for number in range(10):
-            await start(kind, str(number), scheduled_at=LATER)
-        await wait_until(lambda: is_counted(control, Selection(kind=kind), 10), "all are indexed")
+    for number in range(10):
+        await begin(kind, str(number), scheduled_at=LATER)
+    await wait_until(lambda: is_counted(served, Selection(kind=kind), 10), "all are indexed")
 
-        sent = await control.send_to_all(Selection(kind=kind), Pause(), lambda listed: int(listed.id) >= 7)
-        await wait_until(lambda: is_counted(control, Selection(kind=kind, state="paused"), 3), "three are paused")
+    sent = await served.send_to_all(Selection(kind=kind), Pause(), lambda listed: int(listed.id) >= 7)
+    await wait_until(lambda: is_counted(served, Selection(kind=kind, state="paused"), 3), "three are paused")
 
-    paused = {found.id async for found in control.list(Selection(kind=kind, state="paused"))}
+    paused = {found.id async for found in served.list(Selection(kind=kind, state="paused"))}
     assert (sent, paused) == (3, {"7", "8", "9"})
 
 
-async def test_names_that_are_nobodys_are_counted_and_told(control: Control, start: Start, kind: str) -> None:
+async def test_names_that_are_nobodys_are_counted_and_told(served: Control, begin: Begin, kind: str) -> None:
     """One wrong name among many stops nothing."""
-    await start(kind, "a", scheduled_at=LATER)
+    await begin(kind, "a", scheduled_at=LATER)
     told: list[str] = []
     tally = Tally(tell_missing=told.append)
 
-    await control.send_to_each(names((kind, "a"), (kind, "nobody"), (kind, "a")), RunNow(), tally)
+    await served.send_to_each(names((kind, "a"), (kind, "nobody"), (kind, "a")), RunNow(), tally)
 
     assert (tally.sent, tally.missing) == (2, 1)
     assert told == [f"no message {kind}:nobody is alive; 'dormice list' shows those that are"]
 
 
-async def test_a_message_that_has_ended_takes_no_signal_but_is_shown(
+async def test_a_message_that_has_ended_takes_no_signal_but_is_shown(served: Control, begin: Begin, kind: str) -> None:
+    """Done and stopped messages tell what they ended with, and are what the index says they are."""
+    await (await begin(kind, "done", payload="done")).wait_ended()
+    stopped = await begin(kind, "stopped", scheduled_at=LATER)
+    await served.stop(kind, "stopped", "enough")
+    await stopped.wait_ended()
+    shown = [await served.show(kind, name) for name in ("done", "stopped")]
+    with pytest.raises(MessageNotFound):
+        await served.send(kind, "done", Revise({}))
+
+    assert [each.listed.state for each in shown] == ["done", "stopped"]
+    assert [each.ended for each in shown] == [
+        {"state": "done", "version": 1, "result": "well done"},
+        {"state": "stopped", "version": 0, "result": None},
+    ]
+    await wait_until(lambda: is_counted(served, Selection(kind=kind, state="stopped"), 1), "it is counted as stopped")
+
+
+async def test_a_message_that_has_ended_is_shown_without_a_worker(
     control: Control, serve: Serve, start: Start, sleeper: Handler, kind: str
 ) -> None:
-    """Done and stopped messages tell what they ended with, with and without a worker."""
+    """What it ended with is the server's own knowledge, if it had a workflow of its own."""
     async with serve(sleeper, lanes=("short",)):
-        await (await start(kind, "done", payload="done")).result()
-        stopped = await start(kind, "stopped", scheduled_at=LATER)
-        await control.stop(kind, "stopped", "enough")
-        await stopped.result()
-        shown = await control.show(kind, "done")
-    with pytest.raises(MessageNotFound):
-        await control.send(kind, "done", Revise({}))
-    alone = await control.show(kind, "stopped")
+        await (await start(kind, "a", payload="done")).result()
 
-    assert shown.ended == {"state": "done", "version": 1, "result": "well done"}
-    assert shown.status is not None
-    assert shown.status["state"] == "done"
-    assert (alone.listed.state, alone.status) == ("stopped", None)
-    assert alone.ended == {"state": "stopped", "version": 0, "result": None}
+    alone = await control.show(kind, "a")
+
+    assert (alone.listed.state, alone.status) == ("done", None)
+    assert alone.ended == {"state": "done", "version": 1, "result": "well done"}
+
+
+@pytest.mark.parametrize("encoding", ["pack"])
+async def test_without_a_worker_nobody_tells_of_what_is_packed_but_signals_are_kept(
+    control: Control, serve: Serve, begin: Begin, sleeper: Handler, kind: str
+) -> None:
+    """The sentence says which worker to start; the signal that was sent meanwhile takes effect then."""
+    message = await begin(kind, "a", scheduled_at=LATER)
+
+    for asking in (control.show(kind, "a"), control.count(Selection(kind=kind)), control.pause(kind, "a")):
+        with pytest.raises(PackNotServed, match=r"no worker of lane short serves pack .*: dormice worker --lane short"):
+            await asking
+    async with serve(sleeper):
+        await wait_until(lambda: message.has(state="paused"), "it is paused")
 
 
 async def test_without_a_worker_the_server_tells_what_it_knows(control: Control, start: Start, kind: str) -> None:
@@ -242,30 +267,32 @@ async def test_a_message_that_was_terminated_is_not_shown_as_active(control: Con
 
 
 async def test_starting_anew_replaces_a_finished_message_but_never_one_that_is_alive(
-    control: Control, serve: Serve, sleeper: Handler, kind: str, client: Client
+    served: Control, client: Client, settings: Settings, kind: str, encoding: str
 ) -> None:
     """`start` is the verb of a person: it means what it says."""
+    control = Control(client, settings, declare(encoding, kind))
     envelope = Envelope(kind=kind, id="a", lane="short", payload="done")
-    async with serve(sleeper, lanes=("short",)):
-        first = await control.start(envelope)
-        await client.get_workflow_handle(first.workflow_id).result()
-        second = await control.start(envelope.model_copy(update={"payload": None}))
-        third = await control.start(envelope)
+    first = await control.start(envelope)
+    await Subject(client, control, encoding, kind, "a").wait_ended()
+    second = await control.start(envelope.model_copy(update={"payload": None}))
+    third = await control.start(envelope)
 
     assert [receipt.outcome.value for receipt in (first, second, third)] == ["started", "started", "already running"]
-    assert second.run_id == third.run_id != first.run_id
+    assert second.run_id == third.run_id
+    assert (await served.show(kind, "a")).listed.state == "active"
 
 
 async def test_a_server_that_is_away_is_waited_for_by_bulk_and_told_by_single_verbs(
-    tmp_path: Path, settings: Settings
+    tmp_path: Path, settings: Settings, encoding: str
 ) -> None:
     """Fifty signals ride out a killed server; one verb says within seconds that nobody answers."""
     options = EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None, slim=False)
     tally = Tally()
     async with run_embedded(options) as server:
         control = Control(await server.connect(), dataclasses.replace(settings, patience=timedelta(minutes=1)))
-        for number in range(50):
-            await control.start(Envelope(kind="echo", id=str(number), lane="short", scheduled_at=LATER))
+        starter = BulkStarter(await server.connect(), settings, encodings=declare(encoding, "echo"))
+        envelopes = [Envelope(kind="echo", id=str(n), lane="short", scheduled_at=LATER) for n in range(50)]
+        started = [r.outcome async for r in starter.start_all((None, envelope) for envelope in envelopes)]
         _kill(server)
         await server.wait()
         pairs = [("echo", str(number)) for number in range(50)]
@@ -275,6 +302,7 @@ async def test_a_server_that_is_away_is_waited_for_by_bulk_and_told_by_single_ve
         await server.start()
         await sending
 
+    assert started == [StartOutcome.STARTED] * 50
     assert (tally.sent, tally.missing) == (50, 0)
 
 

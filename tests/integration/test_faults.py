@@ -12,11 +12,13 @@ from examples.ledger import Ledger, audit
 from shared.envelope import Envelope
 from shared.errors import MessageNotFound, RetryLater
 from shared.settings import Settings
-from starter.bulk import BulkStarter, StartOutcome
+from starter.bulk import BulkStarter
 from starter.control import Control
 from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
+from starter.receipts import StartOutcome
 from tests.conftest import wait_until
 from tests.processes import worker_process
+from tests.subjects import declare
 
 MESSAGES = 60
 CYCLES = 6
@@ -40,10 +42,16 @@ def kill_server(server: EmbeddedServer) -> None:
         child.kill()
 
 
-async def load(server: EmbeddedServer, settings: Settings, names: list[str], **payload: float) -> None:
+@pytest.fixture
+async def starter(killable: EmbeddedServer, settings: Settings, encoding: str) -> BulkStarter:
+    """What starts messages there, each in a workflow of its own or all in two packs."""
+    return BulkStarter(await killable.connect(), settings, encodings=declare(encoding, "ledger"))
+
+
+async def load(starter: BulkStarter, names: list[str], lane: str, **payload: float) -> None:
     """Start one message a name."""
-    starter = BulkStarter(await server.connect(), settings)
-    envelopes = [Envelope(kind="ledger", id=name, lane="short", payload={"delay": 1, **payload}) for name in names]
+    payload = {"delay": 1, "cycles": CYCLES, **payload}
+    envelopes = [Envelope(kind="ledger", id=name, lane=lane, payload=payload) for name in names]
     async for receipt in starter.start_all((None, e) for e in envelopes):
         assert receipt.outcome is StartOutcome.STARTED, receipt
 
@@ -63,41 +71,41 @@ def assert_kept(ledger: Ledger, names: list[str]) -> None:
 
 @pytest.mark.parametrize("lane", ["short", "medium"])
 async def test_a_worker_killed_in_mid_handler_loses_nothing(
-    killable: EmbeddedServer, settings: Settings, ledger: Ledger, tmp_path: Path, lane: str
+    killable: EmbeddedServer, starter: BulkStarter, settings: Settings, ledger: Ledger, lane: str
 ) -> None:
-    """What the killed worker was at is run again by the next one; versions go on without gap."""
+    """What the killed worker was at is run again by the next one; versions go on without gap.
+
+    Where activities have heartbeats the loss is noticed as such: the handler is told that it is another attempt.
+    """
     names = [f"w{n}" for n in range(10)]
-    starter = BulkStarter(await killable.connect(), settings)
-    for name in names:
-        payload = {"delay": 1.0, "work": 0.3, "cycles": CYCLES}
-        await starter.start(Envelope(kind="ledger", id=name, lane=lane, payload=payload), None)
-    log = tmp_path / "worker.log"
-    async with worker_process(killable.address, settings, log=log) as worker:
+    await load(starter, names, lane, work=0.3)
+    async with worker_process(killable, settings) as worker:
         await wait_until(lambda: _at_work(ledger) and decided(ledger) > 15, "handlers are at work")
         worker.kill()
     interrupted = _at_work(ledger)
-    async with worker_process(killable.address, settings, log=log):
-        await wait_until(lambda: _is_done(ledger, names), "all messages are done", seconds=55)
+    async with worker_process(killable, settings):
+        await wait_until(lambda: _is_done(ledger, names), "all messages are done", seconds=50)
 
     assert interrupted
     assert_kept(ledger, names)
+    attempts = {e.attempt for e in ledger.entries if (e.id, e.version) in interrupted}
+    assert attempts == ({1} if lane == "short" else {1, 2})
 
 
 async def test_worker_and_server_killed_while_signals_arrive_lose_nothing(
-    killable: EmbeddedServer, settings: Settings, ledger: Ledger, tmp_path: Path
+    killable: EmbeddedServer, starter: BulkStarter, settings: Settings, ledger: Ledger
 ) -> None:
     """Server killed, worker killed, server killed again, under a rain of signals that senders retry: all is kept."""
     names = [f"s{n}" for n in range(MESSAGES)]
-    await load(killable, settings, names, cycles=CYCLES)
-    log = tmp_path / "worker.log"
+    await load(starter, names, "short")
     raining = asyncio.create_task(_rain(killable, settings, names, ledger))
-    async with worker_process(killable.address, settings, log=log) as worker:
+    async with worker_process(killable, settings) as worker:
         await wait_until(lambda: decided(ledger) > MESSAGES, "the first cycles are decided")
         await _kill_and_restart(killable)
         before = decided(ledger)
         await wait_until(lambda: decided(ledger) > before + 20, "cycles go on after the server came back")
         worker.kill()
-    async with worker_process(killable.address, settings, log=log):
+    async with worker_process(killable, settings):
         await _kill_and_restart(killable)
         await wait_until(lambda: _is_done(ledger, names), "all messages are done", seconds=50)
         accepted = await raining

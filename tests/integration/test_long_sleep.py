@@ -1,34 +1,26 @@
 """Long sleeps and herds: a year passes in a moment, and ten thousand of one second are spread."""
 
 import sys
-import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from temporalio.client import Client
-from temporalio.common import TypedSearchAttributes
 from temporalio.testing import WorkflowEnvironment
-from temporalio.worker import Worker
 
 from activities import Again, Context, Message, handler
-from activities.dispatch import Dispatch
-from activities.http_client import HttpClient
-from activities.registry import Registry
 from shared.envelope import Envelope
-from shared.lanes import task_queue
 from shared.placement import unit_hash
-from shared.search_attributes import REQUIRED, attributes_at_start
+from shared.search_attributes import REQUIRED
 from shared.settings import Settings
-from starter.bulk import BulkStarter, StartOutcome
+from starter.bulk import BulkStarter
 from starter.control import Control
 from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.receipts import StartOutcome
 from starter.selection import Selection
-from starter.start_request import first_state
-from tests.conftest import wait_until
-from workflows.message_workflow import MessageWorkflow
+from tests.conftest import serving, wait_until
+from tests.subjects import Subject, declare
 
 YEAR = timedelta(days=365)
 HERD = 10_000
@@ -48,7 +40,7 @@ async def skipping() -> AsyncIterator[WorkflowEnvironment]:
         yield environment
 
 
-async def test_a_message_that_sleeps_for_a_year_wakes_on_time(skipping: WorkflowEnvironment) -> None:
+async def test_a_message_that_sleeps_for_a_year_wakes_on_time(skipping: WorkflowEnvironment, encoding: str) -> None:
     """One day before it is due nothing runs; when the year is over, the next version does, not a moment early."""
     due: list[tuple[int, datetime]] = []
 
@@ -58,29 +50,17 @@ async def test_a_message_that_sleeps_for_a_year_wakes_on_time(skipping: Workflow
         return Again(after=YEAR, tolerance=timedelta(0))
 
     settings = Settings(task_queue_prefix="yearly")
-    state = first_state(Envelope(kind="yearly", id="a", lane="short"), time.time())
-    async with (
-        HttpClient(settings) as http,
-        Worker(
-            skipping.client,
-            task_queue=task_queue("yearly", "short"),
-            workflows=[MessageWorkflow],
-            activities=[Dispatch(Registry([("test", yearly)]), settings, http).run_handler],
-        ),
-    ):
-        message = await skipping.client.start_workflow(
-            "message",
-            state.dump(),
-            id="yearly:a",
-            task_queue=task_queue("yearly", "short"),
-            search_attributes=TypedSearchAttributes(attributes_at_start(state, 0, 0)),
-        )
+    async with serving(skipping.client, settings, yearly, lanes=("short",)):
+        starter = BulkStarter(skipping.client, settings, encodings=declare(encoding, "yearly"))
+        await starter.start(Envelope(kind="yearly", id="a", lane="short"), None)
+        message = Subject(skipping.client, Control(skipping.client, settings), encoding, "yearly", "a")
         await wait_until(lambda: len(due) == 1, "the first cycle ran")
-        await skipping.fast_forward(message, YEAR - timedelta(days=1))
-        status: dict[str, Any] = await message.query("status", result_type=dict[str, Any])
-        assert (status["version"], len(due)) == (1, 1)
+        await wait_until(lambda: message.has(version=1), "it is decided")
+        await skipping.fast_forward(message.handle, YEAR - timedelta(days=1))
+        assert await message.has(version=1)
+        assert len(due) == 1
 
-        await skipping.fast_forward(message, timedelta(days=1, seconds=1))
+        await skipping.fast_forward(message.handle, timedelta(days=1, seconds=1))
         await wait_until(lambda: len(due) == 2, "the second cycle ran a year later")
 
     assert due[1][0] == 1

@@ -1,6 +1,7 @@
 """Handlers that misbehave: each hurts its own message only, and says so where people look."""
 
 import asyncio
+import functools
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,9 +9,12 @@ from typing import Any
 import pytest
 
 from activities import Again, Context, Done, Message, RetryAfter, handler
+from shared.signals import RunNow
 from starter.control import Control
 from starter.selection import Selection
-from tests.conftest import Serve, Start, wait_until
+from tests.conftest import Begin, Serve, wait_until
+from tests.subjects import Subject
+from workflows.options import BATCHES_MAX
 
 MODES = {
     "raises": ("parked", "attempt 2 of 2: RuntimeError: on purpose"),
@@ -30,7 +34,6 @@ MODES = {
 }
 
 
-@handler("misbehaving", max_attempts=2, timeout=timedelta(milliseconds=300), backoff=timedelta(milliseconds=100))
 async def misbehave(message: Message, ctx: Context) -> Any:  # noqa: C901, PLR0912 — a table of modes
     """Do what the payload names."""
     match message.payload:
@@ -56,7 +59,7 @@ async def misbehave(message: Message, ctx: Context) -> Any:  # noqa: C901, PLR09
         case "unknown lane":
             return Again(after=timedelta(hours=1), lane="express")
         case "negative delay":
-            return Again(after=timedelta(seconds=-5)) if message.version == 0 else Again(after=timedelta(hours=1))
+            return Again(after=timedelta(seconds=-5))
         case "ten thousand years":
             return Again(after=timedelta(days=3_650_000))
         case "retry after":
@@ -69,26 +72,33 @@ async def misbehave(message: Message, ctx: Context) -> Any:  # noqa: C901, PLR09
 
 
 async def test_what_a_handler_does_wrong_parks_or_clamps_its_own_message_only(
-    serve: Serve, start: Start, control: Control
+    serve: Serve, begin: Begin, control: Control, kind: str
 ) -> None:
     """Each mode ends as documented, with the reason in `show` and the state in the index; a neighbour is unharmed."""
-    async with serve(misbehave, lanes=("short",)):
-        messages = {mode: await start("misbehaving", payload=mode) for mode in MODES}
-        neighbour = await start("misbehaving", payload="well")
-        assert (await neighbour.result())["state"] == "done"
+    declare = handler(kind, max_attempts=2, timeout=timedelta(milliseconds=300), backoff=timedelta(milliseconds=100))
+    async with serve(declare(misbehave), lanes=("short",)):
+        messages = {mode: await begin(kind, payload=mode) for mode in MODES}
+        neighbour = await begin(kind, payload="well")
+        assert (await neighbour.wait_ended())["state"] == "done"
 
         for mode, (state, reason) in MODES.items():
-            _, _, name = messages[mode].id.partition(":")
-            await wait_until(lambda: _shows(control, name, state, reason), f"{mode}: {state}, {reason}")  # noqa: B023
+            shows = functools.partial(_shows, control, messages[mode], state, reason)
+            await wait_until(shows, f"{mode}: {state}, {reason}")
 
-        parked = {f"{m.kind}:{m.id}" async for m in control.list(Selection(kind="misbehaving", state="parked"))}
-        assert parked >= {m.id for mode, m in messages.items() if MODES[mode][0] == "parked"}
-        listed = [m async for m in control.list(Selection(kind="misbehaving", state="parked"), limit=3)]
+        expected = {messages[mode].id for mode, (state, _) in MODES.items() if state == "parked"}
+        parked = Selection(kind=kind, state="parked")
+        await wait_until(lambda: _lists(control, parked, expected), "the index knows all that are parked")
+        listed = [m async for m in control.list(parked, limit=3)]
+        assert len(listed) == 3
         assert all(m.parked_reason and m.parked_at for m in listed)
 
 
-async def _shows(control: Control, name: str, state: str, reason: str) -> bool:
-    shown = await control.show("misbehaving", name)
+async def _lists(control: Control, selection: Selection, ids: set[str]) -> bool:
+    return {m.id async for m in control.list(selection)} == ids
+
+
+async def _shows(control: Control, message: Subject, state: str, reason: str) -> bool:
+    shown = await control.show(message.kind, message.id)
     if shown.status is None or shown.listed.state != state:
         return False
     reasons = [d["reason"] for d in shown.decisions]
@@ -97,24 +107,50 @@ async def _shows(control: Control, name: str, state: str, reason: str) -> bool:
 
 @pytest.mark.parametrize("lane", ["short", "medium"])
 async def test_a_kind_without_a_handler_waits_instead_of_being_parked(
-    serve: Serve, start: Start, control: Control, lane: str
+    serve: Serve, begin: Begin, kind: str, lane: str
 ) -> None:
     """A worker deployed without a handler loses nothing: the message says what is missing and goes on later."""
 
-    @handler("present")
+    @handler(kind)
     async def present(message: Message, ctx: Context) -> Done:
         return Done()
 
-    async with serve(misbehave):
-        message = await start("present", lane=lane)
-        _, _, name = message.id.partition(":")
+    async with serve():
+        message = await begin(kind, lane=lane)
 
         async def is_waiting() -> bool:
-            status = (await control.show("present", name)).status
-            return status is not None and "no handler for kind 'present'" in status["why"]
+            return f"no handler for kind '{kind}'" in (await message.status())["why"]
 
         await wait_until(is_waiting, "it says that its handler is missing")
     async with serve(present):
-        await control.run_now("present", name)
+        await message.send(RunNow())
 
-        assert (await message.result())["state"] == "done"
+        assert (await message.wait_ended())["state"] == "done"
+
+
+@pytest.mark.parametrize("encoding", ["pack"])  # what has a workflow of its own has nobody to wait for
+async def test_those_who_take_long_on_a_longer_lane_delay_nobody_of_their_pack_on_a_shorter_one(
+    serve: Serve, begin: Begin, kind: str
+) -> None:
+    """More than a pack runs on lane medium at once are at work or wait there; on lane short one falls due and runs."""
+    at_work: list[str] = []
+    gate = asyncio.Event()
+
+    @handler(kind)
+    async def work(message: Message, ctx: Context) -> Done:
+        if message.lane == "medium":
+            at_work.append(message.id)
+            await gate.wait()
+        return Done()
+
+    async with serve(work, lanes=("short", "medium")):
+        first = await begin(kind)
+        *names, quick = first.neighbours(BATCHES_MAX["medium"] + 2)
+        slow: list[Subject] = []
+        for number, name in enumerate(names, start=1):
+            slow.append(await begin(kind, name, lane="medium"))
+            await wait_until(lambda: len(at_work) >= min(number, BATCHES_MAX["medium"]), "it is at work")  # noqa: B023 — awaited here
+        assert await (await begin(kind, quick, scheduled_at=datetime.now(UTC) + timedelta(seconds=1))).wait_ended()
+        assert len(at_work) == BATCHES_MAX["medium"]
+        gate.set()
+        assert [(await message.wait_ended())["state"] for message in slow] == ["done"] * len(names)

@@ -2,51 +2,74 @@
 
 import random
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from temporalio.client import Client
 
+from activities import handler
 from examples.ledger import Entry, Ledger, audit
+from shared.encoding import Pack
 from shared.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter, StartOutcome
+from starter.bulk import BulkStarter
+from starter.receipts import StartOutcome
 from tests.conftest import Serve, wait_until
 from tests.handlers import work
+from tests.subjects import declare
 
-MESSAGES = 1000
+MESSAGES = {"solo": 1000, "pack": 3000}
+PACK = Pack(packs=6, coalesce=timedelta(seconds=0.5))
 MAX_CYCLES = 3
 LANES = ("short", "medium", "long")
 
 
-async def test_a_thousand_messages_with_mixed_delays_keep_every_promise(
-    client: Client, settings: Settings, serve: Serve, ledger: Ledger, message_id: Callable[[], str]
+@pytest.fixture
+def starter(client: Client, settings: Settings, kind: str, encoding: str) -> BulkStarter:
+    """What starts them all."""
+    return BulkStarter(client, settings, encodings=declare(encoding, kind, PACK))
+
+
+async def test_messages_with_mixed_delays_keep_every_promise(
+    starter: BulkStarter, serve: Serve, ledger: Ledger, kind: str, encoding: str
 ) -> None:
     """Versions 0, 1, 2 without gap for each, none before its due time, none twice alive, over all three lanes."""
-    chance = random.Random(7)
-    now = time.time()
-    envelopes = [_envelope(chance, now, message_id()) for _ in range(MESSAGES)]
+    chance, now = random.Random(7), time.time()
+    envelopes = [_envelope(kind, chance, now, f"m{n}") for n in range(MESSAGES[encoding])]
     expected = {e.id: e.scheduled_at.timestamp() if e.scheduled_at else 0.0 for e in envelopes}
-    async with serve(work, sandbox=False):  # a thousand sandboxed ones would outlast the test's minute
-        starter = BulkStarter(client, settings)
+    async with serve(handler(kind)(work.function), sandbox=False):  # sandboxed they would outlast the test's minute
         outcomes = [r.outcome async for r in starter.start_all((None, e) for e in [*envelopes, *envelopes[:100]])]
 
-        assert outcomes.count(StartOutcome.STARTED) == MESSAGES
+        assert outcomes.count(StartOutcome.STARTED) == len(envelopes)
         assert outcomes.count(StartOutcome.ALREADY_RUNNING) == 100
 
-        await wait_until(
-            lambda: sum(e.what == "done" for e in ledger.entries) >= MESSAGES, "all messages are done", seconds=50
-        )
+        done = Tail(ledger, "done")
+        await wait_until(lambda: done.count() >= len(envelopes), "all messages are done", seconds=50)
     proof = audit(ledger.entries, expected=expected, now=time.time(), grace=0)
 
     assert (proof.early, proof.lost, proof.duplicated, proof.gaps) == (0, 0, 0, 0)
     assert proof.cycles == sum(e.payload["cycles"] for e in envelopes)
 
 
-def _envelope(chance: random.Random, now: float, name: str) -> Envelope:
+class Tail:
+    """Counts the entries of one sort in a ledger that grows, reading each of them once."""
+
+    def __init__(self, ledger: Ledger, what: str) -> None:
+        """Begin at the ledger's first entry."""
+        self._ledger, self._what = ledger, what
+        self._offset = self._count = 0
+
+    def count(self) -> int:
+        """Count them up to now."""
+        entries, self._offset = self._ledger.read(self._offset)
+        self._count += sum(entry.what == self._what for entry in entries)
+        return self._count
+
+
+def _envelope(kind: str, chance: random.Random, now: float, name: str) -> Envelope:
     is_scheduled, cycles = chance.random() < 0.3, chance.choices([1, 2, MAX_CYCLES], weights=[6, 3, 1])[0]
     return Envelope(
-        kind="ledger",
+        kind=kind,
         id=name,
         lane=chance.choices(LANES, weights=[18, 1, 1])[0],
         scheduled_at=datetime.fromtimestamp(now + 10 * chance.random(), UTC) if is_scheduled else None,

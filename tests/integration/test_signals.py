@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio import activity
+from temporalio.client import Client, WorkflowFailureError
 
 from activities import Again, Context, Done, Message, Reject, handler
 from shared.lanes import task_queue
@@ -25,7 +26,8 @@ from shared.signals import (
     Stop,
 )
 from starter.control import Control
-from tests.conftest import Serve, Start, wait_until
+from tests.conftest import Begin, Serve, wait_until
+from tests.subjects import Subject
 
 LATER = datetime.now(UTC) + timedelta(hours=2)
 
@@ -34,18 +36,19 @@ LATER = datetime.now(UTC) + timedelta(hours=2)
 class Bench:
     """A handler under the test's control: `gate` holds its calls, `calls` counts them."""
 
+    kind: str
     gate: asyncio.Event
     calls: list[Message]
     behave: str = "again"
 
 
 @pytest.fixture
-async def bench(serve: Serve) -> AsyncIterator[Bench]:
+async def bench(serve: Serve, kind: str) -> AsyncIterator[Bench]:
     """Workers whose one handler waits for the gate and then comes back in an hour, or rejects."""
-    bench = Bench(asyncio.Event(), [])
+    bench = Bench(kind, asyncio.Event(), [])
     bench.gate.set()
 
-    @handler("steered", timeout=timedelta(seconds=25))
+    @handler(kind, timeout=timedelta(seconds=25))
     async def steered(message: Message, ctx: Context) -> Again | Reject | Done:
         bench.calls.append(message)
         await bench.gate.wait()
@@ -58,30 +61,20 @@ async def bench(serve: Serve) -> AsyncIterator[Bench]:
         bench.gate.set()
 
 
-async def status(message: WorkflowHandle[Any, Any]) -> dict[str, Any]:
-    """Ask the message itself."""
-    return await message.query("status", result_type=dict[str, Any])
-
-
-async def has(message: WorkflowHandle[Any, Any], **expected: Any) -> bool:
-    """Tell whether the message's status shows all the expected values."""
-    found = await status(message)
-    return all(found[key] == value for key, value in expected.items())
-
-
-async def bring_to(phase: str, bench: Bench, start: Start) -> WorkflowHandle[Any, Any]:
+async def bring_to(phase: str, bench: Bench, begin: Begin) -> Subject:
     """Start a message and bring it to a phase; a running one is held by the gate."""
     if phase == "running":
         bench.gate.clear()
     if phase == "parked":
         bench.behave = "reject"
-    message = await start("steered", payload={"n": 0})
+    message = await begin(bench.kind, payload={"n": 0})
     await wait_until(lambda: bench.calls, "the handler was called")
     if phase == "running":
         return message
-    await wait_until(lambda: has(message, state="parked" if phase == "parked" else "active"), "the cycle is decided")
+    state = "parked" if phase == "parked" else "active"
+    await wait_until(lambda: message.has(state=state), "the cycle is decided")
     if phase == "paused":
-        await message.signal("pause", Pause())
+        await message.send_from_sdk(Pause())
     bench.behave = "again"
     return message
 
@@ -152,159 +145,163 @@ EFFECTS: list[tuple[Signal, dict[str, dict[str, Any]]]] = [
 @pytest.mark.parametrize("phase", ["asleep", "running", "parked", "paused"])
 @pytest.mark.parametrize(("signal", "effects"), EFFECTS, ids=[SIGNAL_NAMES[type(s)] for s, _ in EFFECTS])
 async def test_a_signal_sent_straight_from_the_sdk_works_in_every_phase(
-    bench: Bench, start: Start, phase: str, signal: Signal, effects: dict[str, dict[str, Any]]
+    bench: Bench, begin: Begin, phase: str, signal: Signal, effects: dict[str, dict[str, Any]]
 ) -> None:
     """Each of the seven signals has its documented effect while asleep, running, parked and paused."""
-    message = await bring_to(phase, bench, start)
-    await message.signal(SIGNAL_NAMES[type(signal)], signal)
+    message = await bring_to(phase, bench, begin)
+    await message.send_from_sdk(signal)
     await wait_until(lambda: _is_applied(message, signal), "the signal is applied")
     bench.gate.set()
 
-    await wait_until(lambda: has(message, **effects[phase]), f"{phase}: {effects[phase]}", seconds=20)
+    await wait_until(lambda: message.has(**effects[phase]), f"{phase}: {effects[phase]}", seconds=20)
 
 
-async def _is_applied(message: WorkflowHandle[Any, Any], signal: Signal) -> bool:
-    decisions = (await message.query("explain", result_type=dict[str, Any]))["decisions"]
-    is_applied = any(d["what"] == SIGNAL_NAMES[type(signal)] for d in decisions)
-    return is_applied or await has(message, waiting_signals=1)  # one that came while the handler runs waits for it
+async def _is_applied(message: Subject, signal: Signal) -> bool:
+    if await message.has(waiting_signals=1):  # one that came while the handler runs on lane short waits for it
+        return True
+    return any(decision["what"] == SIGNAL_NAMES[type(signal)] for decision in await message.explain())
 
 
 async def test_two_hundred_signals_around_continue_as_new_are_all_applied_in_order(
-    client: Client, serve: Serve, start: Start
+    serve: Serve, begin: Begin, kind: str
 ) -> None:
-    """A message that continues as new every cycle, a second apart, takes 200 numbered revisions without losing one.
+    """A message whose workflow continues as new every second takes 200 numbered revisions without losing one.
 
     It is asked for its status all the time meanwhile: the SDK ends a task early then, with its result but not its end.
     """
 
-    @handler("busy")
+    @handler(kind)
     async def busy(message: Message, ctx: Context) -> Again:
         return Again(after=timedelta(seconds=1), tolerance=timedelta(0))
 
     async with serve(busy, lanes=("short",), cycles_per_run=1, sandbox=False):  # a sandbox for every cycle is slow
-        message = await start("busy", payload=-1)
-        first_run = (await message.describe()).run_id
+        message = await begin(kind, payload=-1)
+        first_run = (await message.handle.describe()).run_id
+        for name in message.neighbours(30):  # so many cycles a second that each second brings the pack to its next run
+            await begin(kind, name)
         asking = asyncio.create_task(_ask_for_ever(message))
         for offset in range(200):
-            await message.signal("revise", Revise(offset, source="topic/0", offset=offset))
+            await message.send_from_sdk(Revise(offset, source="topic/0", offset=offset))
             if offset % 10 == 0:
-                await message.signal("run_now", RunNow())
+                await message.send_from_sdk(RunNow())
 
         # an older offset would have been ignored, so 200 revisions and the last payload prove the order
-        await wait_until(lambda: has(message, revision=200, payload=199), "200 revisions, the last one in force")
-        assert (await message.describe()).run_id != first_run
-        await message.signal("stop", Stop())
-        await message.result()
+        await wait_until(lambda: message.has(revision=200, payload=199), "200 revisions, the last one in force")
+        assert (await message.handle.describe()).run_id != first_run
+        await message.send_from_sdk(Stop())
+        assert (await message.wait_ended())["state"] == "stopped"
         asking.cancel()
 
 
-async def _ask_for_ever(message: WorkflowHandle[Any, Any]) -> None:
+async def _ask_for_ever(message: Subject) -> None:
     while True:
-        await status(message)
+        await message.status()
         await asyncio.sleep(0.02)
 
 
-async def test_a_redelivered_or_older_revision_does_nothing(bench: Bench, start: Start) -> None:
+async def test_a_redelivered_or_older_revision_does_nothing(bench: Bench, begin: Begin) -> None:
     """Revisions out of order: the newest offset of each source wins, repeats are ignored."""
-    message = await bring_to("asleep", bench, start)
+    message = await bring_to("asleep", bench, begin)
     for source, offset in (("t/0", 5), ("t/0", 3), ("t/0", 5), ("t/1", 1), ("t/0", 6), ("t/0", 4)):
-        await message.signal("revise", Revise(f"{source}@{offset}", source=source, offset=offset))
+        await message.send_from_sdk(Revise(f"{source}@{offset}", source=source, offset=offset))
 
-    await wait_until(lambda: has(message, revision=3, payload="t/0@6"), "only newer offsets were applied")
-    assert (await status(message))["sources"] == {"t/0": 6, "t/1": 1}
+    await wait_until(lambda: message.has(revision=3, payload="t/0@6"), "only newer offsets were applied")
+    assert (await message.status())["sources"] == {"t/0": 6, "t/1": 1}
 
 
+@pytest.mark.parametrize("encoding", ["solo"])  # what is packed has no task of its own to be ahead of others with
 async def test_reprioritize_changes_the_priority_that_the_server_has(
-    bench: Bench, start: Start, control: Control
+    bench: Bench, begin: Begin, control: Control
 ) -> None:
     """From control and straight from the SDK alike: the server's own priority of the run follows the message's."""
-    message = await bring_to("asleep", bench, start)
-    kind, _, name = message.id.partition(":")
-    await control.reprioritize(kind, name, 2)
-    await wait_until(lambda: _server_priority_is(control, kind, name, 2), "the server has priority 2")
-    await message.signal("reprioritize", Reprioritize(5))
+    message = await bring_to("asleep", bench, begin)
+    await control.reprioritize(message.kind, message.id, 2)
+    await wait_until(lambda: _server_priority_is(control, message, 2), "the server has priority 2")
+    await message.send_from_sdk(Reprioritize(5))
 
-    await wait_until(lambda: _server_priority_is(control, kind, name, 5), "the server has priority 5")
-
-
-async def _server_priority_is(control: Control, kind: str, name: str, priority: int) -> bool:
-    return (await control.show(kind, name)).priority == priority
+    await wait_until(lambda: _server_priority_is(control, message, 5), "the server has priority 5")
 
 
-async def test_pull_forward_obeys_the_expected_moment_and_the_earliest(
-    serve: Serve, start: Start, control: Control, message_id: Callable[[], str]
-) -> None:
+async def _server_priority_is(control: Control, message: Subject, priority: int) -> bool:
+    return (await control.show(message.kind, message.id)).priority == priority
+
+
+async def test_pull_forward_obeys_the_expected_moment_and_the_earliest(serve: Serve, begin: Begin, kind: str) -> None:
     """Nothing runs before `earliest`; a pull that expected another due time is ignored; the right one runs at once."""
 
-    @handler("eager")
+    @handler(kind)
     async def eager(message: Message, ctx: Context) -> Again:
         earliest = timedelta(0) if message.payload == "open" else timedelta(minutes=30)
         return Again(after=timedelta(hours=1), earliest=earliest, tolerance=timedelta(0))
 
     async with serve(eager, lanes=("short",)):
         for payload, shift, version in (("open", 0, 2), ("open", 60, 1), ("closed", 0, 1)):
-            message = await start("eager", message_id(), payload=payload)
-            await wait_until(lambda: has(message, version=1), "the first cycle is decided")  # noqa: B023 — awaited here
-            due_at = datetime.fromtimestamp((await status(message))["due_at_epoch"] + shift, UTC)
-            await message.signal("pull_forward", PullForward(due_at.isoformat()))
-            await message.signal("revise", Revise("seen"))
-            await wait_until(lambda: has(message, payload="seen", version=version), f"{payload} {shift}")  # noqa: B023
-            await message.signal("stop", Stop())
+            message = await begin(kind, payload=payload)
+            await wait_until(lambda: message.has(version=1), "the first cycle is decided")  # noqa: B023 — awaited here
+            due_at = datetime.fromtimestamp((await message.status())["due_at_epoch"] + shift, UTC)
+            await message.send_from_sdk(PullForward(due_at.isoformat()))
+            await message.send_from_sdk(Revise("seen"))
+            await wait_until(lambda: message.has(payload="seen", version=version), f"{payload} {shift}")  # noqa: B023 — awaited here
+            await message.send_from_sdk(Stop())
 
 
-async def test_a_revision_during_the_last_cycle_is_not_lost(serve: Serve, start: Start) -> None:
+@pytest.mark.parametrize("lane", ["short", "medium"])
+async def test_a_revision_during_the_last_cycle_is_not_lost(serve: Serve, begin: Begin, kind: str, lane: str) -> None:
     """A handler that is done with the old payload runs once more for the payload that came meanwhile."""
     called, gate = asyncio.Event(), asyncio.Event()
     seen: list[Any] = []
 
-    @handler("last")
+    @handler(kind, timeout=timedelta(seconds=25))
     async def last(message: Message, ctx: Context) -> Done:
         seen.append(message.payload)
         called.set()
         await gate.wait()
         return Done()
 
-    async with serve(last, lanes=("short",)):
-        message = await start("last", payload="old")
+    async with serve(last, lanes=("short", "medium")):
+        message = await begin(kind, lane=lane, payload="old")
         await called.wait()
-        await message.signal("revise", Revise("new"))
-        await wait_until(lambda: has(message, payload="new"), "the revision is in")
+        await message.send_from_sdk(Revise("new"))
+        await wait_until(lambda: _is_applied(message, Revise("new")), "the revision has come")
         gate.set()
-        await message.result()
+        assert (await message.wait_ended())["state"] == "done"
 
     assert seen == ["old", "new"]
 
 
-async def test_another_lane_means_another_task_queue(serve: Serve, start: Start) -> None:
-    """A message revised to another lane goes on there, with its version, and is indexed there."""
+async def test_another_lane_means_another_task_queue(serve: Serve, begin: Begin, kind: str) -> None:
+    """The handler of a message revised to another lane runs there, with its version; what is packed stays in its pack."""
     lanes: list[str] = []
 
-    @handler("mover")
+    @handler(kind)
     async def mover(message: Message, ctx: Context) -> Again | Done:
-        lanes.append(message.lane)
+        lanes.append(activity.info().task_queue.rpartition("-")[2])
+        assert message.lane == lanes[-1]
         if message.lane == "long":
             return Done(message.version)
         return Again(after=timedelta(seconds=1), lane="medium" if message.lane == "short" else None)
 
     async with serve(mover):
-        message = await start("mover")
+        message = await begin(kind)
         await wait_until(lambda: "medium" in lanes, "the handler moved it to medium")
-        await message.signal("revise", Revise(None, lane="long"))
-        await message.result()
-        attributes = (await message.describe()).search_attributes
+        await message.send_from_sdk(Revise(None, lane="long"))
+        await message.wait_ended()
+        attributes = (await message.handle.describe()).search_attributes
+        assert await message.has(lane="long")
 
     assert lanes[0] == "short"
     assert lanes[-1] == "long"
-    assert attributes["Lane"] == ["long"]
+    assert attributes["Lane"] == ["short" if message.is_packed else "long"]
 
 
+@pytest.mark.parametrize("workflow", ["message", "pack"])
 async def test_an_input_that_is_no_message_fails_the_workflow_with_a_sentence(
-    client: Client, settings: Settings, serve: Serve, message_id: Callable[[], str]
+    client: Client, settings: Settings, serve: Serve, message_id: Callable[[], str], workflow: str
 ) -> None:
     """A workflow started by hand with a wrong input ends at once and says why, instead of retrying for ever."""
     async with serve(lanes=("short",)):
         queue = task_queue(settings.task_queue_prefix, "short")
         with pytest.raises(WorkflowFailureError) as caught:
-            await client.execute_workflow("message", {"kind": "x"}, id=message_id(), task_queue=queue)
+            await client.execute_workflow(workflow, {"kind": "x"}, id=message_id(), task_queue=queue)
 
     assert "start messages with dormice" in str(caught.value.cause)

@@ -1,29 +1,47 @@
-"""Lives of a message that are recorded once and replayed for ever: each walks through different commands.
+"""Lives of messages that are recorded once and replayed for ever: each walks through different commands.
 
-`python -m tests.replay.scenarios` runs them on a fresh embedded server and writes histories and fingerprints.
+`python -m tests.replay.scenarios [NAME ...]` runs them on a fresh embedded server and writes histories and fingerprints.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from temporalio.api.enums.v1 import EventType
-from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
+from temporalio.service import RPCError
 
 from activities import Again, Context, Done, Message, Reject, handler
+from activities.handler import Handler
 from activities.registry import Registry
+from shared.encoding import Pack
 from shared.envelope import Envelope
+from shared.placement import layout_workflow_id, pack_workflow_id
 from shared.settings import Settings
-from shared.signals import Pause, PullForward, Reprioritize, Reschedule, Resume, Revise, RunNow, Stop, to_epoch
+from shared.signals import (
+    SIGNAL_NAMES,
+    Pause,
+    PullForward,
+    Reprioritize,
+    Reschedule,
+    Resume,
+    Revise,
+    RunNow,
+    Signal,
+    Stop,
+    to_epoch,
+    write_steering,
+)
 from starter.bulk import BulkStarter
 from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
+from tests.replay.runs import fingerprint, follow_runs, wait_at_rest
 from worker.run import WorkerPlan, run_workers
 
 HERE = Path(__file__).parent
@@ -34,18 +52,6 @@ SETTINGS = Settings(
 )
 HOUR = timedelta(hours=1)
 AWHILE = timedelta(seconds=2)  # more than the second that the server leaves between two runs
-
-COMMANDS = {
-    EventType.EVENT_TYPE_TIMER_STARTED: "start timer",
-    EventType.EVENT_TYPE_TIMER_CANCELED: "cancel timer",
-    EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: "schedule activity",
-    EventType.EVENT_TYPE_MARKER_RECORDED: "record marker",
-    EventType.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES: "upsert search attributes",
-    EventType.EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED: "upsert memo",
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW: "continue as new",
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: "complete",
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED: "(signalled)",
-}
 
 
 @handler("replay", max_attempts=2, backoff=timedelta(seconds=1))
@@ -67,41 +73,109 @@ async def act(message: Message, ctx: Context) -> Again | Done | Reject:
             return Done()
 
 
-Life = Callable[["WorkflowHandle[Any, Any]"], Awaitable[None]]
+PACK = Pack(packs=1, size=50, coalesce=timedelta(0))
+SUFFIXES = ("", "-now")
+"""Of recorded lives, and of those that are compared with them."""
 
 
-async def loop(_: WorkflowHandle[Any, Any]) -> None:
-    """Three versions in two runs; nothing happens from outside."""
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The message that a life is about, in a workflow of its own or in a pack."""
+
+    client: Client
+    kind: str
+    id: str
+    lane: str
+    is_packed: bool
+
+    @property
+    def handle(self) -> WorkflowHandle[Any, Any]:
+        """The workflow that it lives in."""
+        name = pack_workflow_id(self.kind, 0) if self.is_packed else f"{self.kind}:{self.id}"
+        return self.client.get_workflow_handle(name)
+
+    async def send(self, signal: Signal) -> None:
+        """Steer it."""
+        wire = write_steering([self.id], signal, "") if self.is_packed else signal
+        await self.handle.signal(SIGNAL_NAMES[type(signal)], wire)
+
+    async def until(self, **expected: Any) -> None:
+        """Wait until its status shows the expected values."""
+        while True:
+            found = await self.status()
+            if all(found[key] == value for key, value in expected.items()):
+                return
+            await asyncio.sleep(0.1)
+
+    async def status(self) -> dict[str, Any]:
+        """Ask itself."""
+        return await self.handle.query("status", args=[self.id] if self.is_packed else [])
+
+    async def start(self, steps: dict[str, list[str]]) -> str:
+        """Start messages of its kind in one call; gives the run that they began."""
+        encodings = {self.kind: PACK} if self.is_packed else {}
+        envelopes = [(i, Envelope(kind=self.kind, id=i, lane=self.lane, payload=todo)) for i, todo in steps.items()]
+        starter = BulkStarter(self.client, SETTINGS, encodings=encodings)
+        receipts = [receipt async for receipt in starter.start_all(envelopes)]
+        return receipts[0].run_id
 
 
-async def steered(message: WorkflowHandle[Any, Any]) -> None:
+Life = Callable[[Subject], Awaitable[None]]
+
+
+async def loop(_: Subject) -> None:
+    """Three versions; nothing happens from outside."""
+
+
+async def steered(message: Subject) -> None:
     """Every signal once, each applied before the next is sent."""
-    await until(message, version=1)
-    await message.signal("pause", Pause())
-    await until(message, state="paused")
-    await message.signal("resume", Resume())
-    await until(message, state="active")
-    await message.signal("reprioritize", Reprioritize(1))
-    await until(message, priority=1)
+    await message.until(version=1)
+    await message.send(Pause())
+    await message.until(state="paused")
+    await message.send(Resume())
+    await message.until(state="active")
+    await message.send(Reprioritize(1))
+    await message.until(priority=1)
     later = (datetime.now(UTC) + 2 * HOUR).isoformat()
-    await message.signal("reschedule", Reschedule(later))
-    await until(message, due_at_epoch=to_epoch(later))
-    await message.signal("revise", Revise(["sleep"], source="topic/0", offset=1))
-    await until(message, revision=1)
-    await message.signal("run_now", RunNow())
-    await until(message, version=2)
-    due_at = datetime.fromtimestamp((await status(message))["due_at_epoch"], UTC)
-    await message.signal("pull_forward", PullForward(due_at.isoformat()))
-    await until(message, version=3)
-    await message.signal("stop", Stop())
+    await message.send(Reschedule(later))
+    await message.until(due_at_epoch=to_epoch(later))
+    await message.send(Revise(["sleep"], source="topic/0", offset=1))
+    await message.until(revision=1)
+    await message.send(RunNow())
+    await message.until(version=2)
+    due_at = datetime.fromtimestamp((await message.status())["due_at_epoch"], UTC)
+    await message.send(PullForward(due_at.isoformat()))
+    await message.until(version=3)
+    await message.send(Stop())
 
 
-async def parked(message: WorkflowHandle[Any, Any]) -> None:
+async def parked(message: Subject) -> None:
     """Rejected, repaired, replayed."""
-    await until(message, state="parked")
-    await message.signal("revise", Revise(["done"]))
-    await until(message, revision=1)
-    await message.signal("run_now", RunNow())
+    await message.until(state="parked")
+    await message.send(Revise(["done"]))
+    await message.until(revision=1)
+    await message.send(RunNow())
+
+
+async def joined(message: Subject) -> None:
+    """Another one comes into its pack, has its life there and leaves."""
+    await message.until(version=1)
+    other = replace(message, id="b")
+    await other.start({"b": ["again", "done"]})
+    await other.until(state="done")
+    await message.send(Stop())
+
+
+async def spread(message: Subject) -> None:
+    """Another one leaves, because the kind has two packs now."""
+    await message.until(version=1)
+    await message.handle.signal("spread", {"packs": 2})
+    while True:
+        overview = await message.handle.query("overview", result_type=dict[str, Any])
+        if overview["asleep"] == 1:
+            break
+        await asyncio.sleep(0.1)
+    await message.send(Stop())
 
 
 LIVES: dict[str, tuple[str, list[str], Life]] = {
@@ -112,63 +186,73 @@ LIVES: dict[str, tuple[str, list[str], Life]] = {
     "parked": ("short", ["reject"], parked),
     "steered": ("short", ["sleep"], steered),
 }
-
-
-async def status(message: WorkflowHandle[Any, Any]) -> dict[str, Any]:
-    """Ask the message itself."""
-    return await message.query("status", result_type=dict[str, Any])
-
-
-async def until(message: WorkflowHandle[Any, Any], **expected: Any) -> None:
-    """Wait until the message's status shows the expected values."""
-    while True:
-        found = await status(message)
-        if all(found[key] == value for key, value in expected.items()):
-            return
-        await asyncio.sleep(0.1)
+MANY = {f"m{n}": ["again", "again", "done"] for n in range(21)}  # so many cycles are enough for another run
+PACK_LIVES: dict[str, tuple[str, dict[str, list[str]], Life]] = {
+    "pack_loop": ("short", MANY, loop),
+    "pack_loop_medium": ("medium", {"a": ["again", "fail", "done"], "b": ["again", "done"]}, loop),
+    "pack_lane_move": ("short", {"a": ["medium", "again", "done"]}, loop),
+    "pack_parked": ("short", {"a": ["reject"]}, parked),
+    "pack_steered": ("short", {"a": ["sleep"]}, steered),
+    "pack_joined": ("short", {"a": ["sleep"]}, joined),
+    "pack_spread": ("short", {"a": ["sleep"], "e": ["sleep"]}, spread),  # of two packs, e belongs to the second
+}
 
 
 async def live(client: Client, name: str, suffix: str = "") -> list[WorkflowHistory]:
-    """Let a message live the named life and give the histories of its runs, first to last."""
+    """Let messages live the named life and give the histories of the runs they lived in, first to last."""
+    if name in PACK_LIVES:
+        return await _live_packed(client, name, suffix)
     lane, steps, life = LIVES[name]
-    envelope = Envelope(kind="replay", id=name + suffix, lane=lane, payload=steps)
-    receipt = await BulkStarter(client, SETTINGS).start(envelope, None)
-    message = client.get_workflow_handle(receipt.workflow_id)
-    await life(message)
-    await message.result()
-    return [history async for history in _runs(client, receipt.workflow_id, receipt.run_id)]
+    message = Subject(client, "replay", name + suffix, lane, is_packed=False)
+    run_id = await message.start({message.id: steps})
+    histories: dict[str, WorkflowHistory] = {}
+    following = asyncio.create_task(follow_runs(message.handle, client, run_id, histories))
+    try:
+        await life(message)
+        await following
+    finally:
+        following.cancel()
+    return list(histories.values())
 
 
-async def _runs(client: Client, workflow_id: str, run_id: str) -> AsyncIterator[WorkflowHistory]:
-    while run_id:
-        history = await client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
-        yield history
-        last = history.events[-1]
-        run_id = last.workflow_execution_continued_as_new_event_attributes.new_execution_run_id
+async def _live_packed(client: Client, name: str, suffix: str) -> list[WorkflowHistory]:
+    lane, steps, life = PACK_LIVES[name]
+    kind = f"replay-{name}{suffix}"
+    message = Subject(client, kind, next(iter(steps)), lane, is_packed=True)
+    run_id = await message.start(steps)
+    histories: dict[str, WorkflowHistory] = {}
+    following = asyncio.create_task(follow_runs(message.handle, client, run_id, histories))
+    try:
+        await life(message)
+        last = await wait_at_rest(message.handle, histories)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        for workflow_id in (layout_workflow_id(kind), *(pack_workflow_id(kind, n) for n in range(2))):
+            with contextlib.suppress(RPCError):  # most have one pack
+                await client.get_workflow_handle(workflow_id).terminate()
+    return [*histories.values(), *([last] if fingerprint([last]) != [[]] else [])]
 
 
-def fingerprint(histories: list[WorkflowHistory]) -> list[list[str]]:
-    """Give the commands of every run in order; workflow tasks, whose number varies with timing, are left out."""
-    return [[_name(event) for event in history.events if event.event_type in COMMANDS] for history in histories]
-
-
-def _name(event: HistoryEvent) -> str:
-    name = COMMANDS[event.event_type]
-    if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
-        return f"({event.workflow_execution_signaled_event_attributes.signal_name})"
-    return name
+def _handlers() -> Iterable[Handler]:
+    yield act
+    for name in PACK_LIVES:
+        for suffix in SUFFIXES:
+            yield replace(act, kind=f"replay-{name}{suffix}")
 
 
 async def serve_lives(client: Client, stopping: asyncio.Event) -> None:
     """Run the workers that these lives need."""
-    plan = WorkerPlan(settings=SETTINGS, registry=Registry([("replay", act)]), drain=timedelta(seconds=2))
+    plan = WorkerPlan(
+        settings=SETTINGS, registry=Registry(("replay", h) for h in _handlers()), drain=timedelta(seconds=2)
+    )
     await run_workers(client, plan, stopping)
 
 
-async def record() -> None:
-    """Live all lives on a fresh server and write them down."""
+async def record(names: Iterable[str]) -> None:
+    """Live the named lives on a fresh server and write them down."""
     HISTORIES.mkdir(exist_ok=True)
-    fingerprints: dict[str, list[list[str]]] = {}
+    fingerprints: dict[str, list[list[str]]] = json.loads(FINGERPRINTS.read_text())
     stopping = asyncio.Event()
     with tempfile.TemporaryDirectory() as folder:
         options = EmbeddedOptions(data=Path(folder), port=find_free_port(), ui_port=None, slim=False)
@@ -176,7 +260,7 @@ async def record() -> None:
             client = await server.connect()
             serving = asyncio.create_task(serve_lives(client, stopping))
             try:
-                for name in LIVES:
+                for name in names:
                     histories = await live(client, name)
                     fingerprints[name] = fingerprint(histories)
                     for number, history in enumerate(histories):
@@ -188,6 +272,6 @@ async def record() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(record())
+    asyncio.run(record(sys.argv[1:] or (*LIVES, *PACK_LIVES)))
     sys.stdout.flush()
     os._exit(0)  # temporalio may abort at interpreter exit: github.com/temporalio/sdk-python/issues/300

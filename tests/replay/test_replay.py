@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,46 +15,55 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
-from tests.replay.scenarios import FINGERPRINTS, HISTORIES, LIVES, fingerprint, live, serve_lives
+from tests.replay.runs import fingerprint
+from tests.replay.scenarios import FINGERPRINTS, HISTORIES, LIVES, PACK_LIVES, SUFFIXES, live, serve_lives
 from workflows.message_workflow import MessageWorkflow
+from workflows.pack_workflow import PackWorkflow
 
+ALL_LIVES = (*LIVES, *PACK_LIVES)
 RECORDED = sorted(HISTORIES.glob("*.json"))
 
 
-def read(path: Any) -> WorkflowHistory:
+def read(path: Path) -> WorkflowHistory:
     """Read one recorded run."""
     return WorkflowHistory.from_json("replay:recorded", path.read_text())
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=[path.stem for path in RECORDED])
-async def test_a_recorded_history_replays(path: Any) -> None:
+async def test_a_recorded_history_replays(path: Path) -> None:
     """Today's workflow code makes the same decisions that it made when the history was recorded, in the sandbox."""
-    result = await Replayer(workflows=[MessageWorkflow]).replay_workflow(read(path))
+    result = await Replayer(workflows=[MessageWorkflow, PackWorkflow]).replay_workflow(read(path))
 
     assert result.replay_failure is None
 
 
 def test_every_life_has_a_recorded_history() -> None:
     """No scenario is missing from the recordings, and none is left over."""
-    assert {path.stem.rpartition("-")[0] for path in RECORDED} == set(LIVES)
+    assert {path.stem.rpartition("-")[0] for path in RECORDED} == set(ALL_LIVES)
 
 
 @pytest.fixture(scope="module")
-async def lives(client: Client) -> AsyncIterator[Client]:
-    """Workers for the lives."""
+async def lives(client: Client) -> AsyncIterator[dict[str, "asyncio.Task[list[WorkflowHistory]]"]]:
+    """All lives, lived side by side: most of each is waiting."""
     stopping = asyncio.Event()
     serving = asyncio.create_task(serve_lives(client, stopping))
-    yield client
+    living = {name: asyncio.create_task(live(client, name, suffix=SUFFIXES[1])) for name in ALL_LIVES}
+    yield living
+    for life in living.values():
+        life.cancel()
+    await asyncio.gather(*living.values(), return_exceptions=True)
     stopping.set()
     await serving
 
 
-@pytest.mark.parametrize("name", LIVES)
-async def test_the_command_sequence_is_the_committed_one(lives: Client, name: str) -> None:
-    """A change of what the workflow asks of the server needs `workflow.patched` and a new recording, on purpose."""
+@pytest.mark.parametrize("name", ALL_LIVES)
+async def test_the_command_sequence_is_the_committed_one(
+    lives: dict[str, "asyncio.Task[list[WorkflowHistory]]"], name: str
+) -> None:
+    """A change of what a workflow asks of the server needs `workflow.patched` and a new recording, on purpose."""
     expected = json.loads(FINGERPRINTS.read_text())[name]
 
-    assert fingerprint(await live(lives, name, suffix="-now")) == expected, (
+    assert fingerprint(await lives[name]) == expected, (
         "the workflow's commands changed: messages asleep under the old code would fail to replay. Guard the change "
         "with workflow.patched(), keep the old histories, and record the new ones (tests/replay/README.md)"
     )
@@ -74,10 +84,26 @@ class ChangedWithoutPatch(MessageWorkflow):
         return await super().run(wire)
 
 
+@workflow.defn(name="pack", sandboxed=False)
+class PackChangedWithoutPatch(PackWorkflow):
+    """The same carelessness, a thousand messages at a time."""
+
+    @workflow.init
+    def __init__(self, wire: dict[str, Any]) -> None:
+        super().__init__(wire)
+
+    @workflow.run
+    async def run(self, wire: dict[str, Any]) -> Any:
+        """Do something else first."""
+        await workflow.execute_activity("something_else", start_to_close_timeout=timedelta(seconds=1))
+        return await super().run(wire)
+
+
 @pytest.mark.parametrize("path", RECORDED, ids=[path.stem for path in RECORDED])
-async def test_a_change_without_a_patch_is_found(path: Any) -> None:
+async def test_a_change_without_a_patch_is_found(path: Path) -> None:
     """Every single recording would catch an added command."""
-    replayer = Replayer(workflows=[ChangedWithoutPatch], workflow_runner=UnsandboxedWorkflowRunner())
+    changed = [ChangedWithoutPatch, PackChangedWithoutPatch]
+    replayer = Replayer(workflows=changed, workflow_runner=UnsandboxedWorkflowRunner())
     with pytest.raises(NondeterminismError):
         await replayer.replay_workflow(read(path))
 

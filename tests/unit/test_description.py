@@ -16,6 +16,9 @@ STATUS: dict[str, Any] = {
     "kind": "feed",
     "id": "a",
     "state": "active",
+    "phase": "active",
+    "parked_reason": "",
+    "parked_at": 0.0,
     "lane": "short",
     "version": 4,
     "attempt": 1,
@@ -30,6 +33,7 @@ STATUS: dict[str, Any] = {
     "sources": {"t/0": 5},
     "correlation_id": "",
     "result": None,
+    "waiting_signals": 0,
 }
 
 

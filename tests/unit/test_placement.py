@@ -6,7 +6,17 @@ from itertools import pairwise
 import pytest
 
 from shared.lanes import prefix_of, task_queue
-from shared.placement import Placement, identity_of, place, unit_hash, workflow_id
+from shared.placement import (
+    Layout,
+    Placement,
+    identity_of,
+    layout_workflow_id,
+    pack_index,
+    pack_workflow_id,
+    place,
+    unit_hash,
+    workflow_id,
+)
 
 
 @pytest.mark.parametrize(
@@ -69,3 +79,58 @@ def test_neighbouring_ids_do_not_lie_side_by_side() -> None:
     gaps = [abs(a - b) for a, b in pairwise(hashes)]
 
     assert 0.32 < sum(gaps) / len(gaps) < 0.35
+
+
+PACK_COUNTS = (1, 2, 100, 101, 10_000, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("message_id", "expected"),
+    [
+        ("", [0, 0, 62, 62, 5250, 716635]),
+        ("a", [0, 0, 11, 11, 379, 386480]),
+        ("feed-1", [0, 0, 59, 59, 9565, 216992]),
+        ("https://example.org/x?y=z", [0, 1, 64, 64, 554, 546323]),
+        ("\u20ac \U0001f42d", [0, 1, 86, 86, 4608, 728737]),
+    ],
+)
+def test_the_pack_of_an_id_is_the_same_on_every_machine(message_id: str, expected: list[int]) -> None:
+    """Known ids keep their pack for ever: a process that placed them elsewhere would start them a second time."""
+    assert [pack_index(message_id, packs) for packs in PACK_COUNTS] == expected
+
+
+@pytest.mark.parametrize(("fewer", "more"), [(1, 2), (2, 3), (10, 11), (100, 150), (100, 1000)])
+def test_growth_moves_only_the_share_of_the_new_packs_and_only_to_them(fewer: int, more: int) -> None:
+    """From n to m packs, (m - n) / m of all ids move, and none between packs that were there before."""
+    pairs = [(pack_index(f"m{n}", fewer), pack_index(f"m{n}", more)) for n in range(10_000)]
+    moved = [new for old, new in pairs if new != old]
+
+    assert min(moved) >= fewer
+    assert len(moved) / len(pairs) == pytest.approx((more - fewer) / more, abs=0.02)
+
+
+def test_packs_are_filled_evenly() -> None:
+    """20,000 counted-up ids over a hundred packs: chi-square with 99 degrees of freedom stays in its usual range."""
+    packs = [0] * 100
+    for number in range(20_000):
+        packs[pack_index(f"m{number}", 100)] += 1
+
+    assert 50 < sum((count - 200) ** 2 / 200 for count in packs) < 160
+
+
+def test_a_packed_message_lives_in_a_pack_on_the_queue_of_its_kind() -> None:
+    """Its own lane says where its handler runs, not where it lives; the names of packs are no message's name."""
+    layout = Layout("feed", "short", packs=100, size=10, coalesce=0.0)
+    index = pack_index("a:b", 100)
+
+    assert place("feed", "a:b", "medium", "dormice", layout) == Placement(f"feed~{index}", "dormice-short")
+    assert [pack_workflow_id("feed", 7), layout_workflow_id("feed")] == ["feed~7", "feed~"]
+
+
+def test_a_layout_survives_the_memo_it_is_kept_in() -> None:
+    """What the first start of a kind fixed is what every process reads; the form never changes."""
+    layout = Layout("feed", "short", 200, 1000, 300.0, 100)
+    memo = {"lane": "short", "packs": 200, "size": 1000, "coalesce": 300.0, "first_packs": 100}
+
+    assert layout.dump() == memo
+    assert Layout.load("feed", memo) == layout

@@ -1,0 +1,84 @@
+"""The yardstick of packs: the smallest possible workflow that keeps many messages, and the smallest client for it.
+
+Its state is a list, its wake one local activity for all that is due. It knows no attempts, signals, queries, limits or
+index: what a cycle costs here is what Temporal, its Python SDK, JSON and this machine cost.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity, workflow
+from temporalio.client import Client
+
+WORKFLOW = "bare-pack"
+ACTIVITY = "bare-batch"
+IN_FLIGHT = 64
+
+BareMessage = list[Any]
+"""[due (seconds since the epoch), id, payload]"""
+
+
+@workflow.defn(name=WORKFLOW)
+class BarePack:
+    """Sleep until the first message and a while more, run all that is due, continue as new after a few wakes."""
+
+    @workflow.run
+    async def run(self, messages: list[BareMessage], coalesce: float, wakes: int) -> None:
+        """Loop."""
+        for _ in range(wakes):
+            await asyncio.sleep(min(m[0] for m in messages) + coalesce - workflow.time())
+            now = workflow.time()
+            due = [m for m in messages if m[0] <= now]
+            waits = await workflow.execute_local_activity(
+                ACTIVITY, [m[1:] for m in due], result_type=list[float], start_to_close_timeout=timedelta(seconds=50)
+            )
+            now = workflow.time()
+            for message, wait in zip(due, waits, strict=True):
+                message[0] = round(now + wait, 3)
+        workflow.continue_as_new(args=[messages, coalesce, wakes])
+
+
+class BareBatch:
+    """The work: as much simulated I/O for each message as the handler it is compared with."""
+
+    def __init__(self, note: Callable[[], None], io_seconds: float, spread: float) -> None:
+        self._note = note
+        self._io_seconds = io_seconds
+        self._spread = spread
+
+    @activity.defn(name=ACTIVITY)
+    async def process(self, messages: list[list[Any]]) -> list[float]:
+        """Wait for the I/O of all at once, then say when each is to come back."""
+        return await asyncio.gather(*(self._process(payload) for _, payload in messages))
+
+    async def _process(self, payload: Any) -> float:
+        await asyncio.sleep(self._io_seconds)
+        self._note()
+        return payload["delay"] * spread_factor(self._spread)
+
+
+def spread_factor(share: float) -> float:
+    """Give a factor by chance that differs from 1 by up to `share`."""
+    return 1 + share * random.uniform(-1, 1)
+
+
+async def start_bare_packs(
+    client: Client, queue: str, name: str, packs: Iterable[list[BareMessage]], *, coalesce: float, wakes: int
+) -> None:
+    """Start one workflow per pack with its messages as input, a bounded number at once."""
+    gate = asyncio.Semaphore(IN_FLIGHT)
+
+    async def start(number: int, messages: list[BareMessage]) -> None:
+        async with gate:
+            await client.start_workflow(
+                WORKFLOW,
+                args=[messages, coalesce, wakes],
+                id=f"{name}-{number}",
+                task_queue=queue,
+                task_timeout=timedelta(seconds=60),
+            )
+
+    await asyncio.gather(*(start(number, messages) for number, messages in enumerate(packs)))

@@ -1,0 +1,154 @@
+"""How scenarios fill packs: the same messages for the bare pack and for dormice, and the wait until all are asleep."""
+
+import asyncio
+import random
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio.client import Client
+
+from bench.bare_pack import BareMessage, start_bare_packs
+from bench.harness import database_bytes
+from bench.worker_process import Order
+from shared.encoding import Pack
+from shared.envelope import Envelope
+from shared.json_value import encode_json
+from shared.placement import PACK_WORKFLOW
+from shared.settings import Settings
+from starter.bulk import BulkStarter
+from starter.embedded import EmbeddedServer
+from starter.receipts import StartOutcome
+
+HOUR = 3600.0
+SPREAD = 0.5
+"""Delays differ by up to this share of themselves."""
+
+PAYLOAD_BYTES = 60
+ROOM = 1.4
+"""Packs take so many times the messages that they get on average, because a hash fills some fuller than others."""
+
+PATIENCE_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """What to fill: `count` messages in packs of about `size`, that come back every `delay` seconds.
+
+    They are due first between `due_in` and `due_in + due_spread` seconds from now. `coalesce` is seconds too.
+    """
+
+    prefix: str
+    count: int
+    size: int
+    delay: float
+    due_in: float = 0.0
+    due_spread: float = 0.0
+    coalesce: float = 0.0
+    encoding: str = "pack"
+
+    @property
+    def packs(self) -> int:
+        """How many packs there are."""
+        return max(1, self.count // self.size)
+
+    def payload(self, number: int) -> dict[str, Any]:
+        """Give a payload of exactly 60 bytes of JSON."""
+        url = "https://example.org/"
+        room = PAYLOAD_BYTES - len(encode_json({"delay": self.delay, "url": url}))
+        return {"delay": self.delay, "url": f"{url}{number:0{room}d}"}
+
+    def first_due(self, now: float) -> float:
+        """Give a first due time by chance."""
+        return now + self.due_in + self.due_spread * random.random()
+
+    def envelopes(self) -> Iterator[tuple[None, Envelope]]:
+        """Give the messages as a sender does; of kind PREFIX where they are packed, so that kinds have a size each."""
+        now = time.time()
+        for number in range(self.count):
+            due = datetime.fromtimestamp(self.first_due(now), UTC) if self.due_in or self.due_spread else None
+            yield (
+                None,
+                Envelope(
+                    kind=self.prefix if self.encoding == "pack" else "bench",
+                    id=f"{self.prefix}-{number}",
+                    lane="short",
+                    scheduled_at=due,
+                    tolerance_seconds=self.coalesce if due else 0.0,
+                    payload=self.payload(number),
+                ),
+            )
+
+    def bare_packs(self) -> Iterator[list[BareMessage]]:
+        """Give the same messages as states of bare packs."""
+        now = time.time()
+        for first in range(0, self.count, self.size):
+            numbers = range(first, min(first + self.size, self.count))
+            yield [[round(self.first_due(now), 3), f"{self.prefix}-{n}", self.payload(n)] for n in numbers]
+
+
+async def start_packs(client: Client, filling: Filling, envelopes: Iterable[tuple[None, Envelope]]) -> float:
+    """Start the messages with a bulk starter in this process; gives the starts per second.
+
+    The starter holds all back until it has seen all, as one does that is given the room: each pack then gets its
+    messages in as few calls as they fit in.
+    """
+    settings = Settings(task_queue_prefix=filling.prefix, pack_room=filling.count + 1)
+    pack = Pack(
+        packs=filling.packs,
+        size=min(round(filling.size * ROOM) + 20, 5000),
+        coalesce=timedelta(seconds=filling.coalesce),
+    )
+    encodings = {filling.prefix: pack} if filling.encoding == "pack" else {}
+    starter, began = BulkStarter(client, settings, encodings=encodings), time.monotonic()
+    async for receipt in starter.start_all(envelopes):
+        assert receipt.outcome is StartOutcome.STARTED, receipt
+    return filling.count / (time.monotonic() - began)
+
+
+async def start_bare(client: Client, filling: Filling, packs: Iterable[list[BareMessage]], *, wakes: int) -> float:
+    """Start the same messages in bare packs; gives the starts per second."""
+    began = time.monotonic()
+    await start_bare_packs(
+        client, f"{filling.prefix}-short", filling.prefix, packs, coalesce=filling.coalesce, wakes=wakes
+    )
+    return filling.count / (time.monotonic() - began)
+
+
+async def wait_until_asleep(client: Client, filling: Filling) -> None:
+    """Wait until the index knows when every pack of the filling is due: it has taken its messages in."""
+    query = f"WorkflowType = '{PACK_WORKFLOW}' AND Kind = '{filling.prefix}' AND DueAt IS NOT NULL"
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (await client.count_workflows(query)).count < filling.packs:  # noqa: ASYNC110 — the server is asked
+            await asyncio.sleep(0.5)
+
+
+async def settled_bytes(server: EmbeddedServer) -> int:
+    """Give the size of the database once its write-ahead log has been worked in, as far as the server lets it."""
+
+    def work_in() -> None:
+        database = sqlite3.connect(server.options.database, timeout=10)
+        try:
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            database.close()
+
+    await asyncio.to_thread(work_in)
+    return database_bytes(server)
+
+
+def to_order(filling: Filling, **changes: Any) -> Order:
+    """Order a worker for a filling, to be stopped when it has been seen enough; `changes` replace its fields."""
+    order = Order(
+        what="pack" if filling.encoding == "pack" else "dormice",
+        prefix=filling.prefix,
+        seconds=HOUR,
+        warmup=0,
+        spread=SPREAD,
+        tolerance=filling.coalesce,
+        repeats=False,
+    )
+    return replace(order, **changes)

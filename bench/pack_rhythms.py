@@ -1,0 +1,95 @@
+"""Packs at a rhythm, for the scenario `packs`: what their size does at several rates, and N messages minute by minute."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from bench.harness import fresh_server, new_prefix, report, run_worker, working
+from bench.pack_filling import HOUR, Filling, settled_bytes, start_packs, to_order, wait_until_asleep
+from bench.worker_process import Measured
+from starter.embedded import EmbeddedServer
+
+SIZES = (50, 200, 500, 1000)
+RATES = (1000, 3000, 6000)
+SIZE_COUNT = 100_000
+SIZE_SECONDS = 25.0
+
+
+async def measure_sizes() -> None:
+    """What a pack's size does at several rates: cycles, processor time, lateness, disk."""
+    rows: list[dict[str, Any]] = []
+    for size in SIZES:
+        for due in RATES:
+            delay = SIZE_COUNT / due
+            filling = Filling(
+                prefix=new_prefix(),
+                count=SIZE_COUNT,
+                size=size,
+                delay=delay,
+                due_in=SIZE_COUNT / 20_000,
+                due_spread=delay,
+                coalesce=delay / 12,
+            )
+            rows.append({"size": size, "due/s": due} | await _run_at_rhythm(filling))
+    note = f"{SIZE_COUNT:,} messages, coalescing a twelfth of the mean delay; lateness is counted from the due time"
+    report("packs", rows, note=note, case="size")
+
+
+async def _run_at_rhythm(filling: Filling) -> dict[str, Any]:
+    async with fresh_server() as server:
+        client, before = await server.connect(), await settled_bytes(server)
+        async with working(server, to_order(filling)):
+            await start_packs(client, filling, filling.envelopes())
+        measured = await run_worker(server, to_order(filling, seconds=SIZE_SECONDS, warmup=15.0))
+        size_on_disk = await settled_bytes(server) - before
+    return _describe(measured) | {"bytes/message": size_on_disk / filling.count}
+
+
+async def measure_fill(count: int, seconds: float) -> None:
+    """Fill, then run at the rhythm: mean delay 1 h, coalescing 5 min, packs of 1,000; a row each minute."""
+    filling = Filling(
+        prefix=new_prefix(), count=count, size=1000, delay=HOUR, due_in=60.0, due_spread=HOUR, coalesce=300.0
+    )
+    rows: list[dict[str, Any]] = []
+    async with fresh_server() as server:
+        client, began = await server.connect(), time.monotonic()
+        async with working(server, to_order(filling)):
+            await start_packs(client, filling, filling.envelopes())
+            filled = time.monotonic() - began
+            await wait_until_asleep(client, filling)
+        print(
+            f"{count:,} filled in {filled:.0f} s ({count / filled:,.0f}/s), all asleep after "
+            f"{time.monotonic() - began:.0f} s; this process {psutil.Process().memory_info().rss / 1e6:,.0f} MB, disk "
+            f"{await settled_bytes(server) / 1e6:,.0f} MB"
+        )
+        await _follow(server, filling, seconds, rows.append)
+    report("packs", rows, note=f"filled in {filled:.0f} s; packs of 1,000, mean delay 1 h", case=f"fill {count}")
+
+
+async def _follow(
+    server: EmbeddedServer, filling: Filling, seconds: float, note: Callable[[dict[str, Any]], object]
+) -> None:
+    window = min(60.0, seconds)
+    order = to_order(filling, seconds=window, windows=max(1, round(seconds / window)))
+    async with working(server, order) as windows:
+        for minute in range(1, order.windows + 1):
+            async with asyncio.timeout(window + 60):
+                while len(windows) < minute:  # noqa: ASYNC110 — another process prints them
+                    await asyncio.sleep(0.5)
+            row = {"minute": minute} | _describe(windows[minute - 1])
+            row["disk MB"] = await settled_bytes(server) / 1e6
+            print(row, flush=True)
+            note(row)
+
+
+def _describe(measured: Measured) -> dict[str, Any]:
+    return {
+        "cycles/s": measured.rate,
+        "cpu ms/cycle": measured.cpu_ms,
+        "late p50 s": measured.late_p50,
+        "late p99 s": measured.late_p99,
+        "rss MB": measured.rss_bytes / 1e6,
+    }

@@ -1,0 +1,149 @@
+"""Pack entries: one message of a pack as a compact JSON array, in a pack's state and on the way to it.
+
+Columns: id, due (milliseconds since the epoch), how much sooner its earliest and how much later its latest moment is
+(milliseconds), version, payload, decisions, and, only where one of them is not as usual, the other fields by name.
+Decisions are arrays too, their moments and versions counted back from the message's own.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from shared.json_value import encode_json
+from shared.message import Decision, MessageState
+
+Entry = list[Any]
+
+ID, DUE, EARLY, LATE, VERSION, PAYLOAD, DECISIONS, OTHERS = range(8)
+
+CHUNK_BYTES_MAX = 100_000
+"""Most bytes of entries in one signal: far below what a server warns of (512 KiB), and quick to replay."""
+
+STATE_BYTES_MAX = 400_000
+"""Most bytes of a pack's state, for the same reason."""
+
+SHORTENED_MAX = 200
+"""Characters of a reason that a pack keeps which has no room for more."""
+
+_ROUTINE = frozenset({"started", "again", "asked"})
+_USUAL: tuple[tuple[str, Any], ...] = (
+    ("attempt", 0),
+    ("is_tried", False),
+    ("priority", 3),
+    ("tenant", ""),
+    ("correlation_id", ""),
+    ("is_paused", False),
+    ("parked_reason", ""),
+    ("parked_at", 0.0),
+    ("ended", ""),
+    ("result", None),
+    ("revision", 0),
+    ("sources", {}),
+)
+_KNOWN = frozenset(name for name, _ in _USUAL)
+
+
+def to_entry(state: MessageState, lane: str) -> Entry:
+    """Give the entry of a message that no handler is at work on, in a pack of a lane.
+
+    Of decisions that are a matter of course only the latest is kept: they are what fills a pack.
+    """
+    due = round(state.due_at * 1000)
+    entry: Entry = [
+        state.id,
+        due,
+        due - round(state.earliest_at * 1000),
+        max(round(state.latest_at * 1000) - due, 0),
+        state.version,
+        state.payload,
+        [
+            [due - round(d.at * 1000), state.version - d.version, d.what, due - round(d.due_at * 1000), d.reason]
+            for number, d in enumerate(state.decisions, start=1)
+            if number == len(state.decisions) or d.what not in _ROUTINE
+        ],
+    ]
+    others = {name: value for name, usual in _USUAL if (value := getattr(state, name)) != usual}
+    if state.lane != lane:
+        others["lane"] = state.lane
+    if others:
+        entry.append(others)
+    return entry
+
+
+def to_state(entry: Entry, kind: str, lane: str) -> MessageState:
+    """Give the message of an entry; fields that a newer version may have added are left out."""
+    due, version = entry[DUE], entry[VERSION]
+    others: dict[str, Any] = entry[OTHERS] if len(entry) > OTHERS else {}
+    return MessageState(
+        kind=kind,
+        id=entry[ID],
+        lane=others.get("lane", lane),
+        due_at=due / 1000,
+        earliest_at=(due - entry[EARLY]) / 1000,
+        latest_at=(due + entry[LATE]) / 1000 if entry[LATE] else 0.0,
+        version=version,
+        payload=entry[PAYLOAD],
+        decisions=tuple(
+            Decision((due - at) / 1000, version - back, what, (due - then) / 1000, reason)
+            for at, back, what, then, reason, *_ in entry[DECISIONS]
+        ),
+        **{name: value for name, value in others.items() if name in _KNOWN},
+    )
+
+
+def shorten(entry: Entry) -> Entry:
+    """Keep of an entry's decisions the last alone, and no reason twice; for a pack that has no room for more."""
+    others: dict[str, Any] = entry[OTHERS] if len(entry) > OTHERS else {}
+    if "parked_reason" in others:
+        others["parked_reason"] = others["parked_reason"][:SHORTENED_MAX]
+    for decision in entry[DECISIONS][-1:]:
+        reason = "" if "parked_reason" in others else decision[-1][:SHORTENED_MAX]
+        entry[DECISIONS] = [[*decision[:-1], reason]]
+    return entry
+
+
+def is_held(entry: Entry) -> bool:
+    """Nothing runs, whatever the time: the message is parked or paused."""
+    return len(entry) > OTHERS and ("parked_reason" in entry[OTHERS] or "is_paused" in entry[OTHERS])
+
+
+def is_parked(entry: Entry) -> bool:
+    """The message failed for good."""
+    return len(entry) > OTHERS and "parked_reason" in entry[OTHERS]
+
+
+def priority_of(entry: Entry) -> int:
+    """Give the message's priority, 1 first."""
+    return entry[OTHERS].get("priority", 3) if len(entry) > OTHERS else 3
+
+
+def lane_of(entry: Entry, lane: str) -> str:
+    """Give the lane on which the message's handler runs, in a pack of a lane."""
+    return entry[OTHERS].get("lane", lane) if len(entry) > OTHERS else lane
+
+
+def measure(value: Any) -> int:
+    """Give the bytes of an entry, or of a part of one."""
+    return len(encode_json(value))
+
+
+def find_chunk_flaw(chunk: Mapping[str, Any]) -> str:
+    """Say what is wrong with a chunk of entries that somebody sent, or nothing: a pack must not stumble over it."""
+    if not isinstance(chunk.get("token"), str):
+        return "it has no token"
+    for name in ("entries", "ended"):
+        entries = chunk.get(name, [])
+        if not isinstance(entries, list) or not all(map(_is_entry, cast("list[Any]", entries))):
+            return f"its {name} are no list of messages; start them with dormice"
+    return "" if "entries" in chunk else "it has no entries"
+
+
+def _is_entry(entry: Any) -> bool:
+    if not isinstance(entry, list) or len(cast("Entry", entry)) not in (OTHERS, OTHERS + 1):
+        return False
+    message_id, due, early, late, version, _, decisions, *others = cast("Entry", entry)
+    return (
+        isinstance(message_id, str)
+        and all(isinstance(number, int) for number in (due, early, late, version))
+        and isinstance(decisions, list)
+        and all(isinstance(other, dict) for other in others)
+    )

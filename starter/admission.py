@@ -1,0 +1,128 @@
+"""Admission: hands chunks of messages to their packs and learns what became of each message."""
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.service import RPCError
+
+from shared.lanes import task_queue
+from shared.placement import Layout, pack_workflow_id, workflow_id
+from shared.settings import Settings
+from starter.caller import Caller
+from starter.chunks import Chunk, build_admit_request
+from starter.pace import backoff_seconds
+from starter.receipts import Receipt, StartOutcome, to_refusal
+
+CALL_TIMEOUT = timedelta(seconds=10)
+QUERY_TIMEOUT = timedelta(seconds=5)
+
+Tag = TypeVar("Tag")
+
+
+class Admission:
+    """Hands a chunk over in one call, which is durable; asks the pack afterwards unless the call has made the pack."""
+
+    def __init__(self, client: Client, settings: Settings, caller: Caller, *, restarts_finished: bool) -> None:
+        self._client = client
+        self._settings = settings
+        self._caller = caller
+        self._restarts_finished = restarts_finished
+
+    async def admit(self, chunk: Chunk[Tag], session: str) -> list[Receipt[Tag]]:
+        """Start the messages of a chunk and give a receipt for each; a retry within a session changes nothing."""
+        token = chunk.token(session)
+        request = await build_admit_request(
+            self._client, self._settings, chunk, token=token, restarts_finished=self._restarts_finished
+        )
+        service = self._client.workflow_service
+        # retry=False: the SDK's own retries would hide that the server is at its limit
+        called = await self._caller.call(
+            lambda: service.signal_with_start_workflow_execution(request, retry=False, timeout=CALL_TIMEOUT)
+        )
+        names = [workflow_id(chunk.layout.kind, entry[0]) for entry in chunk.entries]
+        if called.answer is None:
+            pairs = zip(chunk.tags, names, strict=True)
+            return [to_refusal(called.error, tag, name, called.attempts) for tag, name in pairs]
+        if called.answer.started:
+            told: dict[str, Any] | str = {"known": _find_repeated(names), "refused": {}}
+        else:
+            told = await self._find_out(chunk.layout, chunk.index, token)
+        return [
+            _to_receipt(told, position, tag, name, run_id=called.answer.run_id, attempts=called.attempts)
+            for position, (tag, name) in enumerate(zip(chunk.tags, names, strict=True))
+        ]
+
+    async def _find_out(self, layout: Layout, index: int, token: str) -> dict[str, Any] | str:
+        """Ask the pack, and those that it has sent messages on to because they have moved there."""
+        told = await self._ask(layout, index, token)
+        if isinstance(told, str):
+            return told
+        for other, positions in told.get("moved", {}).items():
+            part = await self._find_out(layout, int(other), token)
+            if isinstance(part, str):
+                return part
+            told["known"] += [positions[n] for n in part["known"]]
+            told["refused"] |= {str(positions[int(n)]): reason for n, reason in part["refused"].items()}
+        return told
+
+    async def _ask(self, layout: Layout, index: int, token: str) -> dict[str, Any] | str:
+        """Ask the pack what became of a chunk; gives a sentence instead when it does not answer."""
+        name = pack_workflow_id(layout.kind, index)
+        pack = self._client.get_workflow_handle(name)
+        give_up_at = time.monotonic() + self._settings.patience.total_seconds()
+        attempts = 0
+        while True:
+            try:
+                # the SDK repeats a query that timed out: only a limit around it all is one
+                async with asyncio.timeout(QUERY_TIMEOUT.total_seconds()):
+                    receipt = await pack.query("receipt", token, result_type=dict[str, Any])
+            except (RPCError, TimeoutError, WorkflowQueryFailedError):
+                receipt = None
+                if not await is_served(self._client, self._settings, layout.lane):
+                    return f"no worker of lane {layout.lane} serves its pack {name}, which has it and will take it in"
+            if receipt is not None:
+                return receipt
+            if time.monotonic() >= give_up_at:
+                return f"its pack {name} has it, but did not tell within {self._settings.patience} what became of it"
+            attempts += 1
+            await asyncio.sleep(backoff_seconds(attempts))
+
+
+async def is_served(client: Client, settings: Settings, lane: str) -> bool:
+    """Tell whether any worker has asked for workflow tasks of a lane within the last minutes."""
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=task_queue(settings.task_queue_prefix, lane)),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+    )
+    try:
+        return bool((await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)).pollers)
+    except RPCError:
+        return True  # nobody knows; the caller's patience decides
+
+
+def _find_repeated(names: list[str]) -> list[int]:
+    seen: set[str] = set()
+    repeated: list[int] = []
+    for position, name in enumerate(names):
+        if name in seen:
+            repeated.append(position)
+        seen.add(name)
+    return repeated
+
+
+def _to_receipt(
+    told: dict[str, Any] | str, position: int, tag: Tag, name: str, *, run_id: str, attempts: int
+) -> Receipt[Tag]:
+    if isinstance(told, str):
+        return Receipt(tag, name, StartOutcome.FAILED, run_id, told, attempts)
+    if (reason := told["refused"].get(str(position))) is not None:
+        return Receipt(tag, name, StartOutcome.REJECTED, run_id, reason, attempts)
+    outcome = StartOutcome.ALREADY_RUNNING if position in told["known"] else StartOutcome.STARTED
+    return Receipt(tag, name, outcome, run_id, "", attempts)

@@ -1,0 +1,139 @@
+"""Chunks: new messages of packed kinds, gathered by pack, so that one call to the server starts many."""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from google.protobuf.duration_pb2 import Duration
+from temporalio.api.common.v1 import WorkflowType
+from temporalio.api.enums.v1 import WorkflowIdReusePolicy
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import SignalWithStartWorkflowExecutionRequest
+from temporalio.client import Client
+
+from shared.lanes import task_queue
+from shared.pack_entry import CHUNK_BYTES_MAX, Entry, measure
+from shared.placement import PACK_WORKFLOW, Layout, pack_index, pack_workflow_id
+from shared.search_attributes import pack_attributes_at_start
+from shared.settings import Settings
+from starter.start_request import REQUEST_NAMESPACE, index_request
+
+ADMIT = "admit"
+
+Tag = TypeVar("Tag")
+
+
+@dataclass(slots=True)
+class Chunk(Generic[Tag]):
+    """Messages that go to one pack in one call."""
+
+    layout: Layout
+    index: int
+    tags: list[Tag] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    bytes: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """No more fit in: into a signal, or into a pack that begins with them."""
+        return self.bytes >= CHUNK_BYTES_MAX or len(self.entries) >= self.layout.size
+
+    def add(self, tag: Tag, entry: Entry) -> None:
+        """Add a message."""
+        self.tags.append(tag)
+        self.entries.append(entry)
+        self.bytes += measure(entry)
+
+    def token(self, session: str) -> str:
+        """Name this chunk, the same for every retry of it within a session."""
+        ids = "\n".join(entry[0] for entry in self.entries)
+        return uuid.uuid5(REQUEST_NAMESPACE, f"{session}|{self.layout.kind}~{self.index}|{ids}").hex
+
+
+class Gathering(Generic[Tag]):
+    """Gathers messages until a chunk of them is full, or there are so many in all that some must go."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._chunks: dict[tuple[str, int], Chunk[Tag]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Count the messages gathered."""
+        return self._count
+
+    def add(self, layout: Layout, tag: Tag, entry: Entry) -> Chunk[Tag] | None:
+        """Add a message; gives a chunk that must go now, if there is one."""
+        index = pack_index(entry[0], layout.packs)
+        key = (layout.kind, index)
+        chunk = self._chunks.get(key)
+        if chunk is None:
+            chunk = self._chunks[key] = Chunk(layout, index)
+        chunk.add(tag, entry)
+        self._count += 1
+        if chunk.is_full:
+            return self._take(key)
+        if self._count >= self._room:
+            return self._take(max(self._chunks, key=lambda k: len(self._chunks[k].entries)))
+        return None
+
+    def take_all(self) -> Iterator[Chunk[Tag]]:
+        """Give all that has been gathered by now; what fills up and goes meanwhile is passed over."""
+        for key in list(self._chunks):
+            if key in self._chunks:
+                yield self._take(key)
+
+    def _take(self, key: tuple[str, int]) -> Chunk[Tag]:
+        chunk = self._chunks.pop(key)
+        self._count -= len(chunk.entries)
+        return chunk
+
+
+async def build_admit_request(
+    client: Client, settings: Settings, chunk: Chunk[Any], *, token: str, restarts_finished: bool
+) -> SignalWithStartWorkflowExecutionRequest:
+    """Build the one call that hands a chunk to its pack, and starts the pack where there is none yet."""
+    layout = chunk.layout
+    wire: dict[str, Any] = {
+        "token": token,
+        "entries": chunk.entries,
+        "size": layout.size,
+        "coalesce": layout.coalesce,
+    }
+    if restarts_finished:
+        wire["restarts"] = True
+    request = await build_pack_request(client, settings, layout, chunk.index, signal=ADMIT, argument=wire)
+    request.request_id = token
+    return request
+
+
+async def build_pack_request(
+    client: Client, settings: Settings, layout: Layout, index: int, *, signal: str, argument: dict[str, Any]
+) -> SignalWithStartWorkflowExecutionRequest:
+    """Build the call that signals a pack, and starts it empty where there is none yet."""
+    request = SignalWithStartWorkflowExecutionRequest(
+        namespace=client.namespace,
+        workflow_id=pack_workflow_id(layout.kind, index),
+        workflow_type=WorkflowType(name=PACK_WORKFLOW),
+        task_queue=TaskQueue(name=task_queue(settings.task_queue_prefix, layout.lane)),
+        identity=client.identity,
+        request_id=uuid.uuid4().hex,
+        workflow_task_timeout=Duration(seconds=round(settings.workflow_task_timeout.total_seconds())),
+        workflow_id_reuse_policy=WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+        signal_name=signal,
+    )
+    empty = {
+        "v": 1,
+        "kind": layout.kind,
+        "lane": layout.lane,
+        "index": index,
+        "packs": layout.packs,
+        "size": layout.size,
+        "coalesce": layout.coalesce,
+    }
+    first, second = await client.data_converter.encode([empty, argument])
+    request.input.payloads.append(first)
+    request.signal_input.payloads.append(second)
+    index_request(request, pack_attributes_at_start(layout.kind, layout.lane))
+    return request

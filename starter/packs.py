@@ -1,0 +1,182 @@
+"""Packs as control sees them: signals for some of their messages, and questions that only the pack can answer."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from shared.errors import PackNotServed
+from shared.placement import Layout, pack_workflow_id
+from shared.settings import Settings
+from shared.signals import SIGNAL_NAMES, Signal, write_steering
+from shared.temporal import translate_rpc_error
+from starter.admission import is_served
+from starter.layouts import Layouts
+from starter.listing import Listed
+from starter.pace import backoff_seconds
+from starter.selection import Selection
+
+CALL_TIMEOUT = timedelta(seconds=10)
+QUERY_TIMEOUT = timedelta(seconds=5)
+PATIENCE_SECONDS = 20.0
+"""How long a pack that is served may take to answer before a person is told; a batch may hold it that long."""
+
+PAGE_SIZE = 1000
+ASKED_AT_ONCE = 16
+
+
+class Packs:
+    """Asks and steers packs. All methods raise PackNotServed, within seconds, where no worker answers for the pack."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client = client
+        self._settings = settings
+
+    async def steer(self, layout: Layout, index: int, ids: list[str], signal: Signal) -> list[str]:
+        """Send one signal for some messages of a pack; gives the ids that are not alive in it.
+
+        The signal is kept by the server also when PackNotServed is raised: then it takes effect later.
+        """
+        name = pack_workflow_id(layout.kind, index)
+        token = uuid.uuid4().hex
+        handle = self._client.get_workflow_handle(name)
+        try:
+            wire = write_steering(ids, signal, token)
+            await handle.signal(SIGNAL_NAMES[type(signal)], wire, rpc_timeout=CALL_TIMEOUT)
+        except RPCError as exc:
+            if exc.status is RPCStatusCode.NOT_FOUND:
+                return list(ids)
+            raise translate_rpc_error(exc) from exc
+        return await self._find_missing(layout, index, token, ids)
+
+    async def _find_missing(self, layout: Layout, index: int, token: str, ids: list[str]) -> list[str]:
+        receipt = await self._ask(layout, index, "receipt", token)
+        missing: list[str] = [ids[position] for position in receipt["missing"]]
+        for other, positions in receipt["moved"].items():
+            missing += await self._find_missing(layout, int(other), token, [ids[position] for position in positions])
+        return missing
+
+    async def status(self, layout: Layout, index: int, message_id: str) -> dict[str, Any] | None:
+        """Ask where a message stands, and what was decided on it last; None when the pack does not know it."""
+        answer = await self._ask(layout, index, "known", message_id)
+        if (other := answer["moved_to"]) is None:
+            return answer["status"]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (found := await self.status(layout, other, message_id)) is None:
+                if (await self._ask(layout, index, "overview"))["strays"] == 0:
+                    return await self.status(layout, other, message_id)
+                await asyncio.sleep(backoff_seconds(1))
+        return found
+
+    async def overview(self, layout: Layout, index: int) -> dict[str, Any]:
+        """Ask how many messages a pack holds, what it waits for, and of how many packs it believes to be one."""
+        return await self._ask(layout, index, "overview")
+
+    async def iterate(self, layouts: Layouts, selection: Selection) -> AsyncIterator[Listed]:
+        """List the packed messages of a selection, pack by pack."""
+        async for layout, index in self._packs_of(layouts, selection):
+            after = ""
+            while True:
+                request = _to_request(selection) | {"after": after, "limit": PAGE_SIZE}
+                page = await self._ask(layout, index, "page", request)
+                for message in page["messages"]:
+                    yield _to_listed(layout.kind, message)
+                if len(page["messages"]) < PAGE_SIZE:
+                    break
+                after = page["messages"][-1]["id"]
+
+    async def count(self, layouts: Layouts, selection: Selection) -> int:
+        """Count the packed messages of a selection; every pack of it is asked."""
+        room = asyncio.Semaphore(ASKED_AT_ONCE)
+
+        async def ask(layout: Layout, index: int) -> int:
+            async with room:
+                return (await self._ask(layout, index, "page", _to_request(selection) | {"limit": 0}))["count"]
+
+        packs = [pack async for pack in self._packs_of(layouts, selection)]
+        return sum(await asyncio.gather(*(ask(*pack) for pack in packs)))
+
+    async def _packs_of(self, layouts: Layouts, selection: Selection) -> AsyncIterator[tuple[Layout, int]]:
+        try:
+            async for execution in self._client.list_workflows(selection.to_pack_query(), page_size=500):
+                kind, _, index = execution.id.rpartition("~")
+                layout = await layouts.find(kind)
+                if layout is not None:
+                    yield layout, int(index)
+        except RPCError as exc:
+            raise translate_rpc_error(exc) from exc
+
+    async def _ask(self, layout: Layout, index: int, query: str, argument: Any = None) -> dict[str, Any]:
+        """Ask until there is an answer: one that has been sent a signal may have to finish a batch before it hears it."""
+        name = pack_workflow_id(layout.kind, index)
+        handle = self._client.get_workflow_handle(name)
+        give_up_at = time.monotonic() + PATIENCE_SECONDS
+        attempts = 0
+        while True:
+            try:
+                # the SDK repeats a query that timed out: only a limit around it all is one
+                async with asyncio.timeout(QUERY_TIMEOUT.total_seconds()):
+                    answer = await handle.query(query, *([] if argument is None else [argument]))
+                if answer is not None:
+                    return answer
+            except RPCError as exc:
+                if exc.status is RPCStatusCode.NOT_FOUND:
+                    return _NOTHING
+                await self._check_served(layout, name)
+            except (TimeoutError, WorkflowQueryFailedError):
+                await self._check_served(layout, name)
+            if time.monotonic() >= give_up_at:
+                raise PackNotServed(
+                    f"pack {name} on lane {layout.lane} does not answer; its workers are busy, or stuck"
+                )
+            attempts += 1
+            await asyncio.sleep(backoff_seconds(attempts))
+
+    async def _check_served(self, layout: Layout, name: str) -> None:
+        if not await is_served(self._client, self._settings, layout.lane):
+            raise PackNotServed(
+                f"no worker of lane {layout.lane} serves pack {name}, and only the pack knows its messages; "
+                f"start one: dormice worker --lane {layout.lane}"
+            )
+
+
+_NOTHING: dict[str, Any] = {
+    "status": None,
+    "moved_to": None,
+    "decisions": [],
+    "messages": [],
+    "count": 0,
+    "missing": [],
+    "moved": {},
+    "packs": 0,
+    "strays": 0,
+    "staying": 0,
+}
+
+
+def _to_request(selection: Selection) -> dict[str, Any]:
+    wanted = {
+        "state": selection.state,
+        "lane": selection.lane,
+        "due_before": selection.due_before and selection.due_before.timestamp(),
+    }
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def _to_listed(kind: str, message: dict[str, Any]) -> Listed:
+    return Listed(
+        kind=kind,
+        id=message["id"],
+        lane=message["lane"],
+        state=message["state"],
+        due_at=datetime.fromtimestamp(message["due_at"], UTC),
+        earliest_at=datetime.fromtimestamp(message["earliest_at"], UTC),
+        started_at=None,
+        parked_reason=message["parked_reason"],
+        parked_at=datetime.fromtimestamp(message["parked_at"], UTC) if message["parked_at"] else None,
+    )

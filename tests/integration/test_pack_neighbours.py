@@ -1,0 +1,261 @@
+"""Neighbours in a pack: what one message does is nobody else's trouble, and a pack says no in a sentence."""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowHandle
+
+from activities import Again, Context, Message, handler
+from shared.encoding import Pack
+from shared.envelope import Envelope
+from shared.errors import Misconfigured, PackNotServed
+from shared.placement import pack_index, pack_workflow_id
+from shared.settings import Settings
+from shared.signals import Revise
+from starter.bulk import BulkStarter
+from starter.control import Control
+from starter.grouping import group_names
+from starter.layouts import Layouts
+from starter.receipts import Receipt, StartOutcome
+from tests.conftest import Serve, wait_until
+
+WINDOW, TIMEOUT = timedelta(seconds=1), timedelta(seconds=2)
+SLACK = timedelta(seconds=8)  # what a busy machine adds; a message that waits for a neighbour's lane would need 35 s
+NONSENSE: list[dict[str, Any]] = [
+    {},
+    {"ids": "m0"},
+    {"ids": [1], "payload": 1},
+    {"ids": ["m0"], "mood": 1},
+    {"ids": ["m0"], "payload": "\ud800"},
+]
+FAR = datetime.now(UTC) + timedelta(days=1)
+
+
+async def start_all(
+    client: Client, settings: Settings, kind: str, pack: Pack | None, payloads: dict[str, Any], **fields: Any
+) -> dict[str, Receipt[str]]:
+    """Start messages of a kind, packed or not; gives their receipts by id."""
+    starter = BulkStarter(client, settings, encodings={} if pack is None else {kind: pack})
+    envelopes = [(i, Envelope(kind=kind, id=i, lane="short", payload=p, **fields)) for i, p in payloads.items()]
+    return {receipt.tag: receipt async for receipt in starter.start_all(envelopes)}
+
+
+def get_pack(client: Client, kind: str, index: int = 0) -> WorkflowHandle[Any, Any]:
+    """Give the workflow of a pack."""
+    return client.get_workflow_handle(pack_workflow_id(kind, index))
+
+
+async def has(control: Control, kind: str, message_id: str, **expected: Any) -> bool:
+    """Tell whether a message's status, or what it ended with, shows the expected values."""
+    shown = await control.show(kind, message_id)
+    found = shown.status or shown.ended or {}
+    return all(found[name] == value for name, value in expected.items())
+
+
+async def test_neighbours_of_misbehaving_messages_keep_their_rhythm(
+    client: Client, settings: Settings, serve: Serve, control: Control, kind: str
+) -> None:
+    """Of 200 one hangs, one raises, one grows, one is paused and one stopped: 195 skip no version, come never early,
+    and late by no more than the window and a neighbour's timeout.
+    """
+    pack = Pack(packs=1, size=200, coalesce=timedelta(minutes=5))
+    calls: defaultdict[str, list[tuple[int, datetime, datetime]]] = defaultdict(list)
+
+    @handler(kind, max_attempts=3, timeout=TIMEOUT, backoff=timedelta(milliseconds=100), encoding=pack)
+    async def behave(message: Message, ctx: Context) -> Again:
+        calls[message.id].append((message.version, ctx.due_at, datetime.now(UTC)))
+        if message.id == "hangs":
+            await asyncio.Event().wait()
+        if message.id == "raises":
+            raise RuntimeError("on purpose")
+        payload = "x" * 3000 if message.id == "grows" else message.payload
+        return Again(after=timedelta(seconds=1), tolerance=WINDOW, payload=payload)
+
+    quiet = [f"m{n}" for n in range(195)]
+    names = ["hangs", "raises", "grows", "paused", "stopped", *quiet]
+    async with serve(behave, lanes=("short",)):
+        await start_all(client, settings, kind, pack, dict.fromkeys(names))
+        await control.pause(kind, "paused")
+        await control.stop(kind, "stopped")
+        await wait_until(lambda: all(len(calls[name]) >= 5 for name in (*quiet, "grows")), "five cycles of each")
+        for name, state in (("hangs", "parked"), ("raises", "parked"), ("paused", "paused"), ("stopped", "stopped")):
+            await wait_until(lambda: has(control, kind, name, state=state), f"{name} is {state}")  # noqa: B023 — awaited here
+        assert await has(control, kind, "grows", payload="x" * 3000)
+        assert "no outcome within 2 s" in (await control.show(kind, "hangs")).listed.parked_reason
+
+    assert [name for name in quiet if not is_steady(calls[name])] == []
+    assert (len(calls["hangs"]), len(calls["raises"])) == (3, 3)
+
+
+def is_steady(calls: Iterable[tuple[int, datetime, datetime]]) -> bool:
+    """Tell whether a message was called for every version, never early, and not late beyond reason."""
+    versions = sorted({version for version, _, _ in calls})
+    return versions == list(range(len(versions))) and all(
+        timedelta(0) <= called_at - due_at <= WINDOW + TIMEOUT + SLACK for _, due_at, called_at in calls
+    )
+
+
+async def test_a_thousand_signals_at_one_busy_pack_are_all_applied_in_order(
+    client: Client, settings: Settings, serve: Serve, control: Control, kind: str
+) -> None:
+    """Through control and straight from the SDK, during batches and around continue-as-new, while somebody asks."""
+    pack = Pack(packs=1, size=50, coalesce=timedelta(0))
+
+    @handler(kind, encoding=pack)
+    async def busy(message: Message, ctx: Context) -> Again:
+        await asyncio.sleep(0.05)
+        return Again(after=timedelta(seconds=1), tolerance=timedelta(0))
+
+    names = [f"m{n}" for n in range(25)]  # so many cycles are enough for another run
+    async with serve(busy, lanes=("short",), sandbox=False):  # a sandbox for every run is slow
+        receipts = await start_all(client, settings, kind, pack, dict.fromkeys(names))
+        asking = asyncio.create_task(_ask_for_ever(get_pack(client, kind)))
+        try:
+            await asyncio.gather(*(_revise(client, control, kind, name, 100) for name in names[:10]))
+            for name in names[:10]:
+                # an older offset would have been ignored, so 100 revisions and the last payload prove the order
+                await wait_until(lambda: has(control, kind, name, revision=100, payload=99), name)  # noqa: B023 — awaited here
+            assert (await get_pack(client, kind).describe()).run_id != receipts["m0"].run_id
+            assert not asking.done()
+        finally:
+            asking.cancel()
+        overview = await get_pack(client, kind).query("overview", result_type=dict[str, Any])
+
+    assert overview["asleep"] + overview["running"] == len(names)
+
+
+async def _revise(client: Client, control: Control, kind: str, name: str, times: int) -> None:
+    for offset in range(times):
+        signal = Revise(offset, source="topic/0", offset=offset)
+        if offset % 10 == 0:  # each waits for the pack's own answer
+            await control.send(kind, name, signal)
+        else:
+            await get_pack(client, kind).signal("revise", {"ids": [name], **asdict(signal)})
+
+
+async def _ask_for_ever(pack: WorkflowHandle[Any, Any]) -> None:
+    while True:
+        await pack.query("overview")
+        await asyncio.sleep(0.02)
+
+
+async def test_a_signal_that_makes_no_sense_stops_no_pack(
+    client: Client, settings: Settings, serve: Serve, control: Control, kind: str
+) -> None:
+    """Whatever somebody types into a form: the pack answers, and the next signal counts."""
+    pack = Pack(packs=1, size=50)
+
+    @handler(kind, encoding=pack)
+    async def idle(message: Message, ctx: Context) -> Again:
+        return Again(after=timedelta(hours=1))
+
+    async with serve(idle, lanes=("short",)):
+        await start_all(client, settings, kind, pack, {"m0": 0})
+        for wire in NONSENSE:
+            await get_pack(client, kind).signal("revise", wire)
+        await control.revise(kind, "m0", 2)
+
+        assert await has(control, kind, "m0", payload=2, revision=1)
+
+
+async def test_a_full_pack_refuses_and_loses_nothing(
+    client: Client, settings: Settings, serve: Serve, control: Control, kind: str
+) -> None:
+    """Each message that found no room gets a sentence, each of the others is alive; when one leaves there is room."""
+    pack = Pack(packs=1, size=3)
+
+    @handler(kind, encoding=pack)
+    async def idle(message: Message, ctx: Context) -> Again:
+        return Again(after=timedelta(hours=1))
+
+    async with serve(idle, lanes=("short",)):
+        receipts = await start_all(client, settings, kind, pack, dict.fromkeys("abcde"))
+        taken = [name for name, receipt in receipts.items() if receipt.outcome is StartOutcome.STARTED]
+        refused = {name: receipt for name, receipt in receipts.items() if receipt.outcome is StartOutcome.REJECTED}
+
+        assert (len(taken), len(refused)) == (3, 2)
+        assert {receipt.reason for receipt in refused.values()} == {
+            f"pack 0 of kind {kind!r} is full with 3 messages; spread the kind over more packs: dormice repack {kind} --packs 2"
+        }
+        for name in taken:
+            assert await has(control, kind, name, state="active")
+        await control.stop(kind, taken[0])
+        again = await start_all(client, settings, kind, pack, dict.fromkeys([*taken, next(iter(refused))]))
+
+    assert Counter(receipt.outcome for receipt in again.values()) == {
+        StartOutcome.ALREADY_RUNNING: 3,
+        StartOutcome.STARTED: 1,
+    }
+
+
+async def test_a_kind_with_messages_of_their_own_workflows_is_not_packed(
+    client: Client, settings: Settings, kind: str
+) -> None:
+    """They would be there twice: the start is refused, and says what to do."""
+    await start_all(client, settings, kind, None, {"solo": None}, scheduled_at=FAR)
+    await wait_until(lambda: _count(client, kind), "the message is indexed")
+    with pytest.raises(Misconfigured) as refused:
+        await start_all(client, settings, kind, Pack(), {"packed": None})
+
+    assert str(refused.value) == (
+        f"kind {kind!r} has 1 messages with a workflow each; stop them before it is packed, or leave encoding=Pack(…) "
+        "away from its handler"
+    )
+    await client.get_workflow_handle(f"{kind}:solo").terminate()
+
+
+async def _count(client: Client, kind: str) -> int:
+    return (await client.count_workflows(f"Kind = '{kind}' AND ExecutionStatus = 'Running'")).count
+
+
+async def test_a_handler_that_contradicts_the_layout_is_refused(client: Client, settings: Settings, kind: str) -> None:
+    """The number of packs is kept with the kind: another one in the code moves nothing, it is an error."""
+    await start_all(client, settings, kind, Pack(packs=2), {"a": None})
+    same = await start_all(client, settings, kind, Pack(packs=2, size=5), {"b": None}, scheduled_at=FAR)
+    with pytest.raises(Misconfigured) as refused:
+        await start_all(client, settings, kind, Pack(packs=3), {"c": None})
+
+    assert same["b"].outcome in (StartOutcome.STARTED, StartOutcome.FAILED)  # its pack can't tell without a worker
+    assert str(refused.value) == (
+        f"kind {kind!r} lives in 2 packs, its handler says Pack(packs=3); write packs=2, or move it with: "
+        f"dormice repack {kind} --packs 3"
+    )
+
+
+async def test_a_pack_that_no_worker_serves_says_so_and_keeps_what_it_is_told(
+    client: Client, settings: Settings, serve: Serve, control: Control, kind: str
+) -> None:
+    """Showing ends within seconds with a sentence; a signal waits for the worker that comes."""
+    pack = Pack(packs=1)
+    await start_all(client, settings, kind, pack, {"a": None}, scheduled_at=FAR)
+    sentence = f"no worker of lane short serves pack {kind}~0, and only the pack knows its messages"
+    async with asyncio.timeout(20):
+        with pytest.raises(PackNotServed, match=sentence):
+            await control.show(kind, "a")
+        with pytest.raises(PackNotServed, match=sentence):
+            await control.pause(kind, "a")
+
+    async with serve(lanes=("short",)):
+        await wait_until(lambda: has(control, kind, "a", state="paused"), "the signal is applied")
+
+
+async def test_names_are_grouped_by_the_pack_they_live_in(client: Client, settings: Settings, kind: str) -> None:
+    """Each pack is reached once, with all its names; a message with a workflow of its own goes by itself."""
+    packed = [f"m{n}" for n in range(30)]
+    await start_all(client, settings, kind, Pack(packs=3), dict.fromkeys(packed), scheduled_at=FAR)
+    named = [(kind, name) for name in packed]
+
+    async def names() -> AsyncIterator[tuple[str, str]]:
+        for pair in [*named[:9], ("alone", "a"), *named[9:], ("alone", "b")]:
+            yield pair
+
+    groups = [group async for group in group_names(names(), Layouts(client, settings))]
+
+    assert [group.ids for group in groups if group.layout is None] == [["a"], ["b"]]
+    together = {group.index: group.ids for group in groups if group.layout is not None}
+    assert together == {index: [name for name in packed if pack_index(name, 3) == index] for index in range(3)}

@@ -1,0 +1,99 @@
+"""Chunks: new messages gathered by pack, none lost, none held back for ever."""
+
+import pytest
+
+from shared.pack_entry import CHUNK_BYTES_MAX, Entry, measure
+from shared.placement import Layout, pack_index
+from starter.chunks import Chunk, Gathering
+
+ROOM = 1000
+
+
+def layout(kind: str = "feed", packs: int = 1, size: int = ROOM) -> Layout:
+    """Lay a kind out."""
+    return Layout(kind, "short", packs, size, 0.0)
+
+
+def entry(message_id: str, payload: str = "") -> Entry:
+    """Make the entry of a new message."""
+    return [message_id, 1_795_291_200_500, 0, 0, 0, payload, []]
+
+
+def test_a_chunk_is_full_by_bytes() -> None:
+    """What goes in one signal stays far below what the server warns of: the entry that reaches the limit is the last."""
+    chunk = Chunk[int](layout(), 0)
+    while not chunk.is_full:
+        chunk.add(0, entry(f"m{len(chunk.entries)}", "x" * 999))
+
+    assert chunk.bytes == sum(map(measure, chunk.entries))
+    assert CHUNK_BYTES_MAX <= chunk.bytes < CHUNK_BYTES_MAX + measure(chunk.entries[-1])
+
+
+def test_a_chunk_is_full_by_the_size_of_a_pack() -> None:
+    """A pack that begins with a chunk never begins overfull."""
+    gathering = Gathering[int](ROOM)
+    given = [gathering.add(layout(size=3), n, entry(f"m{n}")) for n in range(7)]
+
+    assert [chunk and chunk.tags for chunk in given] == [None, None, [0, 1, 2], None, None, [3, 4, 5], None]
+    assert len(gathering) == 1
+
+
+def test_the_fullest_chunk_goes_when_there_is_no_more_room() -> None:
+    """However many packs a stream is spread over, no more is held back than there is room for."""
+    gathering = Gathering[str](4)
+    for message_id in ("a", "b", "c"):
+        assert gathering.add(layout("many"), message_id, entry(message_id)) is None
+    chunk = gathering.add(layout("few"), "d", entry("d"))
+
+    assert chunk is not None
+    assert (chunk.layout.kind, chunk.tags, len(gathering)) == ("many", ["a", "b", "c"], 1)
+
+
+def test_messages_go_to_their_own_packs_in_the_order_of_the_stream() -> None:
+    """Every message is in exactly one chunk, that of its pack; tags stay beside their entries."""
+    gathering, packed = Gathering[int](ROOM), layout(packs=7)
+    for n in range(100):
+        assert gathering.add(packed, n, entry(f"m{n}")) is None
+    chunks = list(gathering.take_all())
+
+    assert sorted(tag for chunk in chunks for tag in chunk.tags) == list(range(100))
+    for chunk in chunks:
+        assert [e[0] for e in chunk.entries] == [f"m{tag}" for tag in sorted(chunk.tags)]
+        assert {pack_index(e[0], 7) for e in chunk.entries} == {chunk.index}
+    assert len(gathering) == 0
+
+
+def test_what_fills_up_while_the_rest_is_taken_is_given_once() -> None:
+    """The stream may go on between two chunks of what is left."""
+    gathering, small = Gathering[str](ROOM), layout("small", size=2)
+    gathering.add(layout("first"), "a", entry("a"))
+    gathering.add(small, "b", entry("b"))
+    left = gathering.take_all()
+    taken = next(left).tags
+    meanwhile = gathering.add(small, "c", entry("c"))
+
+    assert meanwhile is not None
+    assert (taken, meanwhile.tags, list(left), len(gathering)) == (["a"], ["b", "c"], [], 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_same"),
+    [
+        ({}, True),
+        ({"session": "other"}, False),
+        ({"kind": "other"}, False),
+        ({"index": 1}, False),
+        ({"ids": ("a",)}, False),
+        ({"ids": ("b", "a")}, False),
+    ],
+)
+def test_a_token_names_a_chunk_within_a_session(changed: dict[str, str], is_same: bool) -> None:  # noqa: FBT001 — a column of the table
+    """A retry bears the token of the first try, anything else another one."""
+
+    def name(session: str = "s", kind: str = "feed", index: int = 0, ids: tuple[str, ...] = ("a", "b")) -> str:
+        chunk = Chunk[int](layout(kind), index)
+        for message_id in ids:
+            chunk.add(0, entry(message_id))
+        return chunk.token(session)
+
+    assert (name(**changed) == name()) is is_same  # pyright: ignore[reportArgumentType] — the table holds one of each type

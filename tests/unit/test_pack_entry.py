@@ -1,0 +1,150 @@
+"""Pack entries: a message as a compact array says all that the message is, over versions of this code."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.lanes import LANES
+from shared.message import DECISIONS_KEPT, Decision, MessageState
+from shared.pack_entry import (
+    DECISIONS,
+    LATE,
+    OTHERS,
+    Entry,
+    is_held,
+    is_parked,
+    lane_of,
+    measure,
+    priority_of,
+    shorten,
+    to_entry,
+    to_state,
+)
+
+DUE_AT = 1_795_291_200.5
+ROUTINE = ("started", "again", "asked")
+PARKED = "attempt 5 of 5: RuntimeError: gone"
+GOLDEN: list[tuple[Entry, MessageState]] = [
+    (["a", 1795291200500, 0, 0, 0, None, []], MessageState("feed", "a", "short", DUE_AT, DUE_AT)),
+    (
+        ["a", 1795291200500, 3600000, 900000, 7, {"n": 1}, [[60000, 1, "again", 0, "changed"]], {"lane": "long"}],
+        MessageState(
+            "feed",
+            "a",
+            "long",
+            DUE_AT,
+            DUE_AT - 3600,
+            DUE_AT + 900,
+            {"n": 1},
+            7,
+            decisions=(Decision(DUE_AT - 60, 6, "again", DUE_AT, "changed"),),
+        ),
+    ),
+]
+
+moments = st.integers(1_600_000_000_000, 4_000_000_000_000).map(lambda milliseconds: milliseconds / 1000)
+payloads: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=5,
+)
+decisions = st.builds(
+    Decision,
+    at=moments,
+    version=st.integers(0, 50),
+    what=st.sampled_from([*ROUTINE, "failed", "pause", "ignored", "revise"]),
+    due_at=moments,
+    reason=st.text(max_size=5),
+)
+states = st.builds(
+    MessageState,
+    kind=st.just("feed"),
+    id=st.text(min_size=1, max_size=10),
+    lane=st.sampled_from(list(LANES)),
+    due_at=moments,
+    earliest_at=moments,
+    latest_at=st.just(0.0) | moments,
+    payload=payloads,
+    version=st.integers(0, 50),
+    attempt=st.integers(0, 5),
+    is_tried=st.booleans(),
+    priority=st.integers(1, 5),
+    tenant=st.text(max_size=3),
+    correlation_id=st.text(max_size=3),
+    is_paused=st.booleans(),
+    parked_reason=st.just("") | st.text(max_size=5),
+    parked_at=st.just(0.0) | moments,
+    ended=st.sampled_from(["", "done", "stopped"]),
+    result=payloads,
+    revision=st.integers(0, 5),
+    sources=st.dictionaries(st.text(max_size=3), st.integers(0, 9), max_size=2),
+    decisions=st.lists(decisions, max_size=DECISIONS_KEPT).map(tuple),
+)
+
+
+def without_routine(state: MessageState) -> MessageState:
+    """Give what a pack keeps: no decisions that are a matter of course but the last, no latest moment before due."""
+    *earlier, last = state.decisions or (None,)
+    kept = tuple(d for d in (*(e for e in earlier if e and e.what not in ROUTINE), last) if d is not None)
+    return replace(state, decisions=kept, latest_at=state.latest_at if state.latest_at > state.due_at else 0.0)
+
+
+@settings(max_examples=200, database=None, deadline=None)
+@given(states)
+def test_a_message_survives_its_entry(state: MessageState) -> None:
+    """Through JSON and back it is the same message; only routine decisions before the last are left out, on purpose."""
+    entry = json.loads(json.dumps(to_entry(state, "short")))
+
+    assert to_state(entry, "feed", "short") == without_routine(state)
+    assert to_entry(to_state(entry, "feed", "short"), "short") == entry
+    assert (is_held(entry), is_parked(entry)) == (state.is_held, state.is_parked)
+    assert (priority_of(entry), lane_of(entry, "short")) == (state.priority, state.lane)
+
+
+@pytest.mark.parametrize(("entry", "state"), GOLDEN)
+def test_the_entries_of_sleeping_messages_never_change(entry: Entry, state: MessageState) -> None:
+    """Packs asleep for months wake up under newer code: recorded entries load, and are still what is written."""
+    assert to_state(entry, "feed", "short") == state
+    assert to_entry(state, "short") == entry
+
+
+def test_an_entry_with_more_than_is_known_loads_without_it() -> None:
+    """Newer code adds fields, columns and parts of decisions; this code reads what it knows."""
+    entry, state = GOLDEN[1]
+    newer = [*entry[:OTHERS], {**entry[OTHERS], "mood": "sleepy"}, "another column"]
+    newer[DECISIONS] = [[*decision, "newer"] for decision in entry[DECISIONS]]
+
+    assert to_state(newer, "feed", "short") == state
+
+
+def test_a_small_message_takes_little_room() -> None:
+    """A payload of 60 bytes after a month of visits: less than 200 bytes in all."""
+    decided = Decision(DUE_AT - 21_600, 119, "again", DUE_AT, "not modified")
+    state = replace(GOLDEN[1][1], lane="short", id="feed-12345678", version=120, decisions=(decided,) * DECISIONS_KEPT)
+    state = replace(state, payload={"url": "https://example.org/" + "x" * 30})
+
+    assert measure(state.payload) == 60
+    assert measure(to_entry(state, "short")) < 200
+
+
+def test_a_shortened_entry_keeps_the_message_and_says_why_once() -> None:
+    """Where room is short the last decision stays, and the reason of a parked message stands in one place."""
+    failed = Decision(DUE_AT, 7, "failed", DUE_AT, "x" * 300)
+    asleep = replace(GOLDEN[1][1], decisions=(failed,) * DECISIONS_KEPT)
+    parked = replace(asleep, parked_reason=PARKED, decisions=(failed, replace(failed, what="parked", reason=PARKED)))
+    one, other = (to_state(shorten(to_entry(state, "short")), "feed", "short") for state in (asleep, parked))
+
+    assert one == replace(asleep, decisions=(replace(failed, reason="x" * 200),))
+    assert other == replace(parked, decisions=(replace(failed, what="parked", reason=""),))
+    assert shorten(to_entry(GOLDEN[0][1], "short")) == GOLDEN[0][0]
+
+
+def test_a_latest_moment_before_the_due_time_is_no_room() -> None:
+    """The columns count forward from the due time: nothing there can make a pack wake too soon."""
+    early = replace(GOLDEN[1][1], latest_at=DUE_AT - 5)
+
+    assert to_entry(early, "short")[LATE] == 0

@@ -1,0 +1,366 @@
+"""The state of a pack: each message moves on as if it were alone, within what one workflow can hold."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from shared.lanes import LANES
+from shared.message import MessageState, Outcome
+from shared.pack_entry import STATE_BYTES_MAX, Entry, measure, to_entry
+from shared.signals import Pause, RunNow, Signal, Stop
+from workflows.decision import decide
+from workflows.pack_state import BATCH_BYTES_MAX, BATCH_MAX, ENDED_KEPT_SECONDS, Batch, PackState
+
+NOW = 1_795_291_200.0
+HEADING: dict[str, Any] = {
+    "v": 1,
+    "kind": "feed",
+    "lane": "short",
+    "index": 0,
+    "packs": 1,
+    "size": 1000,
+    "coalesce": 60.0,
+}
+AGAIN, DONE, REJECT = (
+    Outcome("again", after=3600.0, tolerance=0.0),
+    Outcome("done", result="ok"),
+    Outcome("reject", "unfit"),
+)
+WIRE: dict[str, Any] = {
+    **HEADING,
+    "bytes": 245,
+    "entries": [
+        ["a", 1795291200000, 1800000, 180000, 4, {"n": 1}, [[3600000, 1, "again", 0, ""]]],
+        ["b", 1795291260000, 0, 0, 0, None, [], {"priority": 1, "parked_reason": "gone", "parked_at": 1795291200.0}],
+    ],
+    "ended": [["c", 1795291200000, 0, 0, 2, None, [[0, 0, "done", 0, ""]], {"ended": "done", "result": 7}]],
+    "suspects": ["a"],
+    "receipts": {
+        "0f": {"known": [[0, 2]], "refused": {"full": [[3, 1]]}, "moved": {}, "at": 1795291200},
+        "1f": {"missing": [[1, 1]], "moved": {}, "at": 1795291201},
+    },
+}
+"""What packs wrote when the form was fixed; sleeping ones are in it."""
+
+
+def build(**changes: Any) -> PackState:
+    """Make an empty pack."""
+    return PackState(HEADING | changes)
+
+
+def entry(message_id: str, due_at: float = NOW, *, lane: str = "short", **fields: Any) -> Entry:
+    """Make the entry of a message."""
+    return to_entry(MessageState("feed", message_id, lane, due_at, due_at, **fields), "short")
+
+
+def admit(pack: PackState, *entries: Entry, name: str = "", now: float = NOW, **chunk: Any) -> dict[str, Any]:
+    """Hand a chunk to a pack and give its receipt."""
+    token = name or f"{len(pack)}-{entries}"
+    pack.admit({"token": token, "entries": list(entries)} | chunk, now)
+    receipt = pack.receipt(token)
+    assert receipt is not None
+    return receipt
+
+
+def hold(*entries: Entry, **changes: Any) -> PackState:
+    """Make a pack that holds some messages."""
+    pack = build(**changes)
+    assert admit(pack, *entries) == {"known": [], "refused": {}, "moved": {}}
+    return pack
+
+
+def take(pack: PackState, now: float = NOW, lanes: Sequence[str] = tuple(LANES)) -> Batch:
+    """Take a batch that there must be."""
+    batch = pack.take(now, lanes)
+    assert batch is not None
+    return batch
+
+
+def run(pack: PackState, *outcomes: Outcome, now: float = NOW) -> Batch:
+    """Run a batch to its end; the last outcome is that of all the others too."""
+    batch = take(pack, now)
+    pack.fold(batch, [(n, outcomes[min(n, len(outcomes) - 1)]) for n in range(len(batch.ids))], now)
+    return batch
+
+
+def find(pack: PackState, message_id: str) -> MessageState:
+    """Give a message that the pack must know."""
+    state = pack.find(message_id)
+    assert state is not None, message_id
+    return state
+
+
+def phases(pack: PackState, ids: str) -> list[str]:
+    """Say in which phase each of some messages is."""
+    return [find(pack, message_id).phase for message_id in ids]
+
+
+def count_bytes(pack: PackState) -> int:
+    """Measure what a pack holds, while no batch is under way."""
+    wire = pack.dump()
+    return sum(map(measure, [*wire["entries"], *wire.get("ended", [])]))
+
+
+@pytest.mark.parametrize(("restarts", "known"), [(False, [0, 1, 2, 4]), (True, [0, 1, 4])])
+def test_a_message_that_is_known_is_not_started_twice(restarts: bool, known: list[int]) -> None:  # noqa: FBT001 — a column of the table
+    """Asleep, at work, in the same chunk already: known; finished ones only come back where that is asked for."""
+    pack = hold(entry("c"))
+    run(pack, DONE)
+    admit(pack, entry("b"))
+    take(pack)
+    admit(pack, entry("a", NOW + 5))
+    receipt = admit(pack, *map(entry, "abcdd"), restarts=restarts)
+
+    assert receipt == {"known": known, "refused": {}, "moved": {}}
+    assert find(pack, "a").due_at == NOW + 5
+    assert phases(pack, "bcd") == ["active", "active" if restarts else "done", "active"]
+
+
+def test_a_chunk_that_comes_again_changes_nothing() -> None:
+    """A retried call neither adds nor restarts: its first receipt stands."""
+    pack = build()
+    first = admit(pack, entry("a"), name="t", restarts=True)
+    run(pack, DONE)
+
+    assert admit(pack, entry("a"), entry("b"), name="t", restarts=True) == first
+    assert (phases(pack, "a"), pack.find("b")) == (["done"], None)
+
+
+def test_a_full_pack_refuses_what_is_new_and_says_how_to_grow() -> None:
+    """Nothing else happens to those that are in; with a larger size there is room again."""
+    pack = build(size=2)
+    receipt = admit(pack, *map(entry, "abcd"))
+    sentence = (
+        "pack 0 of kind 'feed' is full with 2 messages; spread the kind over more packs: dormice repack feed --packs 2"
+    )
+
+    assert receipt == {"known": [], "refused": {"2": sentence, "3": sentence}, "moved": {}}
+    assert [state.id for state in pack.alive()] == ["a", "b"]
+    assert admit(pack, entry("c"), size=3)["refused"] == {}
+    assert count_bytes(pack) == pack.bytes
+
+
+def test_a_pack_without_room_for_the_bytes_refuses_by_them() -> None:
+    """However few the messages are; small ones still find room where large ones do not."""
+    pack = build()
+    receipt = admit(pack, *(entry(f"m{n}", payload="x" * 4000) for n in range(110)))
+
+    assert list(receipt["refused"]) == [str(n) for n in range(len(pack), 110)]
+    sentence = (
+        f"the message finds no room in pack 0 of kind 'feed', which holds {pack.bytes:,} of 400,000 bytes; "
+        "spread the kind over more packs: dormice repack feed --packs 2"
+    )
+    assert set(receipt["refused"].values()) == {sentence}
+    assert STATE_BYTES_MAX - 5000 < pack.bytes <= STATE_BYTES_MAX
+    assert admit(pack, entry("small"))["refused"] == {}
+
+
+def test_a_finished_message_that_is_forgotten_for_room_can_start_anew() -> None:
+    """The very one that comes back may be what has to go first."""
+    pack = hold(entry("z"))
+    run(pack, DONE)
+    admit(pack, *(entry(f"m{n}", payload="x" * 4000) for n in range(97)))
+    room = STATE_BYTES_MAX - pack.bytes + 1
+    receipt = admit(pack, entry("z", payload="x" * (room - measure(entry("z", payload="")))), restarts=True)
+
+    assert receipt["refused"] == {}
+    assert (phases(pack, "z"), count_bytes(pack)) == (["active"], pack.bytes)
+
+
+@pytest.mark.parametrize(("moment", "is_taken"), [(NOW - 9, True), (NOW, True), (NOW + 0.001, False), (NOW + 9, False)])
+def test_nothing_is_taken_early(moment: float, is_taken: bool) -> None:  # noqa: FBT001 — a column of the table
+    """Not by a millisecond, also when others wake the pack."""
+    pack = hold(entry("a", moment))
+    batch = pack.take(NOW, list(LANES))
+
+    assert (batch is not None) is is_taken
+
+
+def test_a_batch_takes_the_higher_priority_first_and_then_what_is_due_longest() -> None:
+    """Whatever the order is in which messages came."""
+    pack = hold(
+        entry("a"), entry("b", NOW - 5), entry("c", priority=1), entry("d", NOW - 9, priority=5), entry("e", NOW - 1)
+    )
+
+    assert take(pack).ids == ("c", "b", "e", "a", "d")
+
+
+def test_a_batch_is_bound_in_number_and_in_bytes() -> None:
+    """What is left over goes with the next one, at once."""
+    many = hold(*(entry(f"m{n}") for n in range(BATCH_MAX + 7)))
+    large = hold(*(entry(f"m{n}", payload="x" * 4000) for n in range(90)))
+    one, other = take(large), take(large)
+
+    assert [len(take(many).ids), len(take(many).ids)] == [BATCH_MAX, 7]
+    assert len(one.ids) + len(other.ids) == 90
+    assert BATCH_BYTES_MAX <= measure(one.rows) < BATCH_BYTES_MAX + 5000
+
+
+def test_a_batch_is_of_one_lane_and_only_of_one_with_room() -> None:
+    """A lane that is busy holds back its own messages alone."""
+    pack = hold(entry("a"), entry("b", lane="medium", priority=1), entry("c", lane="long"), entry("d"))
+
+    assert pack.take(NOW, []) is None
+    taken = [take(pack, lanes=["short", "medium"]), take(pack, lanes=["short", "medium"])]
+    assert [(batch.lane, batch.ids) for batch in taken] == [("medium", ("b",)), ("short", ("a", "d"))]
+    assert pack.take(NOW, ["short", "medium"]) is None
+    assert take(pack).ids == ("c",)
+
+
+def test_a_row_says_what_the_handler_needs_and_no_more() -> None:
+    """Id, version, attempt, payload and due time; priority, tenant and correlation only where they are not as usual."""
+    pack = hold(entry("a", payload={"n": 1}, version=3, attempt=1), entry("b", priority=4, correlation_id="c-1"))
+
+    assert take(pack).rows == [["a", 3, 2, {"n": 1}, NOW], ["b", 0, 1, None, NOW, 4, "", "c-1"]]
+
+
+def test_what_was_lost_together_is_tried_alone() -> None:
+    """One of them may have broken the worker: each goes by itself, after those that nobody suspects."""
+    pack = hold(*map(entry, "abc"))
+    pack.lose(take(pack), "the batch was lost: heartbeat timeout", NOW)
+    admit(pack, entry("d"), entry("e"))
+    loaded = PackState(json.loads(json.dumps(pack.dump())))
+
+    assert [run(loaded, AGAIN).ids for _ in range(4)] == [("d", "e"), ("a",), ("b",), ("c",)]
+    assert sorted(run(loaded, AGAIN, now=NOW + 3600).ids) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_suspect_waits_for_its_own_lane_only() -> None:
+    """One whose lane is busy does not hold back one whose lane is not."""
+    pack = hold(entry("a", lane="medium"), entry("b", lane="medium"), entry("c"), entry("d"))
+    for lane in ("medium", "short"):
+        pack.lose(take(pack, lanes=[lane]), "lost", NOW)
+
+    assert take(pack, lanes=["short"]).ids == ("c",)
+
+
+def test_each_message_of_a_batch_gets_its_own_outcome() -> None:
+    """The decision is the one of a message that has a workflow of its own."""
+    again = Outcome("again", after=3600.0, tolerance=600.0)
+    outcomes = (again, DONE, REJECT, Outcome("failed", "once"), Outcome("handed_back"))
+    pack = hold(*map(entry, "abcde"))
+    started = {message_id: find(pack, message_id) for message_id in "abcde"}
+    run(pack, *outcomes)
+
+    assert phases(pack, "abcde") == ["active", "done", "parked", "active", "active"]
+    for message_id, outcome in zip("acde", (again, *outcomes[2:]), strict=True):
+        assert find(pack, message_id) == decide(started[message_id], outcome, NOW)
+    assert find(pack, "b").result == "ok"
+    assert (len(pack), count_bytes(pack)) == (4, pack.bytes)
+
+
+def test_an_outcome_is_decided_on_once() -> None:
+    """What a batch tells twice, or after its message has gone on in another one, is passed over."""
+    pack = hold(entry("a"), entry("b"))
+    old = take(pack)
+    pack.fold(old, [(0, AGAIN)], NOW)
+    pack.fold(old, [(0, DONE)], NOW)
+    new = take(pack, NOW + 3600)
+    pack.fold(old, [(0, DONE), (1, DONE)], NOW + 3600)
+
+    assert (new.ids, find(pack, "a").version, phases(pack, "ab")) == (("a",), 1, ["active", "done"])
+
+
+@pytest.mark.parametrize(("ids", "attempt", "what"), [("a", 1, "failed"), ("ab", 0, "handed_back")])
+def test_a_lost_batch_is_a_failure_of_the_one_that_was_alone_in_it(ids: str, attempt: int, what: str) -> None:
+    """Nobody is blamed for what another one may have done."""
+    pack = hold(*map(entry, ids))
+    batch = take(pack)
+    pack.lose(batch, "the batch was lost: timed out", NOW)
+    pack.fold(batch, [(0, DONE)], NOW)
+
+    state = find(pack, "a")
+    assert (state.attempt, state.decisions[-1].what, state.phase) == (attempt, what, "active")
+    assert "the batch was lost: timed out" in state.decisions[-1].reason
+
+
+@pytest.mark.parametrize(
+    ("entries", "wake", "due"),
+    [
+        ([], math.inf, math.inf),
+        ([entry("a", NOW + 10)], NOW + 10, NOW + 10),
+        ([entry("a", NOW + 10, latest_at=NOW + 40)], NOW + 40, NOW + 10),
+        ([entry("a", NOW + 10, latest_at=NOW + 400)], NOW + 70, NOW + 10),
+        ([entry("a", NOW + 10, latest_at=NOW + 400), entry("b", NOW + 20, latest_at=NOW + 30)], NOW + 30, NOW + 10),
+        ([entry("a", NOW + 10, is_paused=True), entry("b", NOW + 20)], NOW + 20, NOW + 20),
+        ([entry("a", NOW + 10, parked_reason="gone")], math.inf, math.inf),
+    ],
+)
+def test_a_pack_wakes_with_the_first_that_can_wait_no_longer(entries: list[Entry], wake: float, due: float) -> None:
+    """As long after the due time as others may join in, but never beyond what the message itself tolerates."""
+    outlook = hold(*entries).outlook()
+
+    assert (outlook.wake_at, outlook.due_at) == (wake, due)
+
+
+def test_an_outlook_counts_every_message_once() -> None:
+    """Asleep, held (parked ones among them) or at work."""
+    pack = hold(*map(entry, "abcd"), entry("e", NOW + 9), entry("f", is_paused=True))
+    batch = take(pack)
+    pack.fold(batch, [(0, REJECT), (1, DONE), (2, AGAIN)], NOW)
+    outlook = pack.outlook()
+
+    assert (outlook.asleep, outlook.held, outlook.parked, outlook.running) == (2, 2, 1, 1)
+
+
+@pytest.mark.parametrize(("end", "phase"), [(DONE, "done"), (Stop("enough"), "stopped")])
+def test_a_finished_message_is_remembered_for_a_day(end: Outcome | Signal, phase: str) -> None:
+    """Without its payload, so that it is not started twice; then it makes way."""
+    pack = hold(entry("a", payload="x" * 100))
+    if isinstance(end, Outcome):
+        run(pack, end)
+    else:
+        pack.steer(["a"], end, NOW)
+    state = find(pack, "a")
+
+    assert (state.phase, state.payload, [s.id for s in pack.finished()], len(pack)) == (phase, None, ["a"], 0)
+    assert admit(pack, entry("a"), now=NOW + ENDED_KEPT_SECONDS)["known"] == [0]
+    assert admit(pack, entry("b"), now=NOW + ENDED_KEPT_SECONDS + 1)["known"] == []
+    assert (pack.find("a"), count_bytes(pack)) == (None, pack.bytes)
+
+
+def test_no_more_finished_messages_are_remembered_than_a_pack_holds() -> None:
+    """The oldest make way."""
+    pack = hold(*(entry(f"m{n}", NOW + n) for n in range(5)), size=5)
+    for n in range(5):
+        run(pack, DONE, now=NOW + n)
+    admit(pack, entry("last", NOW + 5))
+    run(pack, DONE, now=NOW + 5)
+
+    assert [state.id for state in pack.finished()] == ["last", "m1", "m2", "m3", "m4"]
+
+
+def test_the_wire_form_of_sleeping_packs_never_changes() -> None:
+    """What was written when the form was fixed loads, means the same, and is still what is written."""
+    pack = PackState(json.loads(json.dumps(WIRE)))
+
+    assert pack.dump() == WIRE
+    assert WIRE["bytes"] == count_bytes(pack)
+    assert (phases(pack, "abc"), find(pack, "c").result) == (["active", "parked", "done"], 7)
+    assert pack.receipt("0f") == {"known": [0, 1], "refused": {"3": "full"}, "moved": {}}
+    assert pack.receipt("1f") == {"missing": [1], "moved": {}}
+
+
+def test_a_wire_form_with_unknown_keys_loads_without_them() -> None:
+    """Newer code writes more; this code reads what it knows."""
+    assert PackState({**WIRE, "mood": "sleepy"}).dump() == WIRE
+
+
+@pytest.mark.parametrize("wire", [None, [], {}, {**HEADING, "v": 2}, {"v": 1}])
+def test_an_input_that_is_no_pack_is_refused(wire: Any) -> None:
+    """The sentence says what one looks like."""
+    with pytest.raises(TypeError, match="the wire form of a pack has v=1 and a kind"):
+        PackState(wire)
+
+
+def test_a_held_message_is_never_taken() -> None:
+    """Parked or paused, however long it is due; once it is released it goes at once."""
+    pack = hold(entry("a", NOW - 9), entry("b", NOW - 9, parked_reason="gone"))
+    pack.steer(["a"], Pause(), NOW)
+
+    assert pack.take(NOW, list(LANES)) is None
+    pack.steer(["b"], RunNow(), NOW)
+    assert take(pack).ids == ("b",)

@@ -1,0 +1,174 @@
+"""Steering a pack: a signal reaches the messages it names, whatever they are doing, and can't break the others."""
+
+import math
+from typing import Any
+
+import pytest
+
+from shared.message import MessageState, Outcome
+from shared.pack_entry import STATE_BYTES_MAX, measure
+from shared.signals import Pause, Reprioritize, Reschedule, Revise, RunNow, Signal, Stop
+from tests.unit.test_pack_state import AGAIN, DONE, NOW, REJECT, count_bytes, entry, find, hold, phases, run, take
+from workflows.decision import begin, decide
+from workflows.pack_state import PackState
+
+LARGE = "x" * 4000
+FLAWED: list[tuple[Signal, str]] = [
+    (Revise(math.nan), "Revise: holds nan, which JSON does not know"),
+    (Revise({"a": ["\ud800"]}), "Revise: holds a lone surrogate, which UTF-8 can't carry"),
+    (Revise(1, source="\ud800", offset=1), "Revise: holds a lone surrogate, which UTF-8 can't carry"),
+    (Revise(1, source="t/0", offset=math.inf), "Revise: holds inf, which JSON does not know"),  # pyright: ignore[reportArgumentType] — as it may come from outside
+    (Reschedule("soon"), "Reschedule: Invalid isoformat string: 'SOON'"),
+    (Reprioritize(7), "Reprioritize: priority 7 is not between 1 and 5"),
+]
+
+
+def tell(pack: PackState, ids: str, signal: Signal, name: str = "s") -> dict[str, Any] | None:
+    """Steer some messages and give the receipt."""
+    pack.steer(list(ids), signal, NOW, name)
+    return pack.receipt(name)
+
+
+def fill(**first: Any) -> PackState:
+    """Make a pack of messages with large payloads, the first one without, that has no room for another payload."""
+    pack = hold(entry("a", **first), *(entry(f"m{n}", NOW + 9, payload="x" * 4040) for n in range(98)))
+    assert STATE_BYTES_MAX - measure(LARGE) < pack.bytes <= STATE_BYTES_MAX - 200
+    return pack
+
+
+def test_a_signal_reaches_those_it_names_and_tells_who_is_not_there() -> None:
+    """Finished messages are not alive; the receipt counts by position."""
+    pack = hold(*map(entry, "abcd"))
+    run(pack, AGAIN, DONE, AGAIN)
+    receipt = tell(pack, "axbdd", Pause())
+
+    assert receipt == {"missing": [1, 2], "moved": {}}
+    assert phases(pack, "abcd") == ["paused", "done", "active", "paused"]
+
+
+def test_a_signal_that_comes_again_is_applied_once() -> None:
+    """By its token; without one the signals themselves are idempotent."""
+    pack = hold(entry("a"))
+    tell(pack, "a", Revise(1), "s")
+    tell(pack, "a", Revise(2), "s")
+
+    assert (find(pack, "a").payload, find(pack, "a").revision) == (1, 1)
+
+
+@pytest.mark.parametrize("signal", [RunNow(), Pause(), Stop("enough"), Revise(2), Reprioritize(1)])
+def test_a_signal_while_the_handler_runs_is_decided_as_for_a_message_alone(signal: Signal) -> None:
+    """What must wait for the outcome does; a stopped one has ended after it."""
+    pack = hold(entry("a", payload=1), entry("b"))
+    alone = begin(MessageState("feed", "a", "short", NOW, NOW, payload=1))
+    batch = take(pack)
+    tell(pack, "a", signal)
+    outcome = Outcome("again", after=3600.0, tolerance=600.0)
+    pack.fold(batch, [(0, outcome)], NOW)
+    expected, found = decide(decide(alone, signal, NOW), outcome, NOW), find(pack, "a")
+
+    assert (found.phase, found.priority, found.version) == (expected.phase, expected.priority, expected.version)
+    if not expected.ended:
+        assert (found.payload, found.due_at) == (expected.payload, expected.due_at)
+    pack.fold(batch, [(1, AGAIN)], NOW)
+    assert count_bytes(pack) == pack.bytes
+
+
+def test_a_parked_message_is_repaired_and_runs_again() -> None:
+    """It keeps its place in the pack meanwhile."""
+    pack = hold(entry("a"))
+    run(pack, REJECT)
+    tell(pack, "a", Revise(2), "s1")
+    tell(pack, "a", RunNow(), "s2")
+
+    assert take(pack).rows == [["a", 1, 1, 2, NOW]]
+
+
+@pytest.mark.parametrize(("signal", "reason"), FLAWED)
+@pytest.mark.parametrize("phase", ["asleep", "running"])
+def test_a_flawed_signal_changes_nothing_and_breaks_nobody(signal: Signal, reason: str, phase: str) -> None:
+    """Whoever sent it by hand finds the reason among the message's decisions; the pack goes on."""
+    pack = hold(entry("a", payload=1), entry("b"))
+    batch = take(pack) if phase == "running" else None
+    tell(pack, "a", signal)
+    state = find(pack, "a")
+
+    assert [(d.what, d.reason) for d in state.decisions] == [("ignored", reason)]
+    assert (state.payload, state.revision, state.sources) == (1, 0, {})
+    pack.fold(batch or take(pack), [(0, AGAIN), (1, AGAIN)], NOW)
+    assert count_bytes(pack) == pack.bytes
+
+
+@pytest.mark.parametrize("phase", ["asleep", "running"])
+def test_a_revision_for_which_there_is_no_room_is_remembered_as_ignored(phase: str) -> None:
+    """The message keeps the payload it had, and says how to make room."""
+    pack = fill(payload=1)
+    if phase == "running":
+        take(pack)
+    tell(pack, "a", Revise(LARGE))
+    state = find(pack, "a")
+
+    assert (state.payload, state.revision, state.decisions[-1].what) == (1, 0, "ignored")
+    assert state.decisions[-1].reason.startswith(
+        "Revise: the payload finds no room in pack 0 of kind 'feed', which holds "
+    )
+    assert state.decisions[-1].reason.endswith(
+        " of 400,000 bytes; spread the kind over more packs: dormice repack feed --packs 2"
+    )
+
+
+def test_revisions_of_messages_at_work_count_at_once() -> None:
+    """Hundreds of them during one batch can't add up to more than a pack holds."""
+    pack = hold(*(entry(f"m{n}") for n in range(200)))
+    batch = take(pack)
+    for message_id in batch.ids:
+        pack.steer([message_id], Revise(LARGE), NOW)
+    taken = [message_id for message_id in batch.ids if find(pack, message_id).revision]
+    pack.fold(batch, [(n, AGAIN) for n in range(200)], NOW)
+
+    assert 80 < len(taken) < 100
+    assert pack.bytes <= STATE_BYTES_MAX * 1.1  # what the refused ones remember of it comes on top
+    assert count_bytes(pack) == pack.bytes
+
+
+def test_a_payload_for_which_there_is_no_room_parks_its_message() -> None:
+    """With the payload it had and a sentence; its neighbours' outcomes count."""
+    pack = fill(payload=1)
+    run(pack, Outcome("again", after=60.0, payload=LARGE, is_payload_changed=True))
+    state = find(pack, "a")
+
+    assert (state.phase, state.payload, state.version) == ("parked", 1, 0)
+    assert state.parked_reason.startswith("its new payload finds no room in pack 0 of kind 'feed', which holds ")
+    assert count_bytes(pack) == pack.bytes <= STATE_BYTES_MAX
+
+
+def test_finished_messages_are_forgotten_before_one_is_parked_for_want_of_room() -> None:
+    """Remembering the past is the least of what a pack does."""
+    pack = fill()
+    run(pack, AGAIN)
+    for _ in range(2):  # so many bytes are two batches
+        run(pack, Outcome("done", result="y" * 3900), now=NOW + 9)
+    assert len(list(pack.finished())) == 98
+    tell(pack, "a", Revise("z" * 30_000))
+
+    assert find(pack, "a").payload == "z" * 30_000
+    assert 80 < len(list(pack.finished())) < 98
+    assert count_bytes(pack) == pack.bytes <= STATE_BYTES_MAX
+
+
+def test_results_never_burst_a_pack() -> None:
+    """The oldest are forgotten; the latest is there for whoever waits for it."""
+    pack = hold(*(entry(f"m{n}") for n in range(300)))
+    run(pack, Outcome("done", result=LARGE))
+
+    assert find(pack, "m299").result == LARGE
+    assert count_bytes(pack) == pack.bytes <= STATE_BYTES_MAX
+
+
+def test_reasons_never_burst_a_pack() -> None:
+    """A thousand messages that fail five times each with a long sentence: each still says why, in short."""
+    pack = hold(*(entry(f"m{n}") for n in range(1000)))
+    while (batch := pack.take(NOW + 1e6, ["short"])) is not None:
+        pack.fold(batch, [(n, Outcome("failed", "r" * 300)) for n in range(len(batch.ids))], NOW)
+
+    assert {state.parked_reason[:30] for state in pack.alive()} == {"attempt 5 of 5: " + "r" * 14}
+    assert count_bytes(pack) == pack.bytes <= STATE_BYTES_MAX * 1.1  # in full they would be twice as much

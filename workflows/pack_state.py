@@ -1,0 +1,385 @@
+"""The pack's state: many messages of one kind, each moved on by the one decision; no Temporal in here."""
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from shared.json_value import find_flaw
+from shared.lanes import LANES
+from shared.message import MessageState, Outcome, clip_reason
+from shared.pack_entry import (
+    DUE,
+    ID,
+    LATE,
+    STATE_BYTES_MAX,
+    Entry,
+    is_held,
+    is_parked,
+    lane_of,
+    measure,
+    priority_of,
+    shorten,
+    to_entry,
+    to_state,
+)
+from shared.placement import pack_index
+from shared.signals import Revise, Signal
+from workflows.decision import begin, decide
+from workflows.pack_receipts import PackReceipts
+from workflows.strays import Strays
+
+WIRE_VERSION = 1
+BATCH_MAX = 500
+"""Most messages in one batch: with outcomes of 100 bytes its answer is far below what a server warns of."""
+BATCH_BYTES_MAX = 200_000
+ENDED_KEPT_SECONDS = 24 * 3600.0
+"""How long a finished message is remembered, so that it is not started twice: Temporal's usual retention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages whose handlers are to be called together; `rows` are what the batch activity gets, in that order."""
+
+    number: int
+    lane: str
+    ids: tuple[str, ...]
+    rows: list[list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A message whose handler is at work in a batch; `size` is what its entry took."""
+
+    batch: int
+    state: MessageState
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a pack is waiting for: moments in seconds since the epoch, infinite where there is nothing to wait for."""
+
+    wake_at: float
+    due_at: float
+    asleep: int
+    held: int
+    parked: int
+    running: int
+
+
+class PackState:
+    """All messages of one pack. Mutable, because a thousand messages are not copied for the sake of one."""
+
+    def __init__(self, wire: Mapping[str, Any]) -> None:
+        """Read the wire form of any version; raises TypeError when it is none."""
+        if not isinstance(wire, dict) or wire.get("v") != WIRE_VERSION or "kind" not in wire:
+            raise TypeError(f"the wire form of a pack has v={WIRE_VERSION} and a kind")
+        self.kind: str = wire["kind"]
+        self.lane: str = wire["lane"]
+        self.index: int = wire["index"]
+        self.packs: int = wire["packs"]
+        self.size: int = wire["size"]
+        self.coalesce: float = wire["coalesce"]
+        self.bytes: int = wire.get("bytes", 0)
+        self._entries: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("entries", ())}
+        self._ended: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("ended", ())}
+        self._suspects: set[str] = set(wire.get("suspects", ()))
+        self._receipts = PackReceipts(wire.get("receipts", {}))
+        self.strays = Strays(wire.get("strays", ()))
+        self._running: dict[str, _Running] = {}
+        self._leaving: dict[str, int] = {}
+        self._batches = 0
+
+    def dump(self) -> dict[str, Any]:
+        """Give the wire form that the next run starts from; no batch may be under way."""
+        wire = self.heading() | {"bytes": self.bytes, "entries": list(self._entries.values())}
+        seldom = {
+            "ended": list(self._ended.values()),
+            "suspects": sorted(self._suspects),
+            "receipts": self._receipts.dump(),
+            "strays": self.strays.dump(),
+        }
+        return wire | {name: value for name, value in seldom.items() if value}
+
+    def heading(self) -> dict[str, Any]:
+        """Give the wire form without its messages: what an empty pack of the kind starts from."""
+        return {
+            "v": WIRE_VERSION,
+            "kind": self.kind,
+            "lane": self.lane,
+            "index": self.index,
+            "packs": self.packs,
+            "size": self.size,
+            "coalesce": self.coalesce,
+        }
+
+    def __len__(self) -> int:
+        """Count the messages that are alive."""
+        return len(self._entries) + len(self._running)
+
+    def find(self, message_id: str) -> MessageState | None:
+        """Give a message, alive or finished a while ago."""
+        if message_id in self._running:
+            return self._running[message_id].state
+        entry = self._entries.get(message_id) or self._ended.get(message_id)
+        return None if entry is None else to_state(entry, self.kind, self.lane)
+
+    def finished(self) -> Iterator[MessageState]:
+        """Give those that finished a while ago, by id."""
+        yield from filter(None, map(self.find, sorted(self._ended)))
+
+    def alive(self) -> Iterator[MessageState]:
+        """Give all that are alive, by id."""
+        yield from filter(None, map(self.find, sorted([*self._entries, *self._running])))
+
+    def admit(self, chunk: Mapping[str, Any], now: float) -> None:
+        """Take a chunk of entries in, those that are known or have no room excepted; its receipt says which.
+
+        A chunk that comes again changes nothing. `restarts` lets messages in that have finished.
+        """
+        self.size, self.coalesce = chunk.get("size", self.size), chunk.get("coalesce", self.coalesce)
+        token = chunk["token"]
+        if token in self._receipts:
+            return
+        self._forget_ended(now)
+        known: list[int] = []
+        refused: dict[str, list[int]] = {}
+        moved: dict[int, list[int]] = {}
+        for position, entry in enumerate(chunk["entries"]):
+            message_id = entry[ID]
+            is_over = message_id in self._ended
+            if (index := pack_index(message_id, self.packs)) != self.index and message_id not in self._running:
+                moved.setdefault(index, []).append(position)
+            elif message_id in self._entries or message_id in self._running or (is_over and not chunk.get("restarts")):
+                known.append(position)
+            elif (reason := self._find_no_room(size := measure(entry))) and not chunk.get("is_moving"):
+                refused.setdefault(reason, []).append(position)
+            else:
+                if message_id in self._ended:  # unless it has just been forgotten to make room
+                    self._forget(message_id)
+                self.bytes += size
+                self._entries[message_id] = entry
+        self.strays.forward_chunk(chunk, moved)
+        for entry in chunk.get("ended", ()):
+            if self.find(entry[ID]) is None:
+                self.bytes += measure(entry)
+                self._ended[entry[ID]] = entry
+        self._receipts.note_chunk(token, known, refused, moved, now)
+
+    def receipt(self, token: str) -> dict[str, Any] | None:
+        """Say what became of a chunk or a signal; None when it has not come, or so long ago that it is forgotten."""
+        return self._receipts.find(token)
+
+    def steer(self, ids: Sequence[str], signal: Signal, now: float, token: str = "") -> None:
+        """Apply a signal to messages; ids that are not alive are noted on its receipt."""
+        if token and token in self._receipts:
+            return
+        missing: list[int] = []
+        moved: dict[int, list[int]] = {}
+        for position, message_id in enumerate(ids):
+            if message_id in self._running:
+                self._steer_running(self._running[message_id], signal, now)
+            elif message_id in self._entries:
+                entry = self._entries[message_id]
+                state = to_state(entry, self.kind, self.lane)
+                self._put(self._apply(state, signal, now), measure(entry), now)
+            elif (index := pack_index(message_id, self.packs)) != self.index:
+                moved.setdefault(index, []).append(position)
+            else:
+                missing.append(position)
+        self.strays.forward_steering(ids, signal, token, moved)
+        if token:
+            self._receipts.note_signal(token, missing, moved, now)
+
+    def _steer_running(self, running: _Running, signal: Signal, now: float) -> None:
+        state = self._apply(running.state, signal, now)
+        growth = measure(state.payload) - measure(running.state.payload)
+        self.bytes += growth
+        self._running[state.id] = replace(running, state=state, size=running.size + growth)
+
+    def moved_to(self, message_id: str) -> int | None:
+        """Say which other pack a message belongs to; None when that is this one, or its handler is at work here."""
+        index = pack_index(message_id, self.packs)
+        return None if index == self.index or message_id in self._running else index
+
+    @property
+    def staying(self) -> int:
+        """How many messages belong to other packs and only wait for their handlers' end."""
+        return len(self._leaving)
+
+    def spread(self, packs: int) -> None:
+        """Belong to a kind of more packs from now on: what belongs to others leaves, now or after its handler's end."""
+        if packs <= self.packs:
+            return
+        self.packs = packs
+        leaving: dict[int, dict[str, list[Entry]]] = {}
+        for name, entries in (("entries", self._entries), ("ended", self._ended)):
+            for message_id in list(entries):
+                index = pack_index(message_id, packs)
+                if index != self.index:
+                    entry = entries.pop(message_id)
+                    self.bytes -= measure(entry)
+                    self._suspects.discard(message_id)
+                    leaving.setdefault(index, {"entries": [], "ended": []})[name].append(entry)
+        self._leaving = {i: index for i in self._running if (index := pack_index(i, packs)) != self.index}
+        for index, parts in leaving.items():
+            self.strays.send_away(self.kind, index, parts["entries"], parts["ended"])
+
+    def take(self, now: float, lanes: Collection[str]) -> Batch | None:
+        """Take what is due on one of the lanes into a batch: higher priority first, then what is due longest.
+
+        A message whose last batch was lost together with others is suspected of having broken it and goes alone.
+        """
+        self._receipts.forget_old(now)
+        cutoff = math.floor(now * 1000)
+        due = [e for e in self._entries.values() if e[DUE] <= cutoff and not is_held(e)]
+        due = [e for e in due if lane_of(e, self.lane) in lanes]
+        if self._suspects:
+            sound = [e for e in due if e[ID] not in self._suspects]
+            doubted = [e for e in due if e[ID] in self._suspects][:1]
+            due = (
+                (doubted or sound) if self._batches % 2 else (sound or doubted)
+            )  # by turns, so that neither waits for ever
+        if not due:
+            return None
+        due.sort(key=_urgency)
+        lane = lane_of(due[0], self.lane)
+        self._batches += 1
+        number, room = self._batches, BATCH_BYTES_MAX
+        rows: list[list[Any]] = []
+        for entry in due:
+            if lane_of(entry, self.lane) != lane:
+                continue
+            row = self._begin(entry, number)
+            rows.append(row)
+            if self.bytes > BATCH_BYTES_MAX:  # otherwise all rows together have room: each is smaller than its entry
+                room -= measure(row)
+            if len(rows) == BATCH_MAX or room <= 0:
+                break
+        return Batch(number, lane, tuple(row[0] for row in rows), rows)
+
+    def fold(self, batch: Batch, outcomes: Iterable[tuple[int, Outcome]], now: float) -> None:
+        """Decide on outcomes of a batch, each by its position in it; one that is decided already is passed over."""
+        for position, outcome in outcomes:
+            message_id = batch.ids[position]
+            running = self._running.get(message_id)
+            if running is not None and running.batch == batch.number:
+                del self._running[message_id]
+                self._suspects.discard(message_id)
+                self._put(decide(running.state, self._bound(running.state, outcome), now), running.size, now)
+
+    def lose(self, batch: Batch, reason: str, now: float) -> None:
+        """Decide on a batch whose worker was lost: what was alone in it has failed, of many each is tried alone."""
+        verdict = "failed" if len(batch.ids) == 1 else "handed_back"
+        for message_id in batch.ids:
+            running = self._running.get(message_id)
+            if running is not None and running.batch == batch.number:
+                del self._running[message_id]
+                self._suspects.add(message_id)
+                self._put(decide(running.state, Outcome(verdict, reason=reason), now), running.size, now)
+
+    def outlook(self, lanes: Collection[str] = tuple(LANES)) -> Outlook:
+        """Say when to wake: with the first on one of the lanes that can wait no longer, however many are due before."""
+        wake = due = math.inf
+        held, parked, most = 0, 0, self.coalesce * 1000
+        for entry in self._entries.values():
+            if is_held(entry):
+                held += 1
+                parked += is_parked(entry)
+                continue
+            moment, late = entry[DUE], entry[LATE]
+            due = min(due, moment)
+            if lane_of(entry, self.lane) in lanes:
+                wake = min(wake, moment + min(late, most))
+        return Outlook(
+            wake_at=wake / 1000,
+            due_at=due / 1000,
+            asleep=len(self._entries) - held,
+            held=held,
+            parked=parked,
+            running=len(self._running),
+        )
+
+    def _begin(self, entry: Entry, number: int) -> list[Any]:
+        del self._entries[entry[ID]]
+        state = begin(to_state(entry, self.kind, self.lane))
+        self._running[state.id] = _Running(number, state, measure(entry))
+        row = [state.id, state.version, state.attempt + 1, state.payload, state.due_at]
+        if (state.priority, state.tenant, state.correlation_id) != (3, "", ""):
+            row += [state.priority, state.tenant, state.correlation_id]
+        return row
+
+    def _bound(self, state: MessageState, outcome: Outcome) -> Outcome:
+        """Refuse a payload for which the pack has no room: the message is parked with the payload it had."""
+        if not outcome.is_payload_changed or state.is_revised or self._can_grow(state.payload, outcome.payload):
+            return outcome
+        return Outcome("reject", reason=f"its new payload {self._too_big()}")
+
+    def _apply(self, state: MessageState, signal: Signal, now: float) -> MessageState:
+        flaw = find_flaw([getattr(signal, f.name) for f in fields(signal)])
+        if not flaw and isinstance(signal, Revise) and not self._can_grow(state.payload, signal.payload):
+            flaw = f"the payload {self._too_big()}"
+        if flaw:
+            return state.remember(now, "ignored", clip_reason(f"{type(signal).__name__}: {flaw}"))
+        return decide(state, signal, now)
+
+    def _can_grow(self, old: Any, new: Any) -> bool:
+        growth = measure(new) - measure(old)
+        return growth <= 0 or self._makes_room(growth)
+
+    def _makes_room(self, growth: int) -> bool:
+        """Forget finished messages as far as that helps; tells whether there is room for so many bytes more."""
+        while self.bytes + growth > STATE_BYTES_MAX and self._ended:
+            self._forget(next(iter(self._ended)))
+        return self.bytes + growth <= STATE_BYTES_MAX
+
+    def _put(self, state: MessageState, old_size: int, now: float) -> None:
+        if state.ended:
+            self._entries.pop(state.id, None)
+            self._suspects.discard(state.id)
+            # remembered without its payload, from the moment of its end
+            state = replace(state, payload=None, due_at=now, earliest_at=now, latest_at=0.0)
+        entry = to_entry(state, self.lane)
+        size = measure(entry)
+        if not self._makes_room(size - old_size):
+            size = measure(shorten(entry))
+        self.bytes += size - old_size
+        if (index := self._leaving.pop(state.id, None)) is not None:
+            self._entries.pop(state.id, None)
+            self.bytes -= size
+            self.strays.send_away(self.kind, index, [] if state.ended else [entry], [entry] if state.ended else [])
+            return
+        (self._ended if state.ended else self._entries)[state.id] = entry
+        if state.ended:
+            self._forget_ended(now)
+
+    def _find_no_room(self, size: int) -> str:
+        if len(self) >= self.size:
+            return f"pack {self.index} of kind {self.kind!r} is full with {self.size:,} messages; {self._grow()}"
+        return "" if self._makes_room(size) else f"the message {self._too_big()}"
+
+    def _too_big(self) -> str:
+        return (
+            f"finds no room in pack {self.index} of kind {self.kind!r}, which holds {self.bytes:,} of "
+            f"{STATE_BYTES_MAX:,} bytes; {self._grow()}"
+        )
+
+    def _grow(self) -> str:
+        return f"spread the kind over more packs: dormice repack {self.kind} --packs {2 * self.packs}"
+
+    def _forget_ended(self, now: float) -> None:
+        before = (now - ENDED_KEPT_SECONDS) * 1000
+        while self._ended:
+            oldest = next(iter(self._ended))
+            is_young = self._ended[oldest][DUE] >= before
+            if is_young and len(self._ended) <= self.size and self.bytes <= STATE_BYTES_MAX:
+                return
+            self._forget(oldest)
+
+    def _forget(self, message_id: str) -> None:
+        self.bytes -= measure(self._ended.pop(message_id))
+
+
+def _urgency(entry: Entry) -> tuple[int, int]:
+    return priority_of(entry), entry[DUE]

@@ -1,0 +1,348 @@
+"""The pack workflow: many messages as one long-running workflow that wakes for the most urgent and runs all that is due."""
+
+import asyncio
+import functools
+import math
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from activities.batch import REPORT, RUN_BATCH
+    from activities.measures import FORWARD
+    from shared.encoding import PACKS_MAX
+    from shared.lanes import LANES, prefix_of, task_queue
+    from shared.message import Outcome
+    from shared.pack_entry import find_chunk_flaw
+    from shared.placement import PACK_WORKFLOW
+    from shared.search_attributes import PackIndex, pack_updates
+    from shared.signals import read_steering
+    from workflows.description import (
+        describe_decisions,
+        describe_overview,
+        describe_pack,
+        describe_status,
+        page_of,
+    )
+    from workflows.hearing import Hearing
+    from workflows.options import (
+        BATCH_RETRY,
+        BATCHES_MAX,
+        FORWARDED_AT_ONCE,
+        HISTORY_BYTES_MAX,
+        MEASURES_RETRY,
+        MEASURES_TIMEOUT,
+        ONCE,
+        REFOLD_LEAST,
+        REFOLD_SHARE,
+        SETTLE_DELAY,
+        batch_timeout,
+    )
+    from workflows.pack_state import Batch, PackState
+
+
+@workflow.defn(name=PACK_WORKFLOW)
+class PackWorkflow:
+    """Carries the messages of one pack for ever, one run of a few batches after the other."""
+
+    @workflow.init
+    def __init__(self, wire: dict[str, Any]) -> None:
+        """Take over what the starter or the run before handed on; signals may arrive before `run`."""
+        try:
+            self._pack = PackState(wire)
+        except (TypeError, KeyError) as exc:
+            raise ApplicationError(
+                f"the input is no pack state ({exc}); start messages with dormice, not by hand", non_retryable=True
+            ) from exc
+        self._indexed = PackIndex.load(wire.get("indexed"))
+        self._index_after = 60.0
+        self._batches: dict[int, Batch] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._folded = 0
+        self._left_run = workflow.info().continued_run_id or ""
+        self._hearing = Hearing()
+        self._is_stirred = False
+
+    @workflow.run
+    async def run(self, wire: dict[str, Any]) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
+        """Run what is due, sleep until more is; for ever."""
+        while True:
+            await self._forward()
+            if self._is_run_full() and not self._tasks:
+                await self._settle()
+                self._publish()
+                self._continue()
+            self._begin_batches()
+            self._publish()
+            await self._sleep()
+
+    async def _forward(self) -> None:
+        """Send on what belongs to other packs, in order; it stays here until the server has it there."""
+        while part := self._pack.strays.first(FORWARDED_AT_ONCE):
+            self._hearing.shut()
+            call = {
+                "pack": {**self._pack.heading(), "task_timeout": workflow.info().task_timeout.total_seconds()},
+                "strays": part,
+            }
+            await workflow.execute_local_activity(
+                FORWARD, call, start_to_close_timeout=MEASURES_TIMEOUT, retry_policy=MEASURES_RETRY
+            )
+            self._pack.strays.drop(len(part))
+
+    def _begin_batches(self) -> None:
+        """Start a batch for what is due on each lane that has room for one more."""
+        while (batch := self._pack.take(workflow.time(), self._open_lanes())) is not None:
+            self._batches[batch.number] = batch
+            if _is_local(batch):
+                self._hearing.shut()
+            self._tasks[batch.number] = asyncio.create_task(self._run_batch(batch))
+
+    def _open_lanes(self) -> list[str]:
+        # a run that is full starts nothing more, or the batches would never all be over at once
+        if workflow.info().is_continue_as_new_suggested():
+            return []
+        busy = [self._batches[number].lane for number in self._tasks]
+        return [lane for lane in LANES if busy.count(lane) < BATCHES_MAX[lane]]
+
+    async def _sleep(self) -> None:
+        """Wait until the first message can wait no longer, a batch is over or a signal has come."""
+        is_deaf = any(map(_is_local, self._batches.values()))
+        # what can't begin now, the end of a batch begins; and beside a local activity a timer is no more heard than a signal
+        wake = self._pack.outlook([] if is_deaf else self._open_lanes()).wake_at
+        remaining = wake - workflow.time()
+        if remaining <= 0:
+            wake, remaining = math.inf, 0.0
+        self._is_stirred = False
+        if not is_deaf:
+            self._hearing.open_once_asleep()
+        try:
+            await workflow.wait_condition(
+                lambda: self._is_stirred,
+                # a millisecond more, so that rounding never wakes it a moment before the first is due
+                timeout=None if wake == math.inf else timedelta(seconds=remaining + 0.001),
+            )
+        except TimeoutError:
+            return
+
+    async def _run_batch(self, batch: Batch) -> None:
+        try:
+            answer = await self._execute(batch)
+        except FailureError as exc:  # local activities fail with their cause itself, ordinary ones wrap it
+            if is_cancelled_exception(exc):
+                raise
+            cause = exc.cause if isinstance(exc, ActivityError) else exc
+            answer = None
+            reason = f"the batch was lost: {cause}"
+            ending = functools.partial(self._lose, batch, reason)
+        else:
+            ending = functools.partial(self._end, batch, answer)
+        if _is_local(batch):
+            if _ends_any(answer):
+                await self._settle()
+            ending()
+            self._is_stirred = True
+        else:
+            self._hear(ending)
+
+    def _end(self, batch: Batch, answer: dict[str, Any]) -> None:
+        self._index_after = answer["index_after"]
+        outcomes: list[dict[str, Any] | None] = answer["outcomes"]
+        self._fold(batch, enumerate(outcomes), answer["ended_at"])
+        self._forget(batch)
+
+    def _lose(self, batch: Batch, reason: str) -> None:
+        self._pack.lose(batch, reason, workflow.time())
+        self._forget(batch)
+
+    def _forget(self, batch: Batch) -> None:
+        self._folded += len(batch.ids)
+        del self._batches[batch.number], self._tasks[batch.number]
+
+    async def _execute(self, batch: Batch) -> Any:
+        left_run, self._left_run = self._left_run, ""
+        call = {
+            "kind": self._pack.kind,
+            "lane": batch.lane,
+            "batch": batch.number,
+            "rows": batch.rows,
+            "left_run": left_run,
+        }
+        lane = LANES[batch.lane]
+        summary = f"{len(batch.ids)} messages"
+        if lane.heartbeat_timeout is None:
+            return await workflow.execute_local_activity(
+                RUN_BATCH, call, start_to_close_timeout=batch_timeout(batch.lane), retry_policy=ONCE, summary=summary
+            )
+        return await workflow.execute_activity(
+            RUN_BATCH,
+            call,
+            task_queue=task_queue(prefix_of(workflow.info().task_queue), batch.lane),
+            start_to_close_timeout=batch_timeout(batch.lane),
+            heartbeat_timeout=lane.heartbeat_timeout,
+            retry_policy=BATCH_RETRY,
+            summary=summary,
+        )
+
+    def _fold(self, batch: Batch, outcomes: Iterable[tuple[int, dict[str, Any] | None]], ended_at: float) -> None:
+        decided = ((n, _HANDED_BACK if wire is None else Outcome.load(wire)) for n, wire in outcomes)
+        self._pack.fold(batch, decided, max(workflow.time(), ended_at))
+
+    def _publish(self) -> None:
+        """Bring the search attributes and the Web UI's details up to date with the state."""
+        outlook = self._pack.outlook()
+        index = PackIndex(outlook.due_at, outlook.parked > 0)
+        updates = pack_updates(self._indexed, index, self._index_after)
+        if updates:
+            workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] — the SDK leaves the type argument open
+            self._indexed = index
+        workflow.set_current_details(describe_pack(outlook))
+
+    def _is_run_full(self) -> bool:
+        info = workflow.info()
+        return (
+            self._folded > max(len(self._pack) * REFOLD_SHARE, REFOLD_LEAST)
+            or info.get_current_history_size() > HISTORY_BYTES_MAX
+            or info.is_continue_as_new_suggested()
+        )
+
+    async def _settle(self) -> None:
+        """Let a moment pass, after which this run, or a message, may end without losing a signal; see the message workflow."""
+        self._hearing.open_once_asleep()
+        await workflow.sleep(SETTLE_DELAY, summary="settle before the end")
+
+    def _continue(self) -> NoReturn:
+        """Continue as new. Signal handlers are synchronous and nothing awaits before this, so none can be lost."""
+        workflow.continue_as_new(self._pack.dump() | {"indexed": self._indexed.dump()})
+
+    @workflow.signal
+    def admit(self, chunk: dict[str, Any]) -> None:
+        """Take a chunk of new messages in."""
+        if flaw := find_chunk_flaw(chunk):
+            workflow.logger.warning("signal ignored: admit: %s", flaw)
+        else:
+            self._hear(lambda: self._pack.admit(chunk, workflow.time()))
+
+    @workflow.signal(name=REPORT)
+    def report(self, news: dict[str, Any]) -> None:
+        """Take in what a batch has finished while others of it are still at work."""
+        batch = self._batches.get(news.get("batch", 0))
+        if batch is not None:
+            self._hear(lambda: self._fold(batch, news["outcomes"], news["ended_at"]))
+
+    def _hear(self, apply: Callable[[], None]) -> None:
+        def stir() -> None:
+            apply()
+            self._is_stirred = True
+
+        self._hearing.hear(stir)
+
+    @workflow.signal
+    def spread(self, wire: dict[str, Any]) -> None:
+        """Send what belongs to other packs there, now that the kind has `packs` of them."""
+        packs = wire.get("packs")
+        if isinstance(packs, int) and packs <= PACKS_MAX:
+            self._hear(lambda: self._pack.spread(packs))
+        else:
+            workflow.logger.warning("signal ignored: spread: packs is %r, no number of packs", packs)
+
+    def _steer(self, name: str, wire: dict[str, Any]) -> None:
+        try:
+            ids, signal = read_steering(name, wire)
+        except ValueError as exc:
+            workflow.logger.warning("signal ignored: %s", exc)
+            return
+        token = str(wire.get("token", ""))
+        self._hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))
+
+    @workflow.signal
+    def run_now(self, wire: dict[str, Any]) -> None:
+        """Run messages as soon as a worker is free."""
+        self._steer("run_now", wire)
+
+    @workflow.signal
+    def reschedule(self, wire: dict[str, Any]) -> None:
+        """Make messages due at another moment."""
+        self._steer("reschedule", wire)
+
+    @workflow.signal
+    def reprioritize(self, wire: dict[str, Any]) -> None:
+        """Give messages another priority."""
+        self._steer("reprioritize", wire)
+
+    @workflow.signal
+    def revise(self, wire: dict[str, Any]) -> None:
+        """Give messages another payload."""
+        self._steer("revise", wire)
+
+    @workflow.signal
+    def pause(self, wire: dict[str, Any]) -> None:
+        """Hold messages until they are resumed."""
+        self._steer("pause", wire)
+
+    @workflow.signal
+    def resume(self, wire: dict[str, Any]) -> None:
+        """End the pause of messages."""
+        self._steer("resume", wire)
+
+    @workflow.signal
+    def stop(self, wire: dict[str, Any]) -> None:
+        """End messages for good."""
+        self._steer("stop", wire)
+
+    @workflow.signal
+    def pull_forward(self, wire: dict[str, Any]) -> None:
+        """Run messages ahead of time if they are still due at the expected moment."""
+        self._steer("pull_forward", wire)
+
+    @workflow.query
+    def status(self, message_id: str) -> dict[str, Any] | None:
+        """Where a message stands; None when the pack does not know it."""
+        state = self._pack.find(message_id)
+        return None if state is None else describe_status(state, self._hearing.waiting)
+
+    @workflow.query
+    def known(self, message_id: str) -> dict[str, Any]:
+        """All about a message, if the pack knows it: an answer that tells "not here" from "no answer"."""
+        status, explained = self.status(message_id), self.explain(message_id)
+        found = None if status is None or explained is None else status | explained
+        return {"status": found, "moved_to": self._pack.moved_to(message_id)}
+
+    @workflow.query
+    def explain(self, message_id: str) -> dict[str, Any] | None:
+        """Why a message is due when it is: one sentence and the last decisions."""
+        state = self._pack.find(message_id)
+        return None if state is None else describe_decisions(state)
+
+    @workflow.query
+    def overview(self) -> dict[str, Any]:
+        """How many messages there are, and what the pack waits for."""
+        return describe_overview(self._pack.outlook()) | {
+            "packs": self._pack.packs,
+            "strays": len(self._pack.strays),
+            "staying": self._pack.staying,
+        }
+
+    @workflow.query
+    def page(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Give the messages that a filter keeps, by id, from after an id on, up to a limit; and how many there are."""
+        is_over = request.get("state") in ("done", "stopped")
+        return page_of(self._pack.finished() if is_over else self._pack.alive(), request)
+
+    @workflow.query
+    def receipt(self, token: str) -> dict[str, Any] | None:
+        """What became of a chunk or a signal that bore this token; None when it is not known."""
+        return self._pack.receipt(token)
+
+
+def _is_local(batch: Batch) -> bool:
+    return LANES[batch.lane].heartbeat_timeout is None
+
+
+def _ends_any(answer: dict[str, Any] | None) -> bool:
+    return answer is not None and any(wire and wire["verdict"] == "done" for wire in answer["outcomes"])
+
+
+_HANDED_BACK = Outcome("handed_back", reason="its batch was over before it began")
