@@ -66,9 +66,10 @@ class _Run:
     async def run(self) -> Any:
         self._restore()
         calls = [asyncio.create_task(self._call(n)) for n in range(len(self._rows)) if n not in self._done]
-        beside = [asyncio.create_task(self._forget_left_run())] if self._left_run else []
+        forgetting = asyncio.create_task(self._forget_left_run())
+        beside: list[asyncio.Task[None]] = []
         if LANES[self._lane].heartbeat_timeout is not None:
-            beside += [asyncio.create_task(self._beat()), asyncio.create_task(self._report())]
+            beside = [asyncio.create_task(self._beat()), asyncio.create_task(self._report())]
         try:
             await asyncio.gather(*calls)
         except asyncio.CancelledError:
@@ -76,9 +77,9 @@ class _Run:
                 raise
             await asyncio.gather(*calls, return_exceptions=True)  # each hands its message back
         finally:
-            for task in (*calls, *beside[1 if self._left_run else 0 :]):
+            for task in (*calls, *beside):
                 task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await asyncio.gather(forgetting, *beside, return_exceptions=True)
         return _to_raw(
             {
                 "outcomes": [None if n in self._reported else self._outcomes.get(n) for n in range(len(self._rows))],
@@ -145,6 +146,8 @@ class _Run:
 
     async def _forget_left_run(self) -> None:
         """Delete the run that the pack continued from: all it knew is in this one, and it would stay for a day."""
+        if not self._left_run:
+            return
         info = activity.info()
         client = activity.client()
         request = DeleteWorkflowExecutionRequest(

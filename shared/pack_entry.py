@@ -21,6 +21,9 @@ CHUNK_BYTES_MAX = 100_000
 STATE_BYTES_MAX = 400_000
 """Most bytes of a pack's state, for the same reason."""
 
+WIRE_VERSION = 1
+"""Of a pack's state."""
+
 SHORTENED_MAX = 200
 """Characters of a reason that a pack keeps which has no room for more."""
 
@@ -40,6 +43,19 @@ _USUAL: tuple[tuple[str, Any], ...] = (
     ("sources", {}),
 )
 _KNOWN = frozenset(name for name, _ in _USUAL)
+
+
+def to_heading(kind: str, lane: str, *, index: int, packs: int, size: int, coalesce: float) -> dict[str, Any]:
+    """Give the wire form of a pack without messages: what it starts from, and what stands above them later."""
+    return {
+        "v": WIRE_VERSION,
+        "kind": kind,
+        "lane": lane,
+        "index": index,
+        "packs": packs,
+        "size": size,
+        "coalesce": coalesce,
+    }
 
 
 def to_entry(state: MessageState, lane: str) -> Entry:

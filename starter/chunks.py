@@ -13,7 +13,7 @@ from temporalio.api.workflowservice.v1 import SignalWithStartWorkflowExecutionRe
 from temporalio.client import Client
 
 from shared.lanes import task_queue
-from shared.pack_entry import CHUNK_BYTES_MAX, Entry, measure
+from shared.pack_entry import CHUNK_BYTES_MAX, Entry, measure, to_heading
 from shared.placement import PACK_WORKFLOW, Layout, pack_index, pack_workflow_id
 from shared.search_attributes import pack_attributes_at_start
 from shared.settings import Settings
@@ -123,15 +123,9 @@ async def build_pack_request(
         workflow_id_reuse_policy=WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
         signal_name=signal,
     )
-    empty = {
-        "v": 1,
-        "kind": layout.kind,
-        "lane": layout.lane,
-        "index": index,
-        "packs": layout.packs,
-        "size": layout.size,
-        "coalesce": layout.coalesce,
-    }
+    empty = to_heading(
+        layout.kind, layout.lane, index=index, packs=layout.packs, size=layout.size, coalesce=layout.coalesce
+    )
     first, second = await client.data_converter.encode([empty, argument])
     request.input.payloads.append(first)
     request.signal_input.payloads.append(second)

@@ -13,6 +13,7 @@ from shared.pack_entry import (
     ID,
     LATE,
     STATE_BYTES_MAX,
+    WIRE_VERSION,
     Entry,
     is_held,
     is_parked,
@@ -21,6 +22,7 @@ from shared.pack_entry import (
     priority_of,
     shorten,
     to_entry,
+    to_heading,
     to_state,
 )
 from shared.placement import pack_index
@@ -29,7 +31,6 @@ from workflows.decision import begin, decide
 from workflows.pack_receipts import PackReceipts
 from workflows.strays import Strays
 
-WIRE_VERSION = 1
 BATCH_MAX = 500
 """Most messages in one batch: with outcomes of 100 bytes its answer is far below what a server warns of."""
 BATCH_BYTES_MAX = 200_000
@@ -104,15 +105,9 @@ class PackState:
 
     def heading(self) -> dict[str, Any]:
         """Give the wire form without its messages: what an empty pack of the kind starts from."""
-        return {
-            "v": WIRE_VERSION,
-            "kind": self.kind,
-            "lane": self.lane,
-            "index": self.index,
-            "packs": self.packs,
-            "size": self.size,
-            "coalesce": self.coalesce,
-        }
+        return to_heading(
+            self.kind, self.lane, index=self.index, packs=self.packs, size=self.size, coalesce=self.coalesce
+        )
 
     def __len__(self) -> int:
         """Count the messages that are alive."""
@@ -238,9 +233,8 @@ class PackState:
         if self._suspects:
             sound = [e for e in due if e[ID] not in self._suspects]
             doubted = [e for e in due if e[ID] in self._suspects][:1]
-            due = (
-                (doubted or sound) if self._batches % 2 else (sound or doubted)
-            )  # by turns, so that neither waits for ever
+            # by turns, so that neither waits for ever
+            due = (doubted or sound) if self._batches % 2 else (sound or doubted)
         if not due:
             return None
         due.sort(key=_urgency)

@@ -86,12 +86,7 @@ class _Run:
     """One load as the command line sees it: watched, interrupted, summed up."""
 
     def __init__(
-        self,
-        args: argparse.Namespace,
-        settings: Settings,
-        source: "RowSource",
-        load: "Load",
-        rejects: Path,
+        self, args: argparse.Namespace, settings: Settings, source: "RowSource", load: "Load", rejects: Path
     ) -> None:
         self._args = args
         self._settings = settings
