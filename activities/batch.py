@@ -6,15 +6,15 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
-from temporalio.api.common.v1 import Payload, WorkflowExecution
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
-from temporalio.common import RawValue
 from temporalio.service import RPCError
 
 from activities.dispatch import Dispatch, stamp_end
 from shared.json_value import encode_json
 from shared.lanes import LANES
 from shared.message import HandlerCall
+from shared.temporal import to_raw
 
 RUN_BATCH = "run_batch"
 REPORT = "report"
@@ -80,7 +80,7 @@ class _Run:
             for task in (*calls, *beside):
                 task.cancel()
             await asyncio.gather(forgetting, *beside, return_exceptions=True)
-        return _to_raw(
+        return to_raw(
             {
                 "outcomes": [None if n in self._reported else self._outcomes.get(n) for n in range(len(self._rows))],
                 "index_after": self._dispatch.settings.index_after.total_seconds(),
@@ -129,7 +129,7 @@ class _Run:
             "outcomes": {str(n): wire for n, wire in self._outcomes.items() if n not in self._reported},
             "reported": sorted(self._reported),
         }
-        activity.heartbeat(_to_raw(details))
+        activity.heartbeat(to_raw(details))
 
     async def _report(self) -> None:
         """Tell the pack what is finished, so that messages that are quick don't wait for one that is slow."""
@@ -141,7 +141,7 @@ class _Run:
             if fresh:
                 with contextlib.suppress(RPCError):  # then it is told next time, or at the end
                     news = {"batch": self._number, "outcomes": sorted(fresh.items()), "ended_at": stamp_end()}
-                    await pack.signal(REPORT, _to_raw(news), rpc_timeout=CALL_TIMEOUT)
+                    await pack.signal(REPORT, to_raw(news), rpc_timeout=CALL_TIMEOUT)
                     self._reported |= fresh.keys()
 
     async def _forget_left_run(self) -> None:
@@ -156,11 +156,6 @@ class _Run:
         )
         with contextlib.suppress(RPCError):  # the server's own retention deletes it too, later
             await client.workflow_service.delete_workflow_execution(request, timeout=CALL_TIMEOUT)
-
-
-def _to_raw(value: Any) -> RawValue:
-    """Write JSON as UTF-8: the SDK's own escapes all that is not ASCII, which may double and triple it."""
-    return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=encode_json(value)))
 
 
 def _no_beat() -> None:

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -51,8 +51,7 @@ class Dispatch:
         async with _heartbeats(timeout):
             outcome = await self.run(call, _no_beat if timeout is None else activity.heartbeat)
         settings = self.settings
-        stamped = replace(
-            outcome,
+        stamped = outcome._replace(
             cycles_per_run=settings.cycles_per_run,
             index_after=settings.index_after.total_seconds(),
             ended_at=stamp_end(),

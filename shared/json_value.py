@@ -13,6 +13,7 @@ MAX_DIGITS = 4300
 _INT_LIMIT = 10**MAX_DIGITS
 _TOO_LONG = f"holds a whole number of more than {MAX_DIGITS} digits"
 _BOM = "\ufeff"
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -36,7 +37,7 @@ def parse_json(text: str | bytes) -> Any:
 
 def encode_json(value: Any) -> bytes:
     """Write a checked value in the compact form whose length is what size limits count."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def find_flaw(value: Any, depth: int = 0) -> str | None:

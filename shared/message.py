@@ -4,8 +4,9 @@ Times are seconds since the epoch (floats rounded to the millisecond), durations
 out what has its default value and ignore keys they do not know, so older and newer code read each other's state.
 """
 
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from typing import Any, Literal, cast
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from shared.placement import workflow_id
 
@@ -19,8 +20,7 @@ Verdict = Literal["again", "done", "reject", "failed", "retry_after", "handed_ba
 """What a cycle came to; `failed` counts as an attempt, `retry_after` and `handed_back` do not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What one cycle came to, as it travels from the dispatching activity to the workflow.
 
     `after`, `earliest`, `tolerance`, `backoff` and `backoff_max` are seconds; `at` and `earliest_at` are moments.
@@ -57,8 +57,7 @@ class Outcome:
         return cls(**_known(cls, wire))
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """One remembered decision: when, on which version, what happened, and when the message was due after it."""
 
     at: float
@@ -68,8 +67,7 @@ class Decision:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MessageState:
+class MessageState(NamedTuple):
     """All that a message is between two events; `workflows.decision.decide` is the only thing that moves it on."""
 
     kind: str
@@ -96,7 +94,7 @@ class MessageState:
     result: Any = None
     revision: int = 0
     """How many revisions have been applied to the payload."""
-    sources: dict[str, int] = field(default_factory=dict[str, int])
+    sources: Mapping[str, int] = MappingProxyType({})
     """Newest applied offset by "topic/partition"; an older one is ignored."""
     decisions: tuple[Decision, ...] = ()
     is_running: bool = False
@@ -141,17 +139,16 @@ class MessageState:
         """Read a wire form; raises TypeError when one of the five identifying fields is missing."""
         known = _known(cls, wire)
         if "decisions" in known:
-            known["decisions"] = tuple(Decision(*entry[:_DECISION_WIDTH]) for entry in known["decisions"])
+            known["decisions"] = tuple(Decision(*entry[: len(Decision._fields)]) for entry in known["decisions"])
         return cls(**known)
 
     def remember(self, now: float, what: str, reason: str = "") -> "MessageState":
         """Append a decision, forgetting the oldest; `now` is kept to the millisecond."""
         entry = Decision(round(now, 3), self.version, what, self.due_at, reason)
-        return replace(self, decisions=(*self.decisions[1 - DECISIONS_KEPT :], entry))
+        return self._replace(decisions=(*self.decisions[1 - DECISIONS_KEPT :], entry))
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerCall:
+class HandlerCall(NamedTuple):
     """What the workflow hands to the dispatching activity for one cycle."""
 
     kind: str
@@ -180,30 +177,14 @@ def clip_reason(reason: str) -> str:
     return " ".join(reason.split())[:REASON_MAX].encode(errors="replace").decode()
 
 
-def _known(cls: type[Any], wire: dict[str, Any]) -> dict[str, Any]:
-    names = _FIELDS.get(cls)
-    if names is None:
-        names = _FIELDS[cls] = frozenset(f.name for f in fields(cls))
-    return {key: value for key, value in wire.items() if key in names}
+def _known(cls: "type[_Record]", wire: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in wire.items() if key in cls._fields}
 
 
-def _dump(record: Any) -> dict[str, Any]:
-    cls = cast("type[Any]", type(record))
-    defaults = _DEFAULTS.get(cls)
-    if defaults is None:
-        defaults = _DEFAULTS[cls] = tuple((f.name, _default_of(f)) for f in fields(record))
-    wire: dict[str, Any] = {}
-    for name, default in defaults:
-        value = getattr(record, name)
-        if value != default:
-            wire[name] = value
-    return wire
+def _dump(record: "_Record") -> dict[str, Any]:
+    usual = record._field_defaults
+    return {n: value for n, value in zip(record._fields, record, strict=True) if value != usual.get(n, _REQUIRED)}
 
 
-def _default_of(f: "Field[Any]") -> Any:
-    return f.default if f.default_factory is MISSING else f.default_factory()
-
-
-_DECISION_WIDTH = len(fields(Decision))
-_FIELDS: dict[type[Any], frozenset[str]] = {}
-_DEFAULTS: dict[type[Any], tuple[tuple[str, Any], ...]] = {}
+_REQUIRED = object()
+_Record = MessageState | Outcome | HandlerCall

@@ -1,15 +1,19 @@
 """The one way to connect to Temporal, and what a server must have before messages can live on it."""
 
 from collections.abc import Iterable
+from typing import Any
 
+from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
+from temporalio.common import RawValue
 from temporalio.envconfig import ClientConfig
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
 from shared.errors import Misconfigured, RetryLater, ServerBusy, ServerNotReady, ServerUnreachable
+from shared.json_value import encode_json
 from shared.search_attributes import REQUIRED
 
 DEFAULT_ADDRESS = "localhost:7233"
@@ -80,6 +84,16 @@ def translate_rpc_error(exc: RPCError) -> RetryLater | Misconfigured:
     if exc.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED):
         return Misconfigured(f"the server refuses this client ({_first_line(exc)}); check the API key or certificate")
     return Misconfigured(f"the server refuses the call ({_first_line(exc)}); correct the request")
+
+
+def to_raw(value: Any) -> RawValue:
+    """Write JSON as UTF-8: the SDK's own escapes all that is not ASCII, which may double and triple it."""
+    return to_raw_bytes(encode_json(value))
+
+
+def to_raw_bytes(encoded: bytes) -> RawValue:
+    """Send JSON that is encoded already."""
+    return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=encoded))
 
 
 def _create_arguments(names: Iterable[str]) -> str:

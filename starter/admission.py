@@ -45,7 +45,7 @@ class Admission:
         called = await self._caller.call(
             lambda: service.signal_with_start_workflow_execution(request, retry=False, timeout=CALL_TIMEOUT)
         )
-        names = [workflow_id(chunk.layout.kind, entry[0]) for entry in chunk.entries]
+        names = [workflow_id(chunk.layout.kind, message_id) for message_id in chunk.ids]
         if called.answer is None:
             pairs = zip(chunk.tags, names, strict=True)
             return [to_refusal(called.error, tag, name, called.attempts) for tag, name in pairs]

@@ -11,12 +11,15 @@ from temporalio.api.enums.v1 import WorkflowIdReusePolicy
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import SignalWithStartWorkflowExecutionRequest
 from temporalio.client import Client
+from temporalio.common import RawValue
 
+from shared.json_value import encode_json
 from shared.lanes import task_queue
-from shared.pack_entry import CHUNK_BYTES_MAX, Entry, measure, to_heading
+from shared.pack_entry import CHUNK_BYTES_MAX, ID, Entry, to_heading
 from shared.placement import PACK_WORKFLOW, Layout, pack_index, pack_workflow_id
 from shared.search_attributes import pack_attributes_at_start
 from shared.settings import Settings
+from shared.temporal import to_raw_bytes
 from starter.start_request import REQUEST_NAMESPACE, index_request
 
 ADMIT = "admit"
@@ -31,7 +34,9 @@ class Chunk(Generic[Tag]):
     layout: Layout
     index: int
     tags: list[Tag] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    entries: list[bytes] = field(default_factory=list)
+    """As they travel."""
     bytes: int = 0
 
     @property
@@ -41,13 +46,15 @@ class Chunk(Generic[Tag]):
 
     def add(self, tag: Tag, entry: Entry) -> None:
         """Add a message."""
+        encoded = encode_json(entry)
         self.tags.append(tag)
-        self.entries.append(entry)
-        self.bytes += measure(entry)
+        self.ids.append(entry[ID])
+        self.entries.append(encoded)
+        self.bytes += len(encoded)
 
     def token(self, session: str) -> str:
         """Name this chunk, the same for every retry of it within a session."""
-        ids = "\n".join(entry[0] for entry in self.entries)
+        ids = "\n".join(self.ids)
         return uuid.uuid5(REQUEST_NAMESPACE, f"{session}|{self.layout.kind}~{self.index}|{ids}").hex
 
 
@@ -65,7 +72,7 @@ class Gathering(Generic[Tag]):
 
     def add(self, layout: Layout, tag: Tag, entry: Entry) -> Chunk[Tag] | None:
         """Add a message; gives a chunk that must go now, if there is one."""
-        index = pack_index(entry[0], layout.packs)
+        index = pack_index(entry[ID], layout.packs)
         key = (layout.kind, index)
         chunk = self._chunks.get(key)
         if chunk is None:
@@ -97,19 +104,22 @@ async def build_admit_request(
     layout = chunk.layout
     wire: dict[str, Any] = {
         "token": token,
-        "entries": chunk.entries,
         "size": layout.size,
         "coalesce": layout.coalesce,
     }
     if restarts_finished:
         wire["restarts"] = True
-    request = await build_pack_request(client, settings, layout, chunk.index, signal=ADMIT, argument=wire)
+    # each entry was encoded once, when it was counted
+    argument = encode_json(wire)[:-1] + b',"entries":[' + b",".join(chunk.entries) + b"]}"
+    request = await build_pack_request(
+        client, settings, layout, chunk.index, signal=ADMIT, argument=to_raw_bytes(argument)
+    )
     request.request_id = token
     return request
 
 
 async def build_pack_request(
-    client: Client, settings: Settings, layout: Layout, index: int, *, signal: str, argument: dict[str, Any]
+    client: Client, settings: Settings, layout: Layout, index: int, *, signal: str, argument: dict[str, Any] | RawValue
 ) -> SignalWithStartWorkflowExecutionRequest:
     """Build the call that signals a pack, and starts it empty where there is none yet."""
     request = SignalWithStartWorkflowExecutionRequest(

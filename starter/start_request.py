@@ -16,7 +16,7 @@ from temporalio.common import SearchAttributePair
 
 from shared.envelope import Envelope
 from shared.errors import InvalidEnvelope
-from shared.message import MessageState
+from shared.message import Decision, MessageState
 from shared.placement import MESSAGE_WORKFLOW, place, unit_hash, workflow_id
 from shared.search_attributes import attributes_at_start
 from shared.settings import Settings
@@ -35,20 +35,23 @@ def first_state(envelope: Envelope, now: float) -> MessageState:
         raise InvalidEnvelope("lane", "is not resolved; pass envelopes through parse_envelope first")
     scheduled = now if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
     base = max(scheduled, now)
-    spread = unit_hash(workflow_id(envelope.kind, envelope.id)) * envelope.tolerance_seconds
-    state = MessageState(
+    tolerance = envelope.tolerance_seconds
+    spread = unit_hash(workflow_id(envelope.kind, envelope.id)) * tolerance if tolerance else 0.0
+    due_at = _to_millisecond(base + spread, now)
+    why = "due at once" if scheduled <= now else "scheduled by its sender"
+    return MessageState(
         kind=envelope.kind,
         id=envelope.id,
         lane=envelope.lane,
-        due_at=_to_millisecond(base + spread, now),
+        due_at=due_at,
         earliest_at=_to_millisecond(base, now),
-        latest_at=math.floor((base + envelope.tolerance_seconds) * 1000) / 1000 if envelope.tolerance_seconds else 0.0,
+        latest_at=math.floor((base + tolerance) * 1000) / 1000 if tolerance else 0.0,
         payload=envelope.payload,
         priority=envelope.priority,
         tenant=envelope.tenant,
         correlation_id=envelope.correlation_id,
+        decisions=(Decision(round(now, 3), 0, "started", due_at, why),),
     )
-    return state.remember(round(now, 3), "started", "due at once" if scheduled <= now else "scheduled by its sender")
 
 
 def request_id(envelope: Envelope, session: str) -> str:

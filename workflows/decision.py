@@ -5,7 +5,6 @@ what lets a workflow replay and a pack hold many messages at once.
 """
 
 import math
-from dataclasses import replace
 from datetime import timedelta
 
 from shared.lanes import LANES
@@ -34,7 +33,7 @@ EARLIEST_SHARE = 0.5
 
 def begin(state: MessageState) -> MessageState:
     """Mark that a handler is now at work, so that signals wait for its outcome where they must."""
-    return replace(state, is_running=True, asked_due_at=None, asked_stop=None, is_revised=False)
+    return state._replace(is_running=True, asked_due_at=None, asked_stop=None, is_revised=False)
 
 
 def decide(state: MessageState, event: Outcome | Signal, now: float) -> MessageState:
@@ -68,10 +67,10 @@ def _fold(state: MessageState, outcome: Outcome, now: float) -> MessageState:
         # nobody has seen the payload yet that came while the handler worked on the one before
         revised = _due_now(_next_version(state), now)
         return revised.remember(now, "again", f"revised while its handler ran, which came to: {outcome.verdict}")
-    state = _next_version(state) if state.is_revised else replace(state, is_tried=True)
+    state = _next_version(state) if state.is_revised else state._replace(is_tried=True)
     match outcome.verdict:
         case "done":
-            return replace(_next_version(state), ended="done", result=outcome.result).remember(now, "done", reason)
+            return _next_version(state)._replace(ended="done", result=outcome.result).remember(now, "done", reason)
         case "reject":
             return _park(state, reason, now)
         case "failed":
@@ -99,8 +98,7 @@ def _come_back(state: MessageState, outcome: Outcome, now: float) -> MessageStat
     keeps_payload = state.is_revised or not outcome.is_payload_changed
     version, next_due = state.version + 1, _ceil(due_at)
     decision = Decision(round(now, 3), version, "again", next_due, _join(clip_reason(outcome.reason), note))
-    return replace(  # one copy for all that changes: nearly every cycle comes along here
-        state,
+    return state._replace(  # one copy for all that changes: nearly every cycle comes along here
         version=version,
         attempt=0,
         is_tried=False,
@@ -118,29 +116,29 @@ def _retry_or_park(state: MessageState, outcome: Outcome, now: float) -> Message
     attempt = state.attempt + 1
     reason = clip_reason(f"attempt {attempt} of {outcome.max_attempts}: {outcome.reason}")
     if attempt >= outcome.max_attempts:
-        return _park(replace(state, attempt=attempt), reason, now)
+        return _park(state._replace(attempt=attempt), reason, now)
     ceiling = min(outcome.backoff_max, outcome.backoff * 2.0 ** min(attempt - 1, 60))
     # "equal jitter": half of the backoff is fixed, half is spread, here by a hash so that a replay agrees
     delay = ceiling / 2 + ceiling / 2 * unit_hash(f"{state.workflow_id}:{state.version}:{attempt}")
     due_at = now + delay
-    return replace(_due(state, due_at, due_at, now + ceiling), attempt=attempt).remember(now, "failed", reason)
+    return _due(state, due_at, due_at, now + ceiling)._replace(attempt=attempt).remember(now, "failed", reason)
 
 
 def _park(state: MessageState, reason: str, now: float) -> MessageState:
-    return replace(state, parked_reason=reason or "no reason given", parked_at=round(now, 3)).remember(
+    return state._replace(parked_reason=reason or "no reason given", parked_at=round(now, 3)).remember(
         now, "parked", reason
     )
 
 
 def _next_version(state: MessageState) -> MessageState:
-    return replace(state, version=state.version + 1, attempt=0, is_tried=False)
+    return state._replace(version=state.version + 1, attempt=0, is_tried=False)
 
 
 def _settle(state: MessageState, now: float) -> MessageState:
     """Apply what signals asked for while the handler ran."""
     asked_due_at, asked_stop = state.asked_due_at, state.asked_stop
     if state.is_running or state.is_revised or asked_due_at is not None or asked_stop is not None:
-        state = replace(state, is_running=False, asked_due_at=None, asked_stop=None, is_revised=False)
+        state = state._replace(is_running=False, asked_due_at=None, asked_stop=None, is_revised=False)
     if state.ended:
         return state
     if asked_stop is not None:
@@ -161,12 +159,12 @@ def _apply(state: MessageState, signal: Signal, now: float) -> MessageState:
         case Revise():
             return _revise(state, signal, now)
         case Pause():
-            return replace(state, is_paused=True).remember(now, "pause", clip_reason(signal.reason))
+            return state._replace(is_paused=True).remember(now, "pause", clip_reason(signal.reason))
         case Resume():
-            return replace(state, is_paused=False).remember(now, "resume", clip_reason(signal.reason))
+            return state._replace(is_paused=False).remember(now, "resume", clip_reason(signal.reason))
         case Stop():
             if state.is_running:
-                return replace(state, asked_stop=clip_reason(signal.reason))
+                return state._replace(asked_stop=clip_reason(signal.reason))
             return _stop(state, clip_reason(signal.reason), now)
         case PullForward():
             return _pull_forward(state, signal, now)
@@ -176,7 +174,7 @@ def _ask_due(state: MessageState, due_at: float, now: float, what: str, reason: 
     due_at = _floor(now) if due_at <= now else _ceil(min(due_at, now + MAX_DELAY))
     reason = clip_reason(reason)
     if state.is_running:
-        return replace(state, asked_due_at=due_at).remember(now, what, reason)
+        return state._replace(asked_due_at=due_at).remember(now, what, reason)
     return _due(_unpark(state), due_at, due_at).remember(now, what, reason)
 
 
@@ -184,7 +182,7 @@ def _reprioritize(state: MessageState, signal: Reprioritize, now: float) -> Mess
     if type(signal.priority) is not int or not 1 <= signal.priority <= 5:
         raise ValueError(f"priority {signal.priority!r} is not between 1 and 5")
     due_at = None if signal.due_at is None else to_epoch(signal.due_at)
-    changed = replace(state, priority=signal.priority)
+    changed = state._replace(priority=signal.priority)
     reason = _join(f"priority {signal.priority}", clip_reason(signal.reason))
     if due_at is None:
         return changed.remember(now, "reprioritize", reason)
@@ -199,8 +197,7 @@ def _revise(state: MessageState, signal: Revise, now: float) -> MessageState:
     due_at = None if signal.due_at is None else to_epoch(signal.due_at)
     # a version's idempotency key stands for one payload: a tried version with another payload is the next version
     is_next = state.is_tried and not state.is_running
-    changed = replace(
-        _next_version(state) if is_next else state,
+    changed = (_next_version(state) if is_next else state)._replace(
         payload=signal.payload,
         lane=signal.lane or state.lane,
         revision=state.revision + 1,
@@ -220,21 +217,21 @@ def _pull_forward(state: MessageState, signal: PullForward, now: float) -> Messa
 
 
 def _stop(state: MessageState, reason: str, now: float) -> MessageState:
-    return replace(state, ended="stopped").remember(now, "stop", reason)
+    return state._replace(ended="stopped").remember(now, "stop", reason)
 
 
 def _unpark(state: MessageState) -> MessageState:
-    return replace(state, parked_reason="", parked_at=0.0, attempt=0) if state.is_parked else state
+    return state._replace(parked_reason="", parked_at=0.0, attempt=0) if state.is_parked else state
 
 
 def _due(state: MessageState, due_at: float, earliest_at: float, latest_at: float = 0.0) -> MessageState:
     # rounded up: a millisecond late is nothing, a fraction of one early would break a promise
-    return replace(state, due_at=_ceil(due_at), earliest_at=_ceil(earliest_at), latest_at=_floor(latest_at))
+    return state._replace(due_at=_ceil(due_at), earliest_at=_ceil(earliest_at), latest_at=_floor(latest_at))
 
 
 def _due_now(state: MessageState, now: float) -> MessageState:
     # rounded down: a fraction of a millisecond ahead would cost a timer
-    return replace(state, due_at=_floor(now), earliest_at=_floor(now), latest_at=0.0)
+    return state._replace(due_at=_floor(now), earliest_at=_floor(now), latest_at=0.0)
 
 
 def _ceil(moment: float) -> float:

@@ -333,7 +333,7 @@ class PackState:
             self._entries.pop(state.id, None)
             self._suspects.discard(state.id)
             # remembered without its payload, from the moment of its end
-            state = replace(state, payload=None, due_at=now, earliest_at=now, latest_at=0.0)
+            state = state._replace(payload=None, due_at=now, earliest_at=now, latest_at=0.0)
         entry = to_entry(state, self.lane)
         size = measure(entry)
         if not self._makes_room(size - old_size):

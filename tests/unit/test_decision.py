@@ -1,6 +1,5 @@
 """The rules by which a message moves on, one by one."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,8 +21,8 @@ ASLEEP = MessageState(
     "feed", "a", "short", DUE, NOW - 60, payload={"n": 1}, version=3, attempt=1, is_tried=True, sources={"t/0": 10}
 )
 RUNNING = begin(ASLEEP)
-PARKED = replace(ASLEEP, parked_reason="gone", parked_at=NOW - 60, attempt=5)
-PAUSED = replace(ASLEEP, is_paused=True)
+PARKED = ASLEEP._replace(parked_reason="gone", parked_at=NOW - 60, attempt=5)
+PAUSED = ASLEEP._replace(is_paused=True)
 REVISED = {"payload": 2, "revision": 1}
 NEXT = {"version": 4, "attempt": 0, "is_tried": False}
 UNPARKED = {"parked_reason": "", "parked_at": 0.0, "attempt": 0}
@@ -115,7 +114,7 @@ def test_a_clamped_delay_says_so(asked: Any, expected: str) -> None:
 
 def test_a_herd_is_spread_over_its_tolerance_the_same_way_each_time() -> None:
     """A thousand messages due at once come spread over the tolerance, each at its own place, none early."""
-    herd = [replace(ASLEEP, id=str(number)) for number in range(1000)]
+    herd = [ASLEEP._replace(id=str(number)) for number in range(1000)]
     outcome = Outcome("again", after=3600.0, tolerance=600.0)
     offsets = [finish(outcome, state=state).due_at - NOW - 3600 for state in herd]
 
@@ -173,7 +172,7 @@ def test_reject_parks_at_once(reason: str, expected: str) -> None:
 def test_a_failure_backs_off_twice_as_long_each_time_with_jitter(attempt: int, full: float) -> None:
     """Between half and all of base times 2^(n-1), capped; each message of a herd at its own place."""
     outcome = Outcome("failed", "boom", max_attempts=9999, backoff=2.0, backoff_max=3600.0)
-    herd = [replace(ASLEEP, id=str(number), attempt=attempt - 1) for number in range(200)]
+    herd = [ASLEEP._replace(id=str(number), attempt=attempt - 1) for number in range(200)]
     after = [finish(outcome, state=state) for state in herd]
     delays = [state.due_at - NOW for state in after]
 
@@ -222,8 +221,8 @@ SIGNALS: list[tuple[MessageState, Signal, dict[str, Any], str | None]] = [
     (ASLEEP, PullForward(write(DUE)), due(NOW), "pull_forward"),
     (ASLEEP, PullForward(write(DUE + 0.4)), due(NOW), "pull_forward"),
     (ASLEEP, PullForward(write(DUE + 1)), {}, None),
-    (replace(ASLEEP, earliest_at=NOW + 1), PullForward(write(DUE)), {}, None),
-    (replace(ASLEEP, due_at=NOW), PullForward(write(NOW)), {}, None),
+    (ASLEEP._replace(earliest_at=NOW + 1), PullForward(write(DUE)), {}, None),
+    (ASLEEP._replace(due_at=NOW), PullForward(write(NOW)), {}, None),
     (RUNNING, RunNow(), {"asked_due_at": NOW}, "run_now"),
     (RUNNING, Reschedule(write(LATER)), {"asked_due_at": LATER}, "reschedule"),
     (RUNNING, Reprioritize(1), {"priority": 1}, "reprioritize"),
@@ -324,7 +323,7 @@ def test_a_stop_while_running_is_remembered_with_its_reason() -> None:
 
 def test_a_payload_that_nobody_has_tried_yet_is_replaced_within_its_version() -> None:
     """Only a tried version's idempotency key stands for its payload; an untried one keeps its number."""
-    untried = replace(ASLEEP, attempt=0, is_tried=False)
+    untried = ASLEEP._replace(attempt=0, is_tried=False)
 
     assert changes(untried, decide(untried, Revise(2), NOW)) == REVISED
 
@@ -390,7 +389,7 @@ def test_an_unreadable_signal_is_remembered_and_ignored(state: MessageState, sig
 @pytest.mark.parametrize("ended", ["done", "stopped"])
 def test_an_ended_message_never_changes(ended: Any) -> None:
     """Whatever comes afterwards finds it as it was."""
-    state = replace(ASLEEP, ended=ended)
+    state = ASLEEP._replace(ended=ended)
     events = [signal for _, signal, _, _ in SIGNALS] + [outcome for outcome, _, _ in SETTLED]
 
     assert [event for event in events if decide(state, event, NOW) != state] == []

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -115,7 +114,7 @@ def grow(life: Life) -> MessageState:
 
 def drop_decisions(state: MessageState) -> MessageState:
     """Forget what was decided, keep what follows from it."""
-    return replace(state, decisions=())
+    return state._replace(decisions=())
 
 
 def thorough(max_examples: int = 60) -> settings:
@@ -211,7 +210,7 @@ def test_an_outcome_settles_all_that_waited_for_it(life: Life) -> None:
     """No handler is at work afterwards, and nothing that was asked for meanwhile waits any longer."""
     for step in live(life):
         if isinstance(step.event, Outcome):
-            assert replace(step.after, **NOTHING_WAITS) == step.after
+            assert step.after._replace(**NOTHING_WAITS) == step.after
 
 
 @thorough()

@@ -1,6 +1,5 @@
 """What people read about a message: why it is due, where it stands, what was decided."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,13 +64,12 @@ def test_why_a_message_is_due_is_one_true_sentence(
     change: dict[str, Any], decisions: tuple[Decision, ...], expected: str
 ) -> None:
     """The sentence names the decision that set the due time, not the latest one that left it alone."""
-    assert explain_due(replace(SLEEPER, decisions=decisions, **change)) == expected
+    assert explain_due(SLEEPER._replace(decisions=decisions, **change)) == expected
 
 
 def test_the_status_says_all_that_a_person_may_want_to_know() -> None:
     """Moments are text, and seconds beside them for tools."""
-    state = replace(
-        SLEEPER,
+    state = SLEEPER._replace(
         payload={"n": 1},
         version=4,
         attempt=1,
@@ -98,7 +96,7 @@ def test_the_status_says_all_that_a_person_may_want_to_know() -> None:
 )
 def test_the_state_is_one_word(change: dict[str, Any], expected: str) -> None:
     """A handler at work shows, whatever waits for its outcome."""
-    state = replace(SLEEPER, **change)
+    state = SLEEPER._replace(**change)
 
     assert describe_status(state)["state"] == expected
     assert describe_markdown(state).startswith(f"**{expected}** ")
@@ -106,7 +104,7 @@ def test_the_state_is_one_word(change: dict[str, Any], expected: str) -> None:
 
 def test_the_last_decisions_are_told_oldest_first() -> None:
     """When, on which version, what, why, and when the message was due after it."""
-    state = replace(SLEEPER, decisions=(AGAIN, decided("run_now", NOON, "asked")))
+    state = SLEEPER._replace(decisions=(AGAIN, decided("run_now", NOON, "asked")))
 
     assert describe_decisions(state) == {
         "why": "due 2026-11-21 20:00:00 UTC",
@@ -131,7 +129,7 @@ def test_the_last_decisions_are_told_oldest_first() -> None:
 
 def test_the_details_in_the_web_ui_fit_three_lines() -> None:
     """The word in bold, the reason, then version and priority."""
-    state = replace(SLEEPER, version=4, priority=1, decisions=(AGAIN,))
+    state = SLEEPER._replace(version=4, priority=1, decisions=(AGAIN,))
 
     assert describe_markdown(state) == (
         "**active** \u2014 due 2026-11-21 20:00:00 UTC since again (changed, 200)\n\nversion 4, priority 1"

@@ -83,7 +83,7 @@ def test_a_wire_form_without_an_optional_key_loads_with_its_default(missing: str
     """Older code wrote fewer keys."""
     older = {key: value for key, value in GOLDEN_WIRE.items() if key != missing}
 
-    assert MessageState.load(older) == replace(FULL, **{missing: getattr(SLEEPER, missing)})
+    assert MessageState.load(older) == FULL._replace(**{missing: getattr(SLEEPER, missing)})
 
 
 def test_a_wire_form_with_unknown_keys_loads_without_them() -> None:
@@ -95,7 +95,7 @@ def test_a_wire_form_with_unknown_keys_loads_without_them() -> None:
     }
     decisions = (Decision(1.0, 2, "again", 3.0, "because"), Decision(1.0, 2, "pause", 3.0))
 
-    assert MessageState.load(newer) == replace(SLEEPER, decisions=decisions)
+    assert MessageState.load(newer) == SLEEPER._replace(decisions=decisions)
 
 
 @pytest.mark.parametrize("missing", sorted(LEAST_WIRE))
@@ -159,7 +159,7 @@ def test_the_wire_form_of_outcomes_never_changes(outcome: Outcome, wire: dict[st
 )
 def test_the_phase_is_the_word_people_search_for(change: dict[str, Any], phase: str, is_held: bool) -> None:  # noqa: FBT001 — a column of the table
     """The end outranks being parked, which outranks a pause."""
-    state = replace(SLEEPER, **change)
+    state = SLEEPER._replace(**change)
 
     assert state.phase == phase
     assert state.is_held == is_held
@@ -172,7 +172,7 @@ def test_a_message_names_its_workflow() -> None:
 
 def test_the_last_five_decisions_are_remembered() -> None:
     """Each says when to the millisecond, on which version, what, and when the message was due after it."""
-    state = replace(SLEEPER, version=3)
+    state = SLEEPER._replace(version=3)
     for number in range(7):
         state = state.remember(number + 0.12345, f"what {number}", f"why {number}")
 
@@ -213,7 +213,7 @@ def test_any_state_survives_its_wire_form(
     state = replace(
         SLEEPER, payload=payload, version=version, attempt=attempt, revision=revision, sources=sources, due_at=due_at
     )
-    state = replace(state, asked_due_at=asked, asked_stop="" if asked else None)
+    state = state._replace(asked_due_at=asked, asked_stop="" if asked else None)
     loaded = MessageState.load(json.loads(json.dumps(state.dump())))
 
     assert loaded == state

@@ -1,7 +1,6 @@
 """Pack entries: a message as a compact array says all that the message is, over versions of this code."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,7 +89,7 @@ def without_routine(state: MessageState) -> MessageState:
     """Give what a pack keeps: no decisions that are a matter of course but the last, no latest moment before due."""
     *earlier, last = state.decisions or (None,)
     kept = tuple(d for d in (*(e for e in earlier if e and e.what not in ROUTINE), last) if d is not None)
-    return replace(state, decisions=kept, latest_at=state.latest_at if state.latest_at > state.due_at else 0.0)
+    return state._replace(decisions=kept, latest_at=state.latest_at if state.latest_at > state.due_at else 0.0)
 
 
 @settings(max_examples=200, database=None, deadline=None)
@@ -124,8 +123,8 @@ def test_an_entry_with_more_than_is_known_loads_without_it() -> None:
 def test_a_small_message_takes_little_room() -> None:
     """A payload of 60 bytes after a month of visits: less than 200 bytes in all."""
     decided = Decision(DUE_AT - 21_600, 119, "again", DUE_AT, "not modified")
-    state = replace(GOLDEN[1][1], lane="short", id="feed-12345678", version=120, decisions=(decided,) * DECISIONS_KEPT)
-    state = replace(state, payload={"url": "https://example.org/" + "x" * 30})
+    state = GOLDEN[1][1]._replace(lane="short", id="feed-12345678", version=120, decisions=(decided,) * DECISIONS_KEPT)
+    state = state._replace(payload={"url": "https://example.org/" + "x" * 30})
 
     assert measure(state.payload) == 60
     assert measure(to_entry(state, "short")) < 200
@@ -134,17 +133,17 @@ def test_a_small_message_takes_little_room() -> None:
 def test_a_shortened_entry_keeps_the_message_and_says_why_once() -> None:
     """Where room is short the last decision stays, and the reason of a parked message stands in one place."""
     failed = Decision(DUE_AT, 7, "failed", DUE_AT, "x" * 300)
-    asleep = replace(GOLDEN[1][1], decisions=(failed,) * DECISIONS_KEPT)
-    parked = replace(asleep, parked_reason=PARKED, decisions=(failed, replace(failed, what="parked", reason=PARKED)))
+    asleep = GOLDEN[1][1]._replace(decisions=(failed,) * DECISIONS_KEPT)
+    parked = asleep._replace(parked_reason=PARKED, decisions=(failed, failed._replace(what="parked", reason=PARKED)))
     one, other = (to_state(shorten(to_entry(state, "short")), "feed", "short") for state in (asleep, parked))
 
-    assert one == replace(asleep, decisions=(replace(failed, reason="x" * 200),))
-    assert other == replace(parked, decisions=(replace(failed, what="parked", reason=""),))
+    assert one == asleep._replace(decisions=(failed._replace(reason="x" * 200),))
+    assert other == parked._replace(decisions=(failed._replace(what="parked", reason=""),))
     assert shorten(to_entry(GOLDEN[0][1], "short")) == GOLDEN[0][0]
 
 
 def test_a_latest_moment_before_the_due_time_is_no_room() -> None:
     """The columns count forward from the due time: nothing there can make a pack wake too soon."""
-    early = replace(GOLDEN[1][1], latest_at=DUE_AT - 5)
+    early = GOLDEN[1][1]._replace(latest_at=DUE_AT - 5)
 
     assert to_entry(early, "short")[LATE] == 0
