@@ -11,7 +11,7 @@ from bench.harness import alternate, fill, fresh_server, new_prefix, report, run
 from bench.worker_process import Measured, Order
 
 SECONDS = 20.0
-PAIRS = 2
+PAIRS = 3
 CACHE = 60
 SLEEPERS = 50 * CACHE
 COLD_DELAY = 20.0  # 3,000 every 20 s are 150 a second, twice what two cores do

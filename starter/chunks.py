@@ -37,12 +37,13 @@ class Chunk(Generic[Tag]):
     ids: list[str] = field(default_factory=list)
     entries: list[bytes] = field(default_factory=list)
     """As they travel."""
-    bytes: int = 0
+    size: int = 0
+    """Bytes of all entries."""
 
     @property
     def is_full(self) -> bool:
         """No more fit in: into a signal, or into a pack that begins with them."""
-        return self.bytes >= CHUNK_BYTES_MAX or len(self.entries) >= self.layout.size
+        return self.size >= CHUNK_BYTES_MAX or len(self.entries) >= self.layout.size
 
     def add(self, tag: Tag, entry: Entry) -> None:
         """Add a message."""
@@ -50,7 +51,7 @@ class Chunk(Generic[Tag]):
         self.tags.append(tag)
         self.ids.append(entry[ID])
         self.entries.append(encoded)
-        self.bytes += len(encoded)
+        self.size += len(encoded)
 
     def token(self, session: str) -> str:
         """Name this chunk, the same for every retry of it within a session."""

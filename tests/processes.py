@@ -7,6 +7,8 @@ import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+import psutil
+
 from shared.settings import Settings
 from starter.embedded import EmbeddedServer
 
@@ -41,3 +43,12 @@ async def worker_process(
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+async def kill_and_restart(server: EmbeddedServer) -> None:
+    """Kill the server program itself, not the leash that our fixture ends it by, and start it again on its data."""
+    assert server.process_id is not None
+    for child in psutil.Process(server.process_id).children():
+        child.kill()
+    await server.stop()
+    await server.start()

@@ -25,7 +25,7 @@ from workflows.pack_workflow import PackWorkflow
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_THROTTLE = timedelta(seconds=5)
+HEARTBEAT_THROTTLE = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from examples.ledger import Ledger, audit
@@ -17,7 +16,7 @@ from starter.control import Control
 from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
 from starter.receipts import StartOutcome
 from tests.conftest import wait_until
-from tests.processes import worker_process
+from tests.processes import kill_and_restart, worker_process
 from tests.subjects import declare
 
 MESSAGES = 60
@@ -33,13 +32,6 @@ async def killable(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
     await server.start()
     yield server
     await server.stop()
-
-
-def kill_server(server: EmbeddedServer) -> None:
-    """Kill the server program itself, not the leash that our fixture ends it by."""
-    assert server.process_id is not None
-    for child in psutil.Process(server.process_id).children():
-        child.kill()
 
 
 @pytest.fixture
@@ -101,24 +93,18 @@ async def test_worker_and_server_killed_while_signals_arrive_lose_nothing(
     raining = asyncio.create_task(_rain(killable, settings, names, ledger))
     async with worker_process(killable, settings) as worker:
         await wait_until(lambda: decided(ledger) > MESSAGES, "the first cycles are decided")
-        await _kill_and_restart(killable)
+        await kill_and_restart(killable)
         before = decided(ledger)
         await wait_until(lambda: decided(ledger) > before + 20, "cycles go on after the server came back")
         worker.kill()
     async with worker_process(killable, settings):
-        await _kill_and_restart(killable)
+        await kill_and_restart(killable)
         await wait_until(lambda: _is_done(ledger, names), "all messages are done", seconds=50)
         accepted = await raining
 
     proof = audit(ledger.entries, expected=dict.fromkeys(names, 0.0), now=time.time(), grace=0)
     assert (proof.lost, proof.gaps) == (0, 0)
     assert accepted > 10
-
-
-async def _kill_and_restart(server: EmbeddedServer) -> None:
-    kill_server(server)
-    await server.stop()
-    await server.start()
 
 
 async def _rain(server: EmbeddedServer, settings: Settings, names: list[str], ledger: Ledger) -> int:

@@ -16,6 +16,7 @@ from starter.bulk import BulkStarter
 from starter.receipts import StartOutcome
 from tests.conftest import Serve, wait_until
 from tests.handlers import work
+from tests.ledger_tail import Tail
 from tests.subjects import declare
 
 MESSAGES = {"solo": 1000, "pack": 3000}
@@ -49,21 +50,6 @@ async def test_messages_with_mixed_delays_keep_every_promise(
 
     assert (proof.early, proof.lost, proof.duplicated, proof.gaps) == (0, 0, 0, 0)
     assert proof.cycles == sum(e.payload["cycles"] for e in envelopes)
-
-
-class Tail:
-    """Counts the entries of one sort in a ledger that grows, reading each of them once."""
-
-    def __init__(self, ledger: Ledger, what: str) -> None:
-        """Begin at the ledger's first entry."""
-        self._ledger, self._what = ledger, what
-        self._offset = self._count = 0
-
-    def count(self) -> int:
-        """Count them up to now."""
-        entries, self._offset = self._ledger.read(self._offset)
-        self._count += sum(entry.what == self._what for entry in entries)
-        return self._count
 
 
 def _envelope(kind: str, chance: random.Random, now: float, name: str) -> Envelope:

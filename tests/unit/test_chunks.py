@@ -1,8 +1,10 @@
 """Chunks: new messages gathered by pack, none lost, none held back for ever."""
 
+import json
+
 import pytest
 
-from shared.pack_entry import CHUNK_BYTES_MAX, Entry, measure
+from shared.pack_entry import CHUNK_BYTES_MAX, Entry
 from shared.placement import Layout, pack_index
 from starter.chunks import Chunk, Gathering
 
@@ -25,8 +27,8 @@ def test_a_chunk_is_full_by_bytes() -> None:
     while not chunk.is_full:
         chunk.add(0, entry(f"m{len(chunk.entries)}", "x" * 999))
 
-    assert chunk.bytes == sum(map(measure, chunk.entries))
-    assert CHUNK_BYTES_MAX <= chunk.bytes < CHUNK_BYTES_MAX + measure(chunk.entries[-1])
+    assert chunk.size == sum(map(len, chunk.entries))
+    assert CHUNK_BYTES_MAX <= chunk.size < CHUNK_BYTES_MAX + len(chunk.entries[-1])
 
 
 def test_a_chunk_is_full_by_the_size_of_a_pack() -> None:
@@ -58,8 +60,8 @@ def test_messages_go_to_their_own_packs_in_the_order_of_the_stream() -> None:
 
     assert sorted(tag for chunk in chunks for tag in chunk.tags) == list(range(100))
     for chunk in chunks:
-        assert [e[0] for e in chunk.entries] == [f"m{tag}" for tag in sorted(chunk.tags)]
-        assert {pack_index(e[0], 7) for e in chunk.entries} == {chunk.index}
+        assert chunk.ids == [json.loads(e)[0] for e in chunk.entries] == [f"m{tag}" for tag in sorted(chunk.tags)]
+        assert {pack_index(message_id, 7) for message_id in chunk.ids} == {chunk.index}
     assert len(gathering) == 0
 
 

@@ -48,7 +48,7 @@ def finish(outcome: Outcome, *signals: Signal, state: MessageState = ASLEEP) -> 
 
 def changes(before: MessageState, after: MessageState) -> dict[str, Any]:
     """Give the fields that differ, without the memory of decisions."""
-    names = [name for name in MessageState.__slots__ if name != "decisions"]
+    names = [name for name in MessageState._fields if name != "decisions"]
     return {name: getattr(after, name) for name in names if getattr(after, name) != getattr(before, name)}
 
 

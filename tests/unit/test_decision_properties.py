@@ -36,9 +36,16 @@ pauses, resumes, stops = st.builds(Pause, reasons), st.builds(Resume, reasons), 
 pull_forwards = st.builds(PullForward, written_moments | st.just(AS_INDEXED))
 some_of_each: list[st.SearchStrategy[Signal]] = [run_nows, reschedules, reprioritizes, revises, resumes, pull_forwards]
 signals = st.sampled_from([*some_of_each, *some_of_each, resumes, pauses, stops]).flatmap(lambda kind: kind)
+
+
+def outcome(**given: Any) -> Outcome:
+    """Make an outcome; of a named tuple hypothesis would fill in every field."""
+    return Outcome(**given)
+
+
 agains = st.builds(
-    Outcome,
-    st.just("again"),
+    outcome,
+    verdict=st.just("again"),
     reason=reasons,
     after=st.none() | delays,
     at=st.none() | moments,
@@ -50,8 +57,8 @@ agains = st.builds(
     lane=lanes,
 )
 others = st.builds(
-    Outcome,
-    st.sampled_from(["failed", "failed", "failed", "retry_after", "handed_back", "reject", "done"]),
+    outcome,
+    verdict=st.sampled_from(["failed", "failed", "failed", "retry_after", "handed_back", "reject", "done"]),
     reason=reasons,
     after=st.none() | delays,
     result=payloads,

@@ -1,7 +1,6 @@
 """The state of a message: its wire form over versions, its phases, its memory."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -210,8 +209,8 @@ def test_any_state_survives_its_wire_form(
 ) -> None:
     """Falsy payloads and zeros are not taken for what was left out."""
     version, attempt, revision = counts
-    state = replace(
-        SLEEPER, payload=payload, version=version, attempt=attempt, revision=revision, sources=sources, due_at=due_at
+    state = SLEEPER._replace(
+        payload=payload, version=version, attempt=attempt, revision=revision, sources=sources, due_at=due_at
     )
     state = state._replace(asked_due_at=asked, asked_stop="" if asked else None)
     loaded = MessageState.load(json.loads(json.dumps(state.dump())))
