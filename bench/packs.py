@@ -22,6 +22,7 @@ from bench.pack_filling import (
 )
 from bench.pack_rhythms import measure_fill, measure_sizes
 from bench.worker_process import Measured, Order
+from shared.encoding import Pack
 from starter.embedded import EmbeddedServer
 
 CACHE, SLOTS = 60, 30
@@ -35,6 +36,7 @@ COLD_SECONDS = 30.0
 SOLO_COUNT, SOLO_DELAY = 50 * CACHE, 20.0
 
 STARTS_COUNT, SOLO_STARTS = 100_000, 2000
+STARTS_SIZE = Pack().size
 BYTES_COUNT, SOLO_BYTES = 100_000, 1000
 
 
@@ -117,12 +119,12 @@ async def _starts() -> None:
         }
         for what, seen in rates.items()
     ]
-    report("packs", rows, note=f"packs of {SIZE}, one process, messages ready in memory", case="starts")
+    report("packs", rows, note=f"packs of {STARTS_SIZE:,}, one process, messages ready in memory", case="starts")
 
 
 async def _start_once(server: EmbeddedServer, what: str) -> float:
     client, prefix = await server.connect(), new_prefix()
-    filling = Filling(prefix=prefix, count=STARTS_COUNT, size=SIZE, delay=HOUR, due_in=HOUR, coalesce=300.0)
+    filling = Filling(prefix=prefix, count=STARTS_COUNT, size=STARTS_SIZE, delay=HOUR, due_in=HOUR, coalesce=300.0)
     if what == "bare pack":
         return await start_bare(client, filling, list(filling.bare_packs()), wakes=BARE_WAKES)
     if what == "solo":
