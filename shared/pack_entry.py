@@ -15,8 +15,8 @@ Entry = list[Any]
 
 ID, DUE, EARLY, LATE, VERSION, PAYLOAD, DECISIONS, OTHERS = range(8)
 
-CHUNK_BYTES_MAX = 100_000
-"""Most bytes of entries in one signal: far below what a server warns of (512 KiB), and quick to replay."""
+CHUNK_BYTES_MAX = 200_000
+"""Most bytes of entries in one signal: room for a thousand usual ones, and far below what a server warns of (512 KiB)."""
 
 STATE_BYTES_MAX = 400_000
 """Most bytes of a pack's state, for the same reason."""

@@ -32,7 +32,7 @@ BATCH_RETRY = RetryPolicy(
 """A batch whose worker is lost is retried where it was, by its heartbeats. One that is lost three times may be what kills
 its workers: then the pack tries each of its messages alone."""
 
-FORWARDED_AT_ONCE = 10
+FORWARDED_AT_ONCE = 5
 """Signals to other packs in one local activity: up to 1 MB of them."""
 
 REFOLD_SHARE = 0.25
