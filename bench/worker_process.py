@@ -24,7 +24,7 @@ from bench.bare_loop import BareActivity, BareLoop
 from bench.bare_pack import BareBatch, BarePack, spread_factor
 from shared.lanes import task_queue
 from shared.settings import Settings
-from worker.memory import tune_collector
+from worker.memory import tune_memory
 from worker.profiles import PROFILES
 from worker.run import WorkerPlan, run_workers
 
@@ -144,7 +144,7 @@ async def _serve(order: Order, counter: Counter, stopping: asyncio.Event) -> Non
         async with _build_bare(client, order, counter):
             await stopping.wait()
         return
-    tune_collector()
+    tune_memory()
     await run_workers(client, _plan(order, counter), stopping)
 
 

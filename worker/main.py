@@ -22,7 +22,7 @@ from shared.lanes import LANES
 from shared.settings import Settings
 from shared.temporal import check_server, connect
 from worker.health import Readiness, Report, open_endpoint, watch_server
-from worker.memory import tune_collector
+from worker.memory import tune_memory
 from worker.run import WorkerPlan, run_workers
 
 logger = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ async def prepare(settings: Settings) -> tuple[Client, Registry]:
         raise ServerUnreachable(
             f"the server did not answer within {START_TIMEOUT.seconds} s; check TEMPORAL_ADDRESS and try again"
         ) from exc
-    tune_collector()
+    tune_memory()
     return client, registry
 
 

@@ -1,4 +1,4 @@
-"""The command `show`."""
+"""The commands that tell about one message: show and explain."""
 
 # ruff: noqa: PLC0415 — what is slow to import waits until its command runs
 
@@ -23,23 +23,50 @@ if TYPE_CHECKING:
 
 def add_show(commands: Commands) -> None:
     """Add `show`."""
-    parser = commands.add("show", run_show, "show one message: where it stands and why, alive or finished")
-    parser.add_argument("name", metavar="KIND:ID", nargs="+", help="the message; KIND ID is fine too")
+    for name, run, summary in (
+        ("show", run_show, "show one message: where it stands and why, alive or finished"),
+        ("explain", run_explain, "say why a message is due when it is: one sentence, and what was decided last"),
+    ):
+        parser = commands.add(name, run, summary)
+        parser.add_argument("name", metavar="KIND:ID", nargs="+", help="the message; KIND ID is fine too")
+        parser.set_defaults(verb=name)
 
 
 def run_show(args: argparse.Namespace, settings: Settings) -> int:
     """Print all about one message."""
-    if len(args.name) > 2:
-        raise InvalidSetting(f"{len(args.name)} names given; show takes one message, as KIND:ID or KIND ID")
-    try:
-        kind, message_id = arguments.identity(":".join(args.name))
-    except argparse.ArgumentTypeError as exc:
-        raise InvalidSetting(f"KIND:ID {exc}") from exc
-    shown, namespace = run_interruptibly(_show(settings, kind, message_id))
+    shown, namespace = _look_up(args, settings)
     if args.json:
         print_json(_to_document(shown))
     else:
         _print_shown(shown, namespace)
+    return _close(shown)
+
+
+def run_explain(args: argparse.Namespace, settings: Settings) -> int:
+    """Print why one message is due when it is."""
+    shown, _ = _look_up(args, settings)
+    document = _to_document(shown)
+    if args.json:
+        print_json(
+            {name: document[name] for name in ("kind", "id", "workflow_id", "state", "due_at", "why", "decisions")}
+        )
+    else:
+        print_fields([(document["workflow_id"], document["why"] or document["state"])])
+        _print_decisions(shown)
+    return _close(shown)
+
+
+def _look_up(args: argparse.Namespace, settings: Settings) -> "tuple[Shown, str]":
+    if len(args.name) > 2:
+        raise InvalidSetting(f"{len(args.name)} names given; {args.verb} takes one message, as KIND:ID or KIND ID")
+    try:
+        kind, message_id = arguments.identity(":".join(args.name))
+    except argparse.ArgumentTypeError as exc:
+        raise InvalidSetting(f"KIND:ID {exc}") from exc
+    return run_interruptibly(_show(settings, kind, message_id))
+
+
+def _close(shown: "Shown") -> int:
     if shown.note:
         tell(f"note: {shown.note}; shown is what the server itself knows")
     return FINE
@@ -119,6 +146,10 @@ def _print_shown(shown: "Shown", namespace: str) -> None:
     fields.append(("history", f"{plural(shown.history_length, 'event')} in this run"))
     fields.append(("Web UI", f"/namespaces/{namespace}/workflows/{quote(shown.lives_in, safe='')}"))
     print_fields(fields)
+    _print_decisions(shown)
+
+
+def _print_decisions(shown: "Shown") -> None:
     for decision in shown.decisions:
         reason = f" ({decision['reason']})" if decision["reason"] else ""
         what = f"version {decision['version']}: {decision['what']}{reason}, then due {decision['due_at']}"

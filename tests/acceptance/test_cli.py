@@ -119,6 +119,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["start", "echo", "1", "--lane", "fast"], "argument --lane: invalid choice: 'fast'"),
     (["show", "echo"], "KIND:ID is 'echo'; write KIND:ID, for example feed:42"),
     (["show", "a", "b", "c"], "3 names given; show takes one message, as KIND:ID or KIND ID"),
+    (["explain", "a", "b", "c"], "3 names given; explain takes one message, as KIND:ID or KIND ID"),
     (["list", "--limit", "0"], "argument --limit: is '0'; give a whole number of at least 1"),
     (["list", "--state", "asleep"], "argument --state: invalid choice: 'asleep'"),
     (["now"], "now: name messages as KIND:ID, or select them with --kind"),
@@ -239,6 +240,21 @@ async def test_show_tells_where_a_message_stands_and_why(run: Run, name: str) ->
     assert (document.document["version"], document.document["tenant"], document.document["note"]) == (0, "acme", None)
     assert (nobody.code, nobody.out) == (1, "")
     assert nobody.err == "dormice: no message ledger:nobody is known; 'dormice list' shows those that are alive\n"
+
+
+@pytest.mark.usefixtures("worker")
+async def test_explain_says_in_one_sentence_why_a_message_is_due(run: Run, name: str) -> None:
+    """The sentence, and below it what was decided; as JSON the same."""
+    await run("start", "ledger", name, "--scheduled-at", LATER)
+
+    text, document = await run("explain", f"ledger:{name}"), await run("explain", "ledger", name, "--json")
+
+    why = "due 2036-01-01 00:00:00 UTC since started (scheduled by its sender)"
+    first, second = text.out.splitlines()
+    assert (text.code, text.err, first) == (0, "", f"ledger:{name}  {why}")
+    assert second.endswith("version 0: started (scheduled by its sender), then due 2036-01-01 00:00:00 UTC")
+    assert (document.document["why"], document.document["due_at"]) == (why, LATER)
+    assert [decision["what"] for decision in document.document["decisions"]] == ["started"]
 
 
 @pytest.mark.usefixtures("worker")
