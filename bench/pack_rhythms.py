@@ -48,10 +48,10 @@ async def _run_at_rhythm(filling: Filling) -> dict[str, Any]:
     return _describe(measured) | {"bytes/message": size_on_disk / filling.count}
 
 
-async def measure_fill(count: int, seconds: float) -> None:
-    """Fill, then run at the rhythm: mean delay 1 h, coalescing 5 min, packs of 1,000; a row each minute."""
+async def measure_fill(count: int, seconds: float = 300.0, delay: float = HOUR) -> None:
+    """Fill, then run at the rhythm: coalescing a twelfth of the mean delay, packs of 1,000; a row each minute."""
     filling = Filling(
-        prefix=new_prefix(), count=count, size=1000, delay=HOUR, due_in=60.0, due_spread=HOUR, coalesce=300.0
+        prefix=new_prefix(), count=count, size=1000, delay=delay, due_in=60.0, due_spread=delay, coalesce=delay / 12
     )
     rows: list[dict[str, Any]] = []
     async with fresh_server() as server:
@@ -66,7 +66,12 @@ async def measure_fill(count: int, seconds: float) -> None:
             f"{await settled_bytes(server) / 1e6:,.0f} MB"
         )
         await _follow(server, filling, seconds, rows.append)
-    report("packs", rows, note=f"filled in {filled:.0f} s; packs of 1,000, mean delay 1 h", case=f"fill {count}")
+    report(
+        "packs",
+        rows,
+        note=f"filled in {filled:.0f} s; packs of 1,000, mean delay {delay / HOUR:g} h",
+        case=f"fill {count}",
+    )
 
 
 async def _follow(

@@ -1,4 +1,4 @@
-"""Packs against bare packs and solo messages: cold cycles, starts, bytes; also rss, size and fill N [seconds].
+"""Packs against bare packs and solo messages: cold cycles, starts, bytes; also rss, size and fill N [seconds] [mean delay].
 
 Cold means far more packs than cached workflows. More is always due than the machine can do, so the rate is what it
 can do; `size` and `fill` have messages come back at a rhythm instead, and show how late they are.
@@ -44,8 +44,8 @@ async def main(arguments: list[str]) -> None:
     """Run the sub-scenario named first; without one: cycles, starts and bytes."""
     names = {"cycles": _cycles, "starts": _starts, "bytes": _bytes, "rss": _rss, "size": measure_sizes}
     if arguments[:1] == ["fill"]:
-        seconds = float(arguments[2]) if len(arguments) > 2 else 300.0
-        await measure_fill(int(arguments[1].replace("_", "").replace(",", "")), seconds)
+        count = int(arguments[1].replace("_", "").replace(",", ""))
+        await measure_fill(count, *map(float, arguments[2:4]))
     elif arguments and arguments[0] not in names:
         print(f"packs: there is no part '{arguments[0]}'; use {', '.join(names)} or fill N [seconds]")
     else:
