@@ -122,6 +122,11 @@ def is_held(entry: Entry) -> bool:
     return len(entry) > OTHERS and ("parked_reason" in entry[OTHERS] or "is_paused" in entry[OTHERS])
 
 
+def is_ended(entry: Entry) -> bool:
+    """The message is done or stopped; of what is not yet in a pack: it is to be stopped."""
+    return len(entry) > OTHERS and "ended" in entry[OTHERS]
+
+
 def is_parked(entry: Entry) -> bool:
     """The message failed for good."""
     return len(entry) > OTHERS and "parked_reason" in entry[OTHERS]

@@ -36,7 +36,7 @@ class Reprioritize:
 
 @dataclass(frozen=True, slots=True)
 class Revise:
-    """Replace the payload, and optionally the lane and the due moment.
+    """Replace the payload, and optionally the lane, the due moment and the priority.
 
     `source` ("topic/partition") and `offset` say where the revision comes from: one that is not newer than the
     last applied one of its source is ignored, so a redelivery does nothing.
@@ -48,6 +48,7 @@ class Revise:
     lane: str = ""
     due_at: str | None = None
     reason: str = ""
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,14 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the message for good; a handler that is at work finishes first."""
+    """End the message for good; a handler that is at work finishes first.
+
+    `source` and `offset` are as with `Revise`: a redelivery that comes after something newer does nothing.
+    """
 
     reason: str = ""
+    source: str = ""
+    offset: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,9 @@ class PullForward:
     expected_due_at: str
     reason: str = "pulled forward by idle capacity"
 
+
+TOMBSTONE = "its record was deleted"
+"""Reason of a stop that a null record asks for."""
 
 Signal = RunNow | Reschedule | Reprioritize | Revise | Pause | Resume | Stop | PullForward
 

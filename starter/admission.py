@@ -14,12 +14,11 @@ from temporalio.service import RPCError
 from shared.lanes import task_queue
 from shared.placement import Layout, pack_workflow_id, workflow_id
 from shared.settings import Settings
-from starter.caller import Caller
+from starter.caller import CALL_TIMEOUT, Called, Caller
 from starter.chunks import Chunk, build_admit_request
 from starter.pace import backoff_seconds
 from starter.receipts import Receipt, StartOutcome, to_refusal
 
-CALL_TIMEOUT = timedelta(seconds=10)
 QUERY_TIMEOUT = timedelta(seconds=5)
 
 Tag = TypeVar("Tag")
@@ -28,18 +27,25 @@ Tag = TypeVar("Tag")
 class Admission:
     """Hands a chunk over in one call, which is durable; asks the pack afterwards unless the call has made the pack."""
 
-    def __init__(self, client: Client, settings: Settings, caller: Caller, *, restarts_finished: bool) -> None:
+    def __init__(
+        self,
+        client: Client,
+        settings: Settings,
+        caller: Caller,
+        *,
+        restarts_finished: bool = False,
+        revises: bool = False,
+    ) -> None:
         self._client = client
         self._settings = settings
         self._caller = caller
-        self._restarts_finished = restarts_finished
+        self._flags = [name for name, is_set in (("restarts", restarts_finished), ("revises", revises)) if is_set]
+        self._known = StartOutcome.IGNORED if revises else StartOutcome.ALREADY_RUNNING
 
     async def admit(self, chunk: Chunk[Tag], session: str) -> list[Receipt[Tag]]:
         """Start the messages of a chunk and give a receipt for each; a retry within a session changes nothing."""
         token = chunk.token(session)
-        request = await build_admit_request(
-            self._client, self._settings, chunk, token=token, restarts_finished=self._restarts_finished
-        )
+        request = await build_admit_request(self._client, self._settings, chunk, token=token, flags=self._flags)
         service = self._client.workflow_service
         # retry=False: the SDK's own retries would hide that the server is at its limit
         called = await self._caller.call(
@@ -54,9 +60,26 @@ class Admission:
         else:
             told = await self._find_out(chunk.layout, chunk.index, token)
         return [
-            _to_receipt(told, position, tag, name, run_id=called.answer.run_id, attempts=called.attempts)
+            self._to_receipt(told, position, tag, name, called)
             for position, (tag, name) in enumerate(zip(chunk.tags, names, strict=True))
         ]
+
+    def _to_receipt(
+        self, told: dict[str, Any] | str, position: int, tag: Tag, name: str, called: Called[Any]
+    ) -> Receipt[Tag]:
+        reason = ""
+        if isinstance(told, str):
+            outcome, reason = StartOutcome.FAILED, told
+        elif (refusal := told["refused"].get(str(position))) is not None:
+            outcome, reason = StartOutcome.REJECTED, refusal
+        elif position in told.get("revised", ()):
+            outcome = StartOutcome.REVISED
+        elif position in told.get("stopped", ()):
+            outcome = StartOutcome.STOPPED
+        else:
+            outcome = self._known if position in told["known"] else StartOutcome.STARTED
+        run_id = "" if called.answer is None else called.answer.run_id
+        return Receipt(tag, name, outcome, run_id, reason, called.attempts)
 
     async def _find_out(self, layout: Layout, index: int, token: str) -> dict[str, Any] | str:
         """Ask the pack, and those that it has sent messages on to because they have moved there."""
@@ -67,7 +90,8 @@ class Admission:
             part = await self._find_out(layout, int(other), token)
             if isinstance(part, str):
                 return part
-            told["known"] += [positions[n] for n in part["known"]]
+            for fate in ("known", "revised", "stopped"):
+                told[fate] = [*told.get(fate, []), *(positions[n] for n in part.get(fate, []))]
             told["refused"] |= {str(positions[int(n)]): reason for n, reason in part["refused"].items()}
         return told
 
@@ -115,14 +139,3 @@ def _find_repeated(names: list[str]) -> list[int]:
             repeated.append(position)
         seen.add(name)
     return repeated
-
-
-def _to_receipt(
-    told: dict[str, Any] | str, position: int, tag: Tag, name: str, *, run_id: str, attempts: int
-) -> Receipt[Tag]:
-    if isinstance(told, str):
-        return Receipt(tag, name, StartOutcome.FAILED, run_id, told, attempts)
-    if (reason := told["refused"].get(str(position))) is not None:
-        return Receipt(tag, name, StartOutcome.REJECTED, run_id, reason, attempts)
-    outcome = StartOutcome.ALREADY_RUNNING if position in told["known"] else StartOutcome.STARTED
-    return Receipt(tag, name, outcome, run_id, "", attempts)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 from temporalio.service import RPCError, RPCStatusCode
@@ -13,6 +14,9 @@ from shared.temporal import TRANSIENT
 from starter.pace import Pace, backoff_seconds
 
 Answer = TypeVar("Answer")
+
+CALL_TIMEOUT = timedelta(seconds=10)
+"""One call to the server."""
 
 
 @dataclass(frozen=True, slots=True)

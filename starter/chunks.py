@@ -1,7 +1,7 @@
 """Chunks: new messages of packed kinds, gathered by pack, so that one call to the server starts many."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -99,17 +99,19 @@ class Gathering(Generic[Tag]):
 
 
 async def build_admit_request(
-    client: Client, settings: Settings, chunk: Chunk[Any], *, token: str, restarts_finished: bool
+    client: Client, settings: Settings, chunk: Chunk[Any], *, token: str, flags: Iterable[str]
 ) -> SignalWithStartWorkflowExecutionRequest:
-    """Build the one call that hands a chunk to its pack, and starts the pack where there is none yet."""
+    """Build the one call that hands a chunk to its pack, and starts the pack where there is none yet.
+
+    `flags` are `restarts` and `revises`, see `workflows.pack_state.PackState.admit`.
+    """
     layout = chunk.layout
     wire: dict[str, Any] = {
         "token": token,
         "size": layout.size,
         "coalesce": layout.coalesce,
     }
-    if restarts_finished:
-        wire["restarts"] = True
+    wire |= dict.fromkeys(flags, True)
     # each entry was encoded once, when it was counted
     argument = encode_json(wire)[:-1] + b',"entries":[' + b",".join(chunk.entries) + b"]}"
     request = await build_pack_request(

@@ -3,7 +3,8 @@
 import json
 import math
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -22,11 +23,12 @@ from shared.search_attributes import attributes_at_start
 from shared.settings import Settings
 
 SUMMARY_MAX = 200  # the server takes 400 bytes
+NO_SOURCES: Mapping[str, int] = MappingProxyType({})
 USUAL_PRIORITY = 3  # the middle of the server's five
 REQUEST_NAMESPACE = uuid.UUID("6f4bd9a2-5d1e-4c57-9d20-0b8f8f4e7a11")
 
 
-def first_state(envelope: Envelope, now: float) -> MessageState:
+def first_state(envelope: Envelope, now: float, sources: Mapping[str, int] = NO_SOURCES) -> MessageState:
     """Make the state a message starts from; a first run in the future is spread inside the sender's tolerance.
 
     A scheduled message may not be pulled forward: `scheduled_at` itself is its earliest time.
@@ -50,6 +52,7 @@ def first_state(envelope: Envelope, now: float) -> MessageState:
         priority=envelope.priority,
         tenant=envelope.tenant,
         correlation_id=envelope.correlation_id,
+        sources=sources,
         decisions=(Decision(round(now, 3), 0, "started", due_at, why),),
     )
 
@@ -71,13 +74,14 @@ async def build_start_request(
     now: float,
     session: str,
     restarts_finished: bool,
+    sources: Mapping[str, int] = NO_SOURCES,
 ) -> StartWorkflowExecutionRequest:
     """Build the request; a message that is alive is never started a second time.
 
     With `restarts_finished` a message that has finished is started anew, otherwise the server refuses it for as
     long as it remembers the finished run (the namespace's retention).
     """
-    state = first_state(envelope, now)
+    state = first_state(envelope, now, sources)
     placement = place(state.kind, state.id, state.lane, settings.task_queue_prefix)
     request = StartWorkflowExecutionRequest(
         namespace=client.namespace,

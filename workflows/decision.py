@@ -5,7 +5,9 @@ what lets a workflow replay and a pack hold many messages at once.
 """
 
 import math
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from shared.lanes import LANES
 from shared.message import DECISIONS_KEPT, Decision, MessageState, Outcome, clip_reason
@@ -163,9 +165,7 @@ def _apply(state: MessageState, signal: Signal, now: float) -> MessageState:
         case Resume():
             return state._replace(is_paused=False).remember(now, "resume", clip_reason(signal.reason))
         case Stop():
-            if state.is_running:
-                return state._replace(asked_stop=clip_reason(signal.reason))
-            return _stop(state, clip_reason(signal.reason), now)
+            return _ask_stop(state, signal, now)
         case PullForward():
             return _pull_forward(state, signal, now)
 
@@ -179,8 +179,7 @@ def _ask_due(state: MessageState, due_at: float, now: float, what: str, reason: 
 
 
 def _reprioritize(state: MessageState, signal: Reprioritize, now: float) -> MessageState:
-    if type(signal.priority) is not int or not 1 <= signal.priority <= 5:
-        raise ValueError(f"priority {signal.priority!r} is not between 1 and 5")
+    _check_priority(signal.priority)
     due_at = None if signal.due_at is None else to_epoch(signal.due_at)
     changed = state._replace(priority=signal.priority)
     reason = _join(f"priority {signal.priority}", clip_reason(signal.reason))
@@ -189,24 +188,47 @@ def _reprioritize(state: MessageState, signal: Reprioritize, now: float) -> Mess
     return _ask_due(changed, due_at, now, "reprioritize", reason)
 
 
+def _check_priority(priority: Any) -> None:
+    if type(priority) is not int or not 1 <= priority <= 5:
+        raise ValueError(f"priority {priority!r} is not between 1 and 5")
+
+
 def _revise(state: MessageState, signal: Revise, now: float) -> MessageState:
-    if signal.source and signal.offset <= state.sources.get(signal.source, -1):
+    if _is_redelivered(state, signal):
         return state
     if signal.lane and signal.lane not in LANES:
         raise ValueError(f"there is no lane {signal.lane!r}")
+    if signal.priority is not None:
+        _check_priority(signal.priority)
     due_at = None if signal.due_at is None else to_epoch(signal.due_at)
     # a version's idempotency key stands for one payload: a tried version with another payload is the next version
     is_next = state.is_tried and not state.is_running
     changed = (_next_version(state) if is_next else state)._replace(
         payload=signal.payload,
         lane=signal.lane or state.lane,
+        priority=state.priority if signal.priority is None else signal.priority,
         revision=state.revision + 1,
         is_revised=state.is_running,
-        sources={**state.sources, signal.source: signal.offset} if signal.source else state.sources,
+        sources=_note_source(state, signal),
     )
     if due_at is None:
         return changed.remember(now, "revise", clip_reason(signal.reason))
     return _ask_due(changed, due_at, now, "revise", signal.reason)
+
+
+def _ask_stop(state: MessageState, signal: Stop, now: float) -> MessageState:
+    if _is_redelivered(state, signal):
+        return state
+    state, reason = state._replace(sources=_note_source(state, signal)), clip_reason(signal.reason)
+    return state._replace(asked_stop=reason) if state.is_running else _stop(state, reason, now)
+
+
+def _is_redelivered(state: MessageState, signal: Revise | Stop) -> bool:
+    return signal.source != "" and signal.offset <= state.sources.get(signal.source, -1)
+
+
+def _note_source(state: MessageState, signal: Revise | Stop) -> Mapping[str, int]:
+    return {**state.sources, signal.source: signal.offset} if signal.source else state.sources
 
 
 def _pull_forward(state: MessageState, signal: PullForward, now: float) -> MessageState:

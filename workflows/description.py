@@ -7,7 +7,7 @@ from typing import Any
 
 from shared.message import Decision, MessageState
 from shared.timespan import format_moment
-from workflows.pack_state import Outlook
+from workflows.pack_batch import Outlook
 
 PAGE_MAX = 1000
 """Most messages in one answer of a pack."""
@@ -48,7 +48,7 @@ def describe_status(state: MessageState, waiting: int = 0) -> dict[str, Any]:
         "why": explain_due(state),
         "payload": state.payload,
         "revision": state.revision,
-        "sources": state.sources,
+        "sources": dict(state.sources),
         "correlation_id": state.correlation_id,
         "result": state.result,
         "waiting_signals": waiting,

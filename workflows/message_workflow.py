@@ -52,7 +52,13 @@ class MessageWorkflow:
                 await self._run_cycle()
             self._publish()
             if self._state.ended:
-                return {"state": self._state.ended, "version": self._state.version, "result": self._state.result}
+                return self._result()
+
+    def _result(self) -> dict[str, Any]:
+        state = self._state
+        result = {"state": state.ended, "version": state.version, "result": state.result}
+        # a record that comes again after the end is told by them from a newer one
+        return result | ({"sources": dict(state.sources)} if state.sources else {})
 
     async def _sleep(self) -> None:
         """Wait until the message is due, however its due time moves meanwhile, and continue as new where that is due."""

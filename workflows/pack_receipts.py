@@ -8,6 +8,9 @@ from shared.pack_entry import measure
 KEPT_SECONDS = 300.0
 """As long as somebody may ask: who asks a busy pack waits longer from time to time, and batches come in between."""
 
+KNOWN, REVISED, STOPPED = "known", "revised", "stopped"
+"""Fates of a chunk's messages beside being taken in and being refused for a reason."""
+
 RECEIPTS_BYTES_MAX = 50_000
 """Beyond it the oldest are forgotten sooner: those of several hundred signals fit."""
 
@@ -29,17 +32,13 @@ class PackReceipts:
         return dict(self._kept)
 
     def note_chunk(
-        self,
-        token: str,
-        known: Sequence[int],
-        refused: Mapping[str, Sequence[int]],
-        moved: Mapping[int, Sequence[int]],
-        now: float,
+        self, token: str, fates: Mapping[str, Sequence[int]], moved: Mapping[int, Sequence[int]], now: float
     ) -> None:
-        """Keep by position what was known, what was refused (by reason) and what lives in another pack (by index)."""
-        receipt: dict[str, Any] = {"known": _to_runs(known)}
-        receipt["refused"] = {reason: _to_runs(positions) for reason, positions in refused.items()}
-        self._note(token, receipt, moved, now)
+        """Keep by position what was known, revised, stopped or refused (by reason) and what lives in another pack (by index)."""
+        runs = {fate: _to_runs(positions) for fate, positions in fates.items() if positions}
+        receipt: dict[str, Any] = {KNOWN: runs.pop(KNOWN, [])}
+        receipt |= {fate: runs.pop(fate) for fate in (REVISED, STOPPED) if fate in runs}
+        self._note(token, receipt | {"refused": runs}, moved, now)
 
     def note_signal(self, token: str, missing: Sequence[int], moved: Mapping[int, Sequence[int]], now: float) -> None:
         """Keep by position what was not alive and what lives in another pack (by index)."""
@@ -50,7 +49,9 @@ class PackReceipts:
         kept = self._kept.get(token)
         if kept is None:
             return None
-        told: dict[str, Any] = {name: _to_positions(kept[name]) for name in ("known", "missing") if name in kept}
+        told: dict[str, Any] = {
+            name: _to_positions(kept[name]) for name in (KNOWN, REVISED, STOPPED, "missing") if name in kept
+        }
         if "refused" in kept:
             told["refused"] = {str(n): reason for reason, runs in kept["refused"].items() for n in _to_positions(runs)}
         return told | {"moved": {index: _to_positions(runs) for index, runs in kept["moved"].items()}}

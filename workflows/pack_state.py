@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from shared.json_value import find_flaw
@@ -12,61 +13,29 @@ from shared.pack_entry import (
     DUE,
     ID,
     LATE,
+    OTHERS,
     STATE_BYTES_MAX,
     WIRE_VERSION,
     Entry,
+    is_ended,
     is_held,
     is_parked,
     lane_of,
     measure,
-    priority_of,
     shorten,
     to_entry,
     to_heading,
     to_state,
 )
 from shared.placement import pack_index
-from shared.signals import Revise, Signal
+from shared.signals import TOMBSTONE, Revise, Signal, Stop
 from workflows.decision import begin, decide
-from workflows.pack_receipts import PackReceipts
+from workflows.pack_batch import BATCH_BYTES_MAX, BATCH_MAX, Batch, Outlook, Running, urgency
+from workflows.pack_receipts import KNOWN, REVISED, STOPPED, PackReceipts
 from workflows.strays import Strays
 
-BATCH_MAX = 500
-"""Most messages in one batch: with outcomes of 100 bytes its answer is far below what a server warns of."""
-BATCH_BYTES_MAX = 200_000
 ENDED_KEPT_SECONDS = 24 * 3600.0
 """How long a finished message is remembered, so that it is not started twice: Temporal's usual retention."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Messages whose handlers are to be called together; `rows` are what the batch activity gets, in that order."""
-
-    number: int
-    lane: str
-    ids: tuple[str, ...]
-    rows: list[list[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """A message whose handler is at work in a batch; `size` is what its entry took."""
-
-    batch: int
-    state: MessageState
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a pack is waiting for: moments in seconds since the epoch, infinite where there is nothing to wait for."""
-
-    wake_at: float
-    due_at: float
-    asleep: int
-    held: int
-    parked: int
-    running: int
 
 
 class PackState:
@@ -88,7 +57,7 @@ class PackState:
         self._suspects: set[str] = set(wire.get("suspects", ()))
         self._receipts = PackReceipts(wire.get("receipts", {}))
         self.strays = Strays(wire.get("strays", ()))
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, Running] = {}
         self._leaving: dict[str, int] = {}
         self._batches = 0
 
@@ -131,36 +100,73 @@ class PackState:
     def admit(self, chunk: Mapping[str, Any], now: float) -> None:
         """Take a chunk of entries in, those that are known or have no room excepted; its receipt says which.
 
-        A chunk that comes again changes nothing. `restarts` lets messages in that have finished.
+        A chunk that comes again changes nothing. `restarts` lets messages in that have finished. `revises` says that each
+        entry is what a record of a source asks for: what is alive is revised or stopped, what has finished started anew,
+        unless the source's offset is no newer than the last one applied.
         """
         self.size, self.coalesce = chunk.get("size", self.size), chunk.get("coalesce", self.coalesce)
         token = chunk["token"]
         if token in self._receipts:
             return
         self._forget_ended(now)
-        known: list[int] = []
-        refused: dict[str, list[int]] = {}
+        fates: dict[str, list[int]] = {}
         moved: dict[int, list[int]] = {}
         for position, entry in enumerate(chunk["entries"]):
-            message_id = entry[ID]
-            is_over = message_id in self._ended
-            if (index := pack_index(message_id, self.packs)) != self.index and message_id not in self._running:
+            if (index := self.moved_to(entry[ID])) is not None:
                 moved.setdefault(index, []).append(position)
-            elif message_id in self._entries or message_id in self._running or (is_over and not chunk.get("restarts")):
-                known.append(position)
-            elif (reason := self._find_no_room(size := measure(entry))) and not chunk.get("is_moving"):
-                refused.setdefault(reason, []).append(position)
-            else:
-                if message_id in self._ended:  # unless it has just been forgotten to make room
-                    self._forget(message_id)
-                self.bytes += size
-                self._entries[message_id] = entry
+            elif fate := self._take_in(entry, chunk, now):
+                fates.setdefault(fate, []).append(position)
         self.strays.forward_chunk(chunk, moved)
         for entry in chunk.get("ended", ()):
             if self.find(entry[ID]) is None:
                 self.bytes += measure(entry)
                 self._ended[entry[ID]] = entry
-        self._receipts.note_chunk(token, known, refused, moved, now)
+        self._receipts.note_chunk(token, fates, moved, now)
+
+    def _take_in(self, entry: Entry, chunk: Mapping[str, Any], now: float) -> str:
+        """Take one entry in; tells why not, if not."""
+        message_id, revises = entry[ID], chunk.get("revises", False)
+        if message_id in self._entries or message_id in self._running:
+            return self._revise(entry, now) if revises else KNOWN
+        is_stop = revises and is_ended(entry)
+        if is_stop or (
+            message_id in self._ended and not chunk.get("restarts") and not (revises and self._is_newer(entry))
+        ):
+            return KNOWN
+        if revises and message_id in self._ended:
+            entry[OTHERS]["sources"] = {**self._sources_of(self._ended[message_id]), **self._sources_of(entry)}
+        if (reason := self._find_no_room(size := measure(entry))) and not chunk.get("is_moving"):
+            return reason
+        if message_id in self._ended:  # unless it has just been forgotten to make room
+            self._forget(message_id)
+        self.bytes += size
+        self._entries[message_id] = entry
+        return ""
+
+    def _revise(self, entry: Entry, now: float) -> str:
+        """Apply what a record asks of a message that is alive."""
+        if not self._is_newer(entry):
+            return KNOWN
+        asked = to_state(entry, self.kind, self.lane)
+        ((source, offset),) = asked.sources.items()
+        if asked.ended:
+            signal: Signal = Stop(TOMBSTONE, source, offset)
+        else:
+            present = self.find(asked.id)
+            if present is not None and not self._can_grow(present.payload, asked.payload):
+                return f"the payload {self._too_big()}"
+            due_at = datetime.fromtimestamp(asked.due_at, UTC).isoformat()
+            signal = Revise(asked.payload, source, offset, asked.lane, due_at, priority=asked.priority)
+        self._steer(asked.id, signal, now)
+        return STOPPED if asked.ended else REVISED
+
+    def _is_newer(self, entry: Entry) -> bool:
+        present = self.find(entry[ID])
+        sources = self._sources_of(entry).items()
+        return present is None or any(offset > present.sources.get(source, -1) for source, offset in sources)
+
+    def _sources_of(self, entry: Entry) -> Mapping[str, int]:
+        return to_state(entry, self.kind, self.lane).sources
 
     def receipt(self, token: str) -> dict[str, Any] | None:
         """Say what became of a chunk or a signal; None when it has not come, or so long ago that it is forgotten."""
@@ -173,12 +179,8 @@ class PackState:
         missing: list[int] = []
         moved: dict[int, list[int]] = {}
         for position, message_id in enumerate(ids):
-            if message_id in self._running:
-                self._steer_running(self._running[message_id], signal, now)
-            elif message_id in self._entries:
-                entry = self._entries[message_id]
-                state = to_state(entry, self.kind, self.lane)
-                self._put(self._apply(state, signal, now), measure(entry), now)
+            if message_id in self._running or message_id in self._entries:
+                self._steer(message_id, signal, now)
             elif (index := pack_index(message_id, self.packs)) != self.index:
                 moved.setdefault(index, []).append(position)
             else:
@@ -187,7 +189,12 @@ class PackState:
         if token:
             self._receipts.note_signal(token, missing, moved, now)
 
-    def _steer_running(self, running: _Running, signal: Signal, now: float) -> None:
+    def _steer(self, message_id: str, signal: Signal, now: float) -> None:
+        running = self._running.get(message_id)
+        if running is None:
+            entry = self._entries[message_id]
+            self._put(self._apply(to_state(entry, self.kind, self.lane), signal, now), measure(entry), now)
+            return
         state = self._apply(running.state, signal, now)
         growth = measure(state.payload) - measure(running.state.payload)
         self.bytes += growth
@@ -237,7 +244,7 @@ class PackState:
             due = (doubted or sound) if self._batches % 2 else (sound or doubted)
         if not due:
             return None
-        due.sort(key=_urgency)
+        due.sort(key=urgency)
         lane = lane_of(due[0], self.lane)
         self._batches += 1
         number, room = self._batches, BATCH_BYTES_MAX
@@ -298,7 +305,7 @@ class PackState:
     def _begin(self, entry: Entry, number: int) -> list[Any]:
         del self._entries[entry[ID]]
         state = begin(to_state(entry, self.kind, self.lane))
-        self._running[state.id] = _Running(number, state, measure(entry))
+        self._running[state.id] = Running(number, state, measure(entry))
         row = [state.id, state.version, state.attempt + 1, state.payload, state.due_at]
         if (state.priority, state.tenant, state.correlation_id) != (3, "", ""):
             row += [state.priority, state.tenant, state.correlation_id]
@@ -373,7 +380,3 @@ class PackState:
 
     def _forget(self, message_id: str) -> None:
         self.bytes -= measure(self._ended.pop(message_id))
-
-
-def _urgency(entry: Entry) -> tuple[int, int]:
-    return priority_of(entry), entry[DUE]

@@ -41,7 +41,8 @@ with workflow.unsafe.imports_passed_through():
         SETTLE_DELAY,
         batch_timeout,
     )
-    from workflows.pack_state import Batch, PackState
+    from workflows.pack_batch import Batch
+    from workflows.pack_state import PackState
 
 
 @workflow.defn(name=PACK_WORKFLOW)

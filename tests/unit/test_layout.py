@@ -54,7 +54,7 @@ def test_only_one_place_connects_and_only_one_starts_workflows() -> None:
     """Nothing bypasses `shared.temporal.connect`, the bulk starter and placement."""
     callers = {
         "Client.connect(": {"shared/temporal.py", "starter/embedded.py"},  # its own server's client
-        ".start_workflow_execution(": {"starter/bulk.py", "starter/layouts.py"},
+        ".start_workflow_execution(": {"starter/solo.py", "starter/layouts.py"},
         ".start_workflow(": {"activities/measures.py"},  # a pack sends on what belongs to another one
         "place(": {"shared/placement.py", "starter/start_request.py"},
     }

@@ -11,7 +11,8 @@ from shared.message import MessageState, Outcome
 from shared.pack_entry import to_entry
 from tests.unit.test_decision_properties import few_signals, lanes, outcomes, payloads, signals
 from tests.unit.test_pack_state import NOW, build, count_bytes
-from workflows.pack_state import Batch, PackState
+from workflows.pack_batch import Batch
+from workflows.pack_state import PackState
 
 IDS = "abcdef"
 

@@ -12,7 +12,8 @@ from shared.message import MessageState, Outcome
 from shared.pack_entry import STATE_BYTES_MAX, Entry, measure, to_entry
 from shared.signals import Pause, RunNow, Signal, Stop
 from workflows.decision import decide
-from workflows.pack_state import BATCH_BYTES_MAX, BATCH_MAX, ENDED_KEPT_SECONDS, Batch, PackState
+from workflows.pack_batch import BATCH_BYTES_MAX, BATCH_MAX, Batch
+from workflows.pack_state import ENDED_KEPT_SECONDS, PackState
 
 NOW = 1_795_291_200.0
 HEADING: dict[str, Any] = {
