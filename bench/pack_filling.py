@@ -32,6 +32,7 @@ ROOM = 1.4
 """Packs take so many times the messages that they get on average, because a hash fills some fuller than others."""
 
 PATIENCE_SECONDS = 600.0
+TAKEN_IN_PER_SECOND = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,7 @@ async def start_bare(client: Client, filling: Filling, packs: Iterable[list[Bare
 async def wait_until_asleep(client: Client, filling: Filling) -> None:
     """Wait until the index knows when every pack of the filling is due: it has taken its messages in."""
     query = f"WorkflowType = '{PACK_WORKFLOW}' AND Kind = '{filling.prefix}' AND DueAt IS NOT NULL"
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS + filling.count / TAKEN_IN_PER_SECOND):
         while (await client.count_workflows(query)).count < filling.packs:  # noqa: ASYNC110 — the server is asked
             await asyncio.sleep(0.5)
 

@@ -63,7 +63,8 @@ async def measure_fill(count: int, seconds: float = 300.0, delay: float = HOUR) 
         print(
             f"{count:,} filled in {filled:.0f} s ({count / filled:,.0f}/s), all asleep after "
             f"{time.monotonic() - began:.0f} s; this process {psutil.Process().memory_info().rss / 1e6:,.0f} MB, disk "
-            f"{await settled_bytes(server) / 1e6:,.0f} MB"
+            f"{await settled_bytes(server) / 1e6:,.0f} MB",
+            flush=True,
         )
         await _follow(server, filling, seconds, rows.append)
     report(

@@ -74,8 +74,8 @@ async def act(message: Message, ctx: Context) -> Again | Done | Reject:
 
 
 PACK = Pack(packs=1, size=50, coalesce=timedelta(0))
-SUFFIXES = ("", "-now")
-"""Of recorded lives, and of those that are compared with them."""
+SUFFIXES = ("", "-now", "-again")
+"""Of recorded lives, of those that are compared with them, and of those that are lived a second time."""
 
 
 @dataclass(frozen=True, slots=True)

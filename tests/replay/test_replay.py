@@ -58,12 +58,15 @@ async def lives(client: Client) -> AsyncIterator[dict[str, "asyncio.Task[list[Wo
 
 @pytest.mark.parametrize("name", ALL_LIVES)
 async def test_the_command_sequence_is_the_committed_one(
-    lives: dict[str, "asyncio.Task[list[WorkflowHistory]]"], name: str
+    lives: dict[str, "asyncio.Task[list[WorkflowHistory]]"], client: Client, name: str
 ) -> None:
     """A change of what a workflow asks of the server needs `workflow.patched` and a new recording, on purpose."""
     expected = json.loads(FINGERPRINTS.read_text())[name]
+    lived = fingerprint(await lives[name])
+    if lived != expected:  # a machine that stands still for a second is late for a timer: once more, by itself
+        lived = fingerprint(await live(client, name, suffix=SUFFIXES[2]))
 
-    assert fingerprint(await lives[name]) == expected, (
+    assert lived == expected, (
         "the workflow's commands changed: messages asleep under the old code would fail to replay. Guard the change "
         "with workflow.patched(), keep the old histories, and record the new ones (tests/replay/README.md)"
     )
