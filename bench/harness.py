@@ -109,7 +109,10 @@ async def working(server: EmbeddedServer, order: Order) -> AsyncGenerator[list[M
 async def _read_windows(process: asyncio.subprocess.Process, windows: list[Measured]) -> None:
     assert process.stdout is not None
     async for line in process.stdout:
-        windows.append(Measured(**json.loads(line)))  # noqa: PERF401 — others look at the list meanwhile
+        if line.startswith(b"{"):
+            windows.append(Measured(**json.loads(line)))
+        else:  # the SDK's core logs to standard output
+            print(line.decode(errors="replace").rstrip(), file=sys.stderr)
 
 
 async def fill(

@@ -60,6 +60,7 @@ class PackState:
         self._running: dict[str, Running] = {}
         self._leaving: dict[str, int] = {}
         self._batches = 0
+        self._outlooks: dict[tuple[str, ...], Outlook] = {}
 
     def dump(self) -> dict[str, Any]:
         """Give the wire form that the next run starts from; no batch may be under way."""
@@ -104,6 +105,7 @@ class PackState:
         entry is what a record of a source asks for: what is alive is revised or stopped, what has finished started anew,
         unless the source's offset is no newer than the last one applied.
         """
+        self._outlooks.clear()
         self.size, self.coalesce = chunk.get("size", self.size), chunk.get("coalesce", self.coalesce)
         token = chunk["token"]
         if token in self._receipts:
@@ -214,6 +216,7 @@ class PackState:
         """Belong to a kind of more packs from now on: what belongs to others leaves, now or after its handler's end."""
         if packs <= self.packs:
             return
+        self._outlooks.clear()
         self.packs = packs
         leaving: dict[int, dict[str, list[Entry]]] = {}
         for name, entries in (("entries", self._entries), ("ended", self._ended)):
@@ -282,17 +285,24 @@ class PackState:
 
     def outlook(self, lanes: Collection[str] = tuple(LANES)) -> Outlook:
         """Say when to wake: with the first on one of the lanes that can wait no longer, however many are due before."""
+        key = tuple(lanes)
+        if key not in self._outlooks:  # asked several times between two changes, of a thousand messages each time
+            self._outlooks[key] = self._look_out(lanes)
+        return self._outlooks[key]
+
+    def _look_out(self, lanes: Collection[str]) -> Outlook:
         wake = due = math.inf
-        held, parked, most = 0, 0, self.coalesce * 1000
+        held, parked, most, is_open = 0, 0, self.coalesce * 1000, self.lane in lanes
         for entry in self._entries.values():
-            if is_held(entry):
+            is_usual = len(entry) <= OTHERS
+            if not is_usual and is_held(entry):
                 held += 1
                 parked += is_parked(entry)
                 continue
-            moment, late = entry[DUE], entry[LATE]
+            moment = entry[DUE]
             due = min(due, moment)
-            if lane_of(entry, self.lane) in lanes:
-                wake = min(wake, moment + min(late, most))
+            if is_open if is_usual else lane_of(entry, self.lane) in lanes:
+                wake = min(wake, moment + min(entry[LATE], most))
         return Outlook(
             wake_at=wake / 1000,
             due_at=due / 1000,
@@ -303,6 +313,7 @@ class PackState:
         )
 
     def _begin(self, entry: Entry, number: int) -> list[Any]:
+        self._outlooks.clear()
         del self._entries[entry[ID]]
         state = begin(to_state(entry, self.kind, self.lane))
         self._running[state.id] = Running(number, state, measure(entry))
@@ -336,6 +347,7 @@ class PackState:
         return self.bytes + growth <= STATE_BYTES_MAX
 
     def _put(self, state: MessageState, old_size: int, now: float) -> None:
+        self._outlooks.clear()
         if state.ended:
             self._entries.pop(state.id, None)
             self._suspects.discard(state.id)
