@@ -1,55 +1,77 @@
 """The promises, proven by a ledger that the handlers keep: none lost, none early, none twice, no version skipped."""
 
+import asyncio
 import random
 import time
+from collections import Counter
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from temporalio.client import Client
 
 from activities import handler
-from examples.ledger import Entry, Ledger, audit
+from examples.ledger import LEDGER_VARIABLE, Entry, Ledger, audit
 from shared.encoding import Pack
 from shared.envelope import Envelope
 from shared.settings import Settings
 from starter.bulk import BulkStarter
 from starter.receipts import StartOutcome
-from tests.conftest import Serve, wait_until
+from tests.conftest import serving, wait_until
 from tests.handlers import work
 from tests.ledger_tail import Tail
-from tests.subjects import declare
+from tests.subjects import ENCODINGS, declare
 
 MESSAGES = {"solo": 1000, "pack": 3000}
 PACK = Pack(packs=6, coalesce=timedelta(seconds=0.5))
 MAX_CYCLES = 3
+STARTED_TWICE = 100
+MAX_SECONDS = 170.0
 LANES = ("short", "medium", "long")
 
 
-@pytest.fixture
-def starter(client: Client, settings: Settings, kind: str, encoding: str) -> BulkStarter:
-    """What starts them all."""
-    return BulkStarter(client, settings, encodings=declare(encoding, kind, PACK))
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """What became of all the messages."""
+
+    envelopes: list[Envelope]
+    outcomes: Counter[StartOutcome]
+    entries: list[Entry]
 
 
-async def test_messages_with_mixed_delays_keep_every_promise(
-    starter: BulkStarter, serve: Serve, ledger: Ledger, kind: str, encoding: str
-) -> None:
-    """Versions 0, 1, 2 without gap for each, none before its due time, none twice alive, over all three lanes."""
-    chance, now = random.Random(7), time.time()
+@pytest.fixture(scope="module", params=ENCODINGS)
+async def lives(request: pytest.FixtureRequest, client: Client, tmp_path_factory: pytest.TempPathFactory) -> Lives:
+    """Messages of one kind live from their start to their end, over all three lanes; some are started twice."""
+    encoding, chance, now = request.param, random.Random(7), time.time()
+    kind, path = f"promises-{encoding}", tmp_path_factory.mktemp("promises") / "ledger.jsonl"
+    settings, ledger = Settings(task_queue_prefix=kind), Ledger(path)
+    starter = BulkStarter(client, settings, encodings=declare(encoding, kind, PACK))
     envelopes = [_envelope(kind, chance, now, f"m{n}") for n in range(MESSAGES[encoding])]
-    expected = {e.id: e.scheduled_at.timestamp() if e.scheduled_at else 0.0 for e in envelopes}
-    async with serve(handler(kind)(work.function), sandbox=False):  # sandboxed they would outlast the test's minute
-        outcomes = [r.outcome async for r in starter.start_all((None, e) for e in [*envelopes, *envelopes[:100]])]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(LEDGER_VARIABLE, str(path))
+        async with asyncio.timeout(MAX_SECONDS), serving(client, settings, handler(kind)(work.function)):
+            wishes = [(None, e) for e in [*envelopes, *envelopes[:STARTED_TWICE]]]
+            outcomes = Counter([receipt.outcome async for receipt in starter.start_all(wishes)])
+            done = Tail(ledger, "done")
+            await wait_until(lambda: done.count() >= len(envelopes), "all messages are done", seconds=MAX_SECONDS)
+    return Lives(envelopes, outcomes, ledger.entries)
 
-        assert outcomes.count(StartOutcome.STARTED) == len(envelopes)
-        assert outcomes.count(StartOutcome.ALREADY_RUNNING) == 100
 
-        done = Tail(ledger, "done")
-        await wait_until(lambda: done.count() >= len(envelopes), "all messages are done", seconds=50)
-    proof = audit(ledger.entries, expected=expected, now=time.time(), grace=0)
+async def test_messages_with_mixed_delays_keep_every_promise(lives: Lives) -> None:
+    """Versions 0, 1, 2 without gap for each, none before its due time, none twice alive, over all three lanes."""
+    expected = {e.id: e.scheduled_at.timestamp() if e.scheduled_at else 0.0 for e in lives.envelopes}
+    proof = audit(lives.entries, expected=expected, now=time.time(), grace=0)
 
     assert (proof.early, proof.lost, proof.duplicated, proof.gaps) == (0, 0, 0, 0)
-    assert proof.cycles == sum(e.payload["cycles"] for e in envelopes)
+    assert proof.cycles == sum(e.payload["cycles"] for e in lives.envelopes)
+
+
+async def test_none_is_started_twice(lives: Lives) -> None:
+    """Those that come a second time are told apart."""
+    assert lives.outcomes == {
+        StartOutcome.STARTED: len(lives.envelopes),
+        StartOutcome.ALREADY_RUNNING: STARTED_TWICE,
+    }
 
 
 def _envelope(kind: str, chance: random.Random, now: float, name: str) -> Envelope:
