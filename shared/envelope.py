@@ -157,9 +157,10 @@ def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -
         try:
             raw = parse_json(raw)
         except ValueError as exc:
-            raise InvalidEnvelope("envelope", f"{exc}; send one JSON object") from exc
+            flaw = "NotUtf8" if isinstance(exc.__cause__, UnicodeDecodeError) else "NotJson"
+            raise InvalidEnvelope("envelope", f"{exc}; send one JSON object", flaw) from exc
     if not isinstance(raw, Mapping):
-        raise InvalidEnvelope("envelope", f"is {_name_type(raw)}; send one JSON object")
+        raise InvalidEnvelope("envelope", f"is {_name_type(raw)}; send one JSON object", "NotAnObject")
     try:
         envelope = Envelope.model_validate(raw)
     except ValidationError as exc:
@@ -171,11 +172,12 @@ def _apply_rules(envelope: Envelope, rules: EnvelopeRules) -> Envelope:
     lane = rules.kinds.get(envelope.kind)
     if lane is None:
         known = ", ".join(sorted(rules.kinds)) or "none at all"
-        raise InvalidEnvelope("kind", f"no handler for {envelope.kind!r} is loaded; loaded: {known}")
+        raise InvalidEnvelope("kind", f"no handler for {envelope.kind!r} is loaded; loaded: {known}", "UnknownKind")
     if (size := len(encode_json(envelope.payload))) > rules.payload_max_bytes:
         raise InvalidEnvelope(
             "payload",
             f"is {size} bytes of JSON, the limit is {rules.payload_max_bytes}; keep bulk data elsewhere and send its key",
+            "TooLarge",
         )
     return envelope if envelope.lane else envelope.model_copy(update={"lane": lane})
 
@@ -184,11 +186,12 @@ def _translate(exc: ValidationError) -> InvalidEnvelope:
     first = exc.errors(include_url=False)[0]
     name = repr(str(first["loc"][0]))[1:-1][:60] if first["loc"] else "envelope"
     if first["type"] == "missing":
-        return InvalidEnvelope(name, "is missing; every message needs one")
+        return InvalidEnvelope(name, "is missing; every message needs one", "MissingField")
     if first["type"] == "extra_forbidden":
         return InvalidEnvelope(name, f"is not a field of the envelope; use {', '.join(Envelope.model_fields)}")
     if first["type"] == "value_error":
-        return InvalidEnvelope(name, first["msg"].removeprefix("Value error, "))
+        flaw = "UnknownSchemaVersion" if name == "schema_version" else "InvalidField"
+        return InvalidEnvelope(name, first["msg"].removeprefix("Value error, "), flaw)
     return InvalidEnvelope(name, f"{first['msg']}; correct it")
 
 

@@ -4,11 +4,16 @@ DormiceError
 ├── RetryLater           the world is unwell: wait with backoff and jitter, then try again
 │   ├── ServerUnreachable
 │   ├── ServerBusy
-│   └── PackNotServed
+│   ├── PackNotServed
+│   ├── OffsetsWentBack  (starter.bridge.offsets)
+│   └── BrokerTrouble    (starter.bridge.dead_letters)
 ├── GiveUp               this one input can't succeed as it is: report it and go on with the next
 │   ├── InvalidEnvelope
 │   ├── InvalidOutcome
 │   ├── MessageNotFound
+│   ├── DeadRecord       (starter.bridge.record)
+│   ├── NotADeadLetter   (starter.bridge.dead_letters)
+│   ├── TopicMissing     (starter.bridge.dead_letter_box)
 │   ├── AddressRefused   (activities.address_guard)
 │   ├── BodyTooLarge     (activities.http_client)
 │   └── VisitRefused     (activities.handlers.http)
@@ -19,6 +24,20 @@ DormiceError
 
 The command line maps them to its exit codes: GiveUp and Misconfigured are 2, RetryLater is 3.
 """
+
+from typing import Literal
+
+EnvelopeFlaw = Literal[
+    "NotUtf8",
+    "NotJson",
+    "NotAnObject",
+    "TooLarge",
+    "UnknownKind",
+    "UnknownSchemaVersion",
+    "MissingField",
+    "InvalidField",
+]
+"""What is wrong with an envelope, for programs that select by it; the names are part of the interface."""
 
 
 class DormiceError(Exception):
@@ -46,12 +65,13 @@ class GiveUp(DormiceError):
 
 
 class InvalidEnvelope(GiveUp):
-    """An envelope broke a rule; `field` names where, `problem` says what and what to do."""
+    """An envelope broke a rule; `field` names where, `problem` says what and what to do, `flaw` is for programs."""
 
-    def __init__(self, field: str, problem: str) -> None:
+    def __init__(self, field: str, problem: str, flaw: EnvelopeFlaw = "InvalidField") -> None:
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+        self.flaw: EnvelopeFlaw = flaw
 
 
 class InvalidOutcome(GiveUp):

@@ -20,6 +20,39 @@ ENV_PREFIX = "DORMICE_"
 DEFAULT_FILE = "dormice.toml"
 
 
+class Secret:
+    """Text that is never shown: as text it is `***`, or nothing where there is none; `reveal` gives it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str = "") -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """Give the text itself, for whoever it is meant for."""
+        return self._text
+
+    def __str__(self) -> str:
+        """Show whether there is one, and nothing more."""
+        return "***" if self._text else ""
+
+    def __repr__(self) -> str:
+        """Show as much in the settings' own text."""
+        return f"Secret({str(self)!r})"
+
+    def __bool__(self) -> bool:
+        """Say whether there is one."""
+        return bool(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare what is hidden."""
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        """Hash what is hidden."""
+        return hash(self._text)
+
+
 def _setting(default: Any, note: str, at_least: float | None = None, one_of: tuple[str, ...] = ()) -> Any:
     return field(default=default, metadata={"note": note, "at_least": at_least, "one_of": one_of})
 
@@ -51,6 +84,34 @@ class Settings:
     http_allow_private: bool = _setting(False, "Let the http handler reach private and loopback addresses.")
     http_max_bytes: int = _setting(5 * 1024 * 1024, "Largest response body the http handler reads.", 1)
     http_timeout: timedelta = _setting(timedelta(seconds=8), "Total time of one request of the http handler.", 0.001)
+    kafka_servers: str = _setting("localhost:9092", "Kafka brokers to ask first, HOST:PORT, comma-separated.")
+    kafka_security_protocol: str = _setting(
+        "PLAINTEXT",
+        "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL: SSL is TLS, SASL a login.",
+        one_of=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    )
+    kafka_sasl_mechanism: str = _setting(
+        "PLAIN",
+        "How to log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI or OAUTHBEARER.",
+        one_of=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"),
+    )
+    kafka_username: str = _setting("", "User name for PLAIN and SCRAM.")
+    kafka_password: Secret = _setting(  # noqa: RUF009 — a Secret never changes
+        Secret(), "Password for PLAIN and SCRAM; never shown."
+    )
+    kafka_password_file: str = _setting("", "File with the password alone, in place of kafka_password.")
+    kafka_token_file: str = _setting("", "File with the token for OAUTHBEARER, read anew at each login.")
+    kafka_token_extensions: tuple[str, ...] = _setting(
+        (), "SASL extensions sent beside the token, NAME=VALUE, comma-separated."
+    )
+    kafka_kerberos_service_name: str = _setting("kafka", "Service in the brokers' Kerberos principal, for GSSAPI.")
+    kafka_kerberos_domain_name: str = _setting("", "Host in that principal; the broker's own when left out.")
+    kafka_ca_file: str = _setting(
+        "", "PEM file, or folder of hashed ones, with the CAs to trust; the system's when left out."
+    )
+    kafka_certificate_file: str = _setting("", "PEM file with the certificate that shows who we are, with its chain.")
+    kafka_key_file: str = _setting("", "PEM file with its private key, unless that is in the certificate's file.")
+    kafka_key_password_file: str = _setting("", "File with the password of an encrypted private key.")
     log_level: str = _setting("info", "debug, info, warning or error.", one_of=("debug", "info", "warning", "error"))
 
 
@@ -141,8 +202,9 @@ def _convert(value: Any, default: Any) -> Any:
     if isinstance(default, int | float):
         return _read_number(value, type(default))
     if not isinstance(value, str):
-        raise ValueError(f"is {value!r}; write text in quotes")  # noqa: TRY004 — told with its setting by _read
-    return value
+        shown = "no text" if isinstance(default, Secret) else repr(value)
+        raise ValueError(f"is {shown}; write text in quotes")  # noqa: TRY004 — told with its setting by _read
+    return Secret(value) if isinstance(default, Secret) else value
 
 
 def _read_names(value: Any) -> tuple[str, ...]:

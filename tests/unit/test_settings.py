@@ -1,6 +1,7 @@
 """Settings: where they come from, which source wins, and what a wrong one is told."""
 
-from dataclasses import fields
+import pickle
+from dataclasses import asdict, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from shared.errors import InvalidSetting
-from shared.settings import ENV_PREFIX, Settings, describe_settings, load_settings
+from shared.settings import ENV_PREFIX, Secret, Settings, describe_settings, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +105,9 @@ def test_other_variables_of_the_environment_are_left_alone() -> None:
         ("starts_per_second", "12.5", 12.5),
         ("http_timeout", "1ms", timedelta(milliseconds=1)),
         ("log_level", "warning", "warning"),
+        ("kafka_password", "p, q=1 ", Secret("p, q=1 ")),
+        ("kafka_password", "", Secret()),
+        ("kafka_security_protocol", "SASL_SSL", "SASL_SSL"),
     ],
 )
 def test_text_becomes_the_settings_own_type(name: str, value: str, expected: Any) -> None:
@@ -153,6 +157,13 @@ BAD_TEXTS = [
     ("sandbox", "maybe", "is 'maybe'; write true or false"),
     ("sandbox", "", "is ''; write true or false"),
     ("task_queue_prefix", "", "is empty; leave it out for its default"),
+    ("kafka_servers", "", "is empty; leave it out for its default"),
+    ("kafka_security_protocol", "TLS", "is 'TLS'; use one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+    (
+        "kafka_sasl_mechanism",
+        "plain",
+        "is 'plain'; use one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI, OAUTHBEARER",
+    ),
     ("log_level", "loud", "is 'loud'; use one of debug, info, warning, error"),
 ]
 
@@ -190,6 +201,7 @@ def test_a_bad_variable_is_refused_in_one_sentence(name: str, value: str, phrase
         ("sandbox = 2", "sandbox (from {file}): is 2; write true or false"),
         ("handlers = [1]", "handlers (from {file}): is [1]; write names, comma-separated or as a list"),
         ("task_queue_prefix = 5", "task_queue_prefix (from {file}): is 5; write text in quotes"),
+        ("kafka_password = 5", "kafka_password (from {file}): is no text; write text in quotes"),
         ("in_flight = ", "config: {path} can't be read as TOML ("),
         ("in_flight = 1\nin_flight = 2", "config: {path} can't be read as TOML ("),
     ],
@@ -229,3 +241,24 @@ def test_every_described_default_reads_back() -> None:
     environ = {name: default for name, default, _ in describe_settings()}
 
     assert load_settings(environ=environ) == Settings()
+
+
+def test_a_secret_is_shown_to_nobody() -> None:
+    """Neither by itself nor in the settings that hold it; whether there is one is no secret."""
+    settings = load_settings({"kafka_password": "hush"})
+
+    assert settings.kafka_password.reveal() == "hush"
+    assert (str(settings.kafka_password), f"{settings.kafka_password}") == ("***", "***")
+    assert "kafka_password=Secret('***')" in repr(settings)
+    assert "hush" not in repr(settings) + str(asdict(settings))
+    assert (str(Secret()), bool(Secret()), bool(Secret("x"))) == ("", False, True)
+
+
+def test_a_secret_is_what_it_hides() -> None:
+    """Settings with the same secret are the same, also after a trip to another process."""
+    one, same, other = Settings(kafka_password=Secret("1")), Settings(kafka_password=Secret("1")), Settings()
+
+    assert one == same == pickle.loads(pickle.dumps(one))  # noqa: S301 — ours
+    assert hash(one) == hash(same)
+    assert one != other
+    assert Secret("1") != "1"

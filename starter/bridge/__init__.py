@@ -1,0 +1,1 @@
+"""Everything between a Kafka consumer group and the messages its records become."""

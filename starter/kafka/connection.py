@@ -1,0 +1,250 @@
+"""The connection to Kafka: its options for every client, a check before work begins, and what its errors ask for."""
+
+import contextlib
+import importlib
+import importlib.util
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+from shared.errors import InvalidSetting, Misconfigured, RetryLater
+from shared.settings import Settings
+from starter.kafka.security import TokenUnreadable, security_options
+
+CHECK_SECONDS = 10.0
+"""What one broker gets to answer a check, each time it is asked something."""
+
+# numbers of OpenSSL's x509_vfy.h
+NOT_IN_TIME = (9, 10)
+OTHER_NAME = (62, 64)
+
+ACCESS_ERRORS = {
+    "TopicAuthorizationFailedError": "topic",
+    "GroupAuthorizationFailedError": "consumer group",
+    "TransactionalIdAuthorizationFailed": "transactional id",
+    "ClusterAuthorizationFailedError": "cluster",
+}
+"""What a client is not allowed to use, by the name of aiokafka's error."""
+
+HUNG_UP = (EOFError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
+TLS_HUNG_UP = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+
+
+def kafka_options(settings: Settings) -> dict[str, Any]:
+    """Give the keyword arguments that aiokafka's consumer, producer and admin client share.
+
+    Files are read now, but for the token of OAUTHBEARER, which is read again at each login. Raises InvalidSetting
+    for settings that don't go together and Misconfigured when a package is missing.
+    """
+    if importlib.util.find_spec("aiokafka") is None:
+        raise Misconfigured(
+            "Kafka needs the package aiokafka, which is missing; install dormice with its extra 'kafka'"
+        )
+    for server in settings.kafka_servers.split(","):
+        _check_server(server.strip())
+    return {"bootstrap_servers": settings.kafka_servers, **security_options(settings)}
+
+
+async def check_broker(settings: Settings) -> None:
+    """Log in to one of the brokers and ask it for the cluster, so that what is wrong is known before work begins.
+
+    The clients' own start tells only that they could not connect. Raises Misconfigured when a person must change
+    something (wrong password, unknown CA, …) and RetryLater when nobody answers.
+    """
+    options = kafka_options(settings)
+    conn: Any = importlib.import_module("aiokafka.conn")
+    servers = conn.collect_hosts(options.pop("bootstrap_servers"))
+    refusals: list[RetryLater | Misconfigured] = []
+    for host, port, _ in servers:
+        try:
+            await _ask(host, port, options, settings)
+        except _failures() as exc:
+            refusal = translate_kafka_error(exc, settings)
+            refusal.__cause__ = exc if exc is not refusal else None
+            refusals.append(refusal)
+        else:
+            return
+    raise next((refusal for refusal in refusals if isinstance(refusal, Misconfigured)), refusals[0])
+
+
+def translate_kafka_error(exc: BaseException, settings: Settings) -> RetryLater | Misconfigured:
+    """Turn a failure of aiokafka into the branch of the error tree that tells the caller what to do."""
+    chain = list(_unwind(exc))
+    for link in chain:
+        if isinstance(link, RetryLater | Misconfigured):
+            return link
+        for explain in (_explain_login, _explain_tls, _explain_name, _explain_refusal):
+            if refusal := explain(link, settings):
+                return refusal
+    if any(isinstance(link, HUNG_UP + TLS_HUNG_UP) for link in chain):
+        return RetryLater(
+            f"the Kafka broker at {settings.kafka_servers} closes the connection; try again, and if it goes on doing so "
+            f"check that its listener speaks {settings.kafka_security_protocol}, as kafka_security_protocol says"
+        )
+    return _explain_rest(exc, settings)
+
+
+async def _ask(host: str, port: int, options: dict[str, Any], settings: Settings) -> None:
+    conn: Any = importlib.import_module("aiokafka.conn")
+    request: Any = importlib.import_module("aiokafka.protocol.metadata").MetadataRequest
+    connection = await conn.create_conn(host, port, request_timeout_ms=int(CHECK_SECONDS * 1000), **options)
+    try:
+        # a listener that wants a login answers which versions it speaks to anybody, and nothing more
+        answer = await connection.send(request([]))
+    finally:
+        if closed := connection.close():
+            with contextlib.suppress(OSError):
+                await closed
+    if not answer.brokers:
+        raise _explain_silence(settings)
+
+
+def _explain_silence(settings: Settings) -> RetryLater | Misconfigured:
+    """Tell why a broker names no brokers: so it answers a client with a bad token, which aiokafka takes for let in."""
+    start = f"the Kafka broker at {settings.kafka_servers}"
+    if settings.kafka_sasl_mechanism == "OAUTHBEARER":
+        return Misconfigured(f"{start} refuses {_who(settings)}; renew the token in kafka_token_file")
+    return RetryLater(f"{start} knows of no brokers yet; try again in a while")
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    errors: Any = importlib.import_module("aiokafka.errors")
+    found: tuple[type[Exception], ...] = (RetryLater, Misconfigured, errors.KafkaError, OSError)
+    if importlib.util.find_spec("gssapi") is not None:
+        gssapi: Any = importlib.import_module("gssapi.exceptions")
+        found += (gssapi.GSSError,)
+    return found
+
+
+def _check_server(server: str) -> None:
+    host, colon, port = server.rpartition(":")
+    if not host or not colon or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise InvalidSetting(f"kafka_servers: {server!r} is no address; write HOST:PORT, comma-separated")
+
+
+def _unwind(exc: BaseException | None) -> Iterator[BaseException]:
+    while exc is not None:
+        yield exc
+        exc = exc.__cause__
+
+
+def _explain_login(exc: BaseException, settings: Settings) -> Misconfigured | None:
+    if isinstance(exc, TokenUnreadable):
+        return InvalidSetting(str(exc))
+    servers, mechanism = settings.kafka_servers, settings.kafka_sasl_mechanism
+    if _is(exc, "SaslAuthenticationFailed", "AuthenticationFailedError"):
+        remedy = {"OAUTHBEARER": "renew the token in kafka_token_file", "GSSAPI": "get a ticket with kinit"}.get(
+            mechanism, f"correct kafka_username or {_password_setting(settings)}"
+        )
+        return Misconfigured(f"the Kafka broker at {servers} refuses {_who(settings)} ({_said(exc)}); {remedy}")
+    if _is(exc, "UnsupportedSaslMechanismError"):
+        return Misconfigured(
+            f"the Kafka broker at {servers} does not take {mechanism}; set kafka_sasl_mechanism to one of its listener"
+        )
+    if _is(exc, "IllegalSaslStateError"):
+        return Misconfigured(
+            f"the Kafka broker at {servers} takes no login on this port; "
+            "set kafka_security_protocol to PLAINTEXT or SSL, or kafka_servers to a port that does"
+        )
+    if type(exc).__module__.partition(".")[0] == "gssapi":
+        return Misconfigured(
+            f"Kerberos gives no ticket for {settings.kafka_kerberos_service_name} at {servers} ({_said(exc)}); run kinit, "
+            "or correct kafka_kerberos_service_name or kafka_kerberos_domain_name"
+        )
+    return None
+
+
+def _explain_tls(exc: BaseException, settings: Settings) -> Misconfigured | None:
+    if not isinstance(exc, ssl.SSLError) or isinstance(exc, TLS_HUNG_UP):
+        return None
+    start = f"the Kafka broker at {settings.kafka_servers}"
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        flaw = exc.verify_message
+        if exc.verify_code in OTHER_NAME:
+            return Misconfigured(
+                f"{start} shows a certificate for another name ({flaw}); use its name in kafka_servers"
+            )
+        if exc.verify_code in NOT_IN_TIME:
+            return Misconfigured(
+                f"{start} shows a certificate out of its time ({flaw}); have it renewed, or set the clock"
+            )
+        return Misconfigured(f"{start} shows a certificate of an unknown CA ({flaw}); set kafka_ca_file to its CA")
+    reason = exc.reason or str(exc)
+    if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return Misconfigured(
+            f"{start} does not speak TLS on this port; correct kafka_security_protocol or kafka_servers"
+        )
+    # a listener that misses our certificate says so in as many words as there are versions of TLS
+    if any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")):
+        if settings.kafka_certificate_file:
+            return Misconfigured(f"{start} refuses our certificate ({reason}); correct kafka_certificate_file")
+        return Misconfigured(f"{start} asks for a certificate of ours ({reason}); set kafka_certificate_file")
+    return Misconfigured(f"{start} and we do not agree on TLS ({reason}); have its listener's TLS settings checked")
+
+
+def _explain_name(exc: BaseException, settings: Settings) -> RetryLater | Misconfigured | None:
+    if not isinstance(exc, socket.gaierror):
+        return None
+    if exc.errno == socket.EAI_AGAIN:
+        return RetryLater(
+            f"the name server does not say where {settings.kafka_servers} is ({exc.strerror}); try again, or set kafka_servers"
+        )
+    return Misconfigured(f"kafka_servers: {settings.kafka_servers} has an unknown host ({exc.strerror}); correct it")
+
+
+def _explain_refusal(exc: BaseException, settings: Settings) -> Misconfigured | None:
+    for name, what in ACCESS_ERRORS.items():
+        if _is(exc, name):
+            which = " ".join(filter(None, (what, _named(exc))))
+            return Misconfigured(
+                f"the Kafka broker at {settings.kafka_servers} does not let {_who(settings)} use the {which}; "
+                "have an ACL added, or log in as somebody else"
+            )
+    return None
+
+
+def _explain_rest(exc: BaseException, settings: Settings) -> RetryLater | Misconfigured:
+    servers, said = settings.kafka_servers, _said(exc)
+    if _is(exc, "BrokerResponseError") and not getattr(exc, "retriable", False) and not _is(exc, "UnknownError"):
+        return Misconfigured(f"the Kafka broker at {servers} refuses a request ({said}); correct what was asked")
+    if _is(exc, "BrokerResponseError"):
+        return RetryLater(f"the Kafka broker at {servers} can't do it now ({said}); try again in a while")
+    if _is(exc, "NodeNotReadyError"):
+        return RetryLater(
+            f"a Kafka broker behind {servers} can't be reached ({said}); "
+            "try again, and if it stays so check the addresses that the brokers advertise"
+        )
+    if isinstance(exc, TimeoutError):
+        said = f"nothing came within {CHECK_SECONDS:g} s" if not str(exc) else said
+    return RetryLater(
+        f"no Kafka broker answers at {servers} ({said}); start one, for a trial with 'dormice dev --kafka', or set kafka_servers"
+    )
+
+
+def _is(exc: BaseException, *names: str) -> bool:
+    errors: Any = importlib.import_module("aiokafka.errors")
+    return any(isinstance(exc, getattr(errors, name)) for name in names)
+
+
+def _named(exc: BaseException) -> str:
+    """Give the topics or the group that an error of aiokafka has as its argument: one name, or a set of them."""
+    given: Any = exc.args[0] if exc.args else ""
+    return given if isinstance(given, str) else ", ".join(sorted(map(str, given)))
+
+
+def _said(exc: BaseException) -> str:
+    told = " ".join(str(exc.args[0] if len(exc.args) == 1 else exc).split())
+    return told[:200] or type(exc).__name__
+
+
+def _password_setting(settings: Settings) -> str:
+    return "kafka_password_file" if settings.kafka_password_file else "kafka_password"
+
+
+def _who(settings: Settings) -> str:
+    if not settings.kafka_security_protocol.startswith("SASL_"):
+        return "the owner of our certificate" if settings.kafka_certificate_file else "clients without a login"
+    if settings.kafka_sasl_mechanism == "OAUTHBEARER":
+        return f"the token in {settings.kafka_token_file}"
+    return "our Kerberos ticket" if settings.kafka_sasl_mechanism == "GSSAPI" else f"user {settings.kafka_username!r}"

@@ -1,0 +1,221 @@
+"""How a Kafka client proves who it is and whom it trusts: the settings' half of a connection, checked as a whole."""
+
+import asyncio
+import importlib
+import importlib.util
+import ssl
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from shared.errors import InvalidSetting, Misconfigured
+from shared.settings import Settings
+
+WITH_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+LOGIN_SETTINGS = {
+    "kafka_username": WITH_PASSWORD,
+    "kafka_password": WITH_PASSWORD,
+    "kafka_password_file": WITH_PASSWORD,
+    "kafka_token_file": ("OAUTHBEARER",),
+    "kafka_token_extensions": ("OAUTHBEARER",),
+    "kafka_kerberos_service_name": ("GSSAPI",),
+    "kafka_kerberos_domain_name": ("GSSAPI",),
+}
+"""Which mechanisms use a setting; for any other it would be set to no effect."""
+
+TLS_SETTINGS = ("kafka_ca_file", "kafka_certificate_file", "kafka_key_file", "kafka_key_password_file")
+
+
+class TokenUnreadable(OSError):
+    """The token's file has no token at the moment of a login; an OSError is what aiokafka outlives and tries again."""
+
+
+class TokenFile:
+    """Gives aiokafka the token of OAUTHBEARER, read from its file at each login: whoever renews it writes it there."""
+
+    def __init__(self, path: Path, extensions: Mapping[str, str]) -> None:
+        self._path = path
+        self._extensions = dict(extensions)
+
+    async def token(self) -> str:
+        """Give the token that the file has now; raises TokenUnreadable."""
+        try:
+            return await asyncio.to_thread(read_secret, "kafka_token_file", self._path)
+        except InvalidSetting as exc:
+            raise TokenUnreadable(str(exc)) from exc
+
+    def extensions(self) -> dict[str, str]:
+        """Give what is sent beside the token."""
+        return self._extensions
+
+
+def security_options(settings: Settings) -> dict[str, Any]:
+    """Give aiokafka's arguments for TLS and login; raises InvalidSetting for settings that don't go together."""
+    _refuse_unused(settings)
+    options: dict[str, Any] = {"security_protocol": settings.kafka_security_protocol}
+    if _has_tls(settings):
+        options["ssl_context"] = _tls_context(settings)
+    if mechanism := _mechanism(settings):
+        options |= {"sasl_mechanism": mechanism, **_login_options(settings, mechanism)}
+    return options
+
+
+def read_secret(name: str, path: Path) -> str:
+    """Give the one text in a file, without the end of its line; raises InvalidSetting that names the setting."""
+    try:
+        text = path.read_text("utf-8").rstrip("\r\n")
+    except OSError as exc:
+        raise InvalidSetting(f"{name}: {path} can't be read ({exc.strerror}); correct the path or its rights") from exc
+    except UnicodeDecodeError as exc:
+        raise InvalidSetting(f"{name}: {path} is no text in UTF-8; write the secret alone into it") from exc
+    if not text:
+        raise InvalidSetting(f"{name}: {path} is empty; write the secret alone into it")
+    return text
+
+
+def _has_tls(settings: Settings) -> bool:
+    return settings.kafka_security_protocol in ("SSL", "SASL_SSL")
+
+
+def _mechanism(settings: Settings) -> str | None:
+    return settings.kafka_sasl_mechanism if settings.kafka_security_protocol.startswith("SASL_") else None
+
+
+def _refuse_unused(settings: Settings) -> None:
+    """A login that is set and not used would be a client that is not who its owner thinks it is."""
+    defaults = {f.name: f.default for f in fields(Settings)}
+    given = {name for name, default in defaults.items() if getattr(settings, name) != default}
+    protocol, mechanism = settings.kafka_security_protocol, _mechanism(settings)
+    for name in TLS_SETTINGS:
+        if name in given and not _has_tls(settings):
+            raise InvalidSetting(
+                f"{name}: is set, but {protocol} has no TLS; set kafka_security_protocol to SSL or SASL_SSL, "
+                f"or leave {name} out"
+            )
+    for name in ("kafka_sasl_mechanism", *LOGIN_SETTINGS):
+        if name in given and mechanism is None:
+            raise InvalidSetting(
+                f"{name}: is set, but {protocol} has no login; set kafka_security_protocol to SASL_SSL, "
+                f"or leave {name} out"
+            )
+    for name, users in LOGIN_SETTINGS.items():
+        if name in given and mechanism not in users:
+            raise InvalidSetting(
+                f"{name}: is not used by {mechanism}; set kafka_sasl_mechanism to {' or '.join(users)}, "
+                f"or leave {name} out"
+            )
+
+
+def _login_options(settings: Settings, mechanism: str) -> dict[str, Any]:
+    if mechanism == "GSSAPI":
+        if importlib.util.find_spec("gssapi") is None:
+            raise Misconfigured("kafka_sasl_mechanism: GSSAPI needs the package gssapi, which is missing; install it")
+        return {
+            "sasl_kerberos_service_name": settings.kafka_kerberos_service_name,
+            "sasl_kerberos_domain_name": settings.kafka_kerberos_domain_name or None,
+        }
+    if mechanism == "OAUTHBEARER":
+        return {"sasl_oauth_token_provider": _token_provider(settings)}
+    if not settings.kafka_username:
+        raise InvalidSetting(f"kafka_username: is missing, {mechanism} needs it; set it and a password")
+    return {"sasl_plain_username": settings.kafka_username, "sasl_plain_password": _read_password(settings)}
+
+
+def _read_password(settings: Settings) -> str:
+    if settings.kafka_password and settings.kafka_password_file:
+        raise InvalidSetting("kafka_password_file: is set beside kafka_password; leave one of them out")
+    if settings.kafka_password_file:
+        return read_secret("kafka_password_file", Path(settings.kafka_password_file))
+    if not settings.kafka_password:
+        raise InvalidSetting(
+            f"kafka_password: is missing, {settings.kafka_sasl_mechanism} needs it; "
+            "set DORMICE_KAFKA_PASSWORD or kafka_password_file"
+        )
+    return settings.kafka_password.reveal()
+
+
+def _token_provider(settings: Settings) -> TokenFile:
+    if not settings.kafka_token_file:
+        raise InvalidSetting("kafka_token_file: is missing, OAUTHBEARER needs it; set the file that has the token")
+    path = Path(settings.kafka_token_file)
+    read_secret("kafka_token_file", path)
+    extensions: dict[str, str] = {}
+    for given in settings.kafka_token_extensions:
+        name, equals, value = given.partition("=")
+        if not name or not equals:
+            raise InvalidSetting(f"kafka_token_extensions: {given!r} is no extension; write NAME=VALUE")
+        extensions[name] = value
+    # aiokafka takes only what counts as one of its own providers, and is an extra that we don't import at the top
+    importlib.import_module("aiokafka.abc").AbstractTokenProvider.register(TokenFile)
+    return TokenFile(path, extensions)
+
+
+def _tls_context(settings: Settings) -> ssl.SSLContext:
+    trusted, certificate = settings.kafka_ca_file, settings.kafka_certificate_file
+    for name in ("kafka_key_file", "kafka_key_password_file"):
+        if getattr(settings, name) and not certificate:
+            raise InvalidSetting(
+                f"{name}: is set without a certificate; set kafka_certificate_file, or leave {name} out"
+            )
+    context = _trusting_context(trusted)
+    if certificate:
+        _load_certificate(context, settings)
+    return context
+
+
+def _trusting_context(trusted: str) -> ssl.SSLContext:
+    if trusted and Path(trusted).is_dir():
+        return ssl.create_default_context(capath=trusted)
+    if trusted:
+        _check_readable("kafka_ca_file", trusted)
+    try:
+        return ssl.create_default_context(cafile=trusted or None)
+    except ssl.SSLError as exc:
+        raise InvalidSetting(
+            f"kafka_ca_file: {trusted} has no certificate that can be read; give a file in PEM format"
+        ) from exc
+
+
+def _load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
+    certificate, key = settings.kafka_certificate_file, settings.kafka_key_file
+    for name, file in (("kafka_certificate_file", certificate), ("kafka_key_file", key)):
+        if file:
+            _check_readable(name, file)
+
+    is_encrypted = False
+
+    def give_password() -> str:
+        """Stand in for OpenSSL's own question, which would wait for a person at a terminal."""
+        nonlocal is_encrypted
+        is_encrypted = True
+        if settings.kafka_key_password_file:
+            return read_secret("kafka_key_password_file", Path(settings.kafka_key_password_file))
+        raise InvalidSetting(
+            f"kafka_key_password_file: is missing, the key in {key or certificate} is encrypted; set the file of its password"
+        )
+
+    try:
+        context.load_cert_chain(certificate, key or None, give_password)
+    except ssl.SSLError as exc:
+        raise InvalidSetting(_explain_pair(exc, certificate, key, is_encrypted=is_encrypted)) from exc
+
+
+def _explain_pair(exc: ssl.SSLError, certificate: str, key: str, *, is_encrypted: bool) -> str:
+    if exc.reason == "KEY_VALUES_MISMATCH":
+        return f"kafka_key_file: the key in {key or certificate} is not that of the certificate in {certificate}; give its own"
+    if is_encrypted:
+        return f"kafka_key_password_file: the key in {key or certificate} does not open with this password; correct it"
+    if key:
+        return f"kafka_key_file: {certificate} and {key} are no certificate with its key; give files in PEM format"
+    return (
+        f"kafka_certificate_file: {certificate} is no certificate with its key, in PEM format; set kafka_key_file too"
+    )
+
+
+def _check_readable(name: str, path: str) -> None:
+    try:
+        Path(path).open("rb").close()
+    except OSError as exc:
+        raise InvalidSetting(f"{name}: {path} can't be read ({exc.strerror}); correct the path or its rights") from exc
