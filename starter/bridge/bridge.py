@@ -1,0 +1,255 @@
+"""The bridge: a consumer group member that turns records into messages and commits what needs no more work."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+
+from shared.errors import RetryLater
+from starter.bridge.desk import Bury, Desk
+from starter.bridge.formats import Formats
+from starter.bridge.held import Held, hold
+from starter.bridge.intake import Intake, IntakeLimits
+from starter.bridge.offsets import Assignment, Partition
+from starter.bridge.record import Record
+from starter.bridge.watchdog import LOOKS, Watchdog
+from starter.bulk import BulkStarter
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.2
+RECORDS_AT_ONCE = 2000
+COMMIT_EVERY = timedelta(seconds=1)
+DRAIN_SHARE = 0.8
+"""Of the rebalance timeout, for what is under way when partitions are taken away; the rest is for the commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeOptions:
+    """What to consume, as whom, and how long things may take."""
+
+    topics: tuple[str, ...]
+    group: str
+    member: str | None = None
+    """Name of a static member: it keeps its partitions over a restart shorter than the session timeout."""
+    client: Mapping[str, Any]
+    """What every client of the broker is made with: servers, security."""
+    limits: IntakeLimits = field(default_factory=IntakeLimits)
+    drain: timedelta = timedelta(seconds=30)
+    session: timedelta = timedelta(seconds=30)
+    """A member that is silent for so long is taken for dead, and its partitions go to others."""
+    rebalance: timedelta = timedelta(seconds=60)
+    patience: timedelta = timedelta(minutes=2)
+    """So long nothing may move while there is lag, until the process ends itself."""
+
+
+class Bridge:
+    """One member of the group. `run` it once."""
+
+    def __init__(
+        self,
+        options: BridgeOptions,
+        formats: Formats,
+        starter: BulkStarter,
+        bury: Bury,
+    ) -> None:
+        self._options = options
+        self._formats = formats
+        self.intake = Intake[Held](options.limits)
+        self.assignment = Assignment()
+        self.desk = Desk(self.intake, self.assignment, starter, bury)
+        self._watchdog = Watchdog(options.patience)
+        self._consumer: Any = _build_consumer(options)  # its types leave the partitions' open
+        self.received = self.commit_failures = self.rebalances = 0
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Consume until told to stop, then drain and commit.
+
+        Raises RetryLater when the consumer has stopped by itself or offsets went back, KafkaError when the broker
+        refuses this client, Misconfigured when the Temporal server does.
+        """
+        self._consumer.subscribe(self._options.topics, listener=_Listener(self))
+        await self._consumer.start()
+        delivering = asyncio.create_task(self.desk.run())
+        working = [
+            delivering,
+            *(asyncio.create_task(work) for work in (self._consume(), self._commit_regularly(), self._watch())),
+        ]
+        stop = asyncio.create_task(stopping.wait())
+        try:
+            await asyncio.wait([*working, stop], return_when=asyncio.FIRST_COMPLETED)
+            for task in working:
+                if task.done():
+                    task.result()
+            self.desk.close()
+            await _wait(lambda: self.intake.in_flight == 0, self._options.drain.total_seconds())
+        finally:
+            await self._end(working[1:], delivering, stop)
+
+    async def _end(self, working: list[asyncio.Task[None]], *others: asyncio.Task[Any]) -> None:
+        self.desk.close()
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        await self.commit()
+        await self.desk.finish()
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._consumer.stop()
+
+    async def _consume(self) -> None:
+        while True:
+            batches = await self._consumer.getmany(timeout_ms=round(POLL_SECONDS * 1000), max_records=RECORDS_AT_ONCE)
+            for topic_partition, messages in batches.items():
+                self._take_in(Partition(*topic_partition), messages)
+            await self._leave_tails()
+            self.desk.pump()
+            self.apply_pauses()
+
+    def _take_in(self, partition: Partition, messages: Collection[Any]) -> None:
+        now = time.monotonic()
+        for message in messages:
+            epoch = self.assignment.received(partition, message.offset, now)
+            if epoch is None:  # taken away while the batch was on its way
+                return
+            held = hold(_to_record(message), partition, epoch, self._formats)
+            self.intake.offer(partition, epoch, held)
+        self.received += len(messages)
+        self._watchdog.note_progress()
+
+    async def _leave_tails(self) -> None:
+        """Go on over what holds no records: transaction markers, and what compaction has emptied."""
+        for partition in self.assignment.partitions:
+            offsets = self.assignment.find(partition)
+            if offsets is not None and not offsets.outstanding:
+                with contextlib.suppress(IllegalStateError):  # just taken away
+                    position = await self._consumer.position(TopicPartition(*partition))
+                    if not offsets.outstanding:
+                        offsets.advance(position)
+
+    def apply_pauses(self) -> None:
+        """Bring the consumer's pauses in line with the intake's."""
+        assigned, paused = self._consumer.assignment(), self._consumer.paused()
+        held_back = {TopicPartition(*partition) for partition in self.intake.pausing} & assigned
+        if begin := held_back - paused:
+            self._consumer.pause(*begin)
+        if end := paused - held_back:
+            self._consumer.resume(*end)
+
+    async def _commit_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_EVERY.total_seconds())
+            await self.commit()
+
+    async def commit(self, partitions: Collection[Partition] | None = None) -> None:
+        """Commit what needs no more work, of all partitions or of some; one that fails is told later again."""
+        positions = self.assignment.to_commit(partitions)
+        if not positions:
+            return
+        try:
+            await self._consumer.commit({TopicPartition(*partition): at for partition, at in positions.items()})
+        except (CommitFailedError, IllegalStateError, KafkaError) as exc:  # a rebalance is on, or the broker is away
+            self.commit_failures += 1
+            logger.warning("offsets not committed", extra={"reason": f"{type(exc).__name__}: {exc}"})
+        else:
+            self.assignment.committed(positions)
+            self._watchdog.note_progress()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.patience.total_seconds() / (2 * LOOKS))
+            sentence = self._watchdog.look(
+                time.monotonic(),
+                lag=self.lag,
+                in_flight=self.intake.in_flight,
+                is_paused=bool(self._consumer.paused()),
+                is_blocked=bool(self.intake.blocked),
+            )
+            if sentence:
+                raise RetryLater(sentence)
+
+    @property
+    def lag(self) -> int:
+        """How many records there are that can be had and have not been received."""
+        return sum(max(0, self._lag_of(tp)) for tp in self._consumer.assignment())
+
+    def _lag_of(self, partition: TopicPartition) -> int:
+        end, offsets = self._consumer.last_stable_offset(partition), self.assignment.find(Partition(*partition))
+        reached = None if offsets is None else offsets.reached
+        return 0 if end is None or reached is None else end - reached
+
+    async def revoked(self, partitions: Collection[Partition]) -> None:
+        """Let what is under way of partitions end, commit, and forget them."""
+        under_way = self.intake.revoke(partitions)
+
+        def is_over() -> bool:
+            return not any(self.assignment.is_outstanding(h.partition, h.epoch, h.offset) for h in under_way)
+
+        await _wait(is_over, self._options.rebalance.total_seconds() * DRAIN_SHARE)
+        await self.commit(partitions)
+        self.assignment.revoke(partitions)
+
+    def assigned(self, partitions: Collection[Partition]) -> None:
+        """Begin with partitions; the consumer has forgotten what was paused."""
+        self.rebalances += 1
+        self.intake.assign(partitions, self.assignment.assign(partitions))
+        self.apply_pauses()
+        self._watchdog.note_progress()
+        logger.info("partitions assigned", extra={"partitions": sorted(map(str, partitions))})
+
+
+class _Listener(ConsumerRebalanceListener):
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+
+    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride] — it awaits what its types forbid
+        self, revoked: Collection[TopicPartition]
+    ) -> None:
+        await self._bridge.revoked([Partition(*partition) for partition in revoked])
+
+    async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride] — as above
+        self, assigned: Collection[TopicPartition]
+    ) -> None:
+        self._bridge.assigned([Partition(*partition) for partition in assigned])
+
+
+async def _wait(is_over: Callable[[], bool], seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not is_over():  # noqa: ASYNC110 — many tasks have to end, each by itself
+                await asyncio.sleep(0.02)
+
+
+def _build_consumer(options: BridgeOptions) -> AIOKafkaConsumer:
+    return AIOKafkaConsumer(
+        **options.client,
+        group_id=options.group,
+        group_instance_id=options.member,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        max_poll_records=RECORDS_AT_ONCE,
+        session_timeout_ms=round(options.session.total_seconds() * 1000),
+        heartbeat_interval_ms=round(options.session.total_seconds() * 1000 / 10),
+        rebalance_timeout_ms=round(options.rebalance.total_seconds() * 1000),
+    )
+
+
+def _to_record(message: Any) -> Record:
+    return Record(
+        message.topic,
+        message.partition,
+        message.offset,
+        message.timestamp,
+        message.key,
+        message.value,
+        tuple(message.headers),
+    )

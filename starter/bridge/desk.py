@@ -1,0 +1,114 @@
+"""The desk: every record that may begin leaves it as a message, as a dead letter, or not yet; and is acknowledged then."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from shared.errors import RetryLater
+from starter.bridge.held import Held
+from starter.bridge.intake import Intake
+from starter.bridge.offsets import Assignment
+from starter.bridge.record import Record
+from starter.bulk import BulkStarter
+from starter.delivery import Delivery
+from starter.pace import backoff_seconds
+from starter.receipts import Receipt, StartOutcome
+
+logger = logging.getLogger(__name__)
+
+REFUSED = "Refused"
+"""Error class of a record that is fine by itself but that the server, or a full pack, does not take."""
+
+Bury = Callable[[Record, str, str], Awaitable[None]]
+"""Writes a dead letter (record, error class, message); raises RetryLater while the broker does not take it."""
+
+
+class Desk:
+    """Works on what the intake gives out. Nothing is acknowledged before the server, or the broker, has it for good."""
+
+    def __init__(self, intake: Intake[Held], assignment: Assignment, starter: BulkStarter, bury: Bury) -> None:
+        self._intake = intake
+        self._assignment = assignment
+        self._starter = starter
+        self._bury = bury
+        self._deliveries: asyncio.Queue[Held | None] = asyncio.Queue()
+        self._beside: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self.outcomes: Counter[str] = Counter()
+        """What became of records, by outcome."""
+
+    async def run(self) -> None:
+        """Deliver until `finish`; raises Misconfigured when the server refuses this client as such."""
+        async for receipt in self._starter.start_all(self._wishes()):
+            self._settle(receipt)
+
+    def pump(self) -> None:
+        """Begin what may begin now."""
+        if self._is_closed:
+            return
+        for held in self._intake.take():
+            if held.dead is None:
+                self._deliveries.put_nowait(held)
+            else:
+                self._run_beside(self._lay_down(held, held.dead.error_class, str(held.dead)))
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._is_closed = True
+
+    async def finish(self) -> None:
+        """End `run` and all that waits for another attempt; what is under way then is done again by the next bridge."""
+        self.close()
+        self._deliveries.put_nowait(None)
+        for task in self._beside:
+            task.cancel()
+        await asyncio.gather(*self._beside, return_exceptions=True)
+
+    async def _wishes(self) -> AsyncIterator[tuple[Held, Delivery]]:
+        while (held := await self._deliveries.get()) is not None:
+            if held.delivery is not None:
+                yield held, held.delivery
+
+    def _settle(self, receipt: Receipt[Held]) -> None:
+        held = receipt.tag
+        self.outcomes[receipt.outcome.value] += 1
+        if receipt.outcome is StartOutcome.FAILED:
+            held.attempts += 1
+            logger.warning("not delivered yet", extra={"workflow_id": receipt.workflow_id, "reason": receipt.reason})
+            self._run_beside(self._deliver_later(held))
+        elif receipt.outcome is StartOutcome.REJECTED:
+            self._run_beside(self._lay_down(held, REFUSED, receipt.reason))
+        else:
+            self._acknowledge(held)
+
+    async def _deliver_later(self, held: Held) -> None:
+        await asyncio.sleep(backoff_seconds(held.attempts))
+        self._deliveries.put_nowait(held)
+
+    async def _lay_down(self, held: Held, error_class: str, message: str) -> None:
+        """Write a dead letter, however long that takes; the partition waits for it, the others go on."""
+        attempts = 0
+        while True:
+            try:
+                await self._bury(held.record, error_class, message)
+                break
+            except RetryLater as exc:
+                attempts += 1
+                self._intake.block(held.partition, str(exc))
+                logger.warning("dead letter not written", extra={"partition": str(held.partition), "reason": str(exc)})
+                await asyncio.sleep(backoff_seconds(attempts))
+        if attempts:
+            self._intake.unblock(held.partition)
+        self.outcomes["dead"] += 1
+        self._acknowledge(held)
+
+    def _acknowledge(self, held: Held) -> None:
+        self._intake.finished(held)
+        self._assignment.acknowledged(held.partition, held.epoch, held.offset)
+        self.pump()
+
+    def _run_beside(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)

@@ -1,0 +1,254 @@
+"""The intake: which of the records received may be worked on now, and which partitions must give no more for a while."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from heapq import heappop, heappush
+from typing import Generic, Protocol, TypeVar
+
+from shared.errors import InvalidSetting
+from starter.bridge.offsets import NOTHING, Partition
+
+
+class Keyed(Protocol):
+    """What the intake must know of a record: records of one key go in the order of their offsets, null is no key."""
+
+    @property
+    def key(self) -> bytes | None: ...  # noqa: D102 — described above
+
+    @property
+    def offset(self) -> int: ...  # noqa: D102 — described above
+
+
+R = TypeVar("R", bound=Keyed)
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeLimits:
+    """How many records may be under way, and how many may be held, waiting or under way, before partitions pause."""
+
+    in_flight_per_partition: int = 1_000
+    in_flight: int = 4_000
+    partition_high: int = 4_000
+    partition_low: int = 2_000
+    total_high: int = 40_000
+    total_low: int = 20_000
+
+    def __post_init__(self) -> None:
+        """Refuse limits under which nothing would ever begin or go on."""
+        for name, number in asdict(self).items():
+            if number < 1:
+                raise InvalidSetting(f"{name}: is {number}; give 1 or more")
+            if number > (high := getattr(self, name.replace("_low", "_high"))):
+                raise InvalidSetting(f"{name}: is {number}, above the high mark; give {high} or less")
+
+
+class _Lane(Generic[R]):
+    """The records of one partition that are held; `load` counts them all, `in_flight` those of them under way."""
+
+    __slots__ = ("chains", "epoch", "in_flight", "is_in_turn", "last", "load", "partition", "ready", "reason")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.epoch: int | None = None
+        """None once the partition is revoked, as long as records of it are under way."""
+        self.last = NOTHING
+        self.reason = ""
+        self.load = 0
+        self.in_flight = 0
+        self.is_in_turn = False
+        self.ready: list[tuple[int, R]] = []
+        """A heap, so that what was received first begins first, also when it had to wait for its key."""
+        self.chains: dict[bytes, deque[R] | None] = {}
+        """What waits behind the record of each key that is ready or under way."""
+
+
+class Intake(Generic[R]):
+    """Gives out records in the order of their offsets per key, with all keys and partitions beside each other.
+
+    Partitions take turns. What of a blocked partition is under way takes no place of the others. A record is known
+    by being the very object that was offered.
+    """
+
+    def __init__(self, limits: IntakeLimits | None = None) -> None:
+        self._limits = limits or IntakeLimits()
+        self._lanes: dict[Partition, _Lane[R]] = {}
+        self._turns: deque[_Lane[R]] = deque()  # those of which a record may begin, each once
+        self._under_way: dict[int, tuple[_Lane[R], R]] = {}
+        self._over: set[Partition] = set()
+        self._is_full = False
+        self._load = self._in_flight = 0  # both without those of blocked partitions
+
+    def assign(self, partitions: Iterable[Partition], epoch: int) -> None:
+        """Begin anew with partitions: only what is offered under this epoch counts from now on.
+
+        What of them is under way since before still goes first, so that its key's order holds.
+        """
+        for partition in partitions:
+            lane = self._lanes.setdefault(partition, _Lane(partition))
+            self._empty(lane)
+            lane.epoch, lane.last = epoch, NOTHING
+        self._note_load()
+
+    def revoke(self, partitions: Iterable[Partition]) -> list[R]:
+        """Drop what has not begun of partitions and give what is under way still, also of earlier assignments."""
+        lanes = {self._lanes[partition] for partition in partitions if partition in self._lanes}
+        for lane in lanes:
+            self._empty(lane)
+            lane.epoch = None
+            if not lane.in_flight:
+                del self._lanes[lane.partition]
+        self._note_load()
+        return [record for lane, record in self._under_way.values() if lane in lanes]
+
+    def offer(self, partition: Partition, epoch: int, record: R) -> bool:
+        """Hold a record; False, and nothing changes, for another epoch than the partition's, or a repeated offset."""
+        lane = self._lanes.get(partition)
+        offset = record.offset
+        if lane is None or lane.epoch != epoch or offset <= lane.last:
+            return False
+        lane.last = offset
+        key = record.key
+        if key is not None and key in lane.chains:
+            if (waiting := lane.chains[key]) is None:
+                waiting = lane.chains[key] = deque()
+            waiting.append(record)
+        else:
+            if key is not None:
+                lane.chains[key] = None
+            heappush(lane.ready, (offset, record))
+            if not lane.is_in_turn:
+                self._queue(lane)
+        lane.load += 1
+        if lane.load > self._limits.partition_high:
+            self._over.add(partition)
+        if not lane.reason:
+            self._load += 1
+            self._note_load()
+        return True
+
+    def take(self) -> list[R]:
+        """Give the records that may begin now; each is under way until it is finished."""
+        taken: list[R] = []
+        turns, most = self._turns, self._limits.in_flight_per_partition
+        places = self._limits.in_flight - self._in_flight
+        while turns and len(taken) < places:
+            lane = turns.popleft()
+            record = heappop(lane.ready)[1]
+            lane.in_flight += 1
+            self._under_way[id(record)] = (lane, record)
+            taken.append(record)
+            if lane.ready and lane.in_flight < most:
+                turns.append(lane)
+            else:
+                lane.is_in_turn = False
+        self._in_flight += len(taken)
+        return taken
+
+    def finished(self, record: R) -> bool:
+        """End a record, whatever became of it; False, and nothing changes, when it was not under way."""
+        found = self._under_way.pop(id(record), None)
+        if found is None:
+            return False
+        lane, key = found[0], record.key
+        if key is not None:
+            waiting = lane.chains.pop(key, None)
+            if waiting:
+                following = waiting.popleft()
+                lane.chains[key] = waiting or None
+                heappush(lane.ready, (following.offset, following))
+        lane.in_flight -= 1
+        lane.load -= 1
+        if lane.load < self._limits.partition_low:
+            self._over.discard(lane.partition)
+        if not lane.reason:
+            self._in_flight -= 1
+            self._load -= 1
+            if self._is_full:
+                self._note_load()
+        if lane.ready and not lane.is_in_turn:
+            self._queue(lane)
+        elif lane.epoch is None and not lane.in_flight:
+            del self._lanes[lane.partition]
+        return True
+
+    def block(self, partition: Partition, reason: str) -> None:
+        """Let nothing of a partition begin until it is unblocked or assigned anew; one not held is passed over."""
+        lane = self._lanes.get(partition)
+        if lane is not None and lane.epoch is not None:
+            if not lane.reason:
+                self._leave(lane)
+                self._load -= lane.load
+                self._in_flight -= lane.in_flight
+            lane.reason = reason or "no reason was given"
+            self._note_load()
+
+    def unblock(self, partition: Partition) -> None:
+        """Let a partition go on; what of it is under way takes places again, so others may have to wait for some."""
+        lane = self._lanes.get(partition)
+        if lane is not None and lane.reason:
+            lane.reason = ""
+            self._load += lane.load
+            self._in_flight += lane.in_flight
+            self._queue(lane)
+            self._note_load()
+
+    @property
+    def blocked(self) -> dict[Partition, str]:
+        """The blocked partitions and why each is."""
+        return {partition: lane.reason for partition, lane in self._lanes.items() if lane.reason}
+
+    @property
+    def pausing(self) -> set[Partition]:
+        """Partitions that must give no more now: blocked, too many records held, or too many of all together.
+
+        Every partition held is either here or in `resuming`: a consumer forgets at each assignment what it paused.
+        """
+        return {p for p, lane in self._held() if self._is_full or p in self._over or lane.reason}
+
+    @property
+    def resuming(self) -> set[Partition]:
+        """Partitions that may give records now."""
+        return {partition for partition, _ in self._held()} - self.pausing
+
+    @property
+    def in_flight(self) -> int:
+        """How many records are under way, those of blocked and revoked partitions among them."""
+        return len(self._under_way)
+
+    @property
+    def waiting(self) -> int:
+        """How many records are held that have not begun, those of blocked partitions among them."""
+        return sum(lane.load - lane.in_flight for lane in self._lanes.values())
+
+    def _held(self) -> Iterator[tuple[Partition, _Lane[R]]]:
+        return ((partition, lane) for partition, lane in self._lanes.items() if lane.epoch is not None)
+
+    def _queue(self, lane: _Lane[R]) -> None:
+        if lane.ready and not lane.reason and lane.in_flight < self._limits.in_flight_per_partition:
+            lane.is_in_turn = True
+            self._turns.append(lane)
+
+    def _leave(self, lane: _Lane[R]) -> None:
+        if lane.is_in_turn:
+            lane.is_in_turn = False
+            self._turns.remove(lane)
+
+    def _empty(self, lane: _Lane[R]) -> None:
+        """Drop what has not begun, and a block with it: another assignment finds out for itself."""
+        self._leave(lane)
+        if lane.reason:
+            lane.reason = ""
+            self._load += lane.in_flight
+            self._in_flight += lane.in_flight
+        else:
+            self._load -= lane.load - lane.in_flight
+        lane.load = lane.in_flight
+        lane.ready.clear()
+        keys = (record.key for other, record in self._under_way.values() if other is lane)
+        lane.chains = {key: None for key in keys if key is not None}
+        self._over.discard(lane.partition)
+
+    def _note_load(self) -> None:
+        low, high = self._limits.total_low, self._limits.total_high
+        self._is_full = self._load > high or (self._is_full and self._load >= low)

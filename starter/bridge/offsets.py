@@ -1,0 +1,191 @@
+"""Offsets: what may be committed, so that no record is skipped and none that is done comes again for long."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from shared.errors import RetryLater
+
+NOTHING = -1  # below every offset of Kafka
+
+
+class Partition(NamedTuple):
+    """A partition of a topic; equal to every other pair of the two, so that a Kafka client's own kind finds it."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        """Give it as a person reads it."""
+        return f"{self.topic}/{self.number}"
+
+
+class OffsetsWentBack(RetryLater):
+    """A partition gave a record again, or a log that was cut gave other records under old offsets."""
+
+
+class PartitionOffsets:
+    """The records of one partition under one assignment that are not acknowledged yet, and what follows from them.
+
+    Memory grows with the records outstanding, each operation takes the same time however many these are. Gaps
+    between offsets are normal (compaction, transaction markers), so nothing is ever inferred from neighbours.
+    """
+
+    __slots__ = ("_committed", "_next", "_received_at", "epoch", "ignored", "partition")
+
+    def __init__(self, partition: Partition, epoch: int = 0) -> None:
+        self.partition = partition
+        self.epoch = epoch
+        self.ignored = 0
+        """Acknowledgements of offsets that were not outstanding: unknown ones, or repeated."""
+        self._received_at: OrderedDict[int, float] = OrderedDict()  # a dict looks past all it has lost at its front
+        self._next = NOTHING
+        self._committed = NOTHING
+
+    def received(self, offset: int, now: float) -> None:
+        """Note a record; `now` is in monotonic seconds.
+
+        Raises OffsetsWentBack when the offset is below one that was reached: committing would be a guess then.
+        """
+        if offset < self._next:
+            raise OffsetsWentBack(
+                f"{self.partition}: offset {offset} came after {self._next - 1}, so its log was cut or the consumer "
+                "was put back; begin again from the committed position under a new assignment"
+            )
+        self._next = offset + 1
+        self._received_at[offset] = now
+
+    def acknowledged(self, offset: int) -> bool:
+        """Note that a record needs no more work; says whether it was outstanding, and counts it if not."""
+        if self._received_at.pop(offset, None) is None:
+            self.ignored += 1
+            return False
+        return True
+
+    def advance(self, to: int) -> None:
+        """Note that the consumer went on to an offset; all records below it must have been noted before.
+
+        That is how a tail without records, of transaction markers only, is left behind.
+        """
+        self._next = max(self._next, to)
+
+    def committed(self, position: int) -> None:
+        """Note that a position was committed; one behind an earlier one changes nothing."""
+        self._committed = max(self._committed, position)
+
+    @property
+    def position(self) -> int | None:
+        """What to commit: the first offset outstanding, else the next to come; None while that would be no news.
+
+        The first position of an assignment is news before anything is acknowledged, so that a group that has never
+        committed stays where it began.
+        """
+        position = next(iter(self._received_at), self._next)
+        return position if position > self._committed else None
+
+    @property
+    def reached(self) -> int | None:
+        """The next offset to come; None before anything is known."""
+        return None if self._next == NOTHING else self._next
+
+    def is_outstanding(self, offset: int) -> bool:
+        """Tell whether a record is received and not acknowledged."""
+        return offset in self._received_at
+
+    @property
+    def outstanding(self) -> int:
+        """How many records are received and not acknowledged."""
+        return len(self._received_at)
+
+    @property
+    def oldest_at(self) -> float | None:
+        """When the first record outstanding was received, in monotonic seconds; None without one."""
+        return next(iter(self._received_at.values()), None)
+
+
+class Assignment:
+    """The partitions held now, each since an epoch; what was received under an older one counts no more.
+
+    The epoch rises with every change, yet partitions that a change leaves alone keep theirs: acknowledgements for
+    them are as good as before.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.late = 0
+        """Acknowledgements dropped because their partition has been given away since."""
+        self._held: dict[Partition, PartitionOffsets] = {}
+
+    @property
+    def partitions(self) -> frozenset[Partition]:
+        """Those held now."""
+        return frozenset(self._held)
+
+    def assign(self, partitions: Iterable[Partition]) -> int:
+        """Begin anew with partitions, also with those held already; gives the epoch they are held under."""
+        self.epoch += 1
+        for partition in partitions:
+            self._held[partition] = PartitionOffsets(partition, self.epoch)
+        return self.epoch
+
+    def revoke(self, partitions: Iterable[Partition]) -> None:
+        """Forget partitions; those not held are passed over. What is to be committed must be asked for before."""
+        self.epoch += 1
+        for partition in partitions:
+            self._held.pop(partition, None)
+
+    def find(self, partition: Partition) -> PartitionOffsets | None:
+        """Give the offsets of a partition, for noting many records at once; None when it is not held."""
+        return self._held.get(partition)
+
+    def received(self, partition: Partition, offset: int, now: float) -> int | None:
+        """Note a record and give the epoch to acknowledge it under; None when the partition is not held.
+
+        Raises OffsetsWentBack, see there.
+        """
+        offsets = self._held.get(partition)
+        if offsets is None:
+            return None
+        offsets.received(offset, now)
+        return offsets.epoch
+
+    def acknowledged(self, partition: Partition, epoch: int, offset: int) -> bool:
+        """Note that a record needs no more work; says whether that counted, and counts what came too late."""
+        offsets = self._held.get(partition)
+        if offsets is None or offsets.epoch != epoch:
+            self.late += 1
+            return False
+        return offsets.acknowledged(offset)
+
+    def is_outstanding(self, partition: Partition, epoch: int, offset: int) -> bool:
+        """Tell whether a record of this epoch is received and not acknowledged."""
+        offsets = self._held.get(partition)
+        return offsets is not None and offsets.epoch == epoch and offsets.is_outstanding(offset)
+
+    def to_commit(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, int]:
+        """Give the positions worth committing, of all partitions or of some that are about to be revoked."""
+        chosen = self._held if partitions is None else partitions
+        held = (self._held[partition] for partition in chosen if partition in self._held)
+        return {offsets.partition: position for offsets in held if (position := offsets.position) is not None}
+
+    def committed(self, positions: Mapping[Partition, int]) -> None:
+        """Note that positions were committed; partitions not held any more are passed over."""
+        for partition, position in positions.items():
+            if partition in self._held:
+                self._held[partition].committed(position)
+
+    @property
+    def outstanding(self) -> int:
+        """How many records are received and not acknowledged."""
+        return sum(offsets.outstanding for offsets in self._held.values())
+
+    @property
+    def ignored(self) -> int:
+        """Acknowledgements of offsets that were not outstanding, in the partitions held now."""
+        return sum(offsets.ignored for offsets in self._held.values())
+
+    @property
+    def oldest_at(self) -> float | None:
+        """When the oldest record outstanding was received, in monotonic seconds; None without one."""
+        moments = [moment for offsets in self._held.values() if (moment := offsets.oldest_at) is not None]
+        return min(moments, default=None)

@@ -1,0 +1,48 @@
+"""The watchdog: notices a consumer that has stopped without a word, so that the process ends and another takes over."""
+
+from datetime import timedelta
+
+LOOKS = 4  # at least so many looks in a row must find nothing moving before that counts as stopped
+
+
+class Watchdog:
+    """Says when nothing has moved for `patience` although records wait and nothing holds them back.
+
+    A group member of aiokafka can lose its membership and fetch nothing any more without raising anything
+    (aio-libs/aiokafka issue 1037). Times are monotonic seconds. Look at least `LOOKS` times within the patience:
+    the time between two looks counts for no more than that share of it, so that a process that was stopped or busy
+    itself does not take that for the consumer's silence.
+    """
+
+    def __init__(self, patience: timedelta) -> None:
+        self._patience = patience.total_seconds()
+        self._looked_at: float | None = None
+        self._still = 0.0
+
+    @property
+    def still_seconds(self) -> float:
+        """How long nothing has moved without an excuse, as of the last look."""
+        return self._still
+
+    def note_progress(self) -> None:
+        """Tell that something moved: a record received, acknowledged or committed, or partitions assigned."""
+        self._still = 0.0
+        self._looked_at = None
+
+    def look(self, now: float, *, lag: int, in_flight: int, is_paused: bool, is_blocked: bool) -> str:
+        """Give the sentence to end the process with; empty while all is well.
+
+        `lag` counts records that can be had: up to the last stable offset, where only committed ones are read.
+        """
+        if lag <= 0 or in_flight > 0 or is_paused or is_blocked:
+            self.note_progress()
+            return ""
+        if self._looked_at is not None:
+            self._still += min(now - self._looked_at, self._patience / LOOKS)
+        self._looked_at = now
+        if self._still < self._patience:
+            return ""
+        return (
+            f"consumer: no record was received, acknowledged or committed for {self._still:.0f} s although {lag:,} wait "
+            "and nothing holds them back, so it has stopped without an error; start this process again"
+        )

@@ -1,0 +1,427 @@
+"""The intake: order per key, places for all, and partitions that pause before memory does."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from shared.errors import InvalidSetting
+from starter.bridge.intake import Intake, IntakeLimits
+from starter.bridge.offsets import Partition
+
+FEEDS = Partition("feeds", 0)
+PRICES = Partition("prices", 0)
+ORDERS = Partition("orders", 0)
+WIDE = IntakeLimits(100, 100, partition_high=100, partition_low=100, total_high=300, total_low=300)
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A record as the intake sees it."""
+
+    key: bytes | None
+    offset: int
+    partition: Partition = FEEDS
+    epoch: int = 1
+
+
+def hold(limits: IntakeLimits, *partitions: Partition) -> Intake[Parcel]:
+    """Make an intake that holds partitions under the epoch 1."""
+    intake = Intake[Parcel](limits)
+    intake.assign(partitions, 1)
+    return intake
+
+
+def offer(intake: Intake[Parcel], keys: str, partition: Partition = FEEDS, *, epoch: int = 1, start: int = 0) -> int:
+    """Offer a record per letter, `-` for one without a key; says how many were held."""
+    parcels = [
+        Parcel(None if key == "-" else key.encode(), offset, partition, epoch) for offset, key in enumerate(keys, start)
+    ]
+    return sum(intake.offer(partition, epoch, parcel) for parcel in parcels)
+
+
+def rounds(intake: Intake[Parcel]) -> list[list[int]]:
+    """Take and finish until nothing is left; gives the offsets that began together."""
+    found: list[list[int]] = []
+    while taken := intake.take():
+        found.append([parcel.offset for parcel in taken])
+        for parcel in taken:
+            assert intake.finished(parcel)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("keys", "began"),
+    [
+        pytest.param("abc", [[0, 1, 2]], id="different keys go together"),
+        pytest.param("aaa", [[0], [1], [2]], id="one key goes one after the other"),
+        pytest.param("aabab", [[0, 2], [1, 4], [3]], id="a busy key holds no other up"),
+        pytest.param("---", [[0, 1, 2]], id="no key, nothing to wait for"),
+        pytest.param("a-a-", [[0, 1, 3], [2]], id="both beside each other"),
+    ],
+)
+def test_records_of_one_key_go_one_after_the_other(keys: str, began: list[list[int]]) -> None:
+    """In the order of their offsets, with all other keys beside them."""
+    intake = hold(WIDE, FEEDS)
+    offer(intake, keys)
+
+    assert rounds(intake) == began
+
+
+@pytest.mark.parametrize(
+    ("limits", "began"),
+    [
+        (replace(WIDE, in_flight_per_partition=2), [[0, 10, 1, 11], [2, 12]]),
+        (replace(WIDE, in_flight=3), [[0, 10, 1], [11, 2, 12]]),
+        (replace(WIDE, in_flight=1), [[0], [10], [1], [11], [2], [12]]),
+    ],
+)
+def test_places_are_limited_and_partitions_take_turns(limits: IntakeLimits, began: list[list[int]]) -> None:
+    """At most so many of one partition, at most so many of all, and none waits while another has two turns."""
+    intake = hold(limits, FEEDS, PRICES)
+    offer(intake, "abc", FEEDS)
+    offer(intake, "abc", PRICES, start=10)
+
+    assert rounds(intake) == began
+
+
+def test_what_was_received_first_begins_first_also_after_waiting_for_its_key() -> None:
+    """The oldest record is what holds the commit up, so it never queues behind younger ones."""
+    intake = hold(replace(WIDE, in_flight=1), FEEDS)
+    offer(intake, "aaabc")
+
+    assert rounds(intake) == [[0], [1], [2], [3], [4]]
+
+
+def test_a_full_partition_pauses_and_resumes_when_it_has_room_again() -> None:
+    """Above the high mark it pauses; only below the low one does it go on."""
+    intake = hold(replace(WIDE, partition_high=4, partition_low=2), FEEDS, PRICES)
+    assert (intake.pausing, intake.resuming) == (set(), {FEEDS, PRICES})
+    offer(intake, "abcd")
+    assert intake.pausing == set()
+    offer(intake, "e", start=4)
+    assert (intake.pausing, intake.resuming) == ({FEEDS}, {PRICES})
+
+    pausing: list[bool] = []
+    for parcel in intake.take():
+        pausing.append(FEEDS in intake.pausing)
+        intake.finished(parcel)
+
+    assert pausing == [True, True, True, True, False]
+
+
+def test_too_many_records_of_all_pause_every_partition() -> None:
+    """Also one that has given nothing yet, until there is room for all again."""
+    intake = hold(replace(WIDE, total_high=5, total_low=3), FEEDS, PRICES, ORDERS)
+    offer(intake, "abc", FEEDS)
+    offer(intake, "abc", PRICES)
+    assert (intake.pausing, intake.resuming) == ({FEEDS, PRICES, ORDERS}, set())
+
+    full: list[bool] = []
+    for parcel in intake.take():
+        full.append(intake.pausing != set())
+        intake.finished(parcel)
+
+    assert full == [True, True, True, True, False, False]
+
+
+def test_a_blocked_partition_begins_nothing_while_others_go_on() -> None:
+    """It pauses, says why, and goes on where it was once it is unblocked."""
+    intake = hold(WIDE, FEEDS, PRICES)
+    offer(intake, "aab", FEEDS)
+    offer(intake, "ab", PRICES, start=10)
+    began = intake.take()
+    intake.block(FEEDS, "feeds.dlq refuses records")
+    for parcel in began:
+        intake.finished(parcel)
+    offer(intake, "c", PRICES, start=12)
+
+    assert (intake.blocked, intake.pausing) == ({FEEDS: "feeds.dlq refuses records"}, {FEEDS})
+    assert rounds(intake) == [[12]]
+    intake.unblock(FEEDS)
+    assert (intake.blocked, intake.pausing) == ({}, set())
+    assert rounds(intake) == [[1]]
+
+
+def test_what_is_stuck_in_a_blocked_partition_takes_no_place_of_others() -> None:
+    """Neither a place to begin nor room to be held, however many partitions are blocked."""
+    intake = hold(replace(WIDE, in_flight=2, total_high=4, total_low=1), FEEDS, PRICES)
+    offer(intake, "abcde", FEEDS)
+    stuck = intake.take()
+    assert intake.pausing == {FEEDS, PRICES}
+    intake.block(FEEDS, "no leader")
+    offer(intake, "abc", PRICES, start=10)
+
+    assert intake.pausing == {FEEDS}
+    assert rounds(intake) == [[10, 11], [12]]
+    assert (intake.in_flight, intake.waiting) == (2, 3)
+    intake.unblock(FEEDS)
+    offer(intake, "d", PRICES, start=13)
+    assert (intake.pausing, intake.take()) == ({FEEDS, PRICES}, [])
+    assert [intake.finished(parcel) for parcel in stuck] == [True, True]
+    assert rounds(intake) == [[2, 13], [3, 4]]
+
+
+def test_a_revoked_partition_drops_what_has_not_begun() -> None:
+    """It says what is still under way, and its places are free again once that has ended."""
+    intake = hold(replace(WIDE, in_flight=2), FEEDS, PRICES)
+    offer(intake, "abcd", FEEDS)
+    began = intake.take()
+    intake.block(FEEDS, "no leader")
+    under_way = intake.revoke([FEEDS, ORDERS])
+    offer(intake, "a", PRICES)
+
+    assert under_way == began
+    assert (intake.waiting, intake.blocked, intake.pausing, intake.resuming) == (1, {}, set(), {PRICES})
+    assert intake.take() == []
+    assert [intake.finished(parcel) for parcel in began] == [True, True]
+    assert rounds(intake) == [[0]]
+    assert (intake.in_flight, intake.waiting) == (0, 0)
+
+
+def test_what_a_new_assignment_drops_of_a_blocked_partition_never_counts() -> None:
+    """Not even for a moment, which would pause all others until half of what they hold is done."""
+    intake = hold(replace(WIDE, total_high=3, total_low=1), FEEDS, PRICES)
+    offer(intake, "ab", FEEDS)
+    intake.block(FEEDS, "no leader")
+    offer(intake, "abc", PRICES)
+    intake.assign([FEEDS], 2)
+
+    assert (intake.pausing, intake.waiting) == (set(), 3)
+
+
+def test_a_key_keeps_its_order_through_a_rebalance() -> None:
+    """A record that comes again waits for itself: the handling before the rebalance is not over yet."""
+    intake = hold(WIDE, FEEDS)
+    offer(intake, "ab")
+    began = intake.take()
+    intake.revoke([FEEDS])
+    intake.assign([FEEDS], 2)
+    assert offer(intake, "abc", epoch=2) == 3
+
+    assert [(parcel.epoch, parcel.key) for parcel in intake.take()] == [(2, b"c")]
+    intake.finished(began[1])
+    assert [(parcel.epoch, parcel.key) for parcel in intake.take()] == [(2, b"b")]
+    intake.finished(began[0])
+    assert [(parcel.epoch, parcel.key) for parcel in intake.take()] == [(2, b"a")]
+
+
+@pytest.mark.parametrize(
+    ("partition", "epoch", "start"),
+    [
+        pytest.param(PRICES, 1, 5, id="a partition that is not held"),
+        pytest.param(FEEDS, 0, 5, id="an older epoch"),
+        pytest.param(FEEDS, 2, 5, id="an epoch still to come"),
+        pytest.param(FEEDS, 1, 1, id="an offset that was offered"),
+        pytest.param(FEEDS, 1, 0, id="one below"),
+    ],
+)
+def test_an_offer_that_belongs_nowhere_changes_nothing(partition: Partition, epoch: int, start: int) -> None:
+    """What a consumer still gives of a partition that has gone is dropped, and so is what it gives twice."""
+    intake = hold(WIDE, FEEDS)
+    offer(intake, "ab")
+
+    assert offer(intake, "c", partition, epoch=epoch, start=start) == 0
+    assert (intake.waiting, rounds(intake)) == (2, [[0, 1]])
+
+
+def test_finishing_what_is_not_under_way_changes_nothing() -> None:
+    """Before its turn, twice, or an equal record that is another object."""
+    intake = hold(WIDE, FEEDS)
+    parcels = [Parcel(b"a", 0), Parcel(b"a", 1)]
+    for parcel in parcels:
+        intake.offer(FEEDS, 1, parcel)
+    assert intake.take() == parcels[:1]
+
+    assert [intake.finished(parcel) for parcel in (parcels[1], Parcel(b"a", 0))] == [False, False]
+    assert [intake.finished(parcels[0]), intake.finished(parcels[0])] == [True, False]
+    assert intake.take() == parcels[1:]
+
+
+@pytest.mark.parametrize(
+    ("partition", "reason", "expected"),
+    [(FEEDS, "", {FEEDS: "no reason was given"}), (PRICES, "gone", {})],
+)
+def test_a_block_has_a_reason_and_a_partition(
+    partition: Partition, reason: str, expected: dict[Partition, str]
+) -> None:
+    """One that is not held any more can't be blocked, nor unblocked."""
+    intake = hold(WIDE, FEEDS)
+    intake.block(partition, reason)
+
+    assert intake.blocked == expected
+    intake.unblock(PRICES)
+    assert intake.blocked == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"in_flight": 0}, "in_flight: is 0; give 1 or more"),
+        ({"partition_low": 0}, "partition_low: is 0; give 1 or more"),
+        ({"partition_low": 101}, "partition_low: is 101, above the high mark; give 100 or less"),
+        ({"total_low": 301}, "total_low: is 301, above the high mark; give 300 or less"),
+    ],
+)
+def test_limits_under_which_nothing_would_go_on_are_refused(changes: dict[str, int], sentence: str) -> None:
+    """With the name of the limit and what to give instead."""
+    with pytest.raises(InvalidSetting) as caught:
+        replace(WIDE, **changes)
+
+    assert str(caught.value) == sentence
+
+
+TIGHT = IntakeLimits(2, 3, partition_high=5, partition_low=3, total_high=8, total_low=5)
+partitions = st.sampled_from([FEEDS, PRICES, ORDERS])
+
+
+class Work(RuleBasedStateMachine):
+    """An intake through records, ends, blocks and rebalances, beside lists of what it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.intake = Intake[Parcel](TIGHT)
+        self.epochs: dict[Partition, int] = {}
+        self.epoch = 0
+        self.waiting: list[Parcel] = []
+        self.under_way: list[Parcel] = []
+        self.blocked: set[Partition] = set()
+        self.over: set[Partition] = set()
+        self.is_full = False
+        self.last: dict[Partition, int] = {}
+
+    def count(self, parcels: list[Parcel]) -> int:
+        """Count those that take places: not of blocked partitions."""
+        return sum(parcel.partition not in self.blocked for parcel in parcels)
+
+    def note_load(self) -> None:
+        """Move the marks."""
+        loads = Counter(parcel.partition for parcel in self.waiting + self.under_way)
+        for partition in self.epochs:
+            if loads[partition] < TIGHT.partition_low:
+                self.over.discard(partition)
+        total = self.count(self.waiting + self.under_way)
+        self.is_full = total > TIGHT.total_high or (self.is_full and total >= TIGHT.total_low)
+
+    @rule(partition=partitions, keys=st.lists(st.sampled_from([b"a", b"a", b"b", b"c", None]), min_size=1, max_size=4))
+    def offer(self, partition: Partition, keys: list[bytes | None]) -> None:
+        """Offer records."""
+        for key in keys:
+            offset = self.last[partition] = self.last.get(partition, 0) + 2
+            parcel = Parcel(key, offset, partition, self.epochs.get(partition, self.epoch))
+            assert self.intake.offer(partition, parcel.epoch, parcel) == (partition in self.epochs)
+            assert not self.intake.offer(partition, parcel.epoch - 1, parcel)
+            if partition in self.epochs:
+                self.waiting.append(parcel)
+                if [p.partition for p in self.waiting + self.under_way].count(partition) > TIGHT.partition_high:
+                    self.over.add(partition)
+            self.note_load()
+
+    def may_begin(self) -> list[Parcel]:
+        """Give all that nothing holds back but the places of all partitions together."""
+        busy = {(parcel.partition, parcel.key) for parcel in self.under_way}
+        counts = Counter(parcel.partition for parcel in self.under_way)
+        found: list[Parcel] = []
+        for parcel in self.waiting:
+            is_free = parcel.key is None or (parcel.partition, parcel.key) not in busy
+            has_place = counts[parcel.partition] < TIGHT.in_flight_per_partition
+            if is_free and has_place and parcel.partition not in self.blocked:
+                found.append(parcel)
+        return found
+
+    @rule()
+    def take(self) -> None:
+        """Take: each may begin, is the first of its partition that may, and nothing that may is left behind."""
+        for parcel in self.intake.take():
+            candidates = [p for p in self.may_begin() if p.partition == parcel.partition]
+            assert parcel is candidates[0]
+            assert self.count(self.under_way) < TIGHT.in_flight
+            self.waiting.remove(parcel)
+            self.under_way.append(parcel)
+
+        assert self.count(self.under_way) >= TIGHT.in_flight or self.may_begin() == []
+
+    @rule(which=st.integers(0, 100), times=st.integers(1, 4))
+    def finish(self, which: int, times: int) -> None:
+        """End some that are under way."""
+        for _ in range(min(times, len(self.under_way))):
+            parcel = self.under_way.pop(which % len(self.under_way))
+            assert self.intake.finished(parcel)
+            assert not self.intake.finished(parcel)
+            self.note_load()
+
+    @initialize()
+    def assign_all(self) -> None:
+        """Begin with all partitions held."""
+        self.rebalance(set(), {FEEDS, PRICES, ORDERS})
+
+    @rule(revoked=st.sets(partitions, max_size=2), assigned=st.sets(partitions, max_size=2))
+    def rebalance(self, revoked: set[Partition], assigned: set[Partition]) -> None:
+        """Give partitions away and begin anew with others, or the same, or some that were held all the time."""
+        left = self.intake.revoke(revoked)
+        assert Counter(left) == Counter(parcel for parcel in self.under_way if parcel.partition in revoked)
+        self.forget(revoked)
+        for partition in revoked:
+            self.epochs.pop(partition, None)
+        self.epoch += 1
+        self.intake.assign(assigned, self.epoch)
+        self.forget(assigned)
+        self.epochs |= dict.fromkeys(assigned, self.epoch)
+
+    def forget(self, chosen: set[Partition]) -> None:
+        """Drop what a rebalance drops."""
+        self.blocked -= chosen
+        self.over -= chosen
+        self.waiting = [parcel for parcel in self.waiting if parcel.partition not in chosen]
+        self.note_load()
+        for partition in chosen:
+            self.last.pop(partition, None)
+
+    @rule(partition=partitions)
+    def turn(self, partition: Partition) -> None:
+        """Block a partition, or unblock it."""
+        if partition in self.blocked:
+            self.intake.unblock(partition)
+            self.blocked.discard(partition)
+        else:
+            self.intake.block(partition, "refused")
+            self.blocked |= {partition} & self.epochs.keys()
+        self.note_load()
+
+    @invariant()
+    def agrees_with_the_lists(self) -> None:
+        """It counts, pauses and resumes as the lists say, and no two of one key are ever under way."""
+        held = set(self.epochs)
+        pausing = held if self.is_full else self.over | self.blocked
+        keys = [(parcel.partition, parcel.key) for parcel in self.under_way if parcel.key is not None]
+
+        assert (self.intake.waiting, self.intake.in_flight) == (len(self.waiting), len(self.under_way))
+        assert (self.intake.pausing, self.intake.resuming) == (pausing, held - pausing)
+        assert set(self.intake.blocked) == self.blocked
+        assert len(keys) == len(set(keys))
+
+    def teardown(self) -> None:
+        """Reach the end: once nothing is blocked, all that is held begins and ends, and every partition resumes."""
+        for partition in list(self.blocked):
+            self.turn(partition)
+        while self.waiting or self.under_way:
+            self.take()
+            assert self.under_way
+            self.finish(0, 1)
+        self.agrees_with_the_lists()
+
+        assert self.intake.pausing == set()
+
+
+def test_any_work_goes_on_in_order_within_its_limits() -> None:
+    """Through blocks and rebalances at any moment, against a model that searches lists; nothing waits for ever."""
+    run_state_machine_as_test(
+        Work,
+        # no shrinking: it takes longer than a test may
+        settings=settings(
+            max_examples=80, stateful_step_count=40, phases=[Phase.generate], database=None, deadline=None
+        ),
+    )
