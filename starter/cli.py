@@ -12,7 +12,9 @@ from typing import Any, NoReturn
 from shared.errors import DormiceError
 from shared.settings import load_settings
 from starter.commands.arguments import CommandParser, Commands, add_settings, collect_settings
+from starter.commands.bridge import add_bridge
 from starter.commands.catalogue import add_catalogue
+from starter.commands.dead_letters import add_dead_letters
 from starter.commands.dev import add_dev
 from starter.commands.exit_codes import DEFECT, FINE, INTERRUPTED, MEANINGS, PIPE_CLOSED, WRONG, code_of
 from starter.commands.load import add_load
@@ -42,6 +44,8 @@ def build_parser() -> tuple[CommandParser, Commands]:
         add(commands)
     add_verbs(commands)
     add_parked(commands)
+    add_bridge(commands)
+    add_dead_letters(commands)
     add_repack(commands)
     add_catalogue(commands)
     return parser, commands

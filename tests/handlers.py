@@ -3,7 +3,7 @@
 import asyncio
 from datetime import timedelta
 
-from activities import Again, Context, Done, Message, handler
+from activities import Again, Context, Done, Message, Pack, handler
 from examples.ledger import ledgered
 
 
@@ -19,3 +19,13 @@ async def work(message: Message, ctx: Context) -> Again | Done:
         tolerance=timedelta(seconds=message.payload.get("tolerance", 0)),
         payload={**message.payload, "step": message.version + 1},
     )
+
+
+@ledgered
+async def note_payload(message: Message, ctx: Context) -> Again:
+    """Note the payload, and come back in a year."""
+    return Again(after=timedelta(days=365), reason=str(message.payload))
+
+
+note_solo = handler("noted")(note_payload)
+note_packed = handler("noted-packed", encoding=Pack(packs=20, size=1000, coalesce=timedelta(0)))(note_payload)

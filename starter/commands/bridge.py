@@ -1,0 +1,136 @@
+"""The command `bridge`."""
+
+# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from shared.errors import InvalidSetting, Misconfigured
+from shared.settings import Settings
+from starter.commands.arguments import Commands
+from starter.commands.exit_codes import FINE, INTERRUPTED
+from starter.commands.worker import LOG_FORMAT
+from starter.screen import tell
+
+if TYPE_CHECKING:
+    from starter.bridge.bridge import BridgeOptions
+    from starter.bridge.mapping import FormatOptions
+
+BRIDGE_HELP = """\
+A record is an envelope as JSON, or a CloudEvent, or with --id-from any JSON: its parts fill the envelope. A part is
+header:NAME or a JSON pointer like /user/id; --id-from takes key too. A record with a null value stops its message.
+
+Offsets are committed when the server has what their records asked for. A record that can't become a message goes to
+TOPIC.dead-letters, see 'dormice dead-letters'. SIGTERM and Ctrl-C drain, a second one leaves at once."""
+
+PLACES = ("lane", "scheduled-at", "priority", "tenant", "payload")
+
+
+def add_bridge(commands: Commands) -> None:
+    """Add `bridge`."""
+    parser = commands.add(
+        "bridge",
+        run_bridge,
+        "turn the records of Kafka topics into messages until SIGTERM or Ctrl-C",
+        prints_data=False,
+    )
+    parser.epilog = BRIDGE_HELP
+    add = parser.add_argument
+    add("topics", metavar="TOPIC", nargs="+", help="what to consume")
+    add("--group", default="dormice", help="consumer group; its bridges share the partitions (dormice)")
+    add("--member", metavar="NAME", help="static member: keeps its partitions over a short restart")
+    add("--kind", help="kind of all records, or where it is")
+    add("--id-from", metavar="key|PART", help="where a message's id is; makes records any JSON")
+    for name in PLACES:
+        add(f"--{name}-from", metavar="PART", help=f"where the {name.replace('-', '_')} is")
+    add("--drain-seconds", metavar="S", type=float, default=30.0, help="what is under way gets to finish (30)")
+    add("--session-seconds", metavar="S", type=float, default=30.0, help="silent for so long, a bridge is dead (30)")
+
+
+def run_bridge(args: argparse.Namespace, settings: Settings) -> int:
+    """Consume until told to stop."""
+    logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT)
+    try:
+        import aiokafka as _  # noqa: F401 — asked for here, so that one sentence says what is missing
+    except ImportError as exc:
+        raise Misconfigured("the bridge needs aiokafka; install dormice with the extra kafka") from exc
+    return asyncio.run(_run(args, settings))
+
+
+async def _run(args: argparse.Namespace, settings: Settings) -> int:
+    from aiokafka.errors import KafkaError
+
+    from activities.registry import declared_packs, envelope_rules, load_registry
+    from shared.temporal import check_server, connect
+    from starter.bridge.bridge import Bridge
+    from starter.bridge.dead_letters import DeadLetterWriter
+    from starter.bridge.formats import Formats
+    from starter.bulk import BulkStarter
+    from starter.kafka.connection import check_broker, translate_kafka_error
+
+    registry = load_registry(settings)
+    options = _to_options(args, settings)
+    formats = Formats(_to_formats(args), envelope_rules(settings, registry))
+    client = await connect()
+    await check_server(client)
+    await check_broker(settings)
+    starter = BulkStarter(client, settings, encodings=declared_packs(registry), revises=True)
+    writer = DeadLetterWriter(dict(options.client))
+    bridge = Bridge(options, formats, starter, writer.write)
+    try:
+        await writer.start()
+        await bridge.run(_listen())
+    except KafkaError as exc:
+        raise translate_kafka_error(exc, settings) from exc
+    finally:
+        await writer.stop()
+    tell("drained; everything that was received and accepted is committed")
+    return FINE
+
+
+def _to_options(args: argparse.Namespace, settings: Settings) -> "BridgeOptions":
+    from starter.bridge.bridge import BridgeOptions
+    from starter.kafka.connection import kafka_options
+
+    return BridgeOptions(
+        topics=tuple(args.topics),
+        group=args.group,
+        member=args.member,
+        client=kafka_options(settings),
+        drain=_to_seconds("drain-seconds", args.drain_seconds),
+        session=_to_seconds("session-seconds", args.session_seconds),
+    )
+
+
+def _to_seconds(name: str, seconds: float) -> timedelta:
+    if not 0 < seconds <= 3600:
+        raise InvalidSetting(f"--{name}: is {seconds:g}; give seconds up to 3600")
+    return timedelta(seconds=seconds)
+
+
+def _to_formats(args: argparse.Namespace) -> "FormatOptions":
+    from starter.bridge.mapping import FormatOptions
+
+    given = vars(args)
+    places = {f"{name}_from": given[f"{name}_from"] for name in (place.replace("-", "_") for place in PLACES)}
+    return FormatOptions.read(kind=args.kind, id_from=args.id_from, **places)
+
+
+def _listen() -> asyncio.Event:
+    """Give what the first SIGTERM or Ctrl-C sets; the second one leaves at once."""
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def stop() -> None:
+        if stopping.is_set():
+            os._exit(INTERRUPTED)
+        stopping.set()
+        tell("draining: once more leaves at once")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    return stopping

@@ -1,0 +1,111 @@
+"""`dormice bridge` as people run it: killed, drained, misused."""
+
+import asyncio
+import json
+import os
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from examples.ledger import LEDGER_VARIABLE, Ledger
+from shared.settings import Settings
+from starter.embedded import EmbeddedServer
+from starter.kafka.broker import EmbeddedBroker
+from tests.acceptance.conftest import PROGRAM, ROOT
+from tests.conftest import wait_until
+from tests.processes import worker_process
+from tests.topics import committed_lag, create_topic
+
+PARTITIONS = 4
+REVISIONS = 4
+KILLS = 5
+MAX_SECONDS = 240.0
+KEYS = {"noted": 400, "noted-packed": 5000}
+
+
+@dataclass(frozen=True, slots=True)
+class Ordeal:
+    """What was left after all the kills."""
+
+    keys: int
+    newest: dict[str, str]
+    lag: int
+
+
+@pytest.fixture(scope="module", params=KEYS)
+async def ordeal(
+    request: pytest.FixtureRequest,
+    server: EmbeddedServer,
+    broker: EmbeddedBroker,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Ordeal:
+    """A bridge is killed five times at random moments while it works through a topic; a sixth finishes."""
+    kind: str = request.param
+    folder, chance, topic = tmp_path_factory.mktemp(kind), random.Random(11), f"ordeal-{kind}"
+    settings, ledger = Settings(task_queue_prefix=topic), Ledger(folder / "ledger.jsonl")
+    await create_topic(broker.address, topic, PARTITIONS)
+    await _produce(broker, topic, KEYS[kind])
+    environment = {
+        **os.environ,
+        "TEMPORAL_ADDRESS": server.address,
+        "DORMICE_KAFKA_SERVERS": broker.address,
+        "DORMICE_TASK_QUEUE_PREFIX": topic,
+        "DORMICE_HANDLERS": "tests.handlers",
+        "PYTHONPATH": str(ROOT),
+    }
+    arguments = ("bridge", topic, "--kind", kind, "--id-from", "key", "--group", topic, "--member", "one")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(LEDGER_VARIABLE, str(folder / "ledger.jsonl"))
+        async with asyncio.timeout(MAX_SECONDS), worker_process(server, settings):
+            for number in range(KILLS + 1):
+                with (folder / "bridge.log").open("ab") as log:
+                    process = await asyncio.create_subprocess_exec(
+                        str(PROGRAM), *arguments, "--session-seconds", "6", env=environment, stdout=log, stderr=log
+                    )
+                try:
+                    before = len(ledger.entries)
+                    if number < KILLS:
+                        moved = lambda before=before: len(ledger.entries) > before  # noqa: E731 — read at once
+                        await wait_until(moved, f"bridge {number} delivers", seconds=60)
+                        await asyncio.sleep(chance.uniform(0, 0.5))
+                    else:
+                        await wait_until(lambda: _is_newest(ledger, KEYS[kind]), "the last one finishes", seconds=120)
+                        await wait_until(lambda: _is_committed(broker, topic), "and commits", seconds=30)
+                finally:
+                    process.kill()
+                    await process.wait()
+    return Ordeal(KEYS[kind], _newest(ledger), await committed_lag(broker.address, topic, topic, PARTITIONS))
+
+
+async def _produce(broker: EmbeddedBroker, topic: str, keys: int) -> None:
+    producer: Any = AIOKafkaProducer(bootstrap_servers=broker.address, enable_idempotence=True)
+    await producer.start()
+    try:
+        for revision in range(REVISIONS):
+            for key in range(keys):
+                await producer.send(topic, json.dumps(f"r{revision}").encode(), key=f"k{key}".encode())
+        await producer.flush()
+    finally:
+        await producer.stop()
+
+
+def _newest(ledger: Ledger) -> dict[str, str]:
+    return {entry.id: entry.note for entry in ledger.entries if entry.what == "again"}
+
+
+def _is_newest(ledger: Ledger, keys: int) -> bool:
+    newest = _newest(ledger)
+    return len(newest) == keys and set(newest.values()) == {f"r{REVISIONS - 1}"}
+
+
+async def _is_committed(broker: EmbeddedBroker, topic: str) -> bool:
+    return await committed_lag(broker.address, topic, topic, PARTITIONS) == 0
+
+
+async def test_a_bridge_killed_five_times_loses_nothing(ordeal: Ordeal) -> None:
+    """One message per key, none missing, each with the payload of its newest record; everything is committed."""
+    assert ordeal.newest == {f"k{n}": f"r{REVISIONS - 1}" for n in range(ordeal.keys)}
+    assert ordeal.lag == 0
