@@ -6,7 +6,7 @@ DormiceError
 │   ├── ServerBusy
 │   ├── PackNotServed
 │   ├── OffsetsWentBack  (starter.bridge.offsets)
-│   └── BrokerTrouble    (starter.bridge.dead_letters)
+│   └── BrokerTrouble    (starter.bridge.outlet)
 ├── GiveUp               this one input can't succeed as it is: report it and go on with the next
 │   ├── InvalidEnvelope
 │   ├── InvalidOutcome

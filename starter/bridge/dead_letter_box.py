@@ -14,18 +14,20 @@ from shared.errors import GiveUp
 from starter.bridge.dead_letters import (
     HANDLED,
     HANDLED_OF,
-    PATIENCE_SECONDS,
     SOURCE_TOPIC,
     SUFFIX,
-    BrokerTrouble,
     DeadLetter,
     NotADeadLetter,
+    read_dead_letter,
+)
+from starter.bridge.outlet import (
+    PATIENCE_SECONDS,
+    BrokerTrouble,
     Outlet,
     Sendable,
     Topics,
     list_topics,
     open_admin,
-    read_dead_letter,
     told_of,
 )
 from starter.bridge.record import Record

@@ -46,13 +46,15 @@ def bridging(client: Client, settings: Settings, broker: EmbeddedBroker, kind: s
     """Run a bridge for the length of an `async with` block; it drains at the end."""
 
     @contextlib.asynccontextmanager
-    async def bridging(topic: str, *, is_mapped: bool = True, **changes: Any) -> AsyncGenerator[Bridge]:
+    async def bridging(
+        topic: str, *, is_mapped: bool = True, more_kinds: tuple[str, ...] = (), **changes: Any
+    ) -> AsyncGenerator[Bridge]:
         options = BridgeOptions(
             topics=(topic,), group=f"group-{topic}", client={"bootstrap_servers": broker.address}, **changes
         )
         starter = BulkStarter(client, settings, encodings=declare(encoding, kind, PACK), revises=True)
         options_of_records = FormatOptions.read(kind=kind, id_from="key") if is_mapped else FormatOptions()
-        formats = Formats(options_of_records, EnvelopeRules({kind: "short"}))
+        formats = Formats(options_of_records, EnvelopeRules(dict.fromkeys((kind, *more_kinds), "short")))
         writer, stopping = DeadLetterWriter(options.client), asyncio.Event()
         bridge = Bridge(options, formats, starter, writer.write)
         running = asyncio.create_task(bridge.run(stopping))
@@ -235,3 +237,36 @@ async def _mix(broker: EmbeddedBroker, topic: str, good: int, bad: list[tuple[st
 
 async def _all_letters(box: DeadLetterBox) -> list[DeadLetter]:
     return [letter async for letter, _ in box.find(LetterSelection())]
+
+
+async def test_what_is_replayed_after_the_fault_is_mended_lives_once(
+    bridging: Bridging, broker: EmbeddedBroker, serve: Serve, topic: str
+) -> None:
+    """A handler was missing; once it is there, its records are replayed by their error class, twice by mistake."""
+    seen: list[tuple[str, Any]] = []
+    missing = f"{topic}-new"
+
+    @handler(missing)
+    async def work(message: Message, ctx: Context) -> Done:
+        seen.append((message.id, message.payload))
+        return Done()
+
+    records = [(f"k{n}", {"kind": missing, "id": f"k{n}", "payload": n}) for n in range(5)]
+    await send(broker, topic, [*records, ("bad", "no object")])
+    async with bridging(topic, is_mapped=False) as bridge:
+        await wait_until(lambda: bridge.desk.outcomes["dead"] == 6, "nobody knows the kind")
+    unknown = LetterSelection(error_class="UnknownKind")
+    async with (
+        serve(work, lanes=("short",)),
+        bridging(topic, is_mapped=False, more_kinds=(missing,)) as bridge,
+        open_box({"bootstrap_servers": broker.address}, topic) as box,
+    ):
+        letters = [letter async for letter, _ in box.find(unknown)]
+        await box.replay(letters)
+        await wait_until(lambda: len(seen) == 5, "they live")
+        await box.replay(letters)
+        await wait_until(lambda: bridge.received == 10, "the replays of before have come again")
+        waiting = await _all_letters(box)
+
+    assert sorted(seen) == [(f"k{n}", n) for n in range(5)]
+    assert [letter.error_class for letter in waiting] == ["NotAnObject"]

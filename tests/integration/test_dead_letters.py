@@ -11,16 +11,8 @@ from typing import Any
 import pytest
 
 from starter.bridge.dead_letter_box import DeadLetterBox, LetterSelection, LetterState, TopicMissing, open_box
-from starter.bridge.dead_letters import (
-    SUFFIX,
-    BrokerTrouble,
-    DeadLetter,
-    DeadLetterWriter,
-    Outlet,
-    Sendable,
-    list_topics,
-    open_admin,
-)
+from starter.bridge.dead_letters import SUFFIX, DeadLetter, DeadLetterWriter
+from starter.bridge.outlet import BrokerTrouble, Outlet, Sendable, list_topics, open_admin
 from starter.bridge.record import Record
 from starter.kafka.broker import EmbeddedBroker
 from tests.topics import create_topic
@@ -223,6 +215,7 @@ async def test_a_replay_is_the_record_with_the_name_of_its_dead_letter(
     assert first.headers == (
         *headers,
         ("dormice.replay-of", f"{topic}{SUFFIX}/1/0".encode()),
+        ("dormice.origin", f"{topic}/1/7".encode()),
         ("dormice.attempts", b"1"),
     )
     assert first.timestamp >= before

@@ -11,15 +11,14 @@ from starter.bridge.dead_letters import (
     ORIGIN,
     REPLAY_OF,
     SUFFIX,
-    BrokerTrouble,
     Failure,
-    Headers,
     NotADeadLetter,
     count_attempts,
     find_origin,
     read_dead_letter,
     to_dead_letter,
 )
+from starter.bridge.outlet import BrokerTrouble, Headers
 from starter.bridge.record import DeadRecord, Record
 
 RECORD = Record("orders", 3, 42, 1_700_000_000_000, b"k", b"{", (("trace", b"1"), ("empty", None), ("trace", b"2")))
