@@ -79,6 +79,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     client = await connect()
     await check_server(client)
     await check_broker(settings)
+    await _check_topics(options)
     starter = BulkStarter(client, settings, encodings=declared_packs(registry), revises=True)
     writer = DeadLetterWriter(dict(options.client))
     bridge = Bridge(options, formats, starter, writer.write)
@@ -91,6 +92,17 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
         await writer.stop()
     tell("drained; everything that was received and accepted is committed")
     return FINE
+
+
+async def _check_topics(options: "BridgeOptions") -> None:
+    """Refuse topics that are not there: a consumer would wait for them without a word."""
+    from starter.bridge.outlet import PATIENCE_SECONDS, list_topics, open_admin, told_of
+
+    async with told_of(""), asyncio.timeout(PATIENCE_SECONDS), open_admin(options.client) as admin:
+        known = await list_topics(admin)
+    for topic in options.topics:
+        if topic not in known:
+            raise InvalidSetting(f"TOPIC: there is no topic {topic!r}, or this user may not see it; create or allow it")
 
 
 def _to_options(args: argparse.Namespace, settings: Settings) -> "BridgeOptions":

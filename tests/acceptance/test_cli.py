@@ -25,6 +25,7 @@ from tests.conftest import Serve, wait_until
 
 LATER = "2036-01-01T00:00:00Z"
 COMMANDS = [leaf.prog.removeprefix("dormice ") for leaf in build_parser()[1].leaves]
+KINDS = ["echo", "http", "ledger", "noted", "noted-packed"]
 NO_SERVER = f"127.0.0.1:{find_free_port()}"
 
 
@@ -205,10 +206,10 @@ async def test_handlers_are_listed_with_their_origin(run: Run) -> None:
     """Installed ones and those of the setting; the table and the JSON tell the same."""
     table, lines = await run("handlers"), await run("handlers", "--json")
 
-    assert [line["kind"] for line in lines.lines] == ["echo", "http", "ledger"]
+    assert [line["kind"] for line in lines.lines] == KINDS
     assert lines.lines[2]["origin"] == "tests.handlers"
     assert lines.lines[0]["summary"].startswith("Work for `work` seconds")
-    assert [line.split()[0] for line in table.out.splitlines()] == ["KIND", "echo", "http", "ledger"]
+    assert [line.split()[0] for line in table.out.splitlines()] == ["KIND", *KINDS]
 
 
 async def test_a_message_is_started_once(run: Run, name: str) -> None:

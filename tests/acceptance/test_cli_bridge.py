@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import signal
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,12 @@ from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.settings import Settings
 from starter.embedded import EmbeddedServer
 from starter.kafka.broker import EmbeddedBroker
-from tests.acceptance.conftest import PROGRAM, ROOT
+from tests.acceptance.conftest import PROGRAM, ROOT, Run, Spawn
 from tests.conftest import wait_until
 from tests.processes import worker_process
 from tests.topics import committed_lag, create_topic
+
+pytestmark = pytest.mark.xdist_group("cli_bridge")  # what they share is made once
 
 PARTITIONS = 4
 REVISIONS = 4
@@ -109,3 +112,53 @@ async def test_a_bridge_killed_five_times_loses_nothing(ordeal: Ordeal) -> None:
     """One message per key, none missing, each with the payload of its newest record; everything is committed."""
     assert ordeal.newest == {f"k{n}": f"r{REVISIONS - 1}" for n in range(ordeal.keys)}
     assert ordeal.lag == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nowhere"], "TOPIC: there is no topic 'nowhere', or this user may not see it; create or allow it"),
+        (["t", "--kind", "Ledger"], "--kind: is 'Ledger'; use lower-case letters, digits,"),
+        (["t", "--kind", "nobody"], "--kind: no handler for 'nobody' is loaded; loaded: echo, http, ledger,"),
+        (["t", "--id-from", "body"], "--id-from: "),
+        (["t", "--lane-from", "/lane"], "--lane-from: maps records whose id comes from somewhere, too; add --id-from,"),
+        (["t", "--drain-seconds", "-1"], "--drain-seconds: is -1; give seconds up to 3600"),
+    ],
+)
+async def test_what_can_not_work_is_refused_at_once(
+    run: Run, broker: EmbeddedBroker, arguments: list[str], sentence: str
+) -> None:
+    """One sentence, exit code 2, nothing consumed."""
+    ran = await run("bridge", *arguments, DORMICE_KAFKA_SERVERS=broker.address)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"dormice: {sentence}"), ran.err
+
+
+async def test_without_a_broker_it_may_be_tried_again(run: Run) -> None:
+    """Exit code 3, as for every server that is not there."""
+    ran = await run("bridge", "t", DORMICE_KAFKA_SERVERS="127.0.0.1:9")
+
+    assert ran.code == 3
+    assert "127.0.0.1:9" in ran.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_drains_and_commits(
+    spawn: Spawn, environment: dict[str, str], broker: EmbeddedBroker, settings: Settings, number: int
+) -> None:
+    """Exit code 0, and nothing is left for the next one."""
+    topic = settings.task_queue_prefix
+    await create_topic(broker.address, topic, PARTITIONS)
+    await _produce(broker, topic, 20)
+    bridge = await spawn(
+        *("bridge", topic, "--group", topic, "--kind", "noted", "--id-from", "key"),
+        env={**environment, "DORMICE_KAFKA_SERVERS": broker.address},
+    )
+    await wait_until(lambda: _is_committed(broker, topic), "it has delivered all of them")
+    await _produce(broker, topic, 5)
+    bridge.send_signal(number)
+    _, talk = await bridge.communicate()
+
+    assert bridge.returncode == 0, talk
+    assert b"drained; everything that was received and accepted is committed" in talk

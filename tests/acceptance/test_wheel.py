@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("wheel")  # what they share is made once
+
 ROOT = Path(__file__).parent.parent.parent
 PACKAGES = {"shared", "activities", "workflows", "worker", "starter"}
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib
-import socket
 import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -206,15 +205,14 @@ async def test_settings_it_can_not_read_are_told_in_its_own_words(tmp_path: Path
 
 
 async def test_a_broker_that_dies_at_its_start_says_why(tmp_path: Path) -> None:
-    """Here the port of a second listener is taken, which only Kafka itself finds out."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        second = {
-            "listeners": f"SECOND://127.0.0.1:{taken.getsockname()[1]}",
-            "listener.security.protocol.map": "SECOND:PLAINTEXT",
-        }
-        broker = EmbeddedBroker(BrokerOptions(data=tmp_path, port=find_free_port(), extra_properties=second))
-        with pytest.raises(Misconfigured, match="Address already in use"):
-            await broker.start()
-        assert broker.process_id is None
+    """Here the keys of a second listener are missing, which only Kafka itself finds out."""
+    second = {
+        "listeners": f"SECOND://127.0.0.1:{find_free_port()}",
+        "listener.security.protocol.map": "SECOND:SSL",
+        "ssl.keystore.location": str(tmp_path / "none.jks"),
+        "ssl.keystore.password": "secret",
+    }
+    broker = EmbeddedBroker(BrokerOptions(data=tmp_path, port=find_free_port(), extra_properties=second))
+    with pytest.raises(Misconfigured, match=r"NoSuchFileException: .*none\.jks"):
+        await broker.start()
+    assert broker.process_id is None

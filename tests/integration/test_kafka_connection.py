@@ -23,6 +23,8 @@ from starter.kafka.broker import BrokerOptions, run_broker
 from starter.kafka.connection import check_broker, kafka_options, translate_kafka_error
 from tests.topics import create_topic
 
+pytestmark = pytest.mark.xdist_group("kafka_connection")  # what they share is made once
+
 pytestmark = pytest.mark.timeout(120)
 
 _kafka: Any = importlib.import_module("aiokafka")

@@ -22,6 +22,8 @@ from starter.selection import Selection
 from tests.conftest import serving, wait_until
 from tests.subjects import Subject, declare
 
+pytestmark = pytest.mark.xdist_group("long_sleep")  # what they share is made once
+
 YEAR = timedelta(days=365)
 HERD = 10_000
 TOLERANCE = 600.0

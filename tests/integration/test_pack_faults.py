@@ -20,6 +20,8 @@ from tests.conftest import wait_until
 from tests.ledger_tail import Tail
 from tests.processes import kill_and_restart, worker_process
 
+pytestmark = pytest.mark.xdist_group("pack_faults")  # what they share is made once
+
 MESSAGES = 20_000
 PACKS = 100
 WAVES = 3

@@ -22,6 +22,8 @@ from tests.handlers import work
 from tests.ledger_tail import Tail
 from tests.subjects import ENCODINGS, declare
 
+pytestmark = pytest.mark.xdist_group("promises")  # what they share is made once
+
 MESSAGES = {"solo": 1000, "pack": 3000}
 PACK = Pack(packs=6, coalesce=timedelta(seconds=0.5))
 MAX_CYCLES = 3

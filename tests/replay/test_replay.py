@@ -20,6 +20,8 @@ from tests.replay.scenarios import FINGERPRINTS, HISTORIES, LIVES, PACK_LIVES, S
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
 
+pytestmark = pytest.mark.xdist_group("replay")  # what they share is made once
+
 ALL_LIVES = (*LIVES, *PACK_LIVES)
 RECORDED = sorted(HISTORIES.glob("*.json"))
 

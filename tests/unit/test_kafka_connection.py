@@ -19,6 +19,8 @@ from starter.commands.exit_codes import FINE, UNREACHABLE, WRONG, code_of
 from starter.kafka.connection import kafka_options, translate_kafka_error
 from starter.kafka.security import TokenFile, TokenUnreadable
 
+pytestmark = pytest.mark.xdist_group("kafka_options")  # what they share is made once
+
 _errors: Any = importlib.import_module("aiokafka.errors")
 _abc: Any = importlib.import_module("aiokafka.abc")
 
