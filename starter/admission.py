@@ -18,6 +18,7 @@ from starter.caller import CALL_TIMEOUT, Called, Caller
 from starter.chunks import Chunk, build_admit_request
 from starter.pace import backoff_seconds
 from starter.receipts import Receipt, StartOutcome, to_refusal
+from workflows.pack_receipts import KNOWN, REVISED, STOPPED
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 
@@ -56,7 +57,7 @@ class Admission:
             pairs = zip(chunk.tags, names, strict=True)
             return [to_refusal(called.error, tag, name, called.attempts) for tag, name in pairs]
         if called.answer.started:
-            told: dict[str, Any] | str = {"known": _find_repeated(names), "refused": {}}
+            told: dict[str, Any] | str = {KNOWN: _find_repeated(names), "refused": {}}
         else:
             told = await self._find_out(chunk.layout, chunk.index, token)
         return [
@@ -72,12 +73,12 @@ class Admission:
             outcome, reason = StartOutcome.FAILED, told
         elif (refusal := told["refused"].get(str(position))) is not None:
             outcome, reason = StartOutcome.REJECTED, refusal
-        elif position in told.get("revised", ()):
+        elif position in told.get(REVISED, ()):
             outcome = StartOutcome.REVISED
-        elif position in told.get("stopped", ()):
+        elif position in told.get(STOPPED, ()):
             outcome = StartOutcome.STOPPED
         else:
-            outcome = self._known if position in told["known"] else StartOutcome.STARTED
+            outcome = self._known if position in told[KNOWN] else StartOutcome.STARTED
         run_id = "" if called.answer is None else called.answer.run_id
         return Receipt(tag, name, outcome, run_id, reason, called.attempts)
 
@@ -90,7 +91,7 @@ class Admission:
             part = await self._find_out(layout, int(other), token)
             if isinstance(part, str):
                 return part
-            for fate in ("known", "revised", "stopped"):
+            for fate in (KNOWN, REVISED, STOPPED):
                 told[fate] = [*told.get(fate, []), *(positions[n] for n in part.get(fate, []))]
             told["refused"] |= {str(positions[int(n)]): reason for n, reason in part["refused"].items()}
         return told

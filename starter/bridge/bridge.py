@@ -18,7 +18,7 @@ from starter.bridge.formats import Formats
 from starter.bridge.held import Held, hold
 from starter.bridge.intake import Intake, IntakeLimits
 from starter.bridge.offsets import Assignment, Partition
-from starter.bridge.record import Record
+from starter.bridge.record import to_record
 from starter.bridge.watchdog import LOOKS, Watchdog
 from starter.bulk import BulkStarter
 
@@ -120,7 +120,7 @@ class Bridge:
             epoch = self.assignment.received(partition, message.offset, now)
             if epoch is None:  # taken away while the batch was on its way
                 return
-            held = hold(_to_record(message), partition, epoch, self._formats)
+            held = hold(to_record(message), partition, epoch, self._formats)
             self.intake.offer(partition, epoch, held)
         self.received += len(messages)
         self._watchdog.note_progress()
@@ -240,16 +240,4 @@ def _build_consumer(options: BridgeOptions) -> AIOKafkaConsumer:
         session_timeout_ms=round(options.session.total_seconds() * 1000),
         heartbeat_interval_ms=round(options.session.total_seconds() * 1000 / 10),
         rebalance_timeout_ms=round(options.rebalance.total_seconds() * 1000),
-    )
-
-
-def _to_record(message: Any) -> Record:
-    return Record(
-        message.topic,
-        message.partition,
-        message.offset,
-        message.timestamp,
-        message.key,
-        message.value,
-        tuple(message.headers),
     )

@@ -30,7 +30,7 @@ from starter.bridge.outlet import (
     open_admin,
     told_of,
 )
-from starter.bridge.record import Record
+from starter.bridge.record import Record, to_record
 
 TOGETHER = 200
 """Letters that are replayed or dropped at once."""
@@ -223,7 +223,7 @@ class DeadLetterBox:
                     polled = await self._consumer.getmany(partition, timeout_ms=POLL_MILLISECONDS)
                 for raw in polled.get(partition, ()):
                     if raw.offset < end:
-                        yield _to_record(raw)
+                        yield to_record(raw)
                 if polled:
                     heard_at = time.monotonic()
                 elif time.monotonic() - heard_at > self._patience:
@@ -236,10 +236,6 @@ class DeadLetterBox:
 
 def _to_replay(letter: DeadLetter) -> Sendable:
     return Sendable(letter.record.key, letter.record.value, letter.replay_headers)
-
-
-def _to_record(raw: Any) -> Record:
-    return Record(raw.topic, raw.partition, raw.offset, raw.timestamp, raw.key, raw.value, tuple(raw.headers))
 
 
 def _place(record: Record) -> Place:

@@ -33,6 +33,11 @@ class Record:
         return f"{self.topic}/{self.partition}"
 
 
+def to_record(raw: Any) -> Record:
+    """Make a record of what aiokafka's consumer gives."""
+    return Record(raw.topic, raw.partition, raw.offset, raw.timestamp, raw.key, raw.value, tuple(raw.headers))
+
+
 class DeadRecord(GiveUp):
     """A record that never becomes a message; `field` names where, `reason` says what is wrong and what to do."""
 

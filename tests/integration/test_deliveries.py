@@ -1,6 +1,5 @@
 """What a record asks of its message: done once, however often and however late the record comes again."""
 
-import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -185,7 +184,7 @@ async def test_a_revision_for_which_a_pack_has_no_room_is_refused(
     deliver: Deliver, client: Client, settings: Settings, kind: str
 ) -> None:
     """The sender is told, instead of a message that quietly stays as it was."""
-    starter = BulkStarter(client, dataclasses.replace(settings), encodings=declare("pack", kind), revises=True)
+    starter = BulkStarter(client, settings, encodings=declare("pack", kind), revises=True)
     large = "x" * 3900
     names = [f"m{n}" for n in range(300)]
 
