@@ -56,6 +56,7 @@ class _Run:
         self._lane: str = wire["lane"]
         self._number: int = wire["batch"]
         self._left_run: str = wire.get("left_run", "")
+        self._begun_at: float = wire.get("begun_at", 0.0)  # the pack reads it back from its history
         self._rows: list[Any] = wire["rows"]
         self._outcomes: dict[int, Any] = {}
         self._reported: set[int] = set()
@@ -84,6 +85,7 @@ class _Run:
             {
                 "outcomes": [None if n in self._reported else self._outcomes.get(n) for n in range(len(self._rows))],
                 "index_after": self._dispatch.settings.index_after.total_seconds(),
+                "begun_at": self._begun_at,
                 "ended_at": stamp_end(),
             }
         )

@@ -4,8 +4,11 @@ import logging
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from shared.message import HandlerCall
+from shared.placement import workflow_id
 from shared.settings import Settings
 
 if TYPE_CHECKING:
@@ -45,6 +48,22 @@ class Context:
 
 class HandlerLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds the message's identity to every line a handler logs."""
+
+    def __init__(self, call: HandlerCall) -> None:
+        """Remember whose logger it is; it is made when the handler first logs, which most calls don't."""
+        self._call = call
+
+    @cached_property
+    def logger(self) -> logging.Logger:  # pyright: ignore[reportIncompatibleVariableOverride] — made when first asked for
+        """The logger of the message's kind."""
+        return logging.getLogger(f"dormice.handler.{self._call.kind}")
+
+    @cached_property
+    def extra(self) -> dict[str, object]:  # pyright: ignore[reportIncompatibleVariableOverride] — as above
+        """What every line bears."""
+        call = self._call
+        name = workflow_id(call.kind, call.id)
+        return {"workflow_id": name, "version": call.version, "correlation_id": call.correlation_id}
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Merge the ids into the record's fields."""

@@ -16,6 +16,7 @@ from activities.context import Context, HandlerLogger, moment
 from activities.handler import Handler
 from activities.http_client import HttpClient
 from activities.outcome import Message, RetryAfter, to_outcome
+from activities.outcome_events import OutcomeEvents
 from activities.registry import Registry
 from shared.errors import InvalidOutcome
 from shared.lanes import LANES
@@ -37,6 +38,8 @@ class Dispatch:
     registry: Registry
     settings: Settings
     http: HttpClient
+    events: OutcomeEvents | None = None
+    """Where outcomes are told; None where nobody wants to know."""
 
     @activity.defn(name=DISPATCH)
     async def run_handler(self, wire: dict[str, Any]) -> dict[str, Any]:
@@ -54,13 +57,17 @@ class Dispatch:
         stamped = outcome._replace(
             cycles_per_run=settings.cycles_per_run,
             index_after=settings.index_after.total_seconds(),
-            ended_at=stamp_end(),
+            ended_at=outcome.ended_at or stamp_end(),
         )
         return stamped.dump()
 
     async def run(self, call: HandlerCall, beat: Callable[[], None]) -> Outcome:
         """Call the handler of one message and give what it came to; `beat` is what `ctx.heartbeat()` does."""
+        started_at = time.time()
         outcome = await self._run(call, beat)
+        if self.events is not None and outcome.verdict != "handed_back":
+            outcome = outcome._replace(ended_at=stamp_end())
+            await self._tell(self.events, call, outcome, started_at)
         if outcome.verdict in ("failed", "reject"):
             logger.warning(
                 "cycle failed",
@@ -72,6 +79,13 @@ class Dispatch:
                 },
             )
         return outcome
+
+    async def _tell(self, events: OutcomeEvents, call: HandlerCall, outcome: Outcome, started_at: float) -> None:
+        try:
+            await events.tell(call, outcome, started_at)
+        except asyncio.CancelledError:
+            if not activity.is_worker_shutdown():  # then the outcome still counts, and its event is held already
+                raise
 
     async def _run(self, call: HandlerCall, beat: Callable[[], None]) -> Outcome:
         found = self.registry.get(call.kind)
@@ -98,18 +112,14 @@ class Dispatch:
             return _failed(found, _describe(exc))
 
     def _context(self, call: HandlerCall, beat: Callable[[], None]) -> Context:
-        name = workflow_id(call.kind, call.id)
         return Context(
             attempt=call.attempt,
-            idempotency_key=f"{name}:{call.version}",
+            idempotency_key=f"{workflow_id(call.kind, call.id)}:{call.version}",
             due_at=moment(call.due_at),
             started_at=datetime.now(UTC),
             settings=self.settings,
             http=self.http.client,
-            logger=HandlerLogger(
-                logging.getLogger(f"dormice.handler.{call.kind}"),
-                {"workflow_id": name, "version": call.version, "correlation_id": call.correlation_id},
-            ),
+            logger=HandlerLogger(call),
             beat=beat,
         )
 
@@ -166,6 +176,7 @@ def _to_message(call: HandlerCall) -> Message:
         priority=call.priority,
         tenant=call.tenant,
         correlation_id=call.correlation_id,
+        trace=call.trace,
     )
 
 

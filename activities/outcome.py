@@ -1,6 +1,7 @@
 """What a handler gets and gives: the message it is called with and the outcomes it may return."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,7 +25,8 @@ UNCHANGED: Any = _Unchanged()
 class Message:
     """One message as its handler sees it.
 
-    `version` counts the cycles decided before this one, so the first call sees 0.
+    `version` counts the cycles decided before this one, so the first call sees 0. `trace` is the W3C Trace Context of the
+    record that it came by, as headers to send along: empty, or `traceparent` and perhaps `tracestate`.
     """
 
     kind: str
@@ -35,6 +37,7 @@ class Message:
     priority: int = 3
     tenant: str = ""
     correlation_id: str = ""
+    trace: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

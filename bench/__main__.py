@@ -9,7 +9,18 @@ import sys
 
 import bench
 
-NO_SCENARIO = {"__main__", "bare_loop", "bare_pack", "harness", "pack_filling", "pack_rhythms", "worker_process"}
+NO_SCENARIO = {
+    "__main__",
+    "bare_loop",
+    "bare_pack",
+    "bridge_faults",
+    "bridging",
+    "handlers",
+    "harness",
+    "pack_filling",
+    "pack_rhythms",
+    "worker_process",
+}
 
 
 def scenarios() -> dict[str, str]:

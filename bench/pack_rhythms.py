@@ -34,6 +34,7 @@ async def measure_sizes() -> None:
                 coalesce=delay / 12,
             )
             rows.append({"size": size, "due/s": due} | await _run_at_rhythm(filling))
+            print(rows[-1], flush=True)
     note = f"{SIZE_COUNT:,} messages, coalescing a twelfth of the mean delay; lateness is counted from the due time"
     report("packs", rows, note=note, case="size")
 

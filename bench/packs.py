@@ -27,12 +27,12 @@ from starter.embedded import EmbeddedServer
 
 CACHE, SLOTS = 60, 30
 BARE_WAKES = 3
-PAIRS = 2
+PAIRS = 5
 
 SIZE = 200
 CYCLES_COUNT = 600 * SIZE  # ten times more packs than are cached
 COLD_DELAY = 10.0  # 120,000 every 10 s on average: more than twice of what two cores do
-COLD_SECONDS = 30.0
+COLD_SECONDS = 12.0
 SOLO_COUNT, SOLO_DELAY = 50 * CACHE, 20.0
 
 STARTS_COUNT, SOLO_STARTS = 100_000, 2000
@@ -97,7 +97,7 @@ async def _fill_cold(server: EmbeddedServer) -> dict[str, Order]:
     return {
         "bare pack": replace(order, what="bare-pack", prefix=bare.prefix, spread=SPREAD),
         "pack": replace(order, what="pack", prefix=packed.prefix, spread=SPREAD, tolerance=1.0),
-        "solo": replace(order, what="dormice", prefix=prefixes["solo"], seconds=COLD_SECONDS / 2),
+        "solo": replace(order, what="dormice", prefix=prefixes["solo"], seconds=COLD_SECONDS),
     }
 
 

@@ -1,15 +1,18 @@
-"""The cold cycle under other numbers: cycles per run, cache, slots, pollers, sandbox, gzip; each beside the default.
+"""The cold cycle under other numbers: cycles per run, cache, slots, pollers, sandbox, gzip, event loop; each beside the default.
 
 The table that decided the defaults in `shared/settings.py` and `worker/profiles.py`.
 """
 
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
-from bench.harness import fill, fresh_server, new_prefix, report, run_worker
-from bench.worker_process import Order
+from bench.harness import alternate, fill, fresh_server, new_prefix, report, run_worker
+from bench.worker_process import Measured, Order
+from starter.embedded import EmbeddedServer
 
-SECONDS = 12.0
+SECONDS = 8.0
+PAIRS = 5  # many short ones: the speed of a shared machine changes from minute to minute
 SLEEPERS = 3000
 DELAY = 20.0
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -19,36 +22,52 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "slots 64, cache 100": {"slots": 64},
     "cache 32": {"cache": 32},
     "cache 1000": {"cache": 1000},
+    "2 pollers": {"pollers": 2},
+    "5 pollers": {"pollers": 5},
     "sandbox": {"sandbox": True},
     "gzip": {"gzip": True},
+    "asyncio's own loop": {"is_uvloop": False},
     "DueAt written every cycle": {"index_after": 0.0},
 }
 
 
 async def main(arguments: list[str]) -> None:
-    """Measure every variant, or those whose name contains an argument, each right after the default."""
+    """Measure every variant, or those whose name contains an argument, in pairs with the default."""
     chosen = {n: v for n, v in VARIANTS.items() if not arguments or any(a in n for a in arguments)}
-    rows: list[dict[str, Any]] = []
     async with fresh_server() as server:
-        prefix = new_prefix()
-        await fill(await server.connect(), "dormice", prefix, SLEEPERS, DELAY)
-        default = Order(what="dormice", prefix=prefix, seconds=SECONDS, warmup=4)
-        await run_worker(server, default)  # the first cycles of all are not like the later ones
-        for name, change in chosen.items():
-            base = await run_worker(server, default)
-            if "cycles_per_run" in change:
-                # one round unmeasured: in it histories still have the length that the default gave them
-                await run_worker(server, replace(default, **change))
-            other = await run_worker(server, replace(default, **change))
-            rows.append(
-                {
-                    "variant": name,
-                    "cycles/s": other.rate,
-                    "default": base.rate,
-                    "ratio": other.rate / base.rate,
-                    "cpu ms/cycle": other.cpu_ms,
-                    "default cpu": base.cpu_ms,
-                    "rss MB": other.rss_bytes / 1e6,
-                }
-            )
-    report("tuning", rows, note="cold cycles, 3,000 sleepers due every 20 s; ratio = variant / default just before it")
+        default = Order(what="dormice", prefix=new_prefix(), seconds=SECONDS, warmup=3)
+        await _prepare(server, default)
+        rows = [await _compare(server, name, default, change) for name, change in chosen.items()]
+    report(
+        "tuning",
+        rows,
+        note="cold cycles, 3,000 sleepers due every 20 s; ratio = variant / default, median of the pairs",
+    )
+
+
+async def _prepare(server: EmbeddedServer, order: Order) -> None:
+    """Start the messages of a worker, and run them for a while: their first cycles are not like the later ones."""
+    await fill(await server.connect(), "dormice", order.prefix, SLEEPERS, DELAY)
+    await run_worker(server, replace(order, seconds=2 * DELAY))
+
+
+async def _compare(server: EmbeddedServer, name: str, default: Order, change: dict[str, Any]) -> dict[str, Any]:
+    orders = {"default": default, "variant": replace(default, **change)}
+    if "cycles_per_run" in change:  # histories have the length that this gives them: it takes messages of its own
+        orders["variant"] = replace(orders["variant"], prefix=new_prefix())
+        await _prepare(server, orders["variant"])
+    seen: dict[str, list[Measured]] = {what: [] for what in orders}
+    for number in range(PAIRS):
+        for what, order in alternate(orders, number).items():
+            seen[what].append(await run_worker(server, order))
+    pairs = list(zip(seen["variant"], seen["default"], strict=True))
+    return {
+        "variant": name,
+        "cycles/s": median(v.rate for v, _ in pairs),
+        "ratio": median(v.rate / d.rate for v, d in pairs),
+        "least": min(v.rate / d.rate for v, d in pairs),
+        "most": max(v.rate / d.rate for v, d in pairs),
+        "cpu ratio": median(v.cpu_ms / d.cpu_ms for v, d in pairs),
+        "rss MB": max(v.rss_bytes for v, _ in pairs) / 1e6,
+        "default rss MB": max(d.rss_bytes for _, d in pairs) / 1e6,
+    }

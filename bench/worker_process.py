@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 
 import psutil
+import uvloop
 from temporalio.client import Client
 from temporalio.service import GrpcCompression
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
@@ -51,6 +52,7 @@ class Order:
     index_after: float = 60.0
     sandbox: bool = False
     gzip: bool = False
+    is_uvloop: bool = True
 
 
 @dataclass(slots=True)
@@ -208,7 +210,9 @@ async def _print_windows(order: Order) -> None:
 
 def main(argument: str) -> None:
     """Measure as the JSON argument orders and print the results."""
-    asyncio.run(_print_windows(Order(**json.loads(argument))))
+    order = Order(**json.loads(argument))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if order.is_uvloop else None) as runner:
+        runner.run(_print_windows(order))
     os._exit(0)  # temporalio may abort at interpreter exit: github.com/temporalio/sdk-python/issues/300
 
 

@@ -39,6 +39,8 @@ class EnvelopeRules:
 
 
 def _text(value: Any, max_bytes: int) -> str:
+    if isinstance(value, str) and len(value) <= max_bytes and value.isascii() and value.isprintable():
+        return value  # as nearly all are
     if not isinstance(value, str):
         # ValueError in all validators: pydantic turns no other error into a ValidationError
         raise ValueError(f"must be a string, not {_name_type(value)}; put it in quotes")  # noqa: TRY004 — see above
@@ -162,15 +164,22 @@ def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -
     if not isinstance(raw, Mapping):
         raise InvalidEnvelope("envelope", f"is {_name_type(raw)}; send one JSON object", "NotAnObject")
     try:
-        envelope = Envelope.model_validate(raw)
+        envelope = Envelope.model_validate(_fill_in_lane(raw, rules))
     except ValidationError as exc:
         raise _translate(exc) from exc
-    return _apply_rules(envelope, rules)
+    _apply_rules(envelope, rules)
+    return envelope
 
 
-def _apply_rules(envelope: Envelope, rules: EnvelopeRules) -> Envelope:
-    lane = rules.kinds.get(envelope.kind)
-    if lane is None:
+def _fill_in_lane(raw: Mapping[str, Any], rules: EnvelopeRules) -> Mapping[str, Any]:
+    """Beforehand, because pydantic's copy with another lane costs as much as all the checks."""
+    kind = raw.get("kind")
+    lane = rules.kinds.get(kind) if raw.get("lane") is None and isinstance(kind, str) else None
+    return raw if lane is None else {**raw, "lane": lane}
+
+
+def _apply_rules(envelope: Envelope, rules: EnvelopeRules) -> None:
+    if envelope.kind not in rules.kinds:
         known = ", ".join(sorted(rules.kinds)) or "none at all"
         raise InvalidEnvelope("kind", f"no handler for {envelope.kind!r} is loaded; loaded: {known}", "UnknownKind")
     if (size := len(encode_json(envelope.payload))) > rules.payload_max_bytes:
@@ -179,7 +188,6 @@ def _apply_rules(envelope: Envelope, rules: EnvelopeRules) -> Envelope:
             f"is {size} bytes of JSON, the limit is {rules.payload_max_bytes}; keep bulk data elsewhere and send its key",
             "TooLarge",
         )
-    return envelope if envelope.lane else envelope.model_copy(update={"lane": lane})
 
 
 def _translate(exc: ValidationError) -> InvalidEnvelope:

@@ -6,7 +6,8 @@ DormiceError
 │   ├── ServerBusy
 │   ├── PackNotServed
 │   ├── OffsetsWentBack  (starter.bridge.offsets)
-│   └── BrokerTrouble    (starter.bridge.outlet)
+│   ├── BrokerTrouble    (shared.kafka.outlet)
+│   └── BridgeAway       (starter.commands.bridge_status)
 ├── GiveUp               this one input can't succeed as it is: report it and go on with the next
 │   ├── InvalidEnvelope
 │   ├── InvalidOutcome

@@ -13,6 +13,8 @@ from shared.placement import workflow_id
 DECISIONS_KEPT = 5
 """How many of its last decisions a message remembers for `explain`."""
 
+NO_TRACE: Mapping[str, str] = MappingProxyType({})
+
 REASON_MAX = 300
 """Characters of a reason that are kept."""
 
@@ -68,7 +70,7 @@ class Decision(NamedTuple):
 
 
 class MessageState(NamedTuple):
-    """All that a message is between two events; `workflows.decision.decide` is the only thing that moves it on."""
+    """All that a message is between two events; `shared.decision.decide` is the only thing that moves it on."""
 
     kind: str
     id: str
@@ -96,6 +98,8 @@ class MessageState(NamedTuple):
     """How many revisions have been applied to the payload."""
     sources: Mapping[str, int] = MappingProxyType({})
     """Newest applied offset by "topic/partition"; an older one is ignored."""
+    trace: Mapping[str, str] = NO_TRACE
+    """W3C Trace Context of the record that started or last revised it: `traceparent`, and `tracestate` if it had one."""
     decisions: tuple[Decision, ...] = ()
     is_running: bool = False
     """A handler is at work; what signals ask meanwhile waits in the three fields below for its outcome."""
@@ -148,6 +152,25 @@ class MessageState(NamedTuple):
         return self._replace(decisions=(*self.decisions[1 - DECISIONS_KEPT :], entry))
 
 
+_USUAL_FIRST = MessageState._fields.index("attempt")
+_USUAL_END = MessageState._fields.index("decisions")
+USUAL_FIELDS = MessageState._fields[_USUAL_FIRST:_USUAL_END]
+"""The fields between version and decisions, which most messages have as they come: they stand together, to be compared at once."""
+
+USUAL = tuple(MessageState._field_defaults[name] for name in USUAL_FIELDS)
+
+AT_REST = tuple(MessageState._field_defaults[name] for name in MessageState._fields[_USUAL_END + 1 :])
+"""The fields behind decisions, of a message that no handler is at work on."""
+
+
+def find_unusual(state: MessageState) -> dict[str, Any]:
+    """Give those of the fields between version and decisions that are not as they come."""
+    seldom = state[_USUAL_FIRST:_USUAL_END]
+    if seldom == USUAL:
+        return {}
+    return {n: value for n, value, usual in zip(USUAL_FIELDS, seldom, USUAL, strict=True) if value != usual}
+
+
 class HandlerCall(NamedTuple):
     """What the workflow hands to the dispatching activity for one cycle."""
 
@@ -161,6 +184,7 @@ class HandlerCall(NamedTuple):
     priority: int = 3
     tenant: str = ""
     correlation_id: str = ""
+    trace: Mapping[str, str] = NO_TRACE
 
     def dump(self) -> dict[str, Any]:
         """Give the wire form."""
@@ -174,7 +198,7 @@ class HandlerCall(NamedTuple):
 
 def clip_reason(reason: str) -> str:
     """Give a reason as one line of at most 300 characters that UTF-8 can carry, whoever wrote it."""
-    return " ".join(reason.split())[:REASON_MAX].encode(errors="replace").decode()
+    return "" if not reason else " ".join(reason.split())[:REASON_MAX].encode(errors="replace").decode()
 
 
 def _known(cls: "type[_Record]", wire: dict[str, Any]) -> dict[str, Any]:
@@ -182,9 +206,13 @@ def _known(cls: "type[_Record]", wire: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dump(record: "_Record") -> dict[str, Any]:
-    usual = record._field_defaults
-    return {n: value for n, value in zip(record._fields, record, strict=True) if value != usual.get(n, _REQUIRED)}
+    fields = zip(record._fields, record, _AS_IT_COMES[type(record)], strict=True)
+    return {name: value for name, value, usual in fields if value != usual}
 
 
 _REQUIRED = object()
 _Record = MessageState | Outcome | HandlerCall
+_AS_IT_COMES: dict[type[_Record], tuple[Any, ...]] = {
+    cls: tuple(cls._field_defaults.get(name, _REQUIRED) for name in cls._fields)
+    for cls in (MessageState, Outcome, HandlerCall)
+}

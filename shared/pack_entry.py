@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from shared.json_value import encode_json
-from shared.message import Decision, MessageState
+from shared.message import AT_REST, USUAL, USUAL_FIELDS, Decision, MessageState, find_unusual
 
 Entry = list[Any]
 
@@ -28,21 +28,7 @@ SHORTENED_MAX = 200
 """Characters of a reason that a pack keeps which has no room for more."""
 
 _ROUTINE = frozenset({"started", "again", "asked"})
-_USUAL: tuple[tuple[str, Any], ...] = (
-    ("attempt", 0),
-    ("is_tried", False),
-    ("priority", 3),
-    ("tenant", ""),
-    ("correlation_id", ""),
-    ("is_paused", False),
-    ("parked_reason", ""),
-    ("parked_at", 0.0),
-    ("ended", ""),
-    ("result", None),
-    ("revision", 0),
-    ("sources", {}),
-)
-_KNOWN = frozenset(name for name, _ in _USUAL)
+_KNOWN = frozenset(USUAL_FIELDS)
 
 
 def to_heading(kind: str, lane: str, *, index: int, packs: int, size: int, coalesce: float) -> dict[str, Any]:
@@ -77,7 +63,7 @@ def to_entry(state: MessageState, lane: str) -> Entry:
             if number == len(state.decisions) or d.what not in _ROUTINE
         ],
     ]
-    others = {name: value for name, usual in _USUAL if (value := getattr(state, name)) != usual}
+    others = find_unusual(state)
     if state.lane != lane:
         others["lane"] = state.lane
     if others:
@@ -87,23 +73,20 @@ def to_entry(state: MessageState, lane: str) -> Entry:
 
 def to_state(entry: Entry, kind: str, lane: str) -> MessageState:
     """Give the message of an entry; fields that a newer version may have added are left out."""
-    due, version = entry[DUE], entry[VERSION]
-    others: dict[str, Any] = entry[OTHERS] if len(entry) > OTHERS else {}
-    return MessageState(
-        kind=kind,
-        id=entry[ID],
-        lane=others.get("lane", lane),
-        due_at=due / 1000,
-        earliest_at=(due - entry[EARLY]) / 1000,
-        latest_at=(due + entry[LATE]) / 1000 if entry[LATE] else 0.0,
-        version=version,
-        payload=entry[PAYLOAD],
-        decisions=tuple(
+    due, version, late = entry[DUE], entry[VERSION], entry[LATE]
+    decisions = tuple(
+        [
             Decision((due - at) / 1000, version - back, what, (due - then) / 1000, reason)
             for at, back, what, then, reason, *_ in entry[DECISIONS]
-        ),
-        **{name: value for name, value in others.items() if name in _KNOWN},
+        ]
     )
+    latest = (due + late) / 1000 if late else 0.0
+    # by position, which every cycle of every packed message is quicker for
+    first = (kind, entry[ID], lane, due / 1000, (due - entry[EARLY]) / 1000, latest, entry[PAYLOAD], version)
+    state = MessageState._make((*first, *USUAL, decisions, *AT_REST))
+    if len(entry) <= OTHERS:
+        return state
+    return state._replace(**{n: value for n, value in entry[OTHERS].items() if n in _KNOWN or n == "lane"})
 
 
 def shorten(entry: Entry) -> Entry:

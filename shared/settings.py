@@ -7,7 +7,7 @@ environment configuration (`TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, …), see `sh
 import contextlib
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -112,6 +112,11 @@ class Settings:
     kafka_certificate_file: str = _setting("", "PEM file with the certificate that shows who we are, with its chain.")
     kafka_key_file: str = _setting("", "PEM file with its private key, unless that is in the certificate's file.")
     kafka_key_password_file: str = _setting("", "File with the password of an encrypted private key.")
+    outcomes_topic: str = _setting(
+        "", "Kafka topic that is told every cycle's outcome, one event each; none when left out."
+    )
+    telemetry_prometheus: str = _setting("", "HOST:PORT at which Prometheus may fetch metrics, like 127.0.0.1:9464.")
+    telemetry_otlp: str = _setting("", "OTLP/HTTP receiver to send metrics to, like http://localhost:4318.")
     log_level: str = _setting("info", "debug, info, warning or error.", one_of=("debug", "info", "warning", "error"))
 
 
@@ -135,6 +140,15 @@ def describe_settings() -> Iterator[tuple[str, str, str]]:
     """Give (environment name, default, note) of every setting, for help texts and docs."""
     for f in fields(Settings):
         yield ENV_PREFIX + f.name.upper(), _show(f.default), f.metadata["note"]
+
+
+def write_settings(settings: Settings, names: Iterable[str]) -> dict[str, str]:
+    """Give settings as the text that `load_settings` reads them back from, for a process of our own elsewhere."""
+    values = {name: getattr(settings, name) for name in names}
+    return {
+        name: f"{value.total_seconds():.6f}s" if isinstance(value, timedelta) else _show(value)
+        for name, value in values.items()
+    }
 
 
 def _environment_values(environ: Mapping[str, str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ Moments are RFC 3339 strings on the wire, so that a person can type them into th
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any, cast
@@ -39,7 +39,7 @@ class Revise:
     """Replace the payload, and optionally the lane, the due moment and the priority.
 
     `source` ("topic/partition") and `offset` say where the revision comes from: one that is not newer than the
-    last applied one of its source is ignored, so a redelivery does nothing.
+    last applied one of its source is ignored, so a redelivery does nothing. `trace` is the revision's W3C Trace Context.
     """
 
     payload: Any
@@ -49,6 +49,7 @@ class Revise:
     due_at: str | None = None
     reason: str = ""
     priority: int | None = None
+    trace: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

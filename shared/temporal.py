@@ -1,10 +1,12 @@
 """The one way to connect to Temporal, and what a server must have before messages can live on it."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
@@ -32,13 +34,14 @@ TRANSIENT = frozenset(
 """Answers after which the same call may succeed."""
 
 
-async def connect() -> Client:
+async def connect(changes: Mapping[str, str] | None = None) -> Client:
     """Connect as Temporal's environment configuration says (environment, then profile file, then localhost:7233).
 
-    Raises ServerUnreachable when nothing answers there and Misconfigured when the configuration itself is unusable.
+    `changes` are variables (TEMPORAL_…) that count instead of the environment's own. Raises ServerUnreachable when
+    nothing answers there and Misconfigured when the configuration itself is unusable.
     """
     try:
-        config = ClientConfig.load_client_connect_config()
+        config = ClientConfig.load_client_connect_config(override_env_vars={**os.environ, **(changes or {})})
     except (RuntimeError, ValueError) as exc:
         raise Misconfigured(
             f"Temporal's connection settings can't be read ({exc}); correct TEMPORAL_* or its file"
@@ -75,6 +78,25 @@ async def check_server(client: Client) -> None:
         )
 
 
+def lacks_namespace(exc: RPCError) -> bool:
+    """Tell whether the server does not know the namespace: one that has just started does not know any for a moment.
+
+    One that is missing for good is told before work begins, see `check_server`.
+    """
+    failure = NamespaceNotFoundFailure()
+    return exc.status is RPCStatusCode.NOT_FOUND and any(d.Unpack(failure) for d in exc.grpc_status.details)
+
+
+def is_transient(exc: RPCError) -> bool:
+    """Tell whether the same call may succeed."""
+    return exc.status in TRANSIENT or lacks_namespace(exc)
+
+
+def is_missing(exc: RPCError) -> bool:
+    """Tell whether the server knows of no such workflow; one that does not know the namespace has not looked."""
+    return exc.status is RPCStatusCode.NOT_FOUND and not lacks_namespace(exc)
+
+
 def translate_rpc_error(exc: RPCError) -> RetryLater | Misconfigured:
     """Turn a failed call into the branch of the error tree that tells the caller what to do."""
     if exc.status is RPCStatusCode.RESOURCE_EXHAUSTED:
@@ -83,6 +105,10 @@ def translate_rpc_error(exc: RPCError) -> RetryLater | Misconfigured:
         return ServerUnreachable(f"the server did not answer ({_first_line(exc)}); check that it is up and try again")
     if exc.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED):
         return Misconfigured(f"the server refuses this client ({_first_line(exc)}); check the API key or certificate")
+    if lacks_namespace(exc):
+        return ServerNotReady(
+            f"the server refuses the call ({_first_line(exc)}); create the namespace or set TEMPORAL_NAMESPACE"
+        )
     return Misconfigured(f"the server refuses the call ({_first_line(exc)}); correct the request")
 
 

@@ -48,6 +48,11 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def format_exact(epoch: float) -> str:
+    """Write a moment for programs: RFC 3339 in UTC, to the millisecond."""
+    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def format_moment(epoch: float) -> str:
     """Write a moment for people, in UTC to the second."""
     return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -11,10 +11,9 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
-from shared.lanes import task_queue
 from shared.placement import Layout, pack_workflow_id, workflow_id
 from shared.settings import Settings
-from starter.caller import CALL_TIMEOUT, Called, Caller
+from starter.caller import CALL_TIMEOUT, Caller
 from starter.chunks import Chunk, build_admit_request
 from starter.pace import backoff_seconds
 from starter.receipts import Receipt, StartOutcome, to_refusal
@@ -60,27 +59,24 @@ class Admission:
             told: dict[str, Any] | str = {KNOWN: _find_repeated(names), "refused": {}}
         else:
             told = await self._find_out(chunk.layout, chunk.index, token)
+        fates = self._to_fates(told, len(names))
+        run_id, attempts = called.answer.run_id, called.attempts
         return [
-            self._to_receipt(told, position, tag, name, called)
-            for position, (tag, name) in enumerate(zip(chunk.tags, names, strict=True))
+            Receipt(tag, name, outcome, run_id, reason, attempts)
+            for tag, name, (outcome, reason) in zip(chunk.tags, names, fates, strict=True)
         ]
 
-    def _to_receipt(
-        self, told: dict[str, Any] | str, position: int, tag: Tag, name: str, called: Called[Any]
-    ) -> Receipt[Tag]:
-        reason = ""
+    def _to_fates(self, told: dict[str, Any] | str, count: int) -> list[tuple[StartOutcome, str]]:
+        """Give outcome and reason of each message of a chunk, in order."""
         if isinstance(told, str):
-            outcome, reason = StartOutcome.FAILED, told
-        elif (refusal := told["refused"].get(str(position))) is not None:
-            outcome, reason = StartOutcome.REJECTED, refusal
-        elif position in told.get(REVISED, ()):
-            outcome = StartOutcome.REVISED
-        elif position in told.get(STOPPED, ()):
-            outcome = StartOutcome.STOPPED
-        else:
-            outcome = self._known if position in told[KNOWN] else StartOutcome.STARTED
-        run_id = "" if called.answer is None else called.answer.run_id
-        return Receipt(tag, name, outcome, run_id, reason, called.attempts)
+            return [(StartOutcome.FAILED, told)] * count
+        fates = [(StartOutcome.STARTED, "")] * count
+        for name, outcome in ((KNOWN, self._known), (STOPPED, StartOutcome.STOPPED), (REVISED, StartOutcome.REVISED)):
+            for position in told.get(name, ()):
+                fates[position] = (outcome, "")
+        for position, reason in told["refused"].items():
+            fates[int(position)] = (StartOutcome.REJECTED, reason)
+        return fates
 
     async def _find_out(self, layout: Layout, index: int, token: str) -> dict[str, Any] | str:
         """Ask the pack, and those that it has sent messages on to because they have moved there."""
@@ -109,8 +105,8 @@ class Admission:
                     receipt = await pack.query("receipt", token, result_type=dict[str, Any])
             except (RPCError, TimeoutError, WorkflowQueryFailedError):
                 receipt = None
-                if not await is_served(self._client, self._settings, layout.lane):
-                    return f"no worker of lane {layout.lane} serves its pack {name}, which has it and will take it in"
+                if (queue := await find_idle_queue(self._client, name)) is not None:
+                    return f"no worker serves its pack {name} (task queue {queue}), which has it and will take it in"
             if receipt is not None:
                 return receipt
             if time.monotonic() >= give_up_at:
@@ -119,17 +115,27 @@ class Admission:
             await asyncio.sleep(backoff_seconds(attempts))
 
 
-async def is_served(client: Client, settings: Settings, lane: str) -> bool:
-    """Tell whether any worker has asked for workflow tasks of a lane within the last minutes."""
+async def find_idle_queue(client: Client, pack_id: str) -> str | None:
+    """Give the task queue that a pack lives on if no worker has asked for its tasks within the last minutes.
+
+    It may be another one than ours: a pack stays where its kind began. None too while the server does not tell; then
+    the caller's patience decides.
+    """
+    try:
+        queue = (await client.get_workflow_handle(pack_id).describe(rpc_timeout=CALL_TIMEOUT)).task_queue
+        return None if await is_served(client, queue) else queue
+    except RPCError:
+        return None
+
+
+async def is_served(client: Client, queue: str) -> bool:
+    """Tell whether any worker has asked for workflow tasks of a queue within the last minutes; raises RPCError."""
     request = DescribeTaskQueueRequest(
         namespace=client.namespace,
-        task_queue=TaskQueue(name=task_queue(settings.task_queue_prefix, lane)),
+        task_queue=TaskQueue(name=queue),
         task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
     )
-    try:
-        return bool((await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)).pollers)
-    except RPCError:
-        return True  # nobody knows; the caller's patience decides
+    return bool((await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)).pollers)
 
 
 def _find_repeated(names: list[str]) -> list[int]:

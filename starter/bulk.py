@@ -30,6 +30,9 @@ from starter.start_request import first_state
 LINGER_SECONDS = 0.2
 """How long messages wait for others of their pack while the stream gives nothing new."""
 
+LINGERS_MAX, FEW = 5, 1000
+"""A stream that trickles gives something new all the time: so few messages wait for no more than so many such times."""
+
 Tag = TypeVar("Tag")
 Wish = Envelope | Delivery
 
@@ -112,11 +115,14 @@ class BulkStarter:
 
         async def flush_when_idle() -> None:
             nonlocal is_fresh
+            lingers = 0
             while True:
                 await asyncio.sleep(LINGER_SECONDS)
-                if not is_fresh:
+                lingers = lingers + 1 if len(gathering) else 0
+                if not is_fresh or (lingers >= LINGERS_MAX and len(gathering) < FEW):
                     async with flushing:
                         await self._flush(gathering, flight)
+                    lingers = 0
                 is_fresh = False
 
         lingering = asyncio.create_task(flush_when_idle())
@@ -173,7 +179,7 @@ def _to_entry(wish: Wish, layout: Layout) -> Entry:
     if not isinstance(wish, Delivery):
         return to_entry(first_state(wish, now), layout.lane)
     if wish.envelope is not None:
-        return to_entry(first_state(wish.envelope, now, wish.sources), layout.lane)
+        return to_entry(first_state(wish.envelope, now, wish.sources, wish.trace), layout.lane)
     ended = MessageState(wish.kind, wish.id, layout.lane, now, now, ended="stopped", sources=wish.sources)
     return to_entry(ended, layout.lane)
 

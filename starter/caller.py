@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from temporalio.service import RPCError, RPCStatusCode
 
 from shared.settings import Settings
-from shared.temporal import TRANSIENT
+from shared.temporal import is_transient, lacks_namespace
 from starter.pace import Pace, backoff_seconds
 
 Answer = TypeVar("Answer")
@@ -40,16 +40,18 @@ class Caller:
     async def call(self, send: Callable[[], Awaitable[Answer]]) -> Called[Answer]:
         """Call until the server answers, at most for the setting `patience`; never raises RPCError itself."""
         give_up_at = time.monotonic() + self._patience
-        attempts = 0
+        attempts, is_starting = 0, False
         while True:
             await self._pace.take()
             attempts += 1
             try:
                 answer = await send()
             except RPCError as exc:
-                if exc.status not in TRANSIENT:
+                if not is_transient(exc):
                     self._pace.note_answered()
                     return Called(None, exc, attempts)
+                if lacks_namespace(exc) and not is_starting:  # it is back, whatever time it was away before
+                    give_up_at, is_starting = time.monotonic() + self._patience, True
                 if time.monotonic() >= give_up_at:
                     return Called(None, exc, attempts)
                 await self._back_off(exc, attempts)

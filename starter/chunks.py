@@ -1,5 +1,6 @@
 """Chunks: new messages of packed kinds, gathered by pack, so that one call to the server starts many."""
 
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -35,23 +36,21 @@ class Chunk(Generic[Tag]):
     index: int
     tags: list[Tag] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
-    entries: list[bytes] = field(default_factory=list)
-    """As they travel."""
-    size: int = 0
-    """Bytes of all entries."""
+    body: bytearray = field(default_factory=bytearray)
+    """The entries as they travel. In one piece, because orjson leaves 4 KB of room behind whatever it writes."""
 
     @property
     def is_full(self) -> bool:
         """No more fit in: into a signal, or into a pack that begins with them."""
-        return self.size >= CHUNK_BYTES_MAX or len(self.entries) >= self.layout.size
+        return len(self.body) >= CHUNK_BYTES_MAX or len(self.ids) >= self.layout.size
 
     def add(self, tag: Tag, entry: Entry) -> None:
         """Add a message."""
-        encoded = encode_json(entry)
+        if self.ids:
+            self.body += b","
+        self.body += encode_json(entry)
         self.tags.append(tag)
         self.ids.append(entry[ID])
-        self.entries.append(encoded)
-        self.size += len(encoded)
 
     def token(self, session: str) -> str:
         """Name this chunk, the same for every retry of it within a session."""
@@ -83,7 +82,7 @@ class Gathering(Generic[Tag]):
         if chunk.is_full:
             return self._take(key)
         if self._count >= self._room:
-            return self._take(max(self._chunks, key=lambda k: len(self._chunks[k].entries)))
+            return self._take(max(self._chunks, key=lambda k: len(self._chunks[k].ids)))
         return None
 
     def take_all(self) -> Iterator[Chunk[Tag]]:
@@ -94,7 +93,7 @@ class Gathering(Generic[Tag]):
 
     def _take(self, key: tuple[str, int]) -> Chunk[Tag]:
         chunk = self._chunks.pop(key)
-        self._count -= len(chunk.entries)
+        self._count -= len(chunk.ids)
         return chunk
 
 
@@ -108,12 +107,14 @@ async def build_admit_request(
     layout = chunk.layout
     wire: dict[str, Any] = {
         "token": token,
+        "packs": layout.packs,
         "size": layout.size,
         "coalesce": layout.coalesce,
+        "sent_at": time.time(),
     }
     wire |= dict.fromkeys(flags, True)
     # each entry was encoded once, when it was counted
-    argument = encode_json(wire)[:-1] + b',"entries":[' + b",".join(chunk.entries) + b"]}"
+    argument = encode_json(wire)[:-1] + b',"entries":[' + chunk.body + b"]}"
     request = await build_pack_request(
         client, settings, layout, chunk.index, signal=ADMIT, argument=to_raw_bytes(argument)
     )

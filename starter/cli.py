@@ -13,6 +13,7 @@ from shared.errors import DormiceError
 from shared.settings import load_settings
 from starter.commands.arguments import CommandParser, Commands, add_settings, collect_settings
 from starter.commands.bridge import add_bridge
+from starter.commands.bridge_status import add_bridge_status
 from starter.commands.catalogue import add_catalogue
 from starter.commands.dead_letters import add_dead_letters
 from starter.commands.dev import add_dev
@@ -45,6 +46,7 @@ def build_parser() -> tuple[CommandParser, Commands]:
     add_verbs(commands)
     add_parked(commands)
     add_bridge(commands)
+    add_bridge_status(commands)
     add_dead_letters(commands)
     add_repack(commands)
     add_catalogue(commands)

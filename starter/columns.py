@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any, cast
 
 from shared.envelope import Envelope
@@ -54,17 +55,17 @@ class Columns:
             if name == "payload":
                 fields[name] = _read_payload(cell)
             elif name in _NUMBERS:
-                fields[name] = _read_number(cell)
+                fields[name] = read_number(cell)
             elif name in Envelope.model_fields:
                 fields[name] = cell
             else:
-                payload[name] = _to_json(cell)
+                payload[name] = to_json(cell)
         return {**fields, "payload": payload} if self.has_others else fields
 
 
 def _read_payload(cell: Any) -> Any:
     if not isinstance(cell, str):
-        return _to_json(cell)
+        return to_json(cell)
     try:
         return parse_json(cell)
     except ValueError as exc:
@@ -75,7 +76,7 @@ def _read_payload(cell: Any) -> Any:
         return cell
 
 
-def _read_number(cell: Any) -> Any:
+def read_number(cell: Any) -> Any:
     """Give the number that a cell holds, or the cell itself, so that the envelope's own rule refuses it."""
     if isinstance(cell, str):
         with suppress(ValueError):
@@ -86,12 +87,14 @@ def _read_number(cell: Any) -> Any:
     return cell
 
 
-def _to_json(value: Any) -> Any:
-    """Write moments inside a payload as text; whatever else JSON doesn't know is left to the envelope's rule."""
+def to_json(value: Any) -> Any:
+    """Write moments inside a payload as text and decimals as numbers; what else JSON doesn't know, the envelope refuses."""
+    if isinstance(value, Decimal) and value.is_finite():
+        return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, date | datetime):
         return value.isoformat()
     if isinstance(value, dict):
-        return {key: _to_json(item) for key, item in cast("dict[Any, Any]", value).items()}
+        return {key: to_json(item) for key, item in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list):
-        return [_to_json(item) for item in cast("list[Any]", value)]
+        return [to_json(item) for item in cast("list[Any]", value)]
     return value

@@ -15,7 +15,7 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowQueryFailedError,
 )
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from activities.measures import set_priority
 from shared.encoding import Pack
@@ -35,7 +35,7 @@ from shared.signals import (
     Signal,
     Stop,
 )
-from shared.temporal import translate_rpc_error
+from shared.temporal import is_missing, translate_rpc_error
 from starter.bulk import BulkStarter
 from starter.grouping import Group, group_names
 from starter.layouts import Layouts
@@ -342,6 +342,6 @@ def _write(moment: datetime) -> str:
 
 
 def _translate(exc: RPCError, not_found: str) -> Exception:
-    if exc.status is RPCStatusCode.NOT_FOUND:
+    if is_missing(exc):
         return MessageNotFound(not_found)
     return translate_rpc_error(exc)

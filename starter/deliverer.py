@@ -7,10 +7,11 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest, SignalWorkflowExecutionRequest
 from temporalio.client import Client
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from shared.placement import workflow_id
 from shared.signals import SIGNAL_NAMES
+from shared.temporal import is_missing
 from starter.caller import CALL_TIMEOUT, Caller
 from starter.delivery import Delivery
 from starter.receipts import Receipt, StartOutcome, to_refusal
@@ -41,6 +42,7 @@ class Deliverer:
                     session=f"{delivery.source}:{delivery.offset}",
                     restarts_finished=finished is not None,
                     sources={**(finished or {}), **delivery.sources},
+                    trace=delivery.trace,
                 )
                 if started.outcome is not StartOutcome.ALREADY_RUNNING:
                     return started
@@ -74,7 +76,7 @@ class Deliverer:
         if called.answer is not None:
             outcome = StartOutcome.STOPPED if delivery.envelope is None else StartOutcome.REVISED
             return Receipt(tag, name, outcome, attempts=called.attempts)
-        if called.error is not None and called.error.status is RPCStatusCode.NOT_FOUND:
+        if called.error is not None and is_missing(called.error):
             return None
         return to_refusal(called.error, tag, name, called.attempts)
 
@@ -96,7 +98,7 @@ class Deliverer:
                 first = await service.get_workflow_execution_history(request, retry=False, timeout=CALL_TIMEOUT)
                 payloads = first.history.events[0].workflow_execution_started_event_attributes.input.payloads
         except RPCError as exc:
-            if exc.status is RPCStatusCode.NOT_FOUND:
+            if is_missing(exc):
                 return {}
             raise
         content: list[dict[str, Any]] = await self._client.data_converter.decode(payloads, [dict[str, Any]])

@@ -1,7 +1,7 @@
 """Deliveries: what a record of a source asks for; asked twice, or late, it does nothing a second time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from shared.envelope import Envelope
@@ -21,6 +21,7 @@ class Delivery:
     source: str
     offset: int
     envelope: Envelope | None = None
+    trace: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def sources(self) -> Mapping[str, int]:
@@ -39,4 +40,5 @@ class Delivery:
             self.envelope.lane or "",
             due_at.isoformat(),
             priority=self.envelope.priority,
+            trace=dict(self.trace),
         )

@@ -12,14 +12,14 @@ from temporalio.api.enums.v1 import WorkflowExecutionStatus, WorkflowIdConflictP
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest, StartWorkflowExecutionRequest
 from temporalio.client import Client
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from shared.encoding import Pack
-from shared.errors import Misconfigured, RetryLater
+from shared.errors import Misconfigured, RetryLater, ServerNotReady
 from shared.lanes import task_queue
 from shared.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW, MESSAGE_WORKFLOW, Layout, layout_workflow_id
 from shared.settings import Settings
-from shared.temporal import translate_rpc_error
+from shared.temporal import is_missing, translate_rpc_error
 from starter.pace import backoff_seconds
 
 CALL_TIMEOUT = timedelta(seconds=10)
@@ -68,11 +68,13 @@ class Layouts:
         Once that was in vain, it asks only once more each time, until there is an answer again.
         """
         give_up_at = time.monotonic() + self._patience
-        self.attempts = 1
+        self.attempts, is_starting = 1, False
         while True:
             try:
                 layout = await self.find(kind, is_patient=False)
-            except RetryLater:
+            except (RetryLater, ServerNotReady) as exc:
+                if isinstance(exc, ServerNotReady) and not is_starting:  # it is back, whatever time it was away before
+                    give_up_at, is_starting = time.monotonic() + self._settings.patience.total_seconds(), True
                 if time.monotonic() >= give_up_at:
                     self._patience = 0.0
                     raise
@@ -119,7 +121,7 @@ class Layouts:
                 request, retry=is_patient, timeout=CALL_TIMEOUT
             )
         except RPCError as exc:
-            if exc.status is RPCStatusCode.NOT_FOUND:
+            if is_missing(exc):
                 return None
             raise translate_rpc_error(exc) from exc
         kept = described.workflow_execution_info

@@ -8,14 +8,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio.client import Client, WorkflowQueryFailedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from shared.errors import PackNotServed
+from shared.lanes import prefix_of
 from shared.placement import Layout, pack_workflow_id
 from shared.settings import Settings
 from shared.signals import SIGNAL_NAMES, Signal, write_steering
-from shared.temporal import translate_rpc_error
-from starter.admission import is_served
+from shared.temporal import is_missing, translate_rpc_error
+from starter.admission import find_idle_queue
 from starter.layouts import Layouts
 from starter.listing import Listed
 from starter.pace import backoff_seconds
@@ -49,7 +50,7 @@ class Packs:
             wire = write_steering(ids, signal, token)
             await handle.signal(SIGNAL_NAMES[type(signal)], wire, rpc_timeout=CALL_TIMEOUT)
         except RPCError as exc:
-            if exc.status is RPCStatusCode.NOT_FOUND:
+            if is_missing(exc):
                 return list(ids)
             raise translate_rpc_error(exc) from exc
         return await self._find_missing(layout, index, token, ids)
@@ -125,7 +126,7 @@ class Packs:
                 if answer is not None:
                     return answer
             except RPCError as exc:
-                if exc.status is RPCStatusCode.NOT_FOUND:
+                if is_missing(exc):
                     return _NOTHING
                 await self._check_served(layout, name)
             except (TimeoutError, WorkflowQueryFailedError):
@@ -138,10 +139,13 @@ class Packs:
             await asyncio.sleep(backoff_seconds(attempts))
 
     async def _check_served(self, layout: Layout, name: str) -> None:
-        if not await is_served(self._client, self._settings, layout.lane):
+        queue = await find_idle_queue(self._client, name)
+        if queue is not None:
+            is_ours = prefix_of(queue) == self._settings.task_queue_prefix
             raise PackNotServed(
                 f"no worker of lane {layout.lane} serves pack {name}, and only the pack knows its messages; "
                 f"start one: dormice worker --lane {layout.lane}"
+                + ("" if is_ours else f" --set task_queue_prefix={prefix_of(queue)}")
             )
 
 

@@ -2,11 +2,11 @@
 
 import csv
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, Protocol, Self, cast
 
 from shared.errors import GiveUp, InvalidEnvelope, Misconfigured
 from shared.json_value import parse_json
@@ -95,7 +95,7 @@ class RowSource:
             lines = _Lines(self._stream or sys.stdin.buffer)
             if lines.first is None:
                 raise GiveUp(f"{self.name}: is empty; there is nothing to start")
-            return _read_jsonl(lines) if self.form == "jsonl" else _read_csv(lines, self.name)
+            return read_json_lines(lines) if self.form == "jsonl" else _read_csv(lines, self.name)
         except OSError as exc:
             raise GiveUp(f"{self.name}: can't be read ({exc.strerror}); give the path of a file") from exc
 
@@ -107,10 +107,19 @@ class RowSource:
         table = ParquetTable(path)
         self.total = table.total
         columns = Columns(table.names, self.name)
-        return (_make_row(columns, cells, number) for number, cells in enumerate(table, start=1))
+        return (make_row(columns, cells, number) for number, cells in enumerate(table, start=1))
 
 
-def _make_row(columns: Columns, cells: Mapping[str, Any], number: int) -> Row:
+class Reader(Protocol):
+    """Knows what the cells of a row mean."""
+
+    def to_fields(self, cells: Sequence[Any]) -> Mapping[str, Any]:
+        """Turn a row into envelope fields; raises InvalidEnvelope."""
+        ...
+
+
+def make_row(columns: Reader, cells: Mapping[str, Any], number: int) -> Row:
+    """Make a row of a table's cells."""
     try:
         return Row(number, columns.to_fields(tuple(cells.values())), cells, number)
     except InvalidEnvelope as flaw:
@@ -118,14 +127,25 @@ def _make_row(columns: Columns, cells: Mapping[str, Any], number: int) -> Row:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class Line:
+    """One line of a text file, numbered from 1; `end` is how far into the input it reaches."""
+
     number: int
     raw: bytes
     end: int
     flaw: InvalidEnvelope | None
 
+    @classmethod
+    def of(cls, number: int, raw: bytes, end: int) -> Self:
+        """Look at a line: what is no UTF-8 or far too long is flawed, and the latter cut."""
+        if len(raw.rstrip(b"\r\n")) < LINE_MAX_BYTES:
+            return cls(number, raw, end, _find_flaw(raw))
+        flaw = InvalidEnvelope("envelope", f"is a line of more than {LINE_MAX_BYTES} bytes; shorten it")
+        return cls(number, raw[:1000] + "…".encode(), end, flaw)
+
     @property
     def text(self) -> str:
+        """The line as a person reads it."""
         return self.raw.decode(errors="backslashreplace").rstrip("\r\n")
 
 
@@ -138,24 +158,21 @@ class _Lines:
         self._end = 0
         self.first = self._read()
 
-    def __iter__(self) -> Iterator[_Line]:
+    def __iter__(self) -> Iterator[Line]:
         line = self.first
         while line is not None:
             yield line
             line = self._read()
 
-    def _read(self) -> _Line | None:
+    def _read(self) -> Line | None:
         raw = self._stream.readline(LINE_MAX_BYTES)
         if not raw:
             return None
         self._number += 1
         self._end += len(raw)
-        flaw = _find_flaw(raw)
         if len(raw) == LINE_MAX_BYTES and not raw.endswith(b"\n"):
-            flaw = InvalidEnvelope("envelope", f"is a line of more than {LINE_MAX_BYTES} bytes; shorten it")
-            raw = raw[:1000] + "…".encode()
             self._skip_rest()
-        return _Line(self._number, raw, self._end, flaw)
+        return Line.of(self._number, raw, self._end)
 
     def _skip_rest(self) -> None:
         while rest := self._stream.readline(LINE_MAX_BYTES):
@@ -172,7 +189,8 @@ def _find_flaw(raw: bytes) -> InvalidEnvelope | None:
     return None
 
 
-def _read_jsonl(lines: _Lines) -> Iterator[Row]:
+def read_json_lines(lines: Iterable[Line]) -> Iterator[Row]:
+    """Give a row for every line that is not blank."""
     for line in lines:
         raw = line.raw.strip()
         if raw:
@@ -190,9 +208,9 @@ def _read_object(raw: bytes) -> Mapping[str, Any] | bytes:
 class _CsvText:
     """Feeds a CSV parser with lines, and remembers those that its present record is made of."""
 
-    def __init__(self, lines: _Lines) -> None:
+    def __init__(self, lines: Iterable[Line]) -> None:
         self._lines = iter(lines)
-        self.taken: list[_Line] = []
+        self.taken: list[Line] = []
 
     def __iter__(self) -> "_CsvText":
         return self
@@ -205,20 +223,27 @@ class _CsvText:
 
 
 def _read_csv(lines: _Lines, name: str) -> Iterator[Row]:
+    rest = iter(lines)
+    return read_csv_records(rest, Columns(read_header(rest, name), name))
+
+
+def read_header(lines: Iterator[Line], name: str) -> list[str]:
+    """Take the header off the lines of a CSV file and give its names; raises GiveUp when it is none."""
     text = _CsvText(lines)
-    # strict: a quote that is never closed would otherwise swallow the rest of the file without a word
-    records = csv.reader(text, strict=True)
     try:
-        names = next(records)
+        names = next(csv.reader(text, strict=True))
     except csv.Error as exc:
         raise GiveUp(f"{name}: its header is no CSV ({exc}); separate columns by commas") from exc
     if flaw := text.taken[0].flaw:
         raise GiveUp(f"{name}: its header {flaw.problem}")
-    columns = Columns([column.strip() for column in names], name)
-    return _read_records(text, records, columns)
+    return [column.strip() for column in names]
 
 
-def _read_records(text: _CsvText, records: Iterator[list[str]], columns: Columns) -> Iterator[Row]:
+def read_csv_records(lines: Iterable[Line], columns: Reader) -> Iterator[Row]:
+    """Give a row for every record of a CSV file, its header excepted; one that is no CSV bears a flaw."""
+    text = _CsvText(lines)
+    # strict: a quote that is never closed would otherwise swallow the rest of the file without a word
+    records = csv.reader(text, strict=True)
     while True:
         text.taken = []
         fields: Mapping[str, Any] = {}

@@ -35,29 +35,30 @@ class Selection:
             raise ValueError(f"--state is {self.state!r}; use one of {', '.join(STATES)}")
         is_alive = self.state is None or self.state in _ALIVE
         parts = [
-            f"WorkflowType = {_quote(MESSAGE_WORKFLOW)}",
+            f"WorkflowType = {quote(MESSAGE_WORKFLOW)}",
             "ExecutionStatus = " + ("'Running'" if is_alive else "'Completed'"),
         ]
         for name, value in (("Kind", self.kind), ("Lane", self.lane), ("State", self.state)):
             if value is not None:
-                parts.append(f"{name} = {_quote(value)}")
+                parts.append(f"{name} = {quote(value)}")
         if self.due_before is not None:
             # what has no DueAt is due by now or very soon
-            parts.append(f"(DueAt < {_quote(self.due_before.astimezone(UTC).isoformat())} OR DueAt IS NULL)")
+            parts.append(f"(DueAt < {quote(self.due_before.astimezone(UTC).isoformat())} OR DueAt IS NULL)")
         return " AND ".join(parts)
 
     def to_pack_query(self) -> str:
         """Write the visibility query for the packs that may hold such messages; which do, only they know."""
-        parts = [f"WorkflowType = {_quote(PACK_WORKFLOW)}", "ExecutionStatus = 'Running'"]
+        parts = [f"WorkflowType = {quote(PACK_WORKFLOW)}", "ExecutionStatus = 'Running'"]
         if self.kind is not None:
-            parts.append(f"Kind = {_quote(self.kind)}")
+            parts.append(f"Kind = {quote(self.kind)}")
         if self.state == "parked":
-            parts.append(f"State = {_quote(HAS_PARKED)}")
+            parts.append(f"State = {quote(HAS_PARKED)}")
         if self.due_before is not None:
-            parts.append(f"(DueAt < {_quote(self.due_before.astimezone(UTC).isoformat())} OR DueAt IS NULL)")
+            parts.append(f"(DueAt < {quote(self.due_before.astimezone(UTC).isoformat())} OR DueAt IS NULL)")
         return " AND ".join(parts)
 
 
-def _quote(value: str) -> str:
+def quote(value: str) -> str:
+    """Write text for a visibility query."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -10,6 +10,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from shared.envelope import Envelope
 from shared.errors import InvalidEnvelope
+from shared.message import NO_TRACE
 from shared.placement import workflow_id
 from shared.settings import Settings
 from starter.caller import CALL_TIMEOUT, Caller
@@ -35,6 +36,7 @@ class SoloStarter:
         session: str,
         restarts_finished: bool,
         sources: Mapping[str, int] = NO_SOURCES,
+        trace: Mapping[str, str] = NO_TRACE,
     ) -> Receipt[Tag]:
         """Start a message and give its receipt; within a session a retry counts as the same start."""
         name = workflow_id(envelope.kind, envelope.id)
@@ -47,6 +49,7 @@ class SoloStarter:
                 session=session,
                 restarts_finished=restarts_finished,
                 sources=sources,
+                trace=trace,
             )
         except InvalidEnvelope as exc:
             return Receipt(tag, name, StartOutcome.REJECTED, reason=str(exc), attempts=0)

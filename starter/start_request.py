@@ -17,7 +17,7 @@ from temporalio.common import SearchAttributePair
 
 from shared.envelope import Envelope
 from shared.errors import InvalidEnvelope
-from shared.message import Decision, MessageState
+from shared.message import NO_TRACE, Decision, MessageState
 from shared.placement import MESSAGE_WORKFLOW, place, unit_hash, workflow_id
 from shared.search_attributes import attributes_at_start
 from shared.settings import Settings
@@ -28,7 +28,9 @@ USUAL_PRIORITY = 3  # the middle of the server's five
 REQUEST_NAMESPACE = uuid.UUID("6f4bd9a2-5d1e-4c57-9d20-0b8f8f4e7a11")
 
 
-def first_state(envelope: Envelope, now: float, sources: Mapping[str, int] = NO_SOURCES) -> MessageState:
+def first_state(
+    envelope: Envelope, now: float, sources: Mapping[str, int] = NO_SOURCES, trace: Mapping[str, str] = NO_TRACE
+) -> MessageState:
     """Make the state a message starts from; a first run in the future is spread inside the sender's tolerance.
 
     A scheduled message may not be pulled forward: `scheduled_at` itself is its earliest time.
@@ -53,6 +55,7 @@ def first_state(envelope: Envelope, now: float, sources: Mapping[str, int] = NO_
         tenant=envelope.tenant,
         correlation_id=envelope.correlation_id,
         sources=sources,
+        trace=trace,
         decisions=(Decision(round(now, 3), 0, "started", due_at, why),),
     )
 
@@ -75,13 +78,14 @@ async def build_start_request(
     session: str,
     restarts_finished: bool,
     sources: Mapping[str, int] = NO_SOURCES,
+    trace: Mapping[str, str] = NO_TRACE,
 ) -> StartWorkflowExecutionRequest:
     """Build the request; a message that is alive is never started a second time.
 
     With `restarts_finished` a message that has finished is started anew, otherwise the server refuses it for as
     long as it remembers the finished run (the namespace's retention).
     """
-    state = first_state(envelope, now, sources)
+    state = first_state(envelope, now, sources, trace)
     placement = place(state.kind, state.id, state.lane, settings.task_queue_prefix)
     request = StartWorkflowExecutionRequest(
         namespace=client.namespace,

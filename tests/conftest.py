@@ -35,22 +35,31 @@ from worker.run import WorkerPlan, run_workers
 TEST_SECONDS = 55.0
 """What one test may take: less than pytest-timeout's limit, which can't end what a coroutine has under way."""
 
+SPARE_SECONDS = 5.0
+"""By how much less, where a test's mark gives it a limit of its own."""
+
 Serve = Callable[..., AbstractAsyncContextManager[None]]
 Start = Callable[..., Awaitable[WorkflowHandle[Any, Any]]]
 Begin = Callable[..., Awaitable[Subject]]
+
+
+def pytest_configure() -> None:
+    """Let every Java of the tests compile fast code only: what lives for seconds never earns the best."""
+    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Bound coroutine tests from within, so that one that is too slow ends its workers before it fails."""
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
-            item.obj = _bounded(item.obj)
+            mark = item.get_closest_marker("timeout")
+            item.obj = _bounded(item.obj, mark.args[0] - SPARE_SECONDS if mark else TEST_SECONDS)
 
 
-def _bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+def _bounded(test: Callable[..., Awaitable[None]], seconds: float) -> Callable[..., Awaitable[None]]:
     @functools.wraps(test)
     async def run(*args: Any, **kwargs: Any) -> None:
-        async with asyncio.timeout(TEST_SECONDS):
+        async with asyncio.timeout(seconds):
             await test(*args, **kwargs)
 
     return run
@@ -87,8 +96,12 @@ async def client(server: EmbeddedServer) -> Client:
 
 @pytest.fixture(scope="session")
 async def broker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedBroker]:
-    """The embedded broker; tests make topics of their own on it."""
-    options = BrokerOptions(data=tmp_path_factory.mktemp("kafka"), port=find_free_port())
+    """The embedded broker; tests make topics of their own on it. It looks every moment for topics to compact."""
+    options = BrokerOptions(
+        data=tmp_path_factory.mktemp("kafka"),
+        port=find_free_port(),
+        extra_properties={"log.cleaner.backoff.ms": "500"},
+    )
     async with run_broker(options) as running:
         yield running
 
@@ -202,7 +215,7 @@ def begin(client: Client, settings: Settings, message_id: Callable[[], str], enc
 
 
 async def wait_until(
-    predicate: Callable[[], Any] | Callable[[], Awaitable[Any]], description: str, seconds: float = 30.0
+    predicate: Callable[[], Any] | Callable[[], Awaitable[Any]], description: str, seconds: float = 45.0
 ) -> Any:
     """Wait until the predicate gives something true, and give that; fail with the description otherwise."""
     deadline = time.monotonic() + seconds

@@ -29,3 +29,9 @@ async def note_payload(message: Message, ctx: Context) -> Again:
 
 note_solo = handler("noted")(note_payload)
 note_packed = handler("noted-packed", encoding=Pack(packs=20, size=1000, coalesce=timedelta(0)))(note_payload)
+
+
+@handler("standby", encoding=Pack(packs=100, size=1500))
+async def stand_by(message: Message, ctx: Context) -> Done:
+    """Be one of very many."""
+    return Done()

@@ -1,16 +1,17 @@
-"""Worker processes for tests, started from the checkout and always ended by their id."""
+"""Worker and bridge processes for tests, started from the checkout and always ended by their id."""
 
 import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from pathlib import Path
 
 import psutil
 
 from shared.settings import Settings
 from starter.embedded import EmbeddedServer
+from starter.kafka.broker import EmbeddedBroker
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,10 +46,87 @@ async def worker_process(
         await process.wait()
 
 
-async def kill_and_restart(server: EmbeddedServer) -> None:
-    """Kill the server program itself, not the leash that our fixture ends it by, and start it again on its data."""
+@contextlib.asynccontextmanager
+async def bridge_process(
+    server: EmbeddedServer, broker: EmbeddedBroker, settings: Settings, topic: str, *arguments: str
+) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """Run `dormice bridge` on a topic, as a member of the group of its name; ended with SIGKILL if still alive."""
+    with (server.options.data / "bridge.log").open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "starter", "bridge", topic, "--group", topic, *arguments),
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
+            env={
+                **os.environ,
+                "TEMPORAL_ADDRESS": server.address,
+                "TEMPORAL_CONFIG_FILE": os.devnull,
+                "DORMICE_HANDLERS": "tests.handlers",
+                "DORMICE_KAFKA_SERVERS": broker.address,
+                "DORMICE_PATIENCE": f"{settings.patience.total_seconds()}s",
+                "DORMICE_TASK_QUEUE_PREFIX": settings.task_queue_prefix,
+            },
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def ending_family(process: asyncio.subprocess.Process) -> AsyncGenerator[None]:
+    """Kill a process and all that it has started at the end of a `with` block, also what outlives it."""
+    family = [psutil.Process(process.pid)]
+    try:
+        yield
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family += family[0].children(recursive=True)
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+        for member in family[1:]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+
+
+async def run_to_end(*command: str, cwd: Path, env: Mapping[str, str]) -> tuple[int, str, str]:
+    """Run a program to its end; gives its exit code, output and talk."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, cwd=cwd, env=env, stdout=pipe, stderr=pipe)
+    try:
+        out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def kill(server: EmbeddedServer) -> None:
+    """Kill the server program itself, not the leash that our fixture ends it by; returns when both are gone."""
     assert server.process_id is not None
     for child in psutil.Process(server.process_id).children():
         child.kill()
     await server.stop()
+
+
+async def kill_and_restart(server: EmbeddedServer) -> None:
+    """Kill the server program and start it again on its data."""
+    await kill(server)
     await server.start()
+
+
+def is_gone(family: Iterable[psutil.Process]) -> bool:
+    """Tell whether all of them have ended; what nobody has waited for yet has ended too."""
+    return not any(map(_is_alive, family))
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -7,10 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
+from temporalio.service import RPCError
 
 from shared.encoding import Pack
 from shared.placement import pack_index, pack_workflow_id, workflow_id
 from shared.signals import SIGNAL_NAMES, Signal
+from shared.temporal import is_transient
 from starter.control import Control
 
 ENCODINGS = ("solo", "pack")
@@ -88,6 +90,14 @@ class Subject:
 
     async def _ask(self, query: str) -> dict[str, Any]:
         arguments = [self.id] if self.is_packed else []
-        answer: dict[str, Any] | None = await self.handle.query(query, args=arguments)
+        answer: dict[str, Any] | None = None
+        async with asyncio.timeout(END_SECONDS):
+            while True:
+                try:
+                    answer = await self.handle.query(query, args=arguments)
+                    break
+                except RPCError as exc:  # a server under load lets a query run out of time; it can be asked again
+                    if not is_transient(exc):
+                        raise
         assert answer is not None, f"pack {self.handle.id} does not know {self.id}"
         return answer

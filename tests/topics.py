@@ -1,6 +1,8 @@
 """Topics for tests on a real broker, which makes none by itself."""
 
 import importlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tests.conftest import wait_until
@@ -31,14 +33,104 @@ async def create_topic(address: str, name: str, partitions: int = 1, **config: o
         await client.close()
 
 
-async def committed_lag(address: str, topic: str, group: str, partitions: int = 1) -> int:
-    """Count the records, or markers, between what a group has committed and the end of a topic."""
+async def produce_keys(address: str, topic: str, keys: Iterable[str]) -> None:
+    """Send a record with a small payload for each key."""
+    producer: Any = importlib.import_module("aiokafka").AIOKafkaProducer(bootstrap_servers=address)
+    await producer.start()
+    try:
+        for key in keys:
+            await producer.send(topic, b'{"delay": 86400}', key=key.encode())
+        await producer.flush()
+    finally:
+        await producer.stop()
+
+
+async def configure_topic(address: str, name: str, **config: object) -> None:
+    """Give a topic another configuration, all of it; names as for `create_topic`."""
+    configs = {key.replace("_", "."): str(value) for key, value in config.items()}
+    client = _admin.AIOKafkaAdminClient(bootstrap_servers=address)
+    await client.start()
+    try:
+        resource = importlib.import_module("aiokafka.admin.config_resource").ConfigResource("topic", name, configs)
+        for answer in await client.alter_configs([resource]):
+            for code, *said in answer.resources:
+                if code:
+                    raise _errors.for_code(code)(*said)
+    finally:
+        await client.close()
+
+
+async def list_members(address: str, group: str) -> frozenset[str]:
+    """Name the members of a group between which its partitions are shared; none while that is not settled."""
+    client = _admin.AIOKafkaAdminClient(bootstrap_servers=address)
+    await client.start()
+    try:
+        try:
+            (answer,) = await client.describe_consumer_groups([group])
+        except _errors.KafkaError:  # the group has no coordinator yet, or the broker is only just finding itself
+            return frozenset()
+        (code, _, state, _, _, members, *_) = answer.groups[0]
+        return frozenset(member[0] for member in members) if not code and state == "Stable" else frozenset()
+    finally:
+        await client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a group is with one partition; `committed` is 0 where it has committed nothing."""
+
+    committed: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """Records, or markers, between the two."""
+        return self.end - self.committed
+
+
+async def read_progress(address: str, topic: str, group: str, partitions: int = 1) -> list[Progress]:
+    """Tell how far a group is with each partition of a topic, as the broker knows it."""
     kafka: Any = importlib.import_module("aiokafka")
     consumer = kafka.AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
     await consumer.start()
     try:
         wanted = [kafka.TopicPartition(topic, number) for number in range(partitions)]
         ends = await consumer.end_offsets(wanted)
-        return sum([ends[partition] - (await consumer.committed(partition) or 0) for partition in wanted])
+        return [Progress(await consumer.committed(partition) or 0, ends[partition]) for partition in wanted]
+    finally:
+        await consumer.stop()
+
+
+async def committed_lag(address: str, topic: str, group: str, partitions: int = 1) -> int:
+    """Count the records, or markers, between what a group has committed and the end of a topic."""
+    return sum(progress.lag for progress in await read_progress(address, topic, group, partitions))
+
+
+async def read_records(address: str, topic: str, partition: int = 0) -> list[Any]:
+    """Give the records that a partition has now, in order."""
+    kafka: Any = importlib.import_module("aiokafka")
+    consumer = kafka.AIOKafkaConsumer(bootstrap_servers=address, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        wanted, records = kafka.TopicPartition(topic, partition), list[Any]()
+        consumer.assign([wanted])
+        await consumer.seek_to_beginning(wanted)
+        end = (await consumer.end_offsets([wanted]))[wanted]
+        while await consumer.position(wanted) < end:
+            records += (await consumer.getmany(timeout_ms=200)).get(wanted, [])
+        return records
+    finally:
+        await consumer.stop()
+
+
+async def commit(address: str, topic: str, group: str, positions: Mapping[int, int]) -> None:
+    """Commit offsets of a topic for a group that has no members, by partition."""
+    kafka: Any = importlib.import_module("aiokafka")
+    consumer = kafka.AIOKafkaConsumer(bootstrap_servers=address, group_id=group, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        wanted = {kafka.TopicPartition(topic, number): offset for number, offset in positions.items()}
+        consumer.assign(list(wanted))
+        await consumer.commit(wanted)
     finally:
         await consumer.stop()

@@ -6,10 +6,11 @@ import errno
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from temporalio.client import Client
@@ -22,6 +23,12 @@ logger = logging.getLogger(__name__)
 Report = dict[str, Any]
 """What /readyz answers: `ready`, and while that is false the `reason`."""
 
+Pages = Mapping[str, Callable[[], Report | None]]
+"""What an endpoint answers beside its probes, by path; None while there is nothing to tell yet."""
+
+PROBES = ("/healthz", "/readyz")
+
+NO_PAGES: Pages = MappingProxyType({})
 HEAD_MAX_BYTES = 8192
 REQUEST_TIMEOUT = timedelta(seconds=5)
 CONNECTIONS_MAX = 64
@@ -65,14 +72,18 @@ class Readiness:
         """Say ready, or the first reason against it."""
         if self.is_stopping():
             return {"ready": False, "reason": "draining"}
-        if not self.workers:
-            return {"ready": False, "reason": "starting"}
-        idle = [worker.task_queue for worker in self.workers if not worker.is_running]
-        if idle:
-            return {"ready": False, "reason": f"task queue {idle[0]} is not polled"}
+        if gap := self.find_gap():
+            return {"ready": False, "reason": gap}
         if time.monotonic() - self.answered_at > self.answer_max_age.total_seconds():
             return {"ready": False, "reason": "the server does not answer"}
         return {"ready": True}
+
+    def find_gap(self) -> str:
+        """Say what of this process does not work yet; empty when all of it does."""
+        if not self.workers:
+            return "starting"
+        idle = [worker.task_queue for worker in self.workers if not worker.is_running]
+        return f"task queue {idle[0]} is not polled" if idle else ""
 
 
 async def watch_server(client: Client, readiness: Readiness, every: timedelta = CHECK_EVERY) -> None:
@@ -90,19 +101,19 @@ async def watch_server(client: Client, readiness: Readiness, every: timedelta = 
 
 @contextlib.asynccontextmanager
 async def open_endpoint(
-    address: tuple[str, int] | None, report: Callable[[], Report]
+    address: tuple[str, int] | None, report: Callable[[], Report], pages: Pages = NO_PAGES
 ) -> AsyncGenerator[tuple[str, int] | None]:
     """Answer GET /healthz and /readyz at (host, port) for the length of a `with` block, and give what port 0 became.
 
-    /healthz answers 200 as long as the event loop turns, /readyz 200 or 503 with `report` as JSON. An address of None
-    opens nothing. Raises InvalidSetting when the address can't be had.
+    /healthz answers 200 as long as the event loop turns, /readyz 200 or 503 with `report` as JSON, each of `pages` what
+    it gives. An address of None opens nothing. Raises InvalidSetting when the address can't be had.
     """
     if address is None:
         yield None
         return
     host, port = address
     try:
-        server = await asyncio.start_server(_Endpoint(report).answer, host, port, limit=HEAD_MAX_BYTES)
+        server = await asyncio.start_server(_Endpoint(report, pages).answer, host, port, limit=HEAD_MAX_BYTES)
     except OSError as exc:
         raise InvalidSetting(_explain(host, port, exc)) from exc
     bound: tuple[str, int] = server.sockets[0].getsockname()[:2]
@@ -113,7 +124,7 @@ async def open_endpoint(
         server.close()  # open connections are cut off with the loop: a probe that hangs must not hold the exit up
 
 
-def answer_request(head: bytes, report: Callable[[], Report]) -> tuple[HTTPStatus, Report]:
+def answer_request(head: bytes, report: Callable[[], Report], pages: Pages = NO_PAGES) -> tuple[HTTPStatus, Report]:
     """Give the status and JSON body for one request's head, whatever its bytes are."""
     words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/"):
@@ -122,12 +133,16 @@ def answer_request(head: bytes, report: Callable[[], Report]) -> tuple[HTTPStatu
     if version not in ("HTTP/1.0", "HTTP/1.1"):
         return HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, {"error": "use HTTP/1.1"}
     path = target.partition("?")[0]
-    if path not in ("/healthz", "/readyz"):
-        return HTTPStatus.NOT_FOUND, {"error": "there are /healthz and /readyz"}
+    if path not in PROBES and path not in pages:
+        *names, last = *PROBES, *pages
+        return HTTPStatus.NOT_FOUND, {"error": f"there are {', '.join(names)} and {last}"}
     if method != "GET":
         return HTTPStatus.METHOD_NOT_ALLOWED, {"error": "use GET"}
     if path == "/healthz":
         return HTTPStatus.OK, {"alive": True}
+    if path in pages:
+        page = pages[path]()
+        return (HTTPStatus.SERVICE_UNAVAILABLE, {"error": "starting"}) if page is None else (HTTPStatus.OK, page)
     body = report()
     return (HTTPStatus.OK if body["ready"] else HTTPStatus.SERVICE_UNAVAILABLE), body
 
@@ -140,8 +155,9 @@ def encode_report(report: Report) -> bytes:
 class _Endpoint:
     """Answers each connection once, in a task of its own, and closes it."""
 
-    def __init__(self, report: Callable[[], Report]) -> None:
+    def __init__(self, report: Callable[[], Report], pages: Pages) -> None:
         self._report = report
+        self._pages = pages
         self._open = 0
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -166,7 +182,7 @@ class _Endpoint:
         except asyncio.LimitOverrunError:
             status, body = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, {"error": f"send at most {HEAD_MAX_BYTES} bytes"}
         else:
-            status, body = answer_request(head, self._report)
+            status, body = answer_request(head, self._report, self._pages)
         writer.write(_render(status, body))
         await writer.drain()
 

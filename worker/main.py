@@ -5,11 +5,13 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import signal
 import socket
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
@@ -21,6 +23,7 @@ from shared.errors import DormiceError, RetryLater, ServerUnreachable
 from shared.lanes import LANES
 from shared.settings import Settings
 from shared.temporal import check_server, connect
+from worker.event_loop import new_event_loop
 from worker.health import Readiness, Report, open_endpoint, watch_server
 from worker.memory import tune_memory
 from worker.run import WorkerPlan, run_workers
@@ -120,13 +123,18 @@ def run_process(options: WorkerOptions, follow_parent: FollowParent | None = Non
     The first SIGTERM or SIGINT drains, the second one ends the process from within, with code 130; under a parent
     it changes nothing, because the parent decides. Raises Misconfigured or RetryLater when it can't start.
     """
-    runner = asyncio.Runner()
+    runner = asyncio.Runner(loop_factory=new_event_loop)
     overrun = functools.partial(leave, EXIT_FAILED, "drain time is over and handlers still run: leaving")
     order = StopOrder(runner.get_loop(), options.drain + HAND_BACK, overrun)
     at_once = functools.partial(leave, EXIT_AT_ONCE, "second signal: leaving at once")
     signals = take_signals(order.give, at_once if follow_parent is None else order.give)
-    with contextlib.closing(order), signals, contextlib.closing(runner):
-        return runner.run(_run(options, order, follow_parent))
+    with contextlib.closing(order), contextlib.closing(runner):
+        return runner.run(_take_signals_and_run(signals, _run(options, order, follow_parent)))
+
+
+async def _take_signals_and_run(signals: AbstractContextManager[None], run: Coroutine[Any, Any, int]) -> int:
+    with signals:  # within the loop, because a loop that begins takes the wake-up descriptor for itself
+        return await run
 
 
 async def _run(options: WorkerOptions, order: StopOrder, follow_parent: FollowParent | None) -> int:
@@ -166,9 +174,18 @@ async def serve_lanes(client: Client, plan: WorkerPlan, order: StopOrder, readin
     async with alongside(watch_server(client, readiness), order.follow_event()):
         try:
             await run_workers(client, plan, order.event, readiness.take_workers)
-        except RuntimeError:
+        except RuntimeError as exc:
             await check_server(client)
+            if has_met_no_server(exc):
+                raise ServerUnreachable("the server went away while the workers began; start them again") from exc
             raise
+
+
+def has_met_no_server(error: RuntimeError) -> bool:
+    """Say whether a worker gave up because nobody answered when it began: the SDK's core asks once, before it polls."""
+    return (
+        re.search(r"Worker validation failed.*code: (Unavailable|DeadlineExceeded)", str(error), re.DOTALL) is not None
+    )
 
 
 @contextlib.asynccontextmanager

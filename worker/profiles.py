@@ -28,7 +28,7 @@ PROFILES: dict[str, Profile] = {
         workflow_slots=32,  # most I/O waits of one process; 32 times 10 ms of CPU is 0.3 s, a 180th of the task timeout
         activity_slots=0,
         cached_workflows=100,
-        workflow_pollers=5,
+        workflow_pollers=20,  # a task that meets a waiting poll is never written to the database
         activity_pollers=1,
     ),
     "medium": Profile(

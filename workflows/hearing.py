@@ -13,6 +13,10 @@ class Hearing:
     first. So here the order is always the same: the outcome is decided on, the next timer is started, and only then
     signals that have come meanwhile are heard. On the other lanes an activity's result is an event of its own, and its
     order among signals never changes.
+
+    For the same reason the workflow's clock is no guide: the time at which a local activity begins, or at which its result
+    or a signal beside it comes, may be another one on a replay. What begins when depends on data alone: on the moments that
+    timers were set for, on those that activities wrote into their results, and on what signals say.
     """
 
     def __init__(self) -> None:

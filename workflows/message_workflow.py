@@ -1,7 +1,5 @@
 """The message workflow: one message as one long-running workflow that sleeps, runs its handler and comes back."""
 
-import contextlib
-from datetime import timedelta
 from typing import Any, NoReturn
 
 from temporalio import workflow
@@ -11,13 +9,15 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 with workflow.unsafe.imports_passed_through():
     from activities.dispatch import DISPATCH
     from activities.measures import SET_PRIORITY
+    from shared.decision import begin, decide, next_wake
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.message import HandlerCall, MessageState, Outcome
     from shared.placement import MESSAGE_WORKFLOW
     from shared.search_attributes import attribute_updates, parked_memo
     from shared.signals import Pause, PullForward, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
     from shared.timespan import format_moment
-    from workflows.decision import begin, decide, next_wake
+    from workflows.alarm import span_until
+    from workflows.asked import asks_at_once
     from workflows.description import describe_decisions, describe_markdown, describe_status
     from workflows.hearing import Hearing
     from workflows.options import MEASURES_RETRY, MEASURES_TIMEOUT, ONCE, SETTLE_DELAY, handler_timeout
@@ -42,6 +42,8 @@ class MessageWorkflow:
         self._lane = self._state.lane
         self._hearing = Hearing()
         self._cycles = 0
+        self._reached = workflow.info().workflow_start_time.timestamp()
+        self._is_asked = False
 
     @workflow.run
     async def run(self, wire: dict[str, Any]) -> Any:  # noqa: ARG002 — Temporal gives it to __init__ as well
@@ -76,17 +78,16 @@ class MessageWorkflow:
                 await self._match_priority()
                 is_settled = False
             wake = next_wake(self._state)
-            remaining = None if wake is None else wake - workflow.time()
-            if remaining is not None and remaining <= 0:
+            if wake is not None and (self._is_asked or wake <= self._reached):
                 return
             self._publish()
-            await self._wait_while(wake, remaining)
+            await self._wait_while(wake)
             is_settled = True
 
-    async def _wait_while(self, wake: float | None, remaining: float | None) -> None:
+    async def _wait_while(self, wake: float | None) -> None:
         lane, priority = self._state.lane, self._state.priority
         self._hearing.open_once_asleep()
-        with contextlib.suppress(TimeoutError):
+        try:
             await workflow.wait_condition(
                 lambda: (
                     next_wake(self._state) != wake
@@ -94,14 +95,16 @@ class MessageWorkflow:
                     or self._state.lane != lane
                     or self._state.priority != priority
                 ),
-                # a millisecond more, so that rounding never wakes it a moment before it is due
-                timeout=None if remaining is None else timedelta(seconds=remaining + 0.001),
+                timeout=None if wake is None else span_until(wake),
                 timeout_summary=None if wake is None else f"due {format_moment(wake)}",
             )
+        except TimeoutError:
+            self._reached = self._reached if wake is None else wake
 
     async def _run_cycle(self) -> None:
         self._state = begin(self._state)
         self._cycles += 1
+        self._is_asked = False
         is_local = LANES[self._state.lane].heartbeat_timeout is None
         if is_local:
             self._hearing.shut()
@@ -109,7 +112,9 @@ class MessageWorkflow:
         self._policy = outcome
         if is_local and outcome.verdict == "done":
             await self._settle()
-        self._state = decide(self._state, outcome, max(workflow.time(), outcome.ended_at))
+        # an ordinary activity's end is an event of its own, and its time the same on a replay
+        reached = self._reached if is_local else workflow.time()
+        self._state = decide(self._state, outcome, max(reached, outcome.ended_at))
 
     async def _call_handler(self) -> Outcome:
         try:
@@ -154,6 +159,7 @@ class MessageWorkflow:
             priority=state.priority,
             tenant=state.tenant,
             correlation_id=state.correlation_id,
+            trace=state.trace,
         )
 
     def _lost(self, exc: FailureError) -> Outcome:
@@ -165,9 +171,11 @@ class MessageWorkflow:
             else str(cause)
         )
         policy = self._policy
+        took = handler_timeout(self._state.lane).total_seconds() if isinstance(exc, ActivityTimeout) else 0.0
         return Outcome(
             "failed",
             reason=f"the handler call was lost: {reason}",
+            ended_at=self._reached + took,
             cycles_per_run=policy.cycles_per_run,
             index_after=policy.index_after,
         )
@@ -219,7 +227,10 @@ class MessageWorkflow:
         self._hearing.hear(lambda: self._apply(signal))
 
     def _apply(self, signal: Signal) -> None:
-        self._state = decide(self._state, signal, workflow.time())
+        before = self._state
+        self._state = decide(before, signal, workflow.time(), reached=self._reached)
+        is_asked = asks_at_once(signal, before, self._state)
+        self._is_asked = self._is_asked if is_asked is None else is_asked
 
     @workflow.signal
     def run_now(self, signal: RunNow) -> None:

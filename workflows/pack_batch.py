@@ -1,10 +1,12 @@
 """What a pack hands out: the messages of a batch, those whose handlers are at work, and what it waits for."""
 
+import math
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from shared.message import MessageState
-from shared.pack_entry import DUE, Entry, priority_of
+from shared.pack_entry import DUE, LATE, OTHERS, Entry, is_held, is_parked, lane_of
 
 BATCH_MAX = 500
 """Most messages in one batch: with outcomes of 100 bytes its answer is far below what a server warns of."""
@@ -13,21 +15,26 @@ BATCH_BYTES_MAX = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages whose handlers are to be called together; `rows` are what the batch activity gets, in that order."""
+    """Messages whose handlers are to be called together; `rows` are what the batch activity gets, in that order.
+
+    All are in it that were due `until` then; None: that were due by what had been reached, which is alike on a replay.
+    """
 
     number: int
     lane: str
     ids: tuple[str, ...]
     rows: list[list[Any]]
+    until: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A message whose handler is at work in a batch; `size` is what its entry took."""
+    """A message whose handler is at work in a batch; `size` is what its entry took, `asked` its place among those asked for."""
 
     batch: int
     state: MessageState
     size: int
+    asked: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,29 @@ class Outlook:
     running: int
 
 
-def urgency(entry: Entry) -> tuple[int, int]:
-    """Order what is due: higher priority first, then what is due longest."""
-    return priority_of(entry), entry[DUE]
+def to_row(state: MessageState) -> list[Any]:
+    """Give what the batch activity must know of a message."""
+    row = [state.id, state.version, state.attempt + 1, state.payload, state.due_at]
+    if (state.priority, state.tenant, state.correlation_id, state.trace) != (3, "", "", {}):
+        row += [state.priority, state.tenant, state.correlation_id, dict(state.trace)]
+    return row
+
+
+def look_out(
+    entries: Iterable[Entry], lanes: Collection[str], *, usual_lane: str, coalesce: float, running: int
+) -> Outlook:
+    """Say what a pack of such entries waits for, and when to wake for what runs on some of the lanes."""
+    wake = due = math.inf
+    asleep, held, parked, most, is_open = 0, 0, 0, coalesce * 1000, usual_lane in lanes
+    for entry in entries:
+        is_usual = len(entry) <= OTHERS
+        if not is_usual and is_held(entry):
+            held += 1
+            parked += is_parked(entry)
+            continue
+        asleep += 1
+        moment = entry[DUE]
+        due = min(due, moment)
+        if is_open if is_usual else lane_of(entry, usual_lane) in lanes:
+            wake = min(wake, moment + min(entry[LATE], most))
+    return Outlook(wake / 1000, due / 1000, asleep=asleep, held=held, parked=parked, running=running)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from shared.pack_entry import measure
+from shared.pack_entry import STATE_BYTES_MAX, measure
 
 KEPT_SECONDS = 300.0
 """As long as somebody may ask: who asks a busy pack waits longer from time to time, and batches come in between."""
@@ -91,3 +91,20 @@ def _to_runs(positions: Iterable[int]) -> list[list[int]]:
 
 def _to_positions(runs: Iterable[Sequence[int]]) -> list[int]:
     return [position for first, count in runs for position in range(first, first + count)]
+
+
+def tell_full(heading: Mapping[str, Any]) -> str:
+    """Say that a pack has as many messages as it may, and what to do."""
+    return f"pack {heading['index']} of kind {heading['kind']!r} is full with {heading['size']:,} messages; {_grow(heading)}"
+
+
+def tell_too_big(heading: Mapping[str, Any], held_bytes: int) -> str:
+    """Say that something finds no room in a pack, and what to do."""
+    return (
+        f"finds no room in pack {heading['index']} of kind {heading['kind']!r}, which holds {held_bytes:,} of "
+        f"{STATE_BYTES_MAX:,} bytes; {_grow(heading)}"
+    )
+
+
+def _grow(heading: Mapping[str, Any]) -> str:
+    return f"spread the kind over more packs: dormice repack {heading['kind']} --packs {2 * heading['packs']}"

@@ -1,25 +1,22 @@
 """The pack's state: many messages of one kind, each moved on by the one decision; no Temporal in here."""
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from shared.decision import begin, decide
 from shared.json_value import find_flaw
 from shared.lanes import LANES
 from shared.message import MessageState, Outcome, clip_reason
 from shared.pack_entry import (
     DUE,
     ID,
-    LATE,
     OTHERS,
     STATE_BYTES_MAX,
     WIRE_VERSION,
     Entry,
     is_ended,
-    is_held,
-    is_parked,
     lane_of,
     measure,
     shorten,
@@ -29,9 +26,9 @@ from shared.pack_entry import (
 )
 from shared.placement import pack_index
 from shared.signals import TOMBSTONE, Revise, Signal, Stop
-from workflows.decision import begin, decide
-from workflows.pack_batch import BATCH_BYTES_MAX, BATCH_MAX, Batch, Outlook, Running, urgency
-from workflows.pack_receipts import KNOWN, REVISED, STOPPED, PackReceipts
+from workflows.asked import Asked
+from workflows.pack_batch import BATCH_BYTES_MAX, BATCH_MAX, Batch, Outlook, Running, look_out, to_row
+from workflows.pack_receipts import KNOWN, REVISED, STOPPED, PackReceipts, tell_full, tell_too_big
 from workflows.strays import Strays
 
 ENDED_KEPT_SECONDS = 24 * 3600.0
@@ -61,6 +58,18 @@ class PackState:
         self._leaving: dict[str, int] = {}
         self._batches = 0
         self._outlooks: dict[tuple[str, ...], Outlook] = {}
+        self._asked = Asked()
+        self._is_careful = False
+        self.reached = 0.0
+
+    def wake(self, moment: float) -> None:
+        """Note that the moment has come to which the pack has slept."""
+        self.reach(moment)
+        self._is_careful = False
+
+    def reach(self, moment: float) -> None:
+        """Let what is due by a moment (seconds since the epoch) begin; no clock tells it, but what the history holds alone."""
+        self.reached = max(self.reached, moment)
 
     def dump(self) -> dict[str, Any]:
         """Give the wire form that the next run starts from; no batch may be under way."""
@@ -103,7 +112,8 @@ class PackState:
 
         A chunk that comes again changes nothing. `restarts` lets messages in that have finished. `revises` says that each
         entry is what a record of a source asks for: what is alive is revised or stopped, what has finished started anew,
-        unless the source's offset is no newer than the last one applied.
+        unless the source's offset is no newer than the last one applied. What was due when the chunk was `sent_at` is
+        due at once, whatever has been reached.
         """
         self._outlooks.clear()
         self.size, self.coalesce = chunk.get("size", self.size), chunk.get("coalesce", self.coalesce)
@@ -113,8 +123,10 @@ class PackState:
         self._forget_ended(now)
         fates: dict[str, list[int]] = {}
         moved: dict[int, list[int]] = {}
+        # who counts as many packs as this one has placed each entry by the same hash, which is the dearest part of it all
+        is_placed = chunk.get("packs") == self.packs
         for position, entry in enumerate(chunk["entries"]):
-            if (index := self.moved_to(entry[ID])) is not None:
+            if not is_placed and (index := self.moved_to(entry[ID])) is not None:
                 moved.setdefault(index, []).append(position)
             elif fate := self._take_in(entry, chunk, now):
                 fates.setdefault(fate, []).append(position)
@@ -129,7 +141,7 @@ class PackState:
         """Take one entry in; tells why not, if not."""
         message_id, revises = entry[ID], chunk.get("revises", False)
         if message_id in self._entries or message_id in self._running:
-            return self._revise(entry, now) if revises else KNOWN
+            return self._revise(entry, chunk, now) if revises else KNOWN
         is_stop = revises and is_ended(entry)
         if is_stop or (
             message_id in self._ended and not chunk.get("restarts") and not (revises and self._is_newer(entry))
@@ -143,9 +155,10 @@ class PackState:
             self._forget(message_id)
         self.bytes += size
         self._entries[message_id] = entry
+        self._asked.note_sent(entry, chunk.get("sent_at", now))
         return ""
 
-    def _revise(self, entry: Entry, now: float) -> str:
+    def _revise(self, entry: Entry, chunk: Mapping[str, Any], now: float) -> str:
         """Apply what a record asks of a message that is alive."""
         if not self._is_newer(entry):
             return KNOWN
@@ -156,10 +169,11 @@ class PackState:
         else:
             present = self.find(asked.id)
             if present is not None and not self._can_grow(present.payload, asked.payload):
-                return f"the payload {self._too_big()}"
-            due_at = datetime.fromtimestamp(asked.due_at, UTC).isoformat()
-            signal = Revise(asked.payload, source, offset, asked.lane, due_at, priority=asked.priority)
+                return f"the payload {tell_too_big(self.heading(), self.bytes)}"
+            due_at, trace = datetime.fromtimestamp(asked.due_at, UTC).isoformat(), dict(asked.trace)
+            signal = Revise(asked.payload, source, offset, asked.lane, due_at, priority=asked.priority, trace=trace)
         self._steer(asked.id, signal, now)
+        self._asked.note_sent(entry, chunk.get("sent_at", now))
         return STOPPED if asked.ended else REVISED
 
     def _is_newer(self, entry: Entry) -> bool:
@@ -231,37 +245,64 @@ class PackState:
         for index, parts in leaving.items():
             self.strays.send_away(self.kind, index, parts["entries"], parts["ended"])
 
-    def take(self, now: float, lanes: Collection[str]) -> Batch | None:
+    def take(self, lanes: Collection[str], now: float) -> Batch | None:
         """Take what is due on one of the lanes into a batch: higher priority first, then what is due longest.
 
+        There is none before somebody can wait no longer, or is asked for at once; then all goes along that is due by now.
         A message whose last batch was lost together with others is suspected of having broken it and goes alone.
         """
-        self._receipts.forget_old(now)
-        cutoff = math.floor(now * 1000)
-        due = [e for e in self._entries.values() if e[DUE] <= cutoff and not is_held(e)]
-        due = [e for e in due if lane_of(e, self.lane) in lanes]
+        self._receipts.forget_old(self.reached)
+        if self.outlook(lanes).wake_at > self.reached and not self._asked.has_any(self._entries, lanes, self.lane):
+            return None
+        due = self._asked.find_due(self._entries.values(), lanes, self.lane, self.reached)
         if self._suspects:
             sound = [e for e in due if e[ID] not in self._suspects]
-            doubted = [e for e in due if e[ID] in self._suspects][:1]
+            doubted = sorted((e for e in due if e[ID] in self._suspects), key=self._asked.urgency)[:1]
             # by turns, so that neither waits for ever
             due = (doubted or sound) if self._batches % 2 else (sound or doubted)
         if not due:
             return None
-        due.sort(key=urgency)
-        lane = lane_of(due[0], self.lane)
         self._batches += 1
-        number, room = self._batches, BATCH_BYTES_MAX
+        lane = lane_of(min(due, key=self._asked.urgency), self.lane)
+        if self._suspects or self._is_careful:
+            return self._hand_out(due, lane, self._batches, None)
+        return self._hand_out(
+            self._asked.find_due(self._entries.values(), [lane], self.lane, now), lane, self._batches, now
+        )
+
+    def retake(self, batch: Batch, until: float) -> Batch:
+        """Make a batch what it was when it began, by the moment that its result bears: on a replay clocks differ."""
+        self._put_back(batch)
+        due = self._asked.find_due(self._entries.values(), [batch.lane], self.lane, until)
+        return self._hand_out(due, batch.lane, batch.number, until)
+
+    def retract(self, batch: Batch) -> None:
+        """Let a batch that was lost never have begun; up to the next wake all go by what has been reached alone."""
+        self._put_back(batch)
+        self._is_careful = True
+
+    def _put_back(self, batch: Batch) -> None:
+        self._outlooks.clear()
+        for running in map(self._running.pop, batch.ids):
+            entry = self._entries[running.state.id] = to_entry(running.state, self.lane)
+            self._asked.note(entry, running.asked)
+
+    def _hand_out(self, due: Iterable[Entry], lane: str, number: int, until: float | None) -> Batch:
+        self._outlooks.clear()
         rows: list[list[Any]] = []
-        for entry in due:
+        room = BATCH_BYTES_MAX
+        for entry in sorted(due, key=self._asked.urgency):
             if lane_of(entry, self.lane) != lane:
                 continue
-            row = self._begin(entry, number)
-            rows.append(row)
+            del self._entries[entry[ID]]
+            state = begin(to_state(entry, self.kind, self.lane))
+            self._running[state.id] = Running(number, state, measure(entry), self._asked.forget(state.id))
+            rows.append(row := to_row(state))
             if self.bytes > BATCH_BYTES_MAX:  # otherwise all rows together have room: each is smaller than its entry
                 room -= measure(row)
             if len(rows) == BATCH_MAX or room <= 0:
                 break
-        return Batch(number, lane, tuple(row[0] for row in rows), rows)
+        return Batch(number, lane, tuple(row[0] for row in rows), rows, until)
 
     def fold(self, batch: Batch, outcomes: Iterable[tuple[int, Outcome]], now: float) -> None:
         """Decide on outcomes of a batch, each by its position in it; one that is decided already is passed over."""
@@ -287,54 +328,26 @@ class PackState:
         """Say when to wake: with the first on one of the lanes that can wait no longer, however many are due before."""
         key = tuple(lanes)
         if key not in self._outlooks:  # asked several times between two changes, of a thousand messages each time
-            self._outlooks[key] = self._look_out(lanes)
+            self._outlooks[key] = look_out(
+                self._entries.values(), lanes, usual_lane=self.lane, coalesce=self.coalesce, running=len(self._running)
+            )
         return self._outlooks[key]
-
-    def _look_out(self, lanes: Collection[str]) -> Outlook:
-        wake = due = math.inf
-        held, parked, most, is_open = 0, 0, self.coalesce * 1000, self.lane in lanes
-        for entry in self._entries.values():
-            is_usual = len(entry) <= OTHERS
-            if not is_usual and is_held(entry):
-                held += 1
-                parked += is_parked(entry)
-                continue
-            moment = entry[DUE]
-            due = min(due, moment)
-            if is_open if is_usual else lane_of(entry, self.lane) in lanes:
-                wake = min(wake, moment + min(entry[LATE], most))
-        return Outlook(
-            wake_at=wake / 1000,
-            due_at=due / 1000,
-            asleep=len(self._entries) - held,
-            held=held,
-            parked=parked,
-            running=len(self._running),
-        )
-
-    def _begin(self, entry: Entry, number: int) -> list[Any]:
-        self._outlooks.clear()
-        del self._entries[entry[ID]]
-        state = begin(to_state(entry, self.kind, self.lane))
-        self._running[state.id] = Running(number, state, measure(entry))
-        row = [state.id, state.version, state.attempt + 1, state.payload, state.due_at]
-        if (state.priority, state.tenant, state.correlation_id) != (3, "", ""):
-            row += [state.priority, state.tenant, state.correlation_id]
-        return row
 
     def _bound(self, state: MessageState, outcome: Outcome) -> Outcome:
         """Refuse a payload for which the pack has no room: the message is parked with the payload it had."""
         if not outcome.is_payload_changed or state.is_revised or self._can_grow(state.payload, outcome.payload):
             return outcome
-        return Outcome("reject", reason=f"its new payload {self._too_big()}")
+        return Outcome("reject", reason=f"its new payload {tell_too_big(self.heading(), self.bytes)}")
 
     def _apply(self, state: MessageState, signal: Signal, now: float) -> MessageState:
         flaw = find_flaw([getattr(signal, f.name) for f in fields(signal)])
         if not flaw and isinstance(signal, Revise) and not self._can_grow(state.payload, signal.payload):
-            flaw = f"the payload {self._too_big()}"
+            flaw = f"the payload {tell_too_big(self.heading(), self.bytes)}"
         if flaw:
             return state.remember(now, "ignored", clip_reason(f"{type(signal).__name__}: {flaw}"))
-        return decide(state, signal, now)
+        after = decide(state, signal, now, reached=self.reached)
+        self._asked.note_signal(signal, state, after)
+        return after
 
     def _can_grow(self, old: Any, new: Any) -> bool:
         growth = measure(new) - measure(old)
@@ -369,17 +382,8 @@ class PackState:
 
     def _find_no_room(self, size: int) -> str:
         if len(self) >= self.size:
-            return f"pack {self.index} of kind {self.kind!r} is full with {self.size:,} messages; {self._grow()}"
-        return "" if self._makes_room(size) else f"the message {self._too_big()}"
-
-    def _too_big(self) -> str:
-        return (
-            f"finds no room in pack {self.index} of kind {self.kind!r}, which holds {self.bytes:,} of "
-            f"{STATE_BYTES_MAX:,} bytes; {self._grow()}"
-        )
-
-    def _grow(self) -> str:
-        return f"spread the kind over more packs: dormice repack {self.kind} --packs {2 * self.packs}"
+            return tell_full(self.heading())
+        return "" if self._makes_room(size) else f"the message {tell_too_big(self.heading(), self.bytes)}"
 
     def _forget_ended(self, now: float) -> None:
         before = (now - ENDED_KEPT_SECONDS) * 1000

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.batch import REPORT, RUN_BATCH
@@ -20,6 +21,8 @@ with workflow.unsafe.imports_passed_through():
     from shared.placement import PACK_WORKFLOW
     from shared.search_attributes import PackIndex, pack_updates
     from shared.signals import read_steering
+    from shared.temporal import to_raw
+    from workflows.alarm import Alarm
     from workflows.description import (
         describe_decisions,
         describe_overview,
@@ -65,7 +68,10 @@ class PackWorkflow:
         self._folded = 0
         self._left_run = workflow.info().continued_run_id or ""
         self._hearing = Hearing()
+        self._alarm = Alarm(lambda wake: self._hear(lambda: self._pack.wake(wake)))
         self._is_stirred = False
+        self._is_history_long = False
+        self._pack.reach(workflow.info().workflow_start_time.timestamp())
 
     @workflow.run
     async def run(self, wire: dict[str, Any]) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
@@ -83,7 +89,7 @@ class PackWorkflow:
     async def _forward(self) -> None:
         """Send on what belongs to other packs, in order; it stays here until the server has it there."""
         while part := self._pack.strays.first(FORWARDED_AT_ONCE):
-            self._hearing.shut()
+            self._shut()
             call = {
                 "pack": {**self._pack.heading(), "task_timeout": workflow.info().task_timeout.total_seconds()},
                 "strays": part,
@@ -95,15 +101,20 @@ class PackWorkflow:
 
     def _begin_batches(self) -> None:
         """Start a batch for what is due on each lane that has room for one more."""
-        while (batch := self._pack.take(workflow.time(), self._open_lanes())) is not None:
+        while (batch := self._pack.take(self._open_lanes(), workflow.time())) is not None:
             self._batches[batch.number] = batch
             if _is_local(batch):
-                self._hearing.shut()
+                self._shut()
             self._tasks[batch.number] = asyncio.create_task(self._run_batch(batch))
+
+    def _shut(self) -> None:
+        # beside a local activity a timer may be heard no more than a signal
+        self._hearing.shut()
+        self._alarm.set(math.inf)
 
     def _open_lanes(self) -> list[str]:
         # a run that is full starts nothing more, or the batches would never all be over at once
-        if workflow.info().is_continue_as_new_suggested():
+        if self._is_history_long:
             return []
         busy = [self._batches[number].lane for number in self._tasks]
         return [lane for lane in LANES if busy.count(lane) < BATCHES_MAX[lane]]
@@ -111,22 +122,13 @@ class PackWorkflow:
     async def _sleep(self) -> None:
         """Wait until the first message can wait no longer, a batch is over or a signal has come."""
         is_deaf = any(map(_is_local, self._batches.values()))
-        # what can't begin now, the end of a batch begins; and beside a local activity a timer is no more heard than a signal
-        wake = self._pack.outlook([] if is_deaf else self._open_lanes()).wake_at
-        remaining = wake - workflow.time()
-        if remaining <= 0:
-            wake, remaining = math.inf, 0.0
         self._is_stirred = False
         if not is_deaf:
+            wake = self._pack.outlook(self._open_lanes()).wake_at
+            # what is due and can't begin now, the end of a batch begins
+            self._alarm.set(math.inf if wake <= self._pack.reached else wake)
             self._hearing.open_once_asleep()
-        try:
-            await workflow.wait_condition(
-                lambda: self._is_stirred,
-                # a millisecond more, so that rounding never wakes it a moment before the first is due
-                timeout=None if wake == math.inf else timedelta(seconds=remaining + 0.001),
-            )
-        except TimeoutError:
-            return
+        await workflow.wait_condition(lambda: self._is_stirred)
 
     async def _run_batch(self, batch: Batch) -> None:
         try:
@@ -136,9 +138,10 @@ class PackWorkflow:
                 raise
             cause = exc.cause if isinstance(exc, ActivityError) else exc
             answer = None
-            reason = f"the batch was lost: {cause}"
-            ending = functools.partial(self._lose, batch, reason)
+            took = batch_timeout(batch.lane) if isinstance(exc, ActivityTimeout) else timedelta(0)
+            ending = functools.partial(self._lose, batch, f"the batch was lost: {cause}", took)
         else:
+            batch = self._confirm(batch, answer)
             ending = functools.partial(self._end, batch, answer)
         if _is_local(batch):
             if _ends_any(answer):
@@ -148,14 +151,29 @@ class PackWorkflow:
         else:
             self._hear(ending)
 
+    def _confirm(self, batch: Batch, answer: dict[str, Any]) -> Batch:
+        """Go by what the result says of when its batch began; before anything else may happen."""
+        begun_at: float | None = answer.get("begun_at")  # older workers have not told it
+        if begun_at is not None and _is_local(batch):
+            if batch.until not in (None, begun_at):
+                batch = self._pack.retake(batch, begun_at)
+            self._pack.reach(begun_at)
+        return batch
+
     def _end(self, batch: Batch, answer: dict[str, Any]) -> None:
         self._index_after = answer["index_after"]
         outcomes: list[dict[str, Any] | None] = answer["outcomes"]
         self._fold(batch, enumerate(outcomes), answer["ended_at"])
         self._forget(batch)
 
-    def _lose(self, batch: Batch, reason: str) -> None:
-        self._pack.lose(batch, reason, workflow.time())
+    def _lose(self, batch: Batch, reason: str, took: timedelta) -> None:
+        if not _is_local(batch):
+            self._pack.lose(batch, reason, workflow.time())
+        elif batch.until is None:
+            self._pack.lose(batch, reason, self._pack.reached + took.total_seconds())
+        else:  # who was in it, a replay may see otherwise: there is no result to tell
+            workflow.logger.warning("%d messages are tried again: %s", len(batch.ids), reason)
+            self._pack.retract(batch)
         self._forget(batch)
 
     def _forget(self, batch: Batch) -> None:
@@ -164,13 +182,16 @@ class PackWorkflow:
 
     async def _execute(self, batch: Batch) -> Any:
         left_run, self._left_run = self._left_run, ""
-        call = {
-            "kind": self._pack.kind,
-            "lane": batch.lane,
-            "batch": batch.number,
-            "rows": batch.rows,
-            "left_run": left_run,
-        }
+        call = to_raw(
+            {
+                "kind": self._pack.kind,
+                "lane": batch.lane,
+                "batch": batch.number,
+                "rows": batch.rows,
+                "begun_at": workflow.time() if batch.until is None else batch.until,
+                "left_run": left_run,
+            }
+        )
         lane = LANES[batch.lane]
         summary = f"{len(batch.ids)} messages"
         if lane.heartbeat_timeout is None:
@@ -189,7 +210,7 @@ class PackWorkflow:
 
     def _fold(self, batch: Batch, outcomes: Iterable[tuple[int, dict[str, Any] | None]], ended_at: float) -> None:
         decided = ((n, _HANDED_BACK if wire is None else Outcome.load(wire)) for n, wire in outcomes)
-        self._pack.fold(batch, decided, max(workflow.time(), ended_at))
+        self._pack.fold(batch, decided, max(self._pack.reached, ended_at))
 
     def _publish(self) -> None:
         """Bring the search attributes and the Web UI's details up to date with the state."""
@@ -202,12 +223,7 @@ class PackWorkflow:
         workflow.set_current_details(describe_pack(outlook))
 
     def _is_run_full(self) -> bool:
-        info = workflow.info()
-        return (
-            self._folded > max(len(self._pack) * REFOLD_SHARE, REFOLD_LEAST)
-            or info.get_current_history_size() > HISTORY_BYTES_MAX
-            or info.is_continue_as_new_suggested()
-        )
+        return self._folded > max(len(self._pack) * REFOLD_SHARE, REFOLD_LEAST) or self._is_history_long
 
     async def _settle(self) -> None:
         """Let a moment pass, after which this run, or a message, may end without losing a signal; see the message workflow."""
@@ -216,7 +232,7 @@ class PackWorkflow:
 
     def _continue(self) -> NoReturn:
         """Continue as new. Signal handlers are synchronous and nothing awaits before this, so none can be lost."""
-        workflow.continue_as_new(self._pack.dump() | {"indexed": self._indexed.dump()})
+        workflow.continue_as_new(to_raw(self._pack.dump() | {"indexed": self._indexed.dump()}))
 
     @workflow.signal
     def admit(self, chunk: dict[str, Any]) -> None:
@@ -236,6 +252,10 @@ class PackWorkflow:
     def _hear(self, apply: Callable[[], None]) -> None:
         def stir() -> None:
             apply()
+            info = workflow.info()
+            self._is_history_long = (
+                info.get_current_history_size() > HISTORY_BYTES_MAX or info.is_continue_as_new_suggested()
+            )
             self._is_stirred = True
 
         self._hearing.hear(stir)

@@ -41,7 +41,8 @@ class Strays:
     def forward_chunk(self, chunk: Mapping[str, Any], moved: Moved) -> None:
         """Send parts of a chunk of new messages on, under the token it came with."""
         for index, positions in moved.items():
-            part = {**chunk, "entries": [chunk["entries"][position] for position in positions]}
+            entries = [chunk["entries"][position] for position in positions]
+            part = {name: value for name, value in chunk.items() if name != "packs"} | {"entries": entries}
             self._waiting.append([index, "admit", part])
 
     def forward_steering(self, ids: Sequence[str], signal: Signal, token: str, moved: Moved) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -16,17 +16,28 @@ from shared.errors import RetryLater
 from starter.bridge.desk import Bury, Desk
 from starter.bridge.formats import Formats
 from starter.bridge.held import Held, hold
-from starter.bridge.intake import Intake, IntakeLimits
+from starter.bridge.intake import Intake
 from starter.bridge.offsets import Assignment, Partition
 from starter.bridge.record import to_record
 from starter.bridge.watchdog import LOOKS, Watchdog
+from starter.bridge.window import Window
 from starter.bulk import BulkStarter
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
-RECORDS_AT_ONCE = 2000
+RECORDS_AT_ONCE = 500
+FETCHED_AT_ONCE_BYTES = 256 * 1024
+"""Of a partition. Fetched ahead of what the window takes in, they are memory and nothing else."""
+
 COMMIT_EVERY = timedelta(seconds=1)
+ENDS_EVERY = timedelta(seconds=5)
+COMMIT_SECONDS = 10.0
+"""aiokafka repeats a commit for as long as the broker is away; so late, it might undo what another member committed."""
+
+LEAVE_SECONDS = 10.0
+"""A broker that is away for longer finds out by itself, when the session is over."""
+
 DRAIN_SHARE = 0.8
 """Of the rebalance timeout, for what is under way when partitions are taken away; the rest is for the commit."""
 
@@ -41,7 +52,6 @@ class BridgeOptions:
     """Name of a static member: it keeps its partitions over a restart shorter than the session timeout."""
     client: Mapping[str, Any]
     """What every client of the broker is made with: servers, security."""
-    limits: IntakeLimits = field(default_factory=IntakeLimits)
     drain: timedelta = timedelta(seconds=30)
     session: timedelta = timedelta(seconds=30)
     """A member that is silent for so long is taken for dead, and its partitions go to others."""
@@ -60,28 +70,29 @@ class Bridge:
         starter: BulkStarter,
         bury: Bury,
     ) -> None:
-        self._options = options
+        self.options = options
         self._formats = formats
-        self.intake = Intake[Held](options.limits)
+        self.starter = starter
+        self._window = Window()
+        self.intake = Intake[Held](self._window.follow(0))
         self.assignment = Assignment()
         self.desk = Desk(self.intake, self.assignment, starter, bury)
         self._watchdog = Watchdog(options.patience)
         self._consumer: Any = _build_consumer(options)  # its types leave the partitions' open
+        self._ends: dict[Any, int] = {}
         self.received = self.commit_failures = self.rebalances = 0
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Consume until told to stop, then drain and commit.
 
-        Raises RetryLater when the consumer has stopped by itself or offsets went back, KafkaError when the broker
-        refuses this client, Misconfigured when the Temporal server does.
+        Raises RetryLater when the consumer has stopped by itself, offsets went back or the last ones could not be
+        committed, KafkaError when the broker refuses this client, Misconfigured when the Temporal server does.
         """
-        self._consumer.subscribe(self._options.topics, listener=_Listener(self))
+        self._consumer.subscribe(self.options.topics, listener=_Listener(self))
         await self._consumer.start()
         delivering = asyncio.create_task(self.desk.run())
-        working = [
-            delivering,
-            *(asyncio.create_task(work) for work in (self._consume(), self._commit_regularly(), self._watch())),
-        ]
+        beside = (self._consume(), self._commit_regularly(), self._learn_ends(), self._watch())
+        working = [delivering, *(asyncio.create_task(work) for work in beside)]
         stop = asyncio.create_task(stopping.wait())
         try:
             await asyncio.wait([*working, stop], return_when=asyncio.FIRST_COMPLETED)
@@ -89,21 +100,34 @@ class Bridge:
                 if task.done():
                     task.result()
             self.desk.close()
-            await _wait(lambda: self.intake.in_flight == 0, self._options.drain.total_seconds())
+            await _wait(lambda: self.intake.in_flight == 0, self.options.drain.total_seconds())
         finally:
             await self._end(working[1:], delivering, stop)
+        if self.assignment.to_commit():
+            raise RetryLater(
+                f"group {self.options.group}: not all that is done could be committed; it is read once more by the next "
+                "bridge, which does nothing with it; see whether the broker is well"
+            )
 
     async def _end(self, working: list[asyncio.Task[None]], *others: asyncio.Task[Any]) -> None:
         self.desk.close()
         for task in working:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
-        await self.commit()
+        await self._commit_last()
         await self.desk.finish()
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await self._consumer.stop()
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Leave the group. In a task of its own: a fetch that waits for its broker cancels who stops it (aiokafka 647)."""
+        leaving = asyncio.create_task(self._consumer.stop())
+        await asyncio.wait([leaving], timeout=LEAVE_SECONDS)
+        if leaving.done() and not leaving.cancelled():
+            leaving.result()
+        leaving.cancel()
 
     async def _consume(self) -> None:
         while True:
@@ -117,7 +141,7 @@ class Bridge:
     def _take_in(self, partition: Partition, messages: Collection[Any]) -> None:
         now = time.monotonic()
         for message in messages:
-            epoch = self.assignment.received(partition, message.offset, now)
+            epoch = self.assignment.received(partition, message.offset, now, message.timestamp)
             if epoch is None:  # taken away while the batch was on its way
                 return
             held = hold(to_record(message), partition, epoch, self._formats)
@@ -147,7 +171,16 @@ class Bridge:
     async def _commit_regularly(self) -> None:
         while True:
             await asyncio.sleep(COMMIT_EVERY.total_seconds())
+            self.intake.resize(self._window.follow(self.desk.done))
+            self.desk.pump()
             await self.commit()
+
+    async def _commit_last(self) -> None:
+        """Commit what is left: a rebalance may be in the way for a moment, the broker for longer."""
+        give_up_at = time.monotonic() + COMMIT_SECONDS
+        while self.assignment.to_commit() and time.monotonic() < give_up_at:
+            await self.commit()
+            await asyncio.sleep(POLL_SECONDS)
 
     async def commit(self, partitions: Collection[Partition] | None = None) -> None:
         """Commit what needs no more work, of all partitions or of some; one that fails is told later again."""
@@ -155,22 +188,30 @@ class Bridge:
         if not positions:
             return
         try:
-            await self._consumer.commit({TopicPartition(*partition): at for partition, at in positions.items()})
-        except (CommitFailedError, IllegalStateError, KafkaError) as exc:  # a rebalance is on, or the broker is away
+            async with asyncio.timeout(COMMIT_SECONDS):
+                await self._consumer.commit({TopicPartition(*partition): at for partition, at in positions.items()})
+        except (CommitFailedError, IllegalStateError, KafkaError, TimeoutError) as exc:  # a rebalance, or nobody there
             self.commit_failures += 1
             logger.warning("offsets not committed", extra={"reason": f"{type(exc).__name__}: {exc}"})
         else:
             self.assignment.committed(positions)
             self._watchdog.note_progress()
 
+    async def _learn_ends(self) -> None:
+        """Ask how far partitions reach; an answer to a fetch says that too, but none is fetched of one that pauses."""
+        while True:
+            await asyncio.sleep(ENDS_EVERY.total_seconds())
+            with contextlib.suppress(KafkaError):  # a broker is away; what was known stays
+                self._ends = await self._consumer.end_offsets(self._consumer.assignment())
+
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(self._options.patience.total_seconds() / (2 * LOOKS))
+            await asyncio.sleep(self.options.patience.total_seconds() / (2 * LOOKS))
             sentence = self._watchdog.look(
                 time.monotonic(),
                 lag=self.lag,
                 in_flight=self.intake.in_flight,
-                is_paused=bool(self._consumer.paused()),
+                is_paused=bool(self.paused),
                 is_blocked=bool(self.intake.blocked),
             )
             if sentence:
@@ -179,12 +220,23 @@ class Bridge:
     @property
     def lag(self) -> int:
         """How many records there are that can be had and have not been received."""
-        return sum(max(0, self._lag_of(tp)) for tp in self._consumer.assignment())
+        return sum(max(0, self._lag_of(partition)) for partition in self.assignment.partitions)
 
-    def _lag_of(self, partition: TopicPartition) -> int:
-        end, offsets = self._consumer.last_stable_offset(partition), self.assignment.find(Partition(*partition))
+    def _lag_of(self, partition: Partition) -> int:
+        end, offsets = self.find_end(partition), self.assignment.find(partition)
         reached = None if offsets is None else offsets.reached
         return 0 if end is None or reached is None else end - reached
+
+    def find_end(self, partition: Partition) -> int | None:
+        """Give the offset behind the last record that can be had, as far as the broker has told; None before that."""
+        held = TopicPartition(*partition)
+        fetched = self._consumer.last_stable_offset(held) if held in self._consumer.assignment() else None
+        return max((end for end in (fetched, self._ends.get(held)) if end is not None), default=None)
+
+    @property
+    def paused(self) -> frozenset[Partition]:
+        """The partitions of which no records are fetched now."""
+        return frozenset(Partition(*partition) for partition in self._consumer.paused())
 
     async def revoked(self, partitions: Collection[Partition]) -> None:
         """Let what is under way of partitions end, commit, and forget them."""
@@ -193,7 +245,7 @@ class Bridge:
         def is_over() -> bool:
             return not any(self.assignment.is_outstanding(h.partition, h.epoch, h.offset) for h in under_way)
 
-        await _wait(is_over, self._options.rebalance.total_seconds() * DRAIN_SHARE)
+        await _wait(is_over, self.options.rebalance.total_seconds() * DRAIN_SHARE)
         await self.commit(partitions)
         self.assignment.revoke(partitions)
 
@@ -237,6 +289,7 @@ def _build_consumer(options: BridgeOptions) -> AIOKafkaConsumer:
         auto_offset_reset="earliest",
         isolation_level="read_committed",
         max_poll_records=RECORDS_AT_ONCE,
+        max_partition_fetch_bytes=FETCHED_AT_ONCE_BYTES,
         session_timeout_ms=round(options.session.total_seconds() * 1000),
         heartbeat_interval_ms=round(options.session.total_seconds() * 1000 / 10),
         rebalance_timeout_ms=round(options.rebalance.total_seconds() * 1000),

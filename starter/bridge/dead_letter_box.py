@@ -11,16 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from shared.errors import GiveUp
-from starter.bridge.dead_letters import (
-    HANDLED,
-    HANDLED_OF,
-    SOURCE_TOPIC,
-    SUFFIX,
-    DeadLetter,
-    NotADeadLetter,
-    read_dead_letter,
-)
-from starter.bridge.outlet import (
+from shared.kafka.outlet import (
     PATIENCE_SECONDS,
     BrokerTrouble,
     Outlet,
@@ -29,6 +20,16 @@ from starter.bridge.outlet import (
     list_topics,
     open_admin,
     told_of,
+)
+from shared.kafka.reader import open_reader
+from starter.bridge.dead_letters import (
+    HANDLED,
+    HANDLED_OF,
+    SOURCE_TOPIC,
+    SUFFIX,
+    DeadLetter,
+    NotADeadLetter,
+    read_dead_letter,
 )
 from starter.bridge.record import Record, to_record
 
@@ -98,15 +99,10 @@ async def open_box(
     if source not in topics and source + SUFFIX not in topics:
         raise TopicMissing(f"TOPIC: there is no topic {source!r}, nor dead letters of it; correct the name")
     outlet = Outlet(options, patience_seconds)
-    consumer: Any = importlib.import_module("aiokafka").AIOKafkaConsumer(**options, enable_auto_commit=False)
     try:
-        async with told_of(""), asyncio.timeout(patience_seconds):
-            await consumer.start()
-        # aiokafka's `stop` cancels us when a task that its `start` made has not had its first turn
-        await asyncio.sleep(0)
-        yield DeadLetterBox(source + SUFFIX, topics, consumer, outlet, patience_seconds)
+        async with open_reader(options, patience_seconds) as consumer:
+            yield DeadLetterBox(source + SUFFIX, topics, consumer, outlet, patience_seconds)
     finally:
-        await consumer.stop()
         await outlet.stop()
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.errors import GiveUp
-from starter.bridge.outlet import (
+from shared.kafka.outlet import (
     PATIENCE_SECONDS,
     RECORD_MAX_BYTES,
     BrokerTrouble,
@@ -113,6 +113,8 @@ def count_attempts(record: Record) -> int:
 
 def find_origin(record: Record) -> tuple[str, int]:
     """Say which source and offset a record counts as: of a replay, those of the record that failed first."""
+    if not record.headers:
+        return record.source, record.offset
     origin = next((_to_text(value) for name, value in reversed(record.headers) if name == ORIGIN), "")
     source, _, offset = origin.rpartition("/")
     is_number = offset.isascii() and offset.isdecimal() and len(offset) < 19

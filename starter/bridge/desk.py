@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -20,6 +21,9 @@ logger = logging.getLogger(__name__)
 REFUSED = "Refused"
 """Error class of a record that is fine by itself but that the server, or a full pack, does not take."""
 
+SILENT_SECONDS = 10.0
+"""Between two lines of the log about failures."""
+
 Bury = Callable[[Record, str, str], Awaitable[None]]
 """Writes a dead letter (record, error class, message); raises RetryLater while the broker does not take it."""
 
@@ -35,8 +39,11 @@ class Desk:
         self._deliveries: asyncio.Queue[Held | None] = asyncio.Queue()
         self._beside: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self._silent_until = 0.0
         self.outcomes: Counter[str] = Counter()
         """What became of records, by outcome."""
+        self.done = 0
+        """Records that need no more work."""
 
     async def run(self) -> None:
         """Deliver until `finish`; raises Misconfigured when the server refuses this client as such."""
@@ -75,12 +82,19 @@ class Desk:
         self.outcomes[receipt.outcome.value] += 1
         if receipt.outcome is StartOutcome.FAILED:
             held.attempts += 1
-            logger.warning("not delivered yet", extra={"workflow_id": receipt.workflow_id, "reason": receipt.reason})
+            self._tell_of_failure(receipt)
             self._run_beside(self._deliver_later(held))
         elif receipt.outcome is StartOutcome.REJECTED:
             self._run_beside(self._lay_down(held, REFUSED, receipt.reason))
         else:
             self._acknowledge(held)
+
+    def _tell_of_failure(self, receipt: Receipt[Held]) -> None:
+        """Log the first of many: while a server is away, thousands fail in every second."""
+        if (now := time.monotonic()) >= self._silent_until:
+            self._silent_until = now + SILENT_SECONDS
+            told = {"workflow_id": receipt.workflow_id, "failures": self.outcomes[receipt.outcome.value]}
+            logger.warning("not delivered yet, and tried again: %s", receipt.reason, extra=told)
 
     async def _deliver_later(self, held: Held) -> None:
         await asyncio.sleep(backoff_seconds(held.attempts))
@@ -104,6 +118,7 @@ class Desk:
         self._acknowledge(held)
 
     def _acknowledge(self, held: Held) -> None:
+        self.done += 1
         self._intake.finished(held)
         self._assignment.acknowledged(held.partition, held.epoch, held.offset)
         self.pump()

@@ -1,11 +1,13 @@
 """Formats: what a record asks for, whether it is an envelope, a CloudEvent, any JSON or a tombstone."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard, cast
 
 from shared.envelope import Envelope, EnvelopeRules, parse_envelope
-from shared.errors import InvalidEnvelope, InvalidSetting
+from shared.errors import InvalidEnvelope
+from shared.message import NO_TRACE
 from starter.bridge.cloud_events import CloudEvent, read_event
 from starter.bridge.mapping import FormatOptions, find_kind, find_required, map_fields
 from starter.bridge.origins import HeaderOrigin, KeyOrigin, Place, Sight
@@ -22,11 +24,10 @@ _TRACESTATE = re.compile(rb"[\t -~]*")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start the message, or revise it when it is alive; the trace context is empty when the record has none."""
+    """Start the message, or revise it when it is alive; `trace` is empty when the record has no trace context."""
 
     envelope: Envelope
-    traceparent: str
-    tracestate: str
+    trace: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,7 @@ class Formats:
         """Take the options; raises InvalidSetting when `--kind` is one that no handler is loaded for."""
         self._options = options
         self._rules = rules
-        if isinstance(options.kind, str) and options.kind not in rules.kinds:
-            known = ", ".join(sorted(rules.kinds)) or "none at all"
-            raise InvalidSetting(f"--kind: no handler for {options.kind!r} is loaded; loaded: {known}")
+        options.check_kind(rules)
 
     def decode(self, record: Record) -> Start | Stop:
         """Say what a record asks for; raises DeadRecord and nothing else.
@@ -65,7 +64,7 @@ class Formats:
         if record.value is None:
             return self._decode_tombstone(Sight(record.key, headers))
         if not headers:
-            return Start(self._check(self._read_fields(record.key, record.value, headers)), "", "")
+            return Start(self._check(self._read_fields(record.key, record.value, headers)))
         event = read_event(record.value, headers)
         if event is None:
             fields = self._read_fields(record.key, record.value, headers)
@@ -73,7 +72,7 @@ class Formats:
             fields = self._read_event_fields(event, Sight(record.key, headers, event.data, event.attributes))
         if fields.get("correlation_id", "") == "" and (correlation_id := _find_correlation_id(headers)):
             fields = {**fields, "correlation_id": correlation_id}
-        return Start(self._check(fields), *read_trace_context(headers))
+        return Start(self._check(fields), read_trace_context(headers))
 
     def _check_size(self, record: Record) -> None:
         size = len(record.value or b"") + len(record.key or b"")
@@ -158,13 +157,14 @@ def _find_correlation_id(headers: Headers) -> str:
     return ""
 
 
-def read_trace_context(headers: Headers) -> tuple[str, str]:
-    """Give traceparent and tracestate as W3C Trace Context writes them, both empty when the first is no good."""
+def read_trace_context(headers: Headers) -> Mapping[str, str]:
+    """Give traceparent, and tracestate where there is one, as W3C Trace Context writes them; nothing when the first is no good."""
     parent = headers.get("traceparent")
     if parent is None or len(parent) > _TRACEPARENT_MAX_BYTES or not _TRACEPARENT.fullmatch(parent):
-        return "", ""
+        return NO_TRACE
     if parent.startswith(b"00") and len(parent) != _TRACEPARENT_BYTES:
-        return "", ""
-    state = headers.get("tracestate") or b""
-    is_good = len(state) <= TRACESTATE_MAX_BYTES and _TRACESTATE.fullmatch(state)
-    return parent.decode(), state.decode() if is_good else ""
+        return NO_TRACE
+    trace, state = {"traceparent": parent.decode()}, headers.get("tracestate") or b""
+    if state and len(state) <= TRACESTATE_MAX_BYTES and _TRACESTATE.fullmatch(state):
+        trace["tracestate"] = state.decode()
+    return trace

@@ -42,7 +42,7 @@ def hold(record: Record, partition: Partition, epoch: int, formats: Formats) -> 
         return Held(record, partition, epoch, None, exc)
     source, offset = find_origin(record)
     if isinstance(wanted, Start):
-        delivery = Delivery(wanted.envelope.kind, wanted.envelope.id, source, offset, wanted.envelope)
+        delivery = Delivery(wanted.envelope.kind, wanted.envelope.id, source, offset, wanted.envelope, wanted.trace)
     else:
         delivery = Delivery(wanted.kind, wanted.id, source, offset)
     return Held(record, partition, epoch, delivery, None)

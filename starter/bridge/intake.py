@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from heapq import heappop, heappush
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from shared.errors import InvalidSetting
 from starter.bridge.offsets import NOTHING, Partition
@@ -27,12 +27,12 @@ R = TypeVar("R", bound=Keyed)
 class IntakeLimits:
     """How many records may be under way, and how many may be held, waiting or under way, before partitions pause."""
 
-    in_flight_per_partition: int = 1_000
-    in_flight: int = 4_000
-    partition_high: int = 4_000
-    partition_low: int = 2_000
-    total_high: int = 40_000
-    total_low: int = 20_000
+    in_flight_per_partition: int
+    in_flight: int
+    partition_high: int
+    partition_low: int
+    total_high: int
+    total_low: int
 
     def __post_init__(self) -> None:
         """Refuse limits under which nothing would ever begin or go on."""
@@ -41,6 +41,14 @@ class IntakeLimits:
                 raise InvalidSetting(f"{name}: is {number}; give 1 or more")
             if number > (high := getattr(self, name.replace("_low", "_high"))):
                 raise InvalidSetting(f"{name}: is {number}, above the high mark; give {high} or less")
+
+
+class Load(NamedTuple):
+    """What is held of a partition: records under way, records that wait, and why none begins, empty while they may."""
+
+    in_flight: int
+    waiting: int
+    reason: str
 
 
 class _Lane(Generic[R]):
@@ -70,14 +78,22 @@ class Intake(Generic[R]):
     by being the very object that was offered.
     """
 
-    def __init__(self, limits: IntakeLimits | None = None) -> None:
-        self._limits = limits or IntakeLimits()
+    def __init__(self, limits: IntakeLimits) -> None:
+        self._limits = limits
         self._lanes: dict[Partition, _Lane[R]] = {}
         self._turns: deque[_Lane[R]] = deque()  # those of which a record may begin, each once
         self._under_way: dict[int, tuple[_Lane[R], R]] = {}
         self._over: set[Partition] = set()
         self._is_full = False
         self._load = self._in_flight = 0  # both without those of blocked partitions
+
+    def resize(self, limits: IntakeLimits) -> None:
+        """Hold to other limits from now on; what is held beyond them stays, and is worked off."""
+        self._limits = limits
+        for lane in self._lanes.values():
+            if not lane.is_in_turn:
+                self._queue(lane)
+        self._note_load()
 
     def assign(self, partitions: Iterable[Partition], epoch: int) -> None:
         """Begin anew with partitions: only what is offered under this epoch counts from now on.
@@ -197,6 +213,11 @@ class Intake(Generic[R]):
     def blocked(self) -> dict[Partition, str]:
         """The blocked partitions and why each is."""
         return {partition: lane.reason for partition, lane in self._lanes.items() if lane.reason}
+
+    def load_of(self, partition: Partition) -> Load:
+        """Say what is held of a partition; nothing of one that is not held."""
+        lane = self._lanes.get(partition)
+        return Load(0, 0, "") if lane is None else Load(lane.in_flight, lane.load - lane.in_flight, lane.reason)
 
     @property
     def pausing(self) -> set[Partition]:

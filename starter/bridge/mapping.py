@@ -64,6 +64,12 @@ class FormatOptions:
             record_max_bytes=record_max_bytes,
         )
 
+    def check_kind(self, rules: EnvelopeRules) -> None:
+        """Raise InvalidSetting when `--kind` is one that no handler is loaded for."""
+        if isinstance(self.kind, str) and self.kind not in rules.kinds:
+            known = ", ".join(sorted(rules.kinds)) or "none at all"
+            raise InvalidSetting(f"--kind: no handler for {self.kind!r} is loaded; loaded: {known}")
+
 
 def _name_option(name: str) -> str:
     return f"--{name.replace('_', '-')}-from"

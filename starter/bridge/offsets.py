@@ -7,6 +7,7 @@ from typing import NamedTuple
 from shared.errors import RetryLater
 
 NOTHING = -1  # below every offset of Kafka
+NO_TIMESTAMP = -1  # what Kafka gives for a record without one
 
 
 class Partition(NamedTuple):
@@ -20,6 +21,13 @@ class Partition(NamedTuple):
         return f"{self.topic}/{self.number}"
 
 
+class Outstanding(NamedTuple):
+    """When a record that is not acknowledged came here, in monotonic seconds, and the record's own timestamp in ms."""
+
+    received_at: float
+    timestamp: int
+
+
 class OffsetsWentBack(RetryLater):
     """A partition gave a record again, or a log that was cut gave other records under old offsets."""
 
@@ -31,19 +39,20 @@ class PartitionOffsets:
     between offsets are normal (compaction, transaction markers), so nothing is ever inferred from neighbours.
     """
 
-    __slots__ = ("_committed", "_next", "_received_at", "epoch", "ignored", "partition")
+    __slots__ = ("_committed", "_next", "_outstanding", "epoch", "ignored", "partition")
 
     def __init__(self, partition: Partition, epoch: int = 0) -> None:
         self.partition = partition
         self.epoch = epoch
         self.ignored = 0
         """Acknowledgements of offsets that were not outstanding: unknown ones, or repeated."""
-        self._received_at: OrderedDict[int, float] = OrderedDict()  # a dict looks past all it has lost at its front
+        # a dict looks past all it has lost at its front
+        self._outstanding: OrderedDict[int, Outstanding] = OrderedDict()
         self._next = NOTHING
         self._committed = NOTHING
 
-    def received(self, offset: int, now: float) -> None:
-        """Note a record; `now` is in monotonic seconds.
+    def received(self, offset: int, now: float, timestamp: int = NO_TIMESTAMP) -> None:
+        """Note a record; `now` is in monotonic seconds, `timestamp` the record's own in milliseconds since 1970.
 
         Raises OffsetsWentBack when the offset is below one that was reached: committing would be a guess then.
         """
@@ -53,11 +62,11 @@ class PartitionOffsets:
                 "was put back; begin again from the committed position under a new assignment"
             )
         self._next = offset + 1
-        self._received_at[offset] = now
+        self._outstanding[offset] = Outstanding(now, timestamp)
 
     def acknowledged(self, offset: int) -> bool:
         """Note that a record needs no more work; says whether it was outstanding, and counts it if not."""
-        if self._received_at.pop(offset, None) is None:
+        if self._outstanding.pop(offset, None) is None:
             self.ignored += 1
             return False
         return True
@@ -80,7 +89,7 @@ class PartitionOffsets:
         The first position of an assignment is news before anything is acknowledged, so that a group that has never
         committed stays where it began.
         """
-        position = next(iter(self._received_at), self._next)
+        position = next(iter(self._outstanding), self._next)
         return position if position > self._committed else None
 
     @property
@@ -88,19 +97,29 @@ class PartitionOffsets:
         """The next offset to come; None before anything is known."""
         return None if self._next == NOTHING else self._next
 
+    @property
+    def last_committed(self) -> int | None:
+        """What this assignment committed last; None before it has committed anything."""
+        return None if self._committed == NOTHING else self._committed
+
     def is_outstanding(self, offset: int) -> bool:
         """Tell whether a record is received and not acknowledged."""
-        return offset in self._received_at
+        return offset in self._outstanding
 
     @property
     def outstanding(self) -> int:
         """How many records are received and not acknowledged."""
-        return len(self._received_at)
+        return len(self._outstanding)
+
+    @property
+    def oldest(self) -> Outstanding | None:
+        """The first record outstanding; None without one."""
+        return next(iter(self._outstanding.values()), None)
 
     @property
     def oldest_at(self) -> float | None:
         """When the first record outstanding was received, in monotonic seconds; None without one."""
-        return next(iter(self._received_at.values()), None)
+        return None if self.oldest is None else self.oldest.received_at
 
 
 class Assignment:
@@ -138,7 +157,7 @@ class Assignment:
         """Give the offsets of a partition, for noting many records at once; None when it is not held."""
         return self._held.get(partition)
 
-    def received(self, partition: Partition, offset: int, now: float) -> int | None:
+    def received(self, partition: Partition, offset: int, now: float, timestamp: int = NO_TIMESTAMP) -> int | None:
         """Note a record and give the epoch to acknowledge it under; None when the partition is not held.
 
         Raises OffsetsWentBack, see there.
@@ -146,7 +165,7 @@ class Assignment:
         offsets = self._held.get(partition)
         if offsets is None:
             return None
-        offsets.received(offset, now)
+        offsets.received(offset, now, timestamp)
         return offsets.epoch
 
     def acknowledged(self, partition: Partition, epoch: int, offset: int) -> bool:

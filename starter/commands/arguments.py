@@ -32,6 +32,19 @@ class CommandParser(argparse.ArgumentParser):
         raise InvalidSetting(f"{' '.join(message.split())}; '{self.prog} --help' shows the usage")
 
 
+class _Subcommands(
+    argparse._SubParsersAction  # noqa: SLF001 # pyright: ignore[reportPrivateUsage, reportMissingTypeArgument] — the only hook
+):
+    """Sub-commands whose names may have two words: `bridge status` beside `bridge`, which takes words of its own."""
+
+    choices: Any
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        if (both := " ".join(values[:2])) in self.choices:
+            values = [both, *values[2:]]
+        super().__call__(parser, namespace, values, option_string)
+
+
 class Commands:
     """The sub-commands of a parser; `level` is how deep they lie."""
 
@@ -39,7 +52,9 @@ class Commands:
         self.leaves: list[CommandParser] = [] if leaves is None else leaves
         """Every command that can be run, in the order it was added."""
         self._level = level
-        self._subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)
+        self._subparsers = parser.add_subparsers(
+            action=_Subcommands, metavar="COMMAND", required=True, parser_class=CommandParser
+        )
 
     def add(self, name: str, run: Run, purpose: str, *, prints_data: bool = True) -> CommandParser:
         """Add a command that calls `run`."""

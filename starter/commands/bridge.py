@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import Settings
+from starter.commands import arguments
 from starter.commands.arguments import Commands
 from starter.commands.exit_codes import FINE, INTERRUPTED
 from starter.commands.worker import LOG_FORMAT
 from starter.screen import tell
 
 if TYPE_CHECKING:
-    from starter.bridge.bridge import BridgeOptions
+    from starter.bridge.bridge import Bridge, BridgeOptions
+    from starter.bridge.dead_letters import DeadLetterWriter
     from starter.bridge.mapping import FormatOptions
 
 BRIDGE_HELP = """\
@@ -50,6 +52,13 @@ def add_bridge(commands: Commands) -> None:
         add(f"--{name}-from", metavar="PART", help=f"where the {name.replace('-', '_')} is")
     add("--drain-seconds", metavar="S", type=float, default=30.0, help="what is under way gets to finish (30)")
     add("--session-seconds", metavar="S", type=float, default=30.0, help="silent for so long, a bridge is dead (30)")
+    add(
+        "--health-port",
+        metavar="PORT",
+        type=arguments.port,
+        help="answer /healthz, /readyz and /status there; 0 takes a free one",
+    )
+    add("--health-host", metavar="HOST", default="127.0.0.1", help="address for that port (127.0.0.1)")
 
 
 def run_bridge(args: argparse.Namespace, settings: Settings) -> int:
@@ -63,40 +72,61 @@ def run_bridge(args: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _run(args: argparse.Namespace, settings: Settings) -> int:
-    from aiokafka.errors import KafkaError
-
     from activities.registry import declared_packs, envelope_rules, load_registry
+    from shared.kafka.connection import check_broker
+    from shared.telemetry import start_telemetry
     from shared.temporal import check_server, connect
     from starter.bridge.bridge import Bridge
     from starter.bridge.dead_letters import DeadLetterWriter
     from starter.bridge.formats import Formats
+    from starter.bridge.readiness import BridgeReadiness
+    from starter.bridge.readings import publish_regularly
     from starter.bulk import BulkStarter
-    from starter.kafka.connection import check_broker, translate_kafka_error
+    from worker.health import open_endpoint, watch_server
+    from worker.main import alongside
+    from worker.memory import tune_memory
 
     registry = load_registry(settings)
     options = _to_options(args, settings)
     formats = Formats(_to_formats(args), envelope_rules(settings, registry))
-    client = await connect()
-    await check_server(client)
-    await check_broker(settings)
-    await _check_topics(options)
-    starter = BulkStarter(client, settings, encodings=declared_packs(registry), revises=True)
-    writer = DeadLetterWriter(dict(options.client))
-    bridge = Bridge(options, formats, starter, writer.write)
-    try:
-        await writer.start()
-        await bridge.run(_listen())
-    except KafkaError as exc:
-        raise translate_kafka_error(exc, settings) from exc
-    finally:
-        await writer.stop()
+    stopping = asyncio.Event()
+    readiness = BridgeReadiness(stopping.is_set)
+    address = None if args.health_port is None else (args.health_host, args.health_port)
+    with start_telemetry(settings, "dormice-bridge") as telemetry:
+        async with open_endpoint(address, readiness.report, {"/status": readiness.tell_status}):
+            client = await connect()
+            await check_server(client)
+            await check_broker(settings)
+            await _check_topics(options)
+            starter = BulkStarter(client, settings, encodings=declared_packs(registry), revises=True)
+            writer = DeadLetterWriter(dict(options.client))
+            bridge = Bridge(options, formats, starter, writer.write)
+            readiness.watch(bridge)
+            tune_memory()
+            async with alongside(watch_server(client, readiness), publish_regularly(bridge, telemetry)):
+                await _serve(bridge, writer, stopping, settings)
     tell("drained; everything that was received and accepted is committed")
     return FINE
 
 
+async def _serve(bridge: "Bridge", writer: "DeadLetterWriter", stopping: asyncio.Event, settings: Settings) -> None:
+    from aiokafka.errors import KafkaError
+
+    from shared.kafka.connection import translate_kafka_error
+
+    try:
+        await writer.start()
+        _listen(stopping)
+        await bridge.run(stopping)
+    except KafkaError as exc:
+        raise translate_kafka_error(exc, settings) from exc
+    finally:
+        await writer.stop()
+
+
 async def _check_topics(options: "BridgeOptions") -> None:
     """Refuse topics that are not there: a consumer would wait for them without a word."""
-    from starter.bridge.outlet import PATIENCE_SECONDS, list_topics, open_admin, told_of
+    from shared.kafka.outlet import PATIENCE_SECONDS, list_topics, open_admin, told_of
 
     async with told_of(""), asyncio.timeout(PATIENCE_SECONDS), open_admin(options.client) as admin:
         known = await list_topics(admin)
@@ -106,8 +136,8 @@ async def _check_topics(options: "BridgeOptions") -> None:
 
 
 def _to_options(args: argparse.Namespace, settings: Settings) -> "BridgeOptions":
+    from shared.kafka.connection import kafka_options
     from starter.bridge.bridge import BridgeOptions
-    from starter.kafka.connection import kafka_options
 
     return BridgeOptions(
         topics=tuple(args.topics),
@@ -133,9 +163,9 @@ def _to_formats(args: argparse.Namespace) -> "FormatOptions":
     return FormatOptions.read(kind=args.kind, id_from=args.id_from, **places)
 
 
-def _listen() -> asyncio.Event:
-    """Give what the first SIGTERM or Ctrl-C sets; the second one leaves at once."""
-    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+def _listen(stopping: asyncio.Event) -> None:
+    """Let the first SIGTERM or Ctrl-C set the event; the second one leaves at once."""
+    loop = asyncio.get_running_loop()
 
     def stop() -> None:
         if stopping.is_set():
@@ -145,4 +175,3 @@ def _listen() -> asyncio.Event:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
-    return stopping

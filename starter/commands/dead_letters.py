@@ -103,8 +103,8 @@ def _read_filter(args: argparse.Namespace) -> "LetterSelection":
 
 @contextlib.asynccontextmanager
 async def _open(args: argparse.Namespace, settings: Settings) -> "AsyncGenerator[DeadLetterBox]":
+    from shared.kafka.connection import check_broker, kafka_options
     from starter.bridge.dead_letter_box import open_box
-    from starter.kafka.connection import check_broker, kafka_options
 
     # what the client logs of a broker that is away is told in one sentence of ours
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

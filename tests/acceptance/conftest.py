@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import site
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
@@ -86,3 +87,12 @@ def run(spawn: Spawn, environment: dict[str, str]) -> Run:
         return Ran(process.returncode, out.decode(), err.decode())
 
     return run
+
+
+def install_all_but(missing: str, folder: Path) -> Path:
+    """Fill a folder with the packages that are installed here, without one of them."""
+    folder.mkdir()
+    for path in (path for place in site.getsitepackages() for path in Path(place).iterdir()):
+        if path.name != missing:
+            (folder / path.name).symlink_to(path)
+    return folder

@@ -23,9 +23,11 @@ from starter.embedded import EmbeddedServer, find_free_port
 from tests.acceptance.conftest import ROOT, Run, Spawn
 from tests.conftest import Serve, wait_until
 
+pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
+
 LATER = "2036-01-01T00:00:00Z"
 COMMANDS = [leaf.prog.removeprefix("dormice ") for leaf in build_parser()[1].leaves]
-KINDS = ["echo", "http", "ledger", "noted", "noted-packed"]
+KINDS = ["echo", "http", "ledger", "noted", "noted-packed", "standby"]
 NO_SERVER = f"127.0.0.1:{find_free_port()}"
 
 

@@ -1,6 +1,7 @@
 """The command `load`: files of every format, interrupted, repeated, watched."""
 
 import asyncio
+import contextlib
 import json
 import os
 import pty
@@ -15,6 +16,8 @@ from temporalio.client import Client
 
 from tests.acceptance.conftest import Run, Spawn
 from tests.conftest import wait_until
+
+pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
 LATER = "2036-01-01T00:00:00Z"
 
@@ -202,7 +205,7 @@ async def test_a_terminal_gets_a_bar_and_a_pipe_plain_lines(
         piped = await spawn("load", "a.jsonl", *slowly)
         (watched_out, _), (piped_out, piped_err) = await asyncio.gather(watched.communicate(), piped.communicate())
         os.set_blocking(ours, False)
-        shown = os.read(ours, 1_000_000).decode()
+        shown = _read_all(ours).decode()
     finally:
         os.close(ours)
         os.close(theirs)
@@ -212,3 +215,12 @@ async def test_a_terminal_gets_a_bar_and_a_pipe_plain_lines(
     assert " a second" in shown
     assert "% read, " in piped_err.decode().splitlines()[0]
     assert piped_err.decode().splitlines()[-1].startswith("70 rows: ")
+
+
+def _read_all(terminal: int) -> bytes:
+    """Read what a terminal shows: it gives a few thousand bytes at once, and may cut a character in two."""
+    shown = b""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            shown += os.read(terminal, 1_000_000)
+    return shown

@@ -15,6 +15,8 @@ from starter.selection import Selection
 from tests.acceptance.conftest import Ran, Run
 from tests.conftest import Serve, Start, wait_until
 
+pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
+
 LATER = "2036-01-01T00:00:00Z"
 
 

@@ -17,6 +17,7 @@ from starter.control import Control
 from starter.embedded import find_free_port
 from tests.acceptance.conftest import Run, Spawn
 from tests.conftest import wait_until
+from tests.processes import is_gone
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -61,11 +62,6 @@ def begin(spawn: Spawn, environment: dict[str, str]) -> Begin:
         return dev
 
     return begin
-
-
-def is_gone(family: list[psutil.Process]) -> bool:
-    """Say whether all of them have ended."""
-    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family)
 
 
 async def has_version(dev: Dev, least: int) -> bool:

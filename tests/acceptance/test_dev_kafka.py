@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 import signal
-import site
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,8 +14,9 @@ import psutil
 import pytest
 
 from starter.embedded import find_free_port
-from tests.acceptance.conftest import ROOT, Run, Spawn
+from tests.acceptance.conftest import ROOT, Run, Spawn, install_all_but
 from tests.conftest import wait_until
+from tests.processes import is_gone
 from tests.topics import create_topic
 
 pytestmark = pytest.mark.timeout(120)
@@ -71,11 +71,6 @@ def begin(spawn: Spawn, environment: dict[str, str]) -> Iterator[Begin]:
 def family_of(dev: Dev) -> list[psutil.Process]:
     """All processes below it: leashes, server, broker, worker."""
     return psutil.Process(dev.process.pid).children(recursive=True)
-
-
-def is_gone(family: list[psutil.Process]) -> bool:
-    """Say whether all of them have ended."""
-    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family)
 
 
 async def test_ctrl_c_ends_server_worker_and_broker(begin: Begin, run: Run, tmp_path: Path) -> None:
@@ -138,15 +133,6 @@ async def test_one_port_can_not_be_two(run: Run, other: str) -> None:
 
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == f"dormice: --kafka: is 17235, the same as {other}; choose another\n"
-
-
-def install_all_but(missing: str, folder: Path) -> Path:
-    """Fill a folder with the packages that are installed here, without one of them."""
-    folder.mkdir()
-    for path in (path for place in site.getsitepackages() for path in Path(place).iterdir()):
-        if path.name != missing:
-            (folder / path.name).symlink_to(path)
-    return folder
 
 
 @pytest.mark.parametrize("missing", ["aiokafka", "pyspark"])

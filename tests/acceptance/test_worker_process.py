@@ -26,7 +26,10 @@ from shared.settings import Settings
 from starter.control import Control
 from starter.embedded import EmbeddedServer, find_free_port
 from tests.conftest import Start, wait_until
+from tests.processes import is_gone
 from worker.processes import DEATHS_MAX, Child
+
+pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
 HANDLERS = '''
 """Handlers that are at work for as long as a test wants."""
@@ -242,7 +245,7 @@ async def test_a_second_signal_ends_everything_at_once(
     running.process.send_signal(signal.SIGINT)
 
     assert await running.exit_code() == 130
-    await wait_until(lambda: not any(map(_is_alive, children.values())), "the children are gone")
+    await wait_until(lambda: is_gone(children.values()), "the children are gone")
     assert len(children) == (0 if processes == 1 else processes)
     assert calls(ledger) == [("began", 1)]
 
@@ -324,7 +327,7 @@ async def test_children_drain_when_their_parent_is_killed(run: Run, start: Start
     await wait_until(running.says("worker draining"), "the children drain")
     open_gate(gate)
 
-    await wait_until(lambda: not any(map(_is_alive, children.values())), "the children are gone")
+    await wait_until(lambda: is_gone(children.values()), "the children are gone")
     assert calls(ledger) == [("began", 1), ("done", 1)]
 
 
@@ -459,10 +462,3 @@ async def _is_known(client: Client, namespace: str) -> bool:
         await asyncio.sleep(0.2)
         return False
     return True
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

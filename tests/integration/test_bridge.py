@@ -18,16 +18,19 @@ from activities import Again, Context, Done, Message, handler
 from shared.encoding import Pack
 from shared.envelope import EnvelopeRules
 from shared.settings import Settings
-from starter.bridge.bridge import Bridge, BridgeOptions
+from starter.bridge.bridge import Bridge
 from starter.bridge.dead_letter_box import DeadLetterBox, LetterSelection, open_box
-from starter.bridge.dead_letters import DeadLetter, DeadLetterWriter
+from starter.bridge.dead_letters import DeadLetter
 from starter.bridge.formats import Formats
 from starter.bridge.mapping import FormatOptions
 from starter.bulk import BulkStarter
 from starter.kafka.broker import EmbeddedBroker
+from tests.bridges import run_bridge
 from tests.conftest import Serve, wait_until
 from tests.subjects import declare
 from tests.topics import committed_lag, create_topic
+
+pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
 PARTITIONS = 4
 PACK = Pack(packs=10, size=1000, coalesce=timedelta(0))
@@ -45,25 +48,13 @@ async def topic(broker: EmbeddedBroker, kind: str) -> str:
 def bridging(client: Client, settings: Settings, broker: EmbeddedBroker, kind: str, encoding: str) -> Bridging:
     """Run a bridge for the length of an `async with` block; it drains at the end."""
 
-    @contextlib.asynccontextmanager
-    async def bridging(
+    def bridging(
         topic: str, *, is_mapped: bool = True, more_kinds: tuple[str, ...] = (), **changes: Any
-    ) -> AsyncGenerator[Bridge]:
-        options = BridgeOptions(
-            topics=(topic,), group=f"group-{topic}", client={"bootstrap_servers": broker.address}, **changes
-        )
+    ) -> AbstractAsyncContextManager[Bridge]:
         starter = BulkStarter(client, settings, encodings=declare(encoding, kind, PACK), revises=True)
-        options_of_records = FormatOptions.read(kind=kind, id_from="key") if is_mapped else FormatOptions()
-        formats = Formats(options_of_records, EnvelopeRules(dict.fromkeys((kind, *more_kinds), "short")))
-        writer, stopping = DeadLetterWriter(options.client), asyncio.Event()
-        bridge = Bridge(options, formats, starter, writer.write)
-        running = asyncio.create_task(bridge.run(stopping))
-        try:
-            yield bridge
-        finally:
-            stopping.set()
-            await running
-            await writer.stop()
+        options = FormatOptions.read(kind=kind, id_from="key") if is_mapped else FormatOptions()
+        formats = Formats(options, EnvelopeRules(dict.fromkeys((kind, *more_kinds), "short")))
+        return run_bridge(starter, broker.address, topic, formats, **changes)
 
     return bridging
 

@@ -13,6 +13,7 @@ import pytest
 from temporalio.client import Client
 
 from activities import Context, Done, Message, handler
+from shared.encoding import Pack
 from shared.envelope import Envelope
 from shared.errors import Misconfigured
 from shared.placement import workflow_id
@@ -239,9 +240,10 @@ async def test_a_server_that_refuses_the_client_as_such_ends_it_all(
     """A namespace that does not exist is no property of a message: nobody is told a thousand times."""
     stranger = await Client.connect(server.address, namespace="nowhere")
     before = asyncio.all_tasks()
+    impatient = dataclasses.replace(settings, patience=timedelta(seconds=1))
 
     with pytest.raises(Misconfigured, match="the server refuses the call"):
-        await load(BulkStarter(stranger, settings), asleep(ids))
+        await load(BulkStarter(stranger, impatient), asleep(ids))
 
     assert asyncio.all_tasks() == before
 
@@ -298,3 +300,24 @@ async def test_when_patience_is_over_a_start_has_failed(tmp_path: Path, settings
     assert outcomes(receipts) == dict.fromkeys("abc", "failed")
     assert all(receipt.reason.startswith("the server did not answer (") for receipt in receipts)
     assert max(receipt.attempts for receipt in receipts) > 1
+
+
+async def test_a_stream_that_trickles_has_its_messages_started_meanwhile(
+    client: Client, settings: Settings, kind: str
+) -> None:
+    """What is packed waits for more of its pack, but not for a stream that gives one after the other without an end."""
+    given, found, is_told = 0, list[StartOutcome](), asyncio.Event()
+
+    async def trickle() -> AsyncIterator[tuple[None, Envelope]]:
+        nonlocal given
+        while not is_told.is_set() and given < 400:
+            given += 1
+            yield None, Envelope(kind=kind, id=f"m{given}", lane="short", scheduled_at=LATER)
+            await asyncio.sleep(0.05)  # a stream that is never idle for as long as messages linger
+
+    async for receipt in BulkStarter(client, settings, encodings={kind: Pack(packs=1)}).start_all(trickle()):
+        found.append(receipt.outcome)
+        is_told.set()
+
+    assert found[0] is StartOutcome.STARTED
+    assert given < 400

@@ -27,6 +27,8 @@ from starter.selection import Selection
 from tests.conftest import Begin, Serve, Start, wait_until
 from tests.subjects import Subject, declare
 
+pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
+
 LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
 
 
@@ -245,6 +247,20 @@ async def test_without_a_worker_nobody_tells_of_what_is_packed_but_signals_are_k
             await asking
     async with serve(sleeper):
         await wait_until(lambda: message.has(state="paused"), "it is paused")
+
+
+@pytest.mark.parametrize("encoding", ["pack"])
+async def test_a_pack_stays_on_the_task_queue_where_its_kind_began(
+    client: Client, settings: Settings, begin: Begin, kind: str
+) -> None:
+    """Whoever asks under another prefix is told which one to start workers with."""
+    await begin(kind, "a", scheduled_at=LATER)
+    elsewhere = Control(client, dataclasses.replace(settings, task_queue_prefix="elsewhere"))
+
+    with pytest.raises(PackNotServed) as told:
+        await elsewhere.show(kind, "a")
+
+    assert str(told.value).endswith(f"dormice worker --lane short --set task_queue_prefix={settings.task_queue_prefix}")
 
 
 async def test_without_a_worker_the_server_tells_what_it_knows(control: Control, start: Start, kind: str) -> None:

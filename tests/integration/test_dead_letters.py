@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from shared.kafka.outlet import BrokerTrouble, Outlet, Sendable, list_topics, open_admin
 from starter.bridge.dead_letter_box import DeadLetterBox, LetterSelection, LetterState, TopicMissing, open_box
 from starter.bridge.dead_letters import SUFFIX, DeadLetter, DeadLetterWriter
-from starter.bridge.outlet import BrokerTrouble, Outlet, Sendable, list_topics, open_admin
 from starter.bridge.record import Record
 from starter.kafka.broker import EmbeddedBroker
 from tests.topics import create_topic

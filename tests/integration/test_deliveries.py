@@ -1,6 +1,7 @@
 """What a record asks of its message: done once, however often and however late the record comes again."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 
 from activities import Again, Context, Done, Message, handler
 from shared.envelope import Envelope
+from shared.errors import ServerNotReady
 from shared.settings import Settings
 from starter.bulk import BulkStarter
 from starter.control import Control
@@ -72,6 +74,30 @@ async def test_the_first_record_of_a_key_starts_its_message(
 
     assert (receipt.outcome, receipt.workflow_id) == (StartOutcome.STARTED, f"{subject('a').kind}:a")
     assert (status["sources"], status["priority"], status["payload"]) == ({"t/0": 5}, 2, "first")
+
+
+async def test_a_records_trace_context_reaches_its_handler(
+    client: Client, settings: Settings, serve: Serve, kind: str, encoding: str
+) -> None:
+    """The first cycles have that of the record that started the message, later ones that of the record that revised it."""
+    parents = [f"00-{n:032x}-{n:016x}-01" for n in (1, 2)]
+    seen: list[Mapping[str, str]] = []
+
+    @handler(kind)
+    async def work(message: Message, ctx: Context) -> Again:
+        seen.append(message.trace)
+        return Again(after=timedelta(days=1))
+
+    envelope = Envelope(kind=kind, id="a", lane="short", payload=None)
+    starter = BulkStarter(client, settings, encodings=declare(encoding, kind), revises=True)
+    async with serve(work, lanes=("short",)):
+        for offset, parent in enumerate(parents):
+            delivery = Delivery(kind, "a", "t/0", offset, envelope, {"traceparent": parent, "tracestate": "a=b"})
+            async for _ in starter.start_all([(None, delivery)]):
+                pass
+            await wait_until(lambda count=offset: len(seen) > count, "the handler ran")
+
+    assert seen == [{"traceparent": parent, "tracestate": "a=b"} for parent in parents]
 
 
 async def test_a_newer_record_revises_and_an_older_one_does_nothing(
@@ -199,3 +225,14 @@ async def test_a_revision_for_which_a_pack_has_no_room_is_refused(
     assert {r.outcome for r in second} == {StartOutcome.REVISED, StartOutcome.REJECTED}
     assert {r.reason.partition(" in pack")[0] for r in second if r.reason} == {"the payload finds no room"}
     assert (await deliver("m0", 3, "small", scheduled_at=LATER)).outcome is StartOutcome.REVISED
+
+
+async def test_a_server_that_does_not_know_its_namespace_has_not_said_that_a_message_is_missing(
+    client: Client, settings: Settings, kind: str
+) -> None:
+    """As one that has just started: a tombstone is not taken for done, and no packed kind for one that is not."""
+    stranger = Client(client.service_client, namespace="nowhere")
+    starter = BulkStarter(stranger, replace(settings, patience=timedelta(seconds=1)), revises=True)
+
+    with pytest.raises(ServerNotReady, match="Namespace nowhere is not found"):
+        _ = [receipt async for receipt in starter.start_all([(None, Delivery(kind, "a", "t/0", 5))])]

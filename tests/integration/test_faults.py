@@ -1,6 +1,7 @@
 """Faults: worker and server are killed with SIGKILL in the middle of things, and nothing is lost."""
 
 import asyncio
+import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from starter.receipts import StartOutcome
 from tests.conftest import wait_until
 from tests.processes import kill_and_restart, worker_process
 from tests.subjects import declare
+
+pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
 MESSAGES = 60
 CYCLES = 6
@@ -72,13 +75,12 @@ async def test_a_worker_killed_in_mid_handler_loses_nothing(
     names = [f"w{n}" for n in range(10)]
     await load(starter, names, lane, work=0.3)
     async with worker_process(killable, settings) as worker:
-        await wait_until(lambda: _at_work(ledger) and decided(ledger) > 15, "handlers are at work")
+        await wait_until(lambda: decided(ledger) > 15, "handlers are at work")
+        interrupted = await wait_until(lambda: _stop_at_work(worker, ledger), "handlers are at work when it stops")
         worker.kill()
-    interrupted = _at_work(ledger)
     async with worker_process(killable, settings):
         await wait_until(lambda: _is_done(ledger, names), "all messages are done", seconds=50)
 
-    assert interrupted
     assert_kept(ledger, names)
     attempts = {e.attempt for e in ledger.entries if (e.id, e.version) in interrupted}
     assert attempts == ({1} if lane == "short" else {1, 2})
@@ -119,6 +121,14 @@ async def _rain(server: EmbeddedServer, settings: Settings, names: list[str], le
                 await asyncio.sleep(0.2)
         await asyncio.sleep(0.3)
     return accepted
+
+
+def _stop_at_work(worker: asyncio.subprocess.Process, ledger: Ledger) -> set[tuple[str, int]]:
+    """Make a worker stand still and tell what it is at; it goes on when that is nothing."""
+    worker.send_signal(signal.SIGSTOP)
+    if not (found := _at_work(ledger)):
+        worker.send_signal(signal.SIGCONT)
+    return found
 
 
 def _at_work(ledger: Ledger) -> set[tuple[str, int]]:

@@ -102,6 +102,25 @@ def test_no_request_breaks_the_endpoint(head: bytes) -> None:
     assert set(body) <= {"alive", "ready", "reason", "error"}
 
 
+@pytest.mark.parametrize(
+    ("request_line", "page", "status", "body"),
+    [
+        ("GET /status HTTP/1.1", {"lag": 0}, 200, {"lag": 0}),
+        ("GET /status HTTP/1.1", None, 503, {"error": "starting"}),
+        ("PUT /status HTTP/1.1", {"lag": 0}, 405, {"error": "use GET"}),
+        ("GET /else HTTP/1.1", {"lag": 0}, 404, {"error": "there are /healthz, /readyz and /status"}),
+        ("GET /readyz HTTP/1.1", None, 200, READY),
+    ],
+)
+def test_a_process_may_tell_more_than_probes_ask(
+    request_line: str, page: Report | None, status: int, body: Report
+) -> None:
+    """A page of its own is answered beside them, and is 503 while there is nothing to tell."""
+    head = f"{request_line}\r\n\r\n".encode()
+
+    assert answer_request(head, lambda: READY, {"/status": lambda: page}) == (status, body)
+
+
 async def test_an_oversize_request_is_refused() -> None:
     """A head beyond the limit is not read to its end."""
     async with endpoint() as address:

@@ -1,6 +1,5 @@
 """The embedded broker keeps what it accepted, and does what a Kafka broker does."""
 
-import asyncio
 import importlib
 import ssl
 from collections.abc import AsyncGenerator, Callable
@@ -13,14 +12,13 @@ import pytest
 from shared.errors import InvalidSetting, Misconfigured
 from starter.embedded import find_free_port
 from starter.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
+from tests.certificates import PASSWORD, make_certificate, secure
 from tests.topics import create_topic
 
 pytestmark = pytest.mark.timeout(120)
 
 _kafka: Any = importlib.import_module("aiokafka")
 _errors: Any = importlib.import_module("aiokafka.errors")
-
-PASSWORD = 'with "quotes", \\ and ü'  # noqa: S105 — of a broker that lives as long as its test
 
 
 @asynccontextmanager
@@ -119,41 +117,15 @@ async def test_a_topic_has_the_partitions_and_the_configuration_asked_for(
             await producer.send_and_wait(name, bytes(200))
 
 
-async def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Make a key with a certificate for 127.0.0.1; gives the certificate, and both in one file for the broker."""
-    key, certificate, both = folder / "key.pem", folder / "certificate.pem", folder / "both.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=broker"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
-    _, said = await process.communicate()
-    assert process.returncode == 0, said
-    both.write_text(key.read_text() + certificate.read_text())
-    return certificate, both
-
-
-def secure(port: int, keystore: Path) -> dict[str, str]:
-    """Give the properties of a listener with TLS and passwords."""
-    quoted = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
-    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    return {
-        "listeners": f"SECURE://127.0.0.1:{port}",
-        "listener.security.protocol.map": "SECURE:SASL_SSL",
-        "listener.name.secure.sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.secure.plain.sasl.jaas.config": f'{module} required user_alice="{quoted}";',
-        "listener.name.secure.ssl.keystore.type": "PEM",
-        "listener.name.secure.ssl.keystore.location": str(keystore),
-    }
-
-
 async def test_a_listener_with_tls_and_passwords_lets_in_who_knows_one(tmp_path: Path) -> None:
     """Extra properties add it; the plain one stays, and a file that names passwords is its owner's alone."""
-    certificate, keystore = await make_certificate(tmp_path)
+    await make_certificate(tmp_path, "broker")
     port = find_free_port()
-    options = BrokerOptions(data=tmp_path, port=find_free_port(), extra_properties=secure(port, keystore))
+    properties = secure(port, tmp_path / "broker.both")
+    options = BrokerOptions(data=tmp_path, port=find_free_port(), extra_properties=properties)
     login: dict[str, Any] = {
         "security_protocol": "SASL_SSL",
-        "ssl_context": ssl.create_default_context(cafile=str(certificate)),
+        "ssl_context": ssl.create_default_context(cafile=str(tmp_path / "broker.pem")),
         "sasl_mechanism": "PLAIN",
         "sasl_plain_username": "alice",
         "sasl_plain_password": PASSWORD,

@@ -16,22 +16,20 @@ from typing import Any
 import pytest
 
 from shared.errors import Misconfigured, RetryLater
+from shared.kafka.connection import check_broker, kafka_options, translate_kafka_error
 from shared.settings import Secret, Settings
 from starter.commands.exit_codes import UNREACHABLE, WRONG, code_of
 from starter.embedded import find_free_port
 from starter.kafka.broker import BrokerOptions, run_broker
-from starter.kafka.connection import check_broker, kafka_options, translate_kafka_error
+from tests.certificates import PASSWORD, login_module, make_certificate
 from tests.topics import create_topic
 
-pytestmark = pytest.mark.xdist_group("kafka_connection")  # what they share is made once
-
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.xdist_group("kafka_connection"), pytest.mark.timeout(120)]  # what they share is made once
 
 _kafka: Any = importlib.import_module("aiokafka")
 _admin: Any = importlib.import_module("aiokafka.admin")
 _errors: Any = importlib.import_module("aiokafka.errors")
 
-PASSWORD = 'with "quotes", \\ and ü'  # noqa: S105 — of a broker that lives as long as its tests
 TOPIC = "guarded"
 SECURITY = "org.apache.kafka.common.security"
 
@@ -58,27 +56,14 @@ class Guarded:
         return Settings(**{**right, **changes})
 
 
-async def make_certificate(folder: Path, name: str) -> None:
-    """Make NAME.pem and NAME.key, valid for a broker at 127.0.0.1, and NAME.both with both of them."""
-    key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", f"/CN={name}"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
-    _, said = await process.communicate()
-    assert process.returncode == 0, said
-    (folder / f"{name}.both").write_text(key.read_text() + certificate.read_text())
-
-
 def guard(ports: dict[str, int], folder: Path) -> dict[str, str]:
     """Give the properties of the guarded listeners: nobody but the plain one's clients may use a topic."""
-    quoted = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
     keys = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(folder / "broker.both")}
     trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(folder / "client.pem")}
     listeners: dict[str, dict[str, str]] = {
         "secure": {
             "sasl.enabled.mechanisms": "PLAIN",
-            "plain.sasl.jaas.config": f'{SECURITY}.plain.PlainLoginModule required user_alice="{quoted}";',
+            "plain.sasl.jaas.config": login_module(),
             **keys,
         },
         "tokens": {

@@ -24,6 +24,8 @@ from starter.layouts import Layouts
 from starter.receipts import Receipt, StartOutcome
 from tests.conftest import Serve, wait_until
 
+pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
+
 WINDOW, TIMEOUT = timedelta(seconds=1), timedelta(seconds=2)
 SLACK = timedelta(seconds=8)  # what a busy machine adds; a message that waits for a neighbour's lane would need 35 s
 NONSENSE: list[dict[str, Any]] = [

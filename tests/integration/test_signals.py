@@ -29,6 +29,8 @@ from starter.control import Control
 from tests.conftest import Begin, Serve, wait_until
 from tests.subjects import Subject
 
+pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
+
 LATER = datetime.now(UTC) + timedelta(hours=2)
 
 

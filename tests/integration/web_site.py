@@ -15,7 +15,7 @@ from typing import Any, Self
 import pytest
 
 from activities.address_guard import AddressGuard
-from activities.context import Context, HandlerLogger
+from activities.context import Context
 from activities.handlers.http import http
 from activities.http_client import HttpClient
 from activities.outcome import Again, Message, Reject, to_outcome
@@ -150,7 +150,7 @@ class Visitor:
                 started_at=now,
                 settings=self.settings,
                 http=self.client.client,
-                logger=HandlerLogger(logging.getLogger(__name__), {}),
+                logger=logging.LoggerAdapter(logging.getLogger(__name__), {}),
             ),
         )
         to_outcome(outcome, self.settings.payload_max_bytes)

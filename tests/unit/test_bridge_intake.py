@@ -128,6 +128,25 @@ def test_too_many_records_of_all_pause_every_partition() -> None:
     assert full == [True, True, True, True, False, False]
 
 
+def test_other_limits_count_from_now_on() -> None:
+    """Fewer places: nothing new begins until enough has ended, and full partitions pause; more: it goes on at once."""
+    intake = hold(WIDE, FEEDS)
+    offer(intake, "abcdef")
+    taken = intake.take()
+    offer(intake, "ghi", start=6)
+    intake.resize(IntakeLimits(4, 4, partition_high=4, partition_low=4, total_high=4, total_low=4))
+    closed = (intake.take(), intake.pausing)
+    for parcel in taken[:3]:
+        intake.finished(parcel)
+    after_three = [parcel.offset for parcel in intake.take()]
+    intake.resize(WIDE)
+
+    assert closed == ([], {FEEDS})
+    assert after_three == [6]
+    assert [parcel.offset for parcel in intake.take()] == [7, 8]
+    assert intake.pausing == set()
+
+
 def test_a_blocked_partition_begins_nothing_while_others_go_on() -> None:
     """It pauses, says why, and goes on where it was once it is unblocked."""
     intake = hold(WIDE, FEEDS, PRICES)

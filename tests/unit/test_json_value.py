@@ -2,7 +2,9 @@
 
 import json
 import math
+import tracemalloc
 from collections import OrderedDict
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.json_value import MAX_DEPTH, MAX_DIGITS, encode_json, find_flaw, parse_json
+from shared.json_value import MAX_DEPTH, MAX_DIGITS, encode_json, encode_to_keep, find_flaw, parse_json
 
 UTF8_TEXT = st.text(alphabet=st.characters(codec="utf-8"))
 PLAIN_JSON = st.recursive(
@@ -146,3 +148,27 @@ def test_plain_json_survives_writing_and_parsing(value: Any) -> None:
     assert find_flaw(value) is None
     assert parse_json(written) == value
     assert parse_json(written.decode()) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"a":1,"a":2}', "[1234567890123456789]", "[18446744073709551616]", "[-9223372036854775809]", "[1e400]"),
+        *("[-0,-0.0]", "[5e-324]", "[123456789012345678901234567890.5]", '"\\ud83d\\ude00"', '"\\ud800"', '"é\\u0000"'),
+    ],
+)
+@pytest.mark.parametrize("encode", [str, str.encode])
+def test_every_value_is_read_as_python_reads_it(text: str, encode: Callable[[str], str | bytes]) -> None:
+    """Whichever parser is at work: no digit is lost, and the last of two equal keys counts."""
+    assert repr(parse_json(encode(text))) == repr(json.loads(text))
+
+
+def test_what_is_kept_takes_no_more_memory_than_it_is_long() -> None:
+    """A million messages that wait for others of their packs lie in memory like this."""
+    tracemalloc.start()
+    kept = [encode_to_keep({"id": number}) for number in range(1000)]
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+
+    assert kept[7] == b'{"id":7}'
+    assert taken < 1000 * 200

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from shared.errors import InvalidSetting, Misconfigured, RetryLater
+from shared.kafka.connection import kafka_options, translate_kafka_error
+from shared.kafka.security import TokenFile, TokenUnreadable
 from shared.settings import Secret, Settings
 from starter.cli import run
 from starter.commands.exit_codes import FINE, UNREACHABLE, WRONG, code_of
-from starter.kafka.connection import kafka_options, translate_kafka_error
-from starter.kafka.security import TokenFile, TokenUnreadable
 
 pytestmark = pytest.mark.xdist_group("kafka_options")  # what they share is made once
 
@@ -340,7 +340,7 @@ def test_a_missing_package_is_named(package: str, given: dict[str, Any], sentenc
     """In an interpreter that finds none of this name."""
     code = (
         f"import sys; sys.modules[{package!r}] = None\n"
-        "from shared.settings import Settings; from starter.kafka.connection import kafka_options\n"
+        "from shared.settings import Settings; from shared.kafka.connection import kafka_options\n"
         f"try: kafka_options(Settings(**{given!r}))\n"
         "except Exception as exc: print(type(exc).__name__, exc, sep='|')"
     )

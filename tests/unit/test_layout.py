@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources import parse
+
 ROOT = Path(__file__).parent.parent.parent
 ROOMS = ("shared", "activities", "workflows", "worker", "starter", "examples", "bench")
 MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
@@ -19,7 +21,7 @@ each_module = pytest.mark.parametrize("path", MODULES, ids=[str(path.relative_to
 @each_module
 def test_a_module_says_on_top_why_it_exists(path: Path) -> None:
     """The first thing in a file is a sentence."""
-    docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+    docstring = ast.get_docstring(parse(path.read_text())) or ""
 
     assert docstring.partition("\n")[0].endswith((".", "?", ":"))
 
@@ -28,7 +30,7 @@ def test_a_module_says_on_top_why_it_exists(path: Path) -> None:
 def test_a_module_and_its_functions_stay_readable(path: Path) -> None:
     """At most 400 lines a module, 60 a function, and a name that says something."""
     text = path.read_text()
-    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [n for n in ast.walk(parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     long = [f.name for f in functions if (f.end_lineno or 0) - f.lineno >= FUNCTION_LINES_MAX]
 
     assert text.count("\n") <= MODULE_LINES_MAX
@@ -39,7 +41,7 @@ def test_a_module_and_its_functions_stay_readable(path: Path) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_package_shows_few_names(room: str) -> None:
     """What a package exports fits one glance."""
-    tree = ast.parse((ROOT / room / "__init__.py").read_text())
+    tree = parse((ROOT / room / "__init__.py").read_text())
     exported = [
         element
         for node in tree.body
@@ -66,7 +68,7 @@ def test_only_one_place_connects_and_only_one_starts_workflows() -> None:
 
 def _calls(path: Path, call: str) -> bool:
     name = call.strip(".(").rpartition(".")[2]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parse(path.read_text())):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(call.strip("(")):
             is_method = call.startswith(".") or "." in call
             if is_method or (isinstance(node.func, ast.Name) and node.func.id == name):

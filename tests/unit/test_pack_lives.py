@@ -74,7 +74,8 @@ class Life:
             self.pack.fold(batch, list(enumerate(results))[: len(batch.ids)], self.now)
 
     def _take(self, open_lanes: list[str]) -> None:
-        batch = self.pack.take(self.now, open_lanes)
+        self.pack.reach(self.now)
+        batch = self.pack.take(open_lanes, self.now)
         if batch is not None:
             assert batch.lane in open_lanes
             assert all(due_at <= self.now for _, _, _, _, due_at, *_ in batch.rows)
@@ -130,6 +131,7 @@ def test_every_pack_survives_its_wire_form(events: list[tuple[Any, ...]], later:
     loaded = PackState(json.loads(wire))
 
     assert json.dumps(loaded.dump()) == wire
+    loaded.reach(life.pack.reached)
     for signal in later:
         for pack in (life.pack, loaded):
             pack.steer(list(IDS), signal, life.now)

@@ -3,15 +3,16 @@
 import json
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from shared.decision import decide
 from shared.lanes import LANES
 from shared.message import MessageState, Outcome
 from shared.pack_entry import STATE_BYTES_MAX, Entry, measure, to_entry
-from shared.signals import Pause, RunNow, Signal, Stop
-from workflows.decision import decide
+from shared.signals import Pause, Reschedule, RunNow, Signal, Stop
 from workflows.pack_batch import BATCH_BYTES_MAX, BATCH_MAX, Batch
 from workflows.pack_state import ENDED_KEPT_SECONDS, PackState
 
@@ -75,7 +76,15 @@ def hold(*entries: Entry, **changes: Any) -> PackState:
 
 def take(pack: PackState, now: float = NOW, lanes: Sequence[str] = tuple(LANES)) -> Batch:
     """Take a batch that there must be."""
-    batch = pack.take(now, lanes)
+    pack.reach(now)
+    batch = pack.take(lanes, now)
+    assert batch is not None
+    return batch
+
+
+def take_until(pack: PackState, now: float) -> Batch:
+    """Take a batch that there must be, while the clock is ahead of what has been reached."""
+    batch = pack.take(tuple(LANES), now)
     assert batch is not None
     return batch
 
@@ -175,9 +184,52 @@ def test_a_finished_message_that_is_forgotten_for_room_can_start_anew() -> None:
 def test_nothing_is_taken_early(moment: float, is_taken: bool) -> None:  # noqa: FBT001 — a column of the table
     """Not by a millisecond, also when others wake the pack."""
     pack = hold(entry("a", moment))
-    batch = pack.take(NOW, list(LANES))
+    pack.reach(NOW)
 
-    assert (batch is not None) is is_taken
+    assert (pack.take(list(LANES), NOW) is not None) is is_taken
+
+
+def test_what_begins_depends_on_no_clock() -> None:
+    """A replay may see other times: due is what was due when a timer was set or a chunk sent, or is asked for at once."""
+    for later in (0.0, 5.0):
+        pack = build()
+        admit(pack, entry("a"), entry("b", NOW + 3), entry("c", NOW + 3), now=NOW + later, sent_at=NOW)
+        pack.steer(["b"], RunNow(), NOW + later)
+        pack.steer(["c"], Reschedule(datetime.fromtimestamp(NOW + 1, UTC).isoformat()), NOW + later)
+
+        assert take(pack, 0.0).ids == ("b", "a")
+        assert pack.take(list(LANES), NOW) is None
+        assert find(pack, "c").due_at == NOW + 1
+        assert take(pack, NOW + 1).ids == ("c",)
+
+
+def test_a_batch_is_what_its_result_says_of_when_it_began() -> None:
+    """On a replay the clock may show a later time: what fell due in between was not in the batch, and is as it was."""
+    pack = hold(entry("a"), entry("b", NOW + 1), entry("c", NOW + 1))
+    pack.steer(["c"], RunNow(), NOW)
+    before = pack.dump()["entries"]
+    pack.reach(NOW)
+    batch = pack.retake(take_until(pack, NOW + 5), NOW)
+
+    assert batch.ids == ("c", "a")
+    assert [find(pack, message_id).is_running for message_id in "abc"] == [True, False, True]
+    pack.retract(batch)
+    assert sorted(pack.dump()["entries"]) == sorted(before)
+    assert pack.bytes == count_bytes(pack)
+
+
+def test_after_a_loss_only_what_has_been_reached_goes_until_the_next_wake() -> None:
+    """A lost batch has no result to say who was in it, so the next one must be alike on every replay."""
+    pack = hold(entry("a", NOW), entry("b", NOW + 1))
+    pack.reach(NOW)
+    pack.retract(take_until(pack, NOW + 5))
+
+    careful = take_until(pack, NOW + 5)
+    assert (careful.ids, careful.until) == (("a",), None)
+    pack.lose(careful, "lost again", NOW)
+    assert find(pack, "a").attempt == 1
+    pack.wake(NOW + 2)
+    assert take_until(pack, NOW + 5).ids == ("b",)
 
 
 def test_a_batch_takes_the_higher_priority_first_and_then_what_is_due_longest() -> None:
@@ -204,10 +256,10 @@ def test_a_batch_is_of_one_lane_and_only_of_one_with_room() -> None:
     """A lane that is busy holds back its own messages alone."""
     pack = hold(entry("a"), entry("b", lane="medium", priority=1), entry("c", lane="long"), entry("d"))
 
-    assert pack.take(NOW, []) is None
+    assert pack.take([], NOW) is None
     taken = [take(pack, lanes=["short", "medium"]), take(pack, lanes=["short", "medium"])]
     assert [(batch.lane, batch.ids) for batch in taken] == [("medium", ("b",)), ("short", ("a", "d"))]
-    assert pack.take(NOW, ["short", "medium"]) is None
+    assert pack.take(["short", "medium"], NOW) is None
     assert take(pack).ids == ("c",)
 
 
@@ -215,7 +267,7 @@ def test_a_row_says_what_the_handler_needs_and_no_more() -> None:
     """Id, version, attempt, payload and due time; priority, tenant and correlation only where they are not as usual."""
     pack = hold(entry("a", payload={"n": 1}, version=3, attempt=1), entry("b", priority=4, correlation_id="c-1"))
 
-    assert take(pack).rows == [["a", 3, 2, {"n": 1}, NOW], ["b", 0, 1, None, NOW, 4, "", "c-1"]]
+    assert take(pack).rows == [["a", 3, 2, {"n": 1}, NOW], ["b", 0, 1, None, NOW, 4, "", "c-1", {}]]
 
 
 def test_what_was_lost_together_is_tried_alone() -> None:
@@ -362,6 +414,6 @@ def test_a_held_message_is_never_taken() -> None:
     pack = hold(entry("a", NOW - 9), entry("b", NOW - 9, parked_reason="gone"))
     pack.steer(["a"], Pause(), NOW)
 
-    assert pack.take(NOW, list(LANES)) is None
+    assert pack.take(list(LANES), NOW) is None
     pack.steer(["b"], RunNow(), NOW)
     assert take(pack).ids == ("b",)

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from shared.decision import begin, decide
 from shared.message import MessageState, Outcome
 from shared.pack_entry import STATE_BYTES_MAX, measure
 from shared.signals import Pause, Reprioritize, Reschedule, Revise, RunNow, Signal, Stop
 from tests.unit.test_pack_state import AGAIN, DONE, NOW, REJECT, count_bytes, entry, find, hold, phases, run, take
-from workflows.decision import begin, decide
 from workflows.pack_state import PackState
 
 LARGE = "x" * 4000
@@ -167,7 +167,8 @@ def test_results_never_burst_a_pack() -> None:
 def test_reasons_never_burst_a_pack() -> None:
     """A thousand messages that fail five times each with a long sentence: each still says why, in short."""
     pack = hold(*(entry(f"m{n}") for n in range(1000)))
-    while (batch := pack.take(NOW + 1e6, ["short"])) is not None:
+    pack.reach(NOW + 1e6)
+    while (batch := pack.take(["short"], NOW + 1e6)) is not None:
         pack.fold(batch, [(n, Outcome("failed", "r" * 300)) for n in range(len(batch.ids))], NOW)
 
     assert {state.parked_reason[:30] for state in pack.alive()} == {"attempt 5 of 5: " + "r" * 14}

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from shared.errors import InvalidSetting, Misconfigured, RetryLater
+from shared.kafka.security import TokenUnreadable, security_options
 from shared.settings import Settings
-from starter.kafka.security import TokenUnreadable, security_options
 
 CHECK_SECONDS = 10.0
 """What one broker gets to answer a check, each time it is asked something."""

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import importlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,12 +111,26 @@ class Outlet:
         async with self._batching:  # batches that wait for room at once use up each other's time
             await self._send(topic, partition, record, _send_batch)
 
+    async def send_all(self, topic: str, records: Iterable[Sendable]) -> None:
+        """Send records, each to the partition that its key belongs to; raises BrokerTrouble, after which any may be written."""
+        async with self._lend_producer(topic) as producer:
+            sent = [
+                await producer.send(topic, r.value, r.key, None, r.timestamp, list(r.headers))  # in order of their keys
+                for r in records
+            ]
+            await asyncio.gather(*sent)
+
     async def _send(self, topic: str, partition: int, record: Sendable, send: "_Send") -> None:
+        async with self._lend_producer(topic) as producer:
+            await send(producer, topic, partition % len(await producer.partitions_for(topic)), record)
+
+    @contextlib.asynccontextmanager
+    async def _lend_producer(self, topic: str) -> AsyncGenerator[Any]:
         producer: Any = None
         try:
             async with told_of(topic), asyncio.timeout(self._patience):
                 producer = await self._get_producer()
-                await send(producer, topic, partition % len(await producer.partitions_for(topic)), record)
+                yield producer
         except BrokerTrouble:
             self._retire(producer)
             raise

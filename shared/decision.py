@@ -38,19 +38,20 @@ def begin(state: MessageState) -> MessageState:
     return state._replace(is_running=True, asked_due_at=None, asked_stop=None, is_revised=False)
 
 
-def decide(state: MessageState, event: Outcome | Signal, now: float) -> MessageState:
+def decide(state: MessageState, event: Outcome | Signal, now: float, *, reached: float | None = None) -> MessageState:
     """Give the state after `event` at `now` (seconds since the epoch).
 
     An `Outcome` ends a cycle that `begin` opened; signals that came meanwhile are applied on top of it. A signal
     that makes no sense in the state, or holds an unreadable moment or priority, leaves everything but the list of
-    remembered decisions as it is. An ended message never changes again.
+    remembered decisions as it is. An ended message never changes again. Who asks for a moment that lies before `reached`
+    (`now` unless said otherwise) means that one; what comes out then depends on `now` only where nobody names a moment.
     """
     if state.ended:
         return state
     if isinstance(event, Outcome):
         return _settle(_fold(state, event, now), now)
     try:
-        return _apply(state, event, now)
+        return _apply(state, event, now, now if reached is None else reached)
     except (ValueError, TypeError, AttributeError) as exc:
         name = type(event).__name__
         return state.remember(now, "ignored", clip_reason(f"{name}: {exc}"))
@@ -150,16 +151,16 @@ def _settle(state: MessageState, now: float) -> MessageState:
     return state
 
 
-def _apply(state: MessageState, signal: Signal, now: float) -> MessageState:
+def _apply(state: MessageState, signal: Signal, now: float, reached: float) -> MessageState:
     match signal:
         case RunNow():
-            return _ask_due(state, now, now, "run_now", signal.reason)
+            return _ask_due(state, _floor(now), now, "run_now", signal.reason)
         case Reschedule():
-            return _ask_due(state, to_epoch(signal.due_at), now, "reschedule", signal.reason)
+            return _ask_due(state, _bound(signal.due_at, now, reached), now, "reschedule", signal.reason)
         case Reprioritize():
-            return _reprioritize(state, signal, now)
+            return _reprioritize(state, signal, now, reached)
         case Revise():
-            return _revise(state, signal, now)
+            return _revise(state, signal, now, reached)
         case Pause():
             return state._replace(is_paused=True).remember(now, "pause", clip_reason(signal.reason))
         case Resume():
@@ -171,16 +172,20 @@ def _apply(state: MessageState, signal: Signal, now: float) -> MessageState:
 
 
 def _ask_due(state: MessageState, due_at: float, now: float, what: str, reason: str) -> MessageState:
-    due_at = _floor(now) if due_at <= now else _ceil(min(due_at, now + MAX_DELAY))
     reason = clip_reason(reason)
     if state.is_running:
         return state._replace(asked_due_at=due_at).remember(now, what, reason)
     return _due(_unpark(state), due_at, due_at).remember(now, what, reason)
 
 
-def _reprioritize(state: MessageState, signal: Reprioritize, now: float) -> MessageState:
+def _bound(moment: str, now: float, reached: float) -> float:
+    due_at = to_epoch(moment)
+    return _floor(reached) if due_at <= reached else _ceil(min(due_at, now + MAX_DELAY))
+
+
+def _reprioritize(state: MessageState, signal: Reprioritize, now: float, reached: float) -> MessageState:
     _check_priority(signal.priority)
-    due_at = None if signal.due_at is None else to_epoch(signal.due_at)
+    due_at = None if signal.due_at is None else _bound(signal.due_at, now, reached)
     changed = state._replace(priority=signal.priority)
     reason = _join(f"priority {signal.priority}", clip_reason(signal.reason))
     if due_at is None:
@@ -193,14 +198,14 @@ def _check_priority(priority: Any) -> None:
         raise ValueError(f"priority {priority!r} is not between 1 and 5")
 
 
-def _revise(state: MessageState, signal: Revise, now: float) -> MessageState:
+def _revise(state: MessageState, signal: Revise, now: float, reached: float) -> MessageState:
     if _is_redelivered(state, signal):
         return state
     if signal.lane and signal.lane not in LANES:
         raise ValueError(f"there is no lane {signal.lane!r}")
     if signal.priority is not None:
         _check_priority(signal.priority)
-    due_at = None if signal.due_at is None else to_epoch(signal.due_at)
+    due_at = None if signal.due_at is None else _bound(signal.due_at, now, reached)
     # a version's idempotency key stands for one payload: a tried version with another payload is the next version
     is_next = state.is_tried and not state.is_running
     changed = (_next_version(state) if is_next else state)._replace(
@@ -210,6 +215,7 @@ def _revise(state: MessageState, signal: Revise, now: float) -> MessageState:
         revision=state.revision + 1,
         is_revised=state.is_running,
         sources=_note_source(state, signal),
+        trace=state.trace if signal.trace is None else signal.trace,
     )
     if due_at is None:
         return changed.remember(now, "revise", clip_reason(signal.reason))
@@ -272,5 +278,5 @@ def _clamp(delay: float) -> tuple[float, str]:
     return delay, ""
 
 
-def _join(*parts: str) -> str:
-    return "; ".join(part for part in parts if part)
+def _join(one: str, other: str) -> str:
+    return f"{one}; {other}" if one and other else one or other

@@ -1,0 +1,139 @@
+"""The Kafka bridge: solo against a bare client, pack against the bulk starter; also lag, spike and kills [records].
+
+Each part runs on a server and a broker of its own, with the bridge as a process. A record counts when its offset is committed.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from statistics import median
+
+from bench.bridge_faults import measure_kills, measure_spikes
+from bench.bridging import Follower, Stage, bridging, fresh_stage, open_topic, produce
+from bench.harness import alternate, fill, new_prefix, report, working
+from bench.pack_filling import HOUR, Filling, start_packs, to_order
+
+PAIRS = 2
+SOLO_COUNT, PACK_COUNT = 4000, 200_000
+SIZE = 1000
+LAG, SHORT_LAG = 200_000, 1000
+LAG_SECONDS = 30.0
+
+
+async def main(arguments: list[str]) -> None:
+    """Run the part named first; without one: solo and pack. A number behind it changes how many records."""
+    parts: dict[str, Callable[..., Awaitable[None]]] = {
+        "solo": _solo,
+        "pack": _pack,
+        "lag": _lag,
+        "spike": measure_spikes,
+        "kills": measure_kills,
+    }
+    if arguments and arguments[0] not in parts:
+        print(f"bridge: there is no part '{arguments[0]}'; use {', '.join(parts)}")
+        return
+    counts = [int(number.replace("_", "")) for number in arguments[1:2]]
+    for name in arguments[:1] or ["solo", "pack"]:
+        await parts[name](*counts)
+
+
+async def _solo(count: int = SOLO_COUNT) -> None:
+    """Records a second against the bare client's starts on the same server; no worker runs."""
+
+    async def start_bare(stage: Stage) -> float:
+        return await fill(await stage.server.connect(), "bare", new_prefix(), count, HOUR)
+
+    async def bridge(stage: Stage) -> float:
+        return (await _bridge(stage, _filling(count, "solo"))).rate
+
+    note = f"{count:,} each, in the order A B B A; ratio = median of the pairs"
+    await _compare("solo", {"bare client": start_bare, "bridge": bridge}, note)
+
+
+async def _pack(count: int = PACK_COUNT) -> None:
+    """Records a second against the bulk starter's own pace; a worker runs beside the bridge, which asks it."""
+
+    async def start(stage: Stage) -> float:
+        filling = _filling(count, "pack")
+        return await start_packs(await stage.server.connect(), filling, list(filling.envelopes()))
+
+    async def bridge(stage: Stage) -> float:
+        filling = _filling(count, "pack")
+        async with working(stage.server, to_order(filling)):
+            return (await _bridge(stage, filling)).rate
+
+    note = f"{count:,} each in packs of {SIZE:,}, in the order A B B A; the bulk starter's are ready in memory"
+    await _compare("pack", {"bulk starter": start, "bridge": bridge}, note)
+
+
+async def _compare(case: str, contestants: dict[str, Callable[[Stage], Awaitable[float]]], note: str) -> None:
+    seen: dict[str, list[float]] = {what: [] for what in contestants}
+    async with fresh_stage() as stage:
+        await fill(await stage.server.connect(), "bare", new_prefix(), 200, HOUR)  # the first starts of all are slower
+        for number in range(PAIRS):
+            for what, measure in alternate(contestants, number).items():
+                seen[what].append(await measure(stage))
+    yardstick = next(iter(seen.values()))
+    rows = [
+        {
+            "what": what,
+            "records/s": median(rates),
+            "ratio": median(rate / other for rate, other in zip(rates, yardstick, strict=True)),
+        }
+        for what, rates in seen.items()
+    ]
+    report("bridge", rows, note=note, case=case)
+
+
+def _filling(count: int, encoding: str) -> Filling:
+    """Messages that nobody works on: they are due in an hour."""
+    return Filling(
+        prefix=new_prefix(), count=count, size=SIZE, delay=HOUR, due_in=HOUR, coalesce=300.0, encoding=encoding
+    )
+
+
+async def _bridge(stage: Stage, filling: Filling) -> Follower:
+    """Bring a filling through a topic."""
+    topic = filling.prefix
+    kind, packs = (topic, filling.packs) if filling.encoding == "pack" else ("bench", 0)
+    async with open_topic(stage, topic) as producer:
+        await produce(producer, topic, (envelope for _, envelope in filling.envelopes()))
+        async with bridging(stage, topic, kind, packs=packs) as follower:
+            await follower.wait_until_committed(filling.count)
+    return follower
+
+
+async def _lag(count: int = LAG) -> None:
+    """Rate and memory with a long queue and with a short one that is filled up all the time, in the order A B B A."""
+    seen: dict[int, list[Follower]] = {SHORT_LAG: [], count: []}
+    async with fresh_stage() as stage:
+        for number in range(PAIRS):
+            for lag in alternate({str(lag): lag for lag in seen}, number).values():
+                seen[lag].append(await _bridge_with_lag(stage, lag))
+    rows = [
+        {
+            "lag": lag,
+            "records/s": median(f.rate for f in runs),
+            "rss MB": max(f.rss_bytes for f in runs) / 1e6,
+            "rate ratio": median(f.rate / s.rate for f, s in zip(runs, seen[SHORT_LAG], strict=True)),
+            "rss ratio": max(f.rss_bytes for f in runs) / max(f.rss_bytes for f in seen[SHORT_LAG]),
+        }
+        for lag, runs in seen.items()
+    ]
+    report("bridge", rows, note=f"solo, {LAG_SECONDS:.0f} s each; no worker runs", case="lag")
+
+
+async def _bridge_with_lag(stage: Stage, lag: int) -> Follower:
+    filling = replace(_filling(lag, "solo"), count=lag + 100_000)
+    records = (envelope for _, envelope in filling.envelopes())
+    topic, sent = filling.prefix, 0
+    async with open_topic(stage, topic) as producer, bridging(stage, topic, "bench") as follower:
+        ends_at = time.monotonic() + LAG_SECONDS
+        while time.monotonic() < ends_at:
+            missing = follower.committed + lag - sent
+            sent += await produce(producer, topic, (next(records) for _ in range(missing)))
+            if missing > SHORT_LAG:
+                ends_at = time.monotonic() + LAG_SECONDS  # from when the queue is as long as it should be
+            await asyncio.sleep(0.2)
+    return follower

@@ -1,0 +1,176 @@
+"""The bridge in trouble, for the scenario `bridge`: five times its usual load for a while, and kills in mid-load."""
+
+import asyncio
+import contextlib
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.bridging import PARTITIONS, Stage, bridging, fresh_stage, open_topic, produce
+from bench.handlers import NOTED
+from bench.harness import fill, new_prefix, report, working
+from bench.pack_filling import HOUR, Filling, to_order
+from bench.worker_process import Order
+from examples.ledger import LEDGER_VARIABLE, Ledger
+from shared.encoding import Pack
+from shared.envelope import Envelope
+from shared.settings import Settings
+from starter.bulk import BulkStarter
+from starter.receipts import StartOutcome
+
+SUSTAINED = {"solo": 30, "pack": 1500}
+"""Records a second, a fraction of what the bridge can do while a worker is at work beside it."""
+
+TIMES = 5
+USUAL_SECONDS, SPIKE_SECONDS = 60.0, 60.0
+WINDOW_SECONDS = 10.0
+AT_WORK, PACKED_AT_WORK = 2000, 100_000
+"""Messages that come back every 20 s, more than a worker can do."""
+
+KEYS, REVISIONS, KILLS = 5000, 4, 5
+MEMBER = ("--member", "one", "--session-seconds", "6")
+"""A restarted bridge has its partitions back at once."""
+
+
+async def measure_spikes(seconds: float = SPIKE_SECONDS) -> None:
+    """Five times the usual rate for a while, for messages of either encoding, beside a worker that is at work."""
+    rows = [await _measure_spike(encoding, seconds) for encoding in SUSTAINED]
+    note = f"{USUAL_SECONDS:.0f} s at the usual rate, then {TIMES} times that for {seconds:.0f} s"
+    report("bridge", rows, note=note, case="spike")
+
+
+async def _measure_spike(encoding: str, seconds: float) -> dict[str, Any]:
+    rate, prefix = SUSTAINED[encoding], new_prefix()
+    count = round(rate * USUAL_SECONDS + TIMES * rate * (seconds + 1))
+    kind, packs = ("bench", 0) if encoding == "solo" else (prefix, (count + PACKED_AT_WORK) // 1000)
+    filling = Filling(prefix=prefix, count=count, size=1000, delay=20.0, due_in=HOUR, coalesce=1.0, encoding=encoding)
+    async with fresh_stage() as stage:
+        order = await _busy_order(stage, filling, packs)
+        async with (
+            open_topic(stage, prefix) as producer,
+            working(stage.server, order) as windows,
+            bridging(stage, prefix, kind, packs=packs) as follower,
+        ):
+            records = (envelope for _, envelope in filling.envelopes())
+            sent = await _send_at(rate, USUAL_SECONDS, producer, prefix, records)
+            before = len(windows)
+            sent += await _send_at(TIMES * rate, seconds, producer, prefix, records)
+            lag, began = sent - follower.committed, time.monotonic()
+            await follower.wait_until_committed(sent)
+            drained = time.monotonic() - began
+            await asyncio.sleep(WINDOW_SECONDS)  # for the window that it drained in
+            during = windows[before : before + 1 + int((seconds + drained) / WINDOW_SECONDS)]
+    usual, busy = median(m.rate for m in windows[2:before]), median(m.rate for m in during)
+    return {
+        "encoding": encoding,
+        "usual/s": rate,
+        "lag at its end": lag,
+        "drained after s": drained,
+        "rss MB": follower.rss_bytes / 1e6,
+        "cycles/s before": usual,
+        "cycles/s until drained": busy,
+        "ratio": busy / usual,
+    }
+
+
+async def _busy_order(stage: Stage, filling: Filling, packs: int) -> Order:
+    """Order a worker, and give it messages of which more is always due than it can do."""
+    client, order = await stage.server.connect(), to_order(filling, seconds=WINDOW_SECONDS, windows=10_000)
+    if filling.encoding == "solo":
+        await fill(client, "dormice", filling.prefix, AT_WORK, 20.0)
+        return order
+    pack = Pack(packs=packs, size=1420, coalesce=timedelta(seconds=filling.coalesce))
+    settings = Settings(task_queue_prefix=filling.prefix, pack_room=PACKED_AT_WORK + 1)
+    envelopes = (
+        (None, Envelope(kind=filling.prefix, id=f"at-work-{n}", lane="short", payload={"delay": 20.0}))
+        for n in range(PACKED_AT_WORK)
+    )
+    async for receipt in BulkStarter(client, settings, encodings={filling.prefix: pack}).start_all(envelopes):
+        assert receipt.outcome is StartOutcome.STARTED, receipt
+    return order
+
+
+async def _send_at(rate: float, seconds: float, producer: Any, topic: str, records: Any) -> int:
+    """Send so many records a second for a while; gives their number."""
+    began, sent = time.monotonic(), 0
+    while (elapsed := time.monotonic() - began) < seconds:
+        due = int(elapsed * rate) - sent
+        sent += await produce(producer, topic, (next(records) for _ in range(due)))
+        await asyncio.sleep(0.1)
+    return sent
+
+
+async def measure_kills(keys: int = KEYS) -> None:
+    """A bridge is killed five times at random moments while it works through the revisions of many keys."""
+    prefix, chance = new_prefix(), random.Random(11)
+    with tempfile.TemporaryDirectory(prefix="dormice-bench-kills-") as folder:
+        ledger, began = Ledger(Path(folder, "ledger.jsonl")), time.monotonic()
+        os.environ[LEDGER_VARIABLE] = str(Path(folder, "ledger.jsonl"))  # for the worker to come
+        async with fresh_stage() as stage, open_topic(stage, prefix) as producer:
+            for revision in range(REVISIONS):
+                payload = f"r{revision}"
+                await produce(
+                    producer, prefix, (Envelope(kind=NOTED, id=f"k{n}", payload=payload) for n in range(keys))
+                )
+            async with _noting(stage, prefix):
+                for _ in range(KILLS):
+                    async with bridging(stage, prefix, "bench", *MEMBER) as follower:
+                        await follower.wait_until_committed(1)
+                        await follower.wait_until_committed(follower.committed + chance.randrange(1, keys // 4))
+                        follower.process.kill()
+                        await follower.process.wait()
+                async with bridging(stage, prefix, "bench", *MEMBER) as follower:
+                    await follower.wait_until_committed(REVISIONS * keys)
+                    while not _is_newest(ledger, keys):  # noqa: ASYNC110 — another process keeps it
+                        await asyncio.sleep(2)
+        rows = [_judge(ledger, keys) | {"s": time.monotonic() - began}]
+    report("bridge", rows, note=f"{PARTITIONS} partitions, solo, {KILLS} kills with SIGKILL", case="kills")
+
+
+@contextlib.asynccontextmanager
+async def _noting(stage: Stage, prefix: str) -> AsyncGenerator[None]:
+    """Run a worker whose handler keeps the ledger."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "worker", "--lane", "short", "--processes", "1"),
+        stderr=asyncio.subprocess.DEVNULL,
+        env={
+            **os.environ,
+            "TEMPORAL_ADDRESS": stage.server.address,
+            "DORMICE_HANDLERS": "bench.handlers",
+            "DORMICE_TASK_QUEUE_PREFIX": prefix,
+        },
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def _is_newest(ledger: Ledger, keys: int) -> bool:
+    judged = _judge(ledger, keys)
+    return not judged["missing"] and not judged["without their newest"]
+
+
+def _judge(ledger: Ledger, keys: int) -> dict[str, Any]:
+    """Count what is wrong: a record acted twice when its message was called for it under two versions."""
+    newest: dict[str, str] = {}
+    versions: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+    for entry in ledger.entries:
+        if entry.what == "again":
+            newest[entry.id] = entry.note
+            versions[entry.id, entry.note].add(entry.version)
+    return {
+        "records": keys * REVISIONS,
+        "missing": keys - len(newest),
+        "without their newest": sum(note != f"r{REVISIONS - 1}" for note in newest.values()),
+        "acted twice": sum(len(found) > 1 for found in versions.values()),
+    }

@@ -1,0 +1,173 @@
+"""What the parts of the scenario `bridge` share: servers and a broker, records, and a bridge process that is followed."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from bench.handlers import KIND_VARIABLE, PACKS_VARIABLE
+from bench.harness import fresh_server
+from shared.envelope import Envelope
+from starter.embedded import EmbeddedServer, find_free_port
+from starter.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
+
+PARTITIONS = 4
+LOOK_SECONDS = 0.2
+DRAIN_SECONDS = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A server and a broker, both empty at first and thrown away afterwards."""
+
+    server: EmbeddedServer
+    broker: EmbeddedBroker
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a look at the bridge showed, at a monotonic moment."""
+
+    at: float
+    committed: int
+    rss_bytes: int
+
+
+@contextlib.asynccontextmanager
+async def fresh_stage() -> AsyncGenerator[Stage]:
+    """Run a new server and a new broker for the length of a `with` block."""
+    with tempfile.TemporaryDirectory(prefix="dormice-bench-kafka-") as folder:
+        options = BrokerOptions(data=Path(folder), port=find_free_port())
+        async with fresh_server() as server, run_broker(options) as broker:
+            yield Stage(server, broker)
+
+
+@contextlib.asynccontextmanager
+async def open_topic(stage: Stage, topic: str) -> AsyncGenerator[Any]:
+    """Make a topic; gives a producer for it."""
+    admin: Any = AIOKafkaAdminClient(bootstrap_servers=stage.broker.address)
+    producer: Any = AIOKafkaProducer(bootstrap_servers=stage.broker.address, linger_ms=5)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
+    finally:
+        await admin.close()
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+async def produce(producer: Any, topic: str, envelopes: Iterable[Envelope]) -> int:
+    """Send envelopes by their ids; all are at the broker when this returns. Gives their number."""
+    count = 0
+    for envelope in envelopes:
+        value = envelope.model_dump_json(exclude_defaults=True).encode()
+        await producer.send(topic, value, key=envelope.id.encode())
+        count += 1
+    await producer.flush()
+    return count
+
+
+class Follower:
+    """Looks at a bridge process, and at what its group has committed, five times a second."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.samples: list[Sample] = []
+
+    @property
+    def committed(self) -> int:
+        """Records the bridge needs no more, up to now."""
+        return self.samples[-1].committed if self.samples else 0
+
+    @property
+    def rss_bytes(self) -> int:
+        """The most memory it had."""
+        return max((sample.rss_bytes for sample in self.samples), default=0)
+
+    @property
+    def rate(self) -> float:
+        """Records a second, from its first commit to the last but one: the last has waited for nothing but time."""
+        changes = [b for a, b in zip(self.samples, self.samples[1:], strict=False) if b.committed > a.committed]
+        if len(changes) < 3:
+            return 0.0
+        first, last = changes[0], changes[-2]
+        return (last.committed - first.committed) / (last.at - first.at)
+
+    async def wait_until_committed(self, count: int, seconds: float = 1800.0) -> None:
+        """Wait until so many records are done with; raises TimeoutError, RuntimeError when the bridge ends."""
+        async with asyncio.timeout(seconds):
+            while self.committed < count:
+                if self.process.returncode is not None:
+                    raise RuntimeError(f"the bridge process ended with code {self.process.returncode}")
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def follow(self, stage: Stage, topic: str) -> None:
+        """Look until cancelled."""
+        partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        consumer: Any = AIOKafkaConsumer(
+            bootstrap_servers=stage.broker.address, group_id=topic, enable_auto_commit=False
+        )
+        await consumer.start()
+        try:
+            while True:
+                committed = sum([await consumer.committed(partition) or 0 for partition in partitions])
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    rss = psutil.Process(self.process.pid).memory_info().rss
+                    self.samples.append(Sample(time.monotonic(), committed, rss))
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            await consumer.stop()
+
+
+@contextlib.asynccontextmanager
+async def bridging(stage: Stage, topic: str, kind: str, *arguments: str, packs: int = 0) -> AsyncGenerator[Follower]:
+    """Run `dormice bridge` on a topic; its group and its task queues have the topic's name.
+
+    It drains at the end, and is killed when that takes too long.
+    """
+    with tempfile.TemporaryFile() as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "starter", "bridge", topic, "--group", topic, *arguments),
+            stdout=log,
+            stderr=log,
+            env={
+                **os.environ,
+                "TEMPORAL_ADDRESS": stage.server.address,
+                "DORMICE_KAFKA_SERVERS": stage.broker.address,
+                "DORMICE_HANDLERS": "bench.handlers",
+                "DORMICE_TASK_QUEUE_PREFIX": topic,
+                KIND_VARIABLE: kind,
+                PACKS_VARIABLE: str(packs),
+            },
+        )
+        follower = Follower(process)
+        following = asyncio.create_task(follower.follow(stage, topic))
+        try:
+            yield follower
+            if process.returncode is None:
+                process.terminate()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(DRAIN_SECONDS):
+                        await process.wait()
+        except RuntimeError as exc:
+            log.seek(0)
+            raise RuntimeError(f"{exc}: {log.read().decode(errors='replace')[-500:]}") from exc
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            if process.returncode is None:
+                process.kill()
+            await process.wait()

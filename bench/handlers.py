@@ -1,0 +1,29 @@
+"""The kinds of a bridge under measurement, as its environment names them; and one that keeps a ledger."""
+
+import os
+from datetime import timedelta
+
+from activities import Again, Context, Message, Pack, handler
+from examples.ledger import ledgered
+
+KIND_VARIABLE = "DORMICE_BENCH_KIND"
+PACKS_VARIABLE = "DORMICE_BENCH_PACKS"
+NOTED = "bench-noted"
+
+_packs = int(os.environ.get(PACKS_VARIABLE, "0"))
+
+
+@handler(
+    os.environ.get(KIND_VARIABLE, "bench-kind"),
+    encoding=Pack(packs=_packs, size=1420, coalesce=timedelta(minutes=5)) if _packs else None,
+)
+async def stay_asleep(message: Message, ctx: Context) -> Again:  # noqa: ARG001 — the shape of every handler
+    """Come back in a year."""
+    return Again(after=timedelta(days=365))
+
+
+@handler(NOTED)
+@ledgered
+async def note_payload(message: Message, ctx: Context) -> Again:  # noqa: ARG001 — as above
+    """Note the payload, and come back in a year."""
+    return Again(after=timedelta(days=365), reason=str(message.payload))

@@ -1,0 +1,74 @@
+"""Metrics: everything that dormice measures about itself, declared once with unit and description."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One thing that is measured; `unit` is written as UCUM has it, `labels` are the names of those a reading bears.
+
+    A gauge goes up and down, a counter is a total since the process began.
+    """
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    unit: str
+    description: str
+    labels: tuple[str, ...] = ()
+
+
+class Reading(NamedTuple):
+    """What a metric has come to, for one set of labels."""
+
+    metric: Metric
+    value: float
+    labels: Mapping[str, str]
+
+
+PARTITION = ("group", "topic", "partition")
+
+LAG = Metric(
+    "dormice.bridge.lag",
+    "gauge",
+    "{record}",
+    "Records from the committed offset to the end of the partition.",
+    PARTITION,
+)
+TIME_LAG = Metric(
+    "dormice.bridge.time_lag", "gauge", "s", "Age of the first record not acknowledged, by its timestamp.", PARTITION
+)
+OLDEST = Metric("dormice.bridge.oldest_unacknowledged", "gauge", "s", "Time since that record was received.", PARTITION)
+IN_FLIGHT = Metric("dormice.bridge.in_flight", "gauge", "{record}", "Records under way.", PARTITION)
+WAITING = Metric("dormice.bridge.waiting", "gauge", "{record}", "Records received and not yet begun.", PARTITION)
+PAUSED = Metric("dormice.bridge.paused", "gauge", "1", "1 while no records of the partition are fetched.", PARTITION)
+BLOCKED = Metric(
+    "dormice.bridge.blocked", "gauge", "1", "1 while the partition waits for its dead-letter topic.", PARTITION
+)
+RECORDS = Metric(
+    "dormice.bridge.records", "counter", "{record}", "Records by what became of them.", ("group", "outcome")
+)
+THROTTLES = Metric(
+    "dormice.bridge.throttles", "counter", "{call}", "Calls for which the Temporal server had no room.", ("group",)
+)
+RETRIES = Metric("dormice.bridge.retries", "counter", "{call}", "Calls made again for another reason.", ("group",))
+REBALANCES = Metric("dormice.bridge.rebalances", "counter", "{rebalance}", "Assignments of partitions.", ("group",))
+COMMIT_FAILURES = Metric(
+    "dormice.bridge.commit_failures", "counter", "{commit}", "Commits that failed and are made again.", ("group",)
+)
+
+METRICS = (
+    LAG,
+    TIME_LAG,
+    OLDEST,
+    IN_FLIGHT,
+    WAITING,
+    PAUSED,
+    BLOCKED,
+    RECORDS,
+    THROTTLES,
+    RETRIES,
+    REBALANCES,
+    COMMIT_FAILURES,
+)

@@ -1,0 +1,161 @@
+"""The lag of a consumer group as the broker knows it, whether or not a bridge runs."""
+
+import asyncio
+import importlib
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shared.errors import InvalidSetting
+from shared.kafka.outlet import PATIENCE_SECONDS, list_topics, open_admin, told_of
+from shared.kafka.reader import open_reader
+from starter.bridge.offsets import Partition
+
+NO_SUCH_GROUP = "Dead"  # what Kafka calls the state of a group that it does not know
+AGAIN_SECONDS = 0.2
+POLL_MILLISECONDS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLag:
+    """How far a group is behind in one partition."""
+
+    topic: str
+    number: int
+    committed: int | None
+    """None where the group has never committed; a bridge begins at the first record then."""
+    end: int
+    """Behind the last record that can be had."""
+    lag: int
+    time_lag_seconds: float
+    """Age of the record at the committed offset, by its own timestamp; 0 when none waits."""
+    member: str
+    """Who holds it, as the broker names members; empty while nobody does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLag:
+    """How far a group is behind in some topics."""
+
+    group: str
+    state: str
+    """Kafka's own word: Stable, PreparingRebalance, CompletingRebalance, Empty."""
+    partitions: tuple[PartitionLag, ...]
+
+    @property
+    def lag(self) -> int:
+        """Of all partitions."""
+        return sum(partition.lag for partition in self.partitions)
+
+    @property
+    def time_lag_seconds(self) -> float:
+        """Of the partition that is furthest behind."""
+        return max((partition.time_lag_seconds for partition in self.partitions), default=0.0)
+
+
+async def read_group_lag(
+    options: Mapping[str, Any], group: str, topics: Sequence[str], patience_seconds: float = PATIENCE_SECONDS
+) -> GroupLag:
+    """Ask the broker; `options` are those that all of aiokafka's clients share.
+
+    Raises InvalidSetting for a topic or a group that is not there, and BrokerTrouble.
+    """
+    async with told_of(""), asyncio.timeout(patience_seconds), open_admin(options) as admin:
+        partitions = list(_list_partitions(await list_topics(admin), topics))
+        state, holders, stored = await _describe_patiently(admin, group)
+    if state == NO_SUCH_GROUP and not stored:
+        raise InvalidSetting(f"--group: there is no consumer group {group!r}; start its bridge, or correct the name")
+    committed = {Partition(*key): value.offset for key, value in stored.items() if value.offset >= 0}
+    only = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+    async with (
+        open_reader(options, patience_seconds, **only) as reader,
+        told_of(""),
+        asyncio.timeout(patience_seconds),
+    ):
+        found = await _measure(reader, partitions, committed, holders)
+    return GroupLag(group=group, state=state, partitions=found)
+
+
+def _list_partitions(known: Mapping[str, int], topics: Sequence[str]) -> Iterator[Partition]:
+    for topic in dict.fromkeys(topics):
+        if topic not in known:
+            raise InvalidSetting(f"TOPIC: there is no topic {topic!r}, or this user may not see it; create or allow it")
+        yield from (Partition(topic, number) for number in range(known[topic]))
+
+
+async def _describe_patiently(admin: Any, group: str) -> tuple[str, dict[Partition, str], Mapping[Any, Any]]:
+    """Give a group's state, who holds each partition and what it has committed; a broker that has just begun asks for patience."""
+    errors: Any = importlib.import_module("aiokafka.errors")
+    while True:
+        try:
+            return *await _describe(admin, group), await admin.list_consumer_group_offsets(group)
+        except (errors.GroupCoordinatorNotAvailableError, errors.GroupLoadInProgressError):
+            await asyncio.sleep(AGAIN_SECONDS)
+
+
+async def _describe(admin: Any, group: str) -> tuple[str, dict[Partition, str]]:
+    """Give a group's state and who holds each partition."""
+    errors: Any = importlib.import_module("aiokafka.errors")
+    protocol: Any = importlib.import_module("aiokafka.coordinator.protocol").ConsumerProtocol
+    (answer,) = await admin.describe_consumer_groups([group])
+    code, _, state, _, _, members, *_ = answer.groups[0]
+    if code:
+        raise errors.for_code(code)(group)
+    holders: dict[Partition, str] = {}
+    for member_id, _, host, _, assignment in members:
+        if assignment:  # empty until a rebalance is over
+            held = protocol.ASSIGNMENT.decode(assignment).partitions()
+            holders |= {Partition(*partition): f"{member_id} {host}" for partition in held}
+    return state, holders
+
+
+async def _measure(
+    reader: Any, partitions: Collection[Partition], committed: Mapping[Partition, int], holders: Mapping[Partition, str]
+) -> tuple[PartitionLag, ...]:
+    ends, firsts = await _ask(reader.end_offsets, partitions), await _ask(reader.beginning_offsets, partitions)
+    # what retention has taken away does not lag
+    starts = {partition: max(committed.get(partition, 0), firsts[partition]) for partition in partitions}
+    behind = {partition: starts[partition] for partition in partitions if starts[partition] < ends[partition]}
+    timestamps = await _read_timestamps(reader, behind, ends)
+    now = time.time()
+    return tuple(
+        PartitionLag(
+            topic=partition.topic,
+            number=partition.number,
+            committed=committed.get(partition),
+            end=ends[partition],
+            lag=max(0, ends[partition] - starts[partition]),
+            time_lag_seconds=max(0.0, now - timestamps[partition] / 1000) if partition in timestamps else 0.0,
+            member=holders.get(partition, ""),
+        )
+        for partition in partitions
+    )
+
+
+async def _ask(question: Any, partitions: Collection[Partition]) -> dict[Partition, int]:
+    return {Partition(*key): offset for key, offset in (await question(_to_kafka(partitions))).items()}
+
+
+def _to_kafka(partitions: Collection[Partition]) -> list[Any]:
+    made: Any = importlib.import_module("aiokafka").TopicPartition
+    return [made(*partition) for partition in partitions]
+
+
+async def _read_timestamps(
+    reader: Any, starts: Mapping[Partition, int], ends: Mapping[Partition, int]
+) -> dict[Partition, int]:
+    """Give the timestamp of the first record of each partition from its start on; none where only markers lie."""
+    found: dict[Partition, int] = {}
+    wanted = _to_kafka(starts)
+    if wanted:
+        reader.assign(wanted)
+    for key in wanted:
+        reader.seek(key, starts[Partition(*key)])
+    for key in wanted:
+        partition = Partition(*key)
+        while partition not in found and await reader.position(key) < ends[partition]:
+            polled = await reader.getmany(key, timeout_ms=POLL_MILLISECONDS, max_records=1)
+            for raw in polled.get(key, ()):
+                found[partition] = raw.timestamp
+    return found

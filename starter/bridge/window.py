@@ -1,0 +1,43 @@
+"""The window: how many records a bridge holds, which follows from how many it has got done lately."""
+
+from collections import deque
+
+from starter.bridge.intake import IntakeLimits
+
+SECONDS_AHEAD = 10
+"""Of work at the present pace: enough for packs to get many messages in one call, and done within a drain."""
+
+PACE_SECONDS = 5
+"""The pace is that of so many seconds: packs answer for many messages at once, and then for none."""
+
+FEWEST, MOST = 1_000, 20_000
+"""Under way at once; as many again may wait. The least keeps a slow server busy, the most bounds the memory."""
+
+
+class Window:
+    """Opens with the pace and closes with it: a server that does little is handed little, however much waits in Kafka.
+
+    So memory follows from the pace and not from the lag. While the window itself is what bounds the pace, it soon opens.
+    """
+
+    def __init__(self) -> None:
+        """Begin with the least."""
+        self._marks = deque([0], maxlen=PACE_SECONDS + 1)
+
+    def follow(self, done: int) -> IntakeLimits:
+        """Give the limits for the next second; `done` counts all records that were ever done with. Call it once a second."""
+        self._marks.append(done)
+        pace = (done - self._marks[0]) / (len(self._marks) - 1)
+        return limits_of(min(max(round(SECONDS_AHEAD * pace), FEWEST), MOST))
+
+
+def limits_of(in_flight: int) -> IntakeLimits:
+    """Give limits for so many records under way: partitions pause when as many again wait."""
+    return IntakeLimits(
+        in_flight_per_partition=in_flight // 2,  # one that is slow leaves the others some room
+        in_flight=in_flight,
+        partition_high=2 * in_flight,
+        partition_low=in_flight,
+        total_high=2 * in_flight,
+        total_low=in_flight,
+    )

@@ -1,0 +1,31 @@
+"""Bridges in the process of their test: parts of them can be looked at while they run."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starter.bridge.bridge import Bridge, BridgeOptions
+from starter.bridge.dead_letters import DeadLetterWriter
+from starter.bridge.formats import Formats
+from starter.bulk import BulkStarter
+
+
+@contextlib.asynccontextmanager
+async def run_bridge(
+    starter: BulkStarter, address: str, topic: str, formats: Formats, **changes: Any
+) -> AsyncGenerator[Bridge]:
+    """Run a bridge for the length of a `with` block, with options changed by name; it drains at the end.
+
+    Its group is named after its topic.
+    """
+    options = BridgeOptions(topics=(topic,), group=f"group-{topic}", client={"bootstrap_servers": address}, **changes)
+    writer, stopping = DeadLetterWriter(options.client), asyncio.Event()
+    bridge = Bridge(options, formats, starter, writer.write)
+    running = asyncio.create_task(bridge.run(stopping))
+    try:
+        yield bridge
+    finally:
+        stopping.set()
+        await running
+        await writer.stop()

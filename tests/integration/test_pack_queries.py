@@ -1,0 +1,88 @@
+"""A pack that is looked at while its batches run: what it decides then must be what its history says when it is replayed."""
+
+import asyncio
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowHandle, WorkflowHistory
+from temporalio.worker import Replayer
+
+from activities import Again, Context, Message, handler
+from shared.encoding import Pack
+from shared.envelope import Envelope
+from shared.placement import pack_workflow_id
+from shared.settings import Settings
+from starter.bulk import BulkStarter
+from tests.conftest import Serve, wait_until
+from tests.replay.runs import follow_runs
+from workflows.pack_workflow import PackWorkflow
+
+pytestmark = pytest.mark.timeout(120)  # a worker begins and ends in it, seconds of processor time
+
+MESSAGES, CYCLES = 60, 6
+PACK = Pack(packs=1, size=MESSAGES, coalesce=timedelta(0))
+SECOND = timedelta(seconds=1)
+
+
+async def ask_for_ever(pack: WorkflowHandle[Any, Any]) -> None:
+    """Ask a pack how it is, again and again: the SDK's core ends a task early then, and begins another."""
+    while True:
+        await pack.query("overview")
+
+
+async def steer_for_ever(pack: WorkflowHandle[Any, Any]) -> None:
+    """Ask for messages at once, or for a moment that comes while batches run."""
+    chance = random.Random(5)
+    while True:
+        await asyncio.sleep(chance.uniform(0.0, 0.1))
+        names = [f"m{chance.randrange(MESSAGES)}" for _ in range(3)]
+        soon = datetime.now(UTC) + timedelta(milliseconds=chance.randrange(-20, 60))
+        await pack.signal("run_now", {"ids": names[:1]})
+        await pack.signal("reschedule", {"ids": names[1:], "due_at": soon.isoformat()})
+
+
+@pytest.mark.parametrize("is_steered", [False, True], ids=["queried", "steered too"])
+async def test_a_pack_that_is_queried_all_the_time_can_be_replayed(
+    client: Client, settings: Settings, serve: Serve, kind: str, *, is_steered: bool
+) -> None:
+    """Messages fall due one by one while batches run and end; every run fits its history, so a killed worker stops nobody."""
+    calls: list[str] = []
+    chance = random.Random(7)
+
+    @handler(kind, encoding=PACK)
+    async def slow(message: Message, ctx: Context) -> Again:
+        calls.append(message.id)
+        await asyncio.sleep(0.01)
+        return Again(after=SECOND * chance.uniform(1.0, 2.0), tolerance=timedelta(0))
+
+    begin = datetime.now(UTC) + SECOND
+    pack = client.get_workflow_handle(pack_workflow_id(kind, 0))
+    histories: dict[str, WorkflowHistory] = {}
+    async with serve(slow, lanes=("short",), sandbox=False):  # a sandbox for every run is slow
+        starter = BulkStarter(client, settings, encodings={kind: PACK})
+        envelopes = [
+            (n, Envelope(kind=kind, id=f"m{n}", lane="short", scheduled_at=begin + SECOND * n / MESSAGES, payload=n))
+            for n in range(MESSAGES)
+        ]
+        receipts = [receipt async for receipt in starter.start_all(envelopes)]
+        steering = [steer_for_ever(pack)] if is_steered else []
+        following = follow_runs(pack, client, receipts[0].run_id, histories)
+        works = (ask_for_ever(pack), ask_for_ever(pack), following, *steering)
+        beside = [asyncio.create_task(work) for work in works]
+        try:
+            await wait_until(lambda: len(calls) >= MESSAGES * CYCLES or any(t.done() for t in beside), "enough cycles")
+            assert [task.exception() for task in beside if task.done()] == []
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+        last = await pack.fetch_history()
+        await pack.terminate("seen enough")
+
+    assert len(histories) > 1
+    replayer = Replayer(workflows=[PackWorkflow])
+    for history in (*histories.values(), last):
+        replayed = await replayer.replay_workflow(history, raise_on_replay_failure=False)
+        assert replayed.replay_failure is None

@@ -1,0 +1,51 @@
+"""The commands of the bridge: a name of two words stands beside one that takes words of its own."""
+
+import re
+
+import pytest
+
+from shared.errors import InvalidSetting
+from starter.cli import build_parser
+from starter.commands.bridge import run_bridge
+from starter.commands.bridge_status import run_bridge_status
+from starter.commands.messages import run_start
+
+
+@pytest.mark.parametrize(
+    ("line", "run", "topics"),
+    [
+        ("bridge orders", run_bridge, ["orders"]),
+        ("bridge status orders", run_bridge_status, ["orders"]),
+        ("bridge status orders feeds --json", run_bridge_status, ["orders", "feeds"]),
+        ("--set in_flight=1 bridge status orders", run_bridge_status, ["orders"]),
+        ("bridge status status", run_bridge_status, ["status"]),
+        ("bridge -- status", run_bridge, ["status"]),
+        ("bridge --group g status", run_bridge, ["status"]),
+        ("bridge orders status", run_bridge, ["orders", "status"]),
+    ],
+)
+def test_a_topic_called_status_stays_within_reach(line: str, run: object, topics: list[str]) -> None:
+    """Only as the first word it is the command."""
+    args = build_parser()[0].parse_args(line.split())
+
+    assert (args.run, args.topics) == (run, topics)
+
+
+def test_the_two_words_mean_nothing_elsewhere() -> None:
+    """A message may be called like that."""
+    assert build_parser()[0].parse_args(["start", "bridge", "status"]).run is run_start
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("bridge status", "the following arguments are required: TOPIC"),
+        ("bridge status t --bridge 8080", "argument --bridge: is '8080'; write HOST:PORT, for example localhost:8080"),
+        ("bridge status t --bridge h:0", "argument --bridge: is 'h:0'; write HOST:PORT, for example localhost:8080"),
+        ("bridge t --health-port x", "argument --health-port: is 'x'; give a port from 0 to 65535"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_sentence(line: str, sentence: str) -> None:
+    """With the command whose help shows the usage."""
+    with pytest.raises(InvalidSetting, match=f"^{re.escape(sentence)}; 'dormice bridge"):
+        build_parser()[0].parse_args(line.split())

@@ -1,0 +1,38 @@
+"""Alarm: the one timer of a workflow that sleeps until a moment which may move meanwhile."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from datetime import timedelta
+
+from temporalio import workflow
+
+
+class Alarm:
+    """Rings once a moment has come; a timer goes on for as long as the moment stays, whatever happens meanwhile."""
+
+    def __init__(self, ring: Callable[[float], None]) -> None:
+        """`ring` gets the moment for which the alarm was set."""
+        self._ring = ring
+        self._wake = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, wake: float) -> None:
+        """Ring at a moment (seconds since the epoch) instead of the one before; infinite: not at all."""
+        if wake == self._wake:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wake, self._timer = wake, None
+        if wake != math.inf:
+            self._timer = asyncio.get_running_loop().call_later(span_until(wake).total_seconds(), self._fire)
+
+    def _fire(self) -> None:
+        wake, self._wake, self._timer = self._wake, math.inf, None
+        self._ring(wake)
+
+
+def span_until(moment: float) -> timedelta:
+    """Say how long a timer must run until a moment: by the clock, for a replay does not compare how long timers are."""
+    # a millisecond more, so that rounding never wakes anybody a moment too early
+    return timedelta(seconds=max(moment - workflow.time(), 0.0) + 0.001)

@@ -1,0 +1,66 @@
+"""Asked: what is to begin at once because somebody asked for it, whatever the clock says."""
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+
+from shared.message import MessageState
+from shared.pack_entry import DUE, ID, Entry, is_held, lane_of, priority_of
+from shared.signals import PullForward, RunNow, Signal
+
+
+def asks_at_once(signal: Signal, before: MessageState, after: MessageState) -> bool | None:
+    """Say whether a signal made its message due at once, or due at another moment; None when neither."""
+    is_moved = (after.due_at, after.asked_due_at) != (before.due_at, before.asked_due_at)
+    if isinstance(signal, RunNow) or (is_moved and isinstance(signal, PullForward)):
+        return True
+    return False if is_moved else None
+
+
+class Asked:
+    """The messages of a pack that are asked for at once, in the order in which they must go.
+
+    A signal's time may be another one on a replay, so nothing is ordered by it: what a signal asks for goes first.
+    """
+
+    def __init__(self) -> None:
+        self._order: dict[str, int] = {}
+
+    def note_sent(self, entry: Entry, sent_at: float) -> None:
+        """Note a message that came: it goes at once if it was due when it was sent (seconds since the epoch)."""
+        if entry[DUE] <= sent_at * 1000:
+            self.note(entry, entry[DUE])
+        else:
+            self.forget(entry[ID])
+
+    def note(self, entry: Entry, order: int | None) -> None:
+        """Note a message with its place in the order, if it has one."""
+        if order is not None:
+            self._order[entry[ID]] = order
+
+    def note_signal(self, signal: Signal, before: MessageState, after: MessageState) -> None:
+        """Note what a signal asked of a message."""
+        is_asked = asks_at_once(signal, before, after)
+        if is_asked:
+            self._order[after.id] = 0
+        elif is_asked is False:
+            self.forget(after.id)
+
+    def forget(self, message_id: str) -> int | None:
+        """Forget a message that is asked for no more; gives its place in the order, if it had one."""
+        return self._order.pop(message_id, None)
+
+    def find_due(self, entries: Iterable[Entry], lanes: Collection[str], usual_lane: str, moment: float) -> list[Entry]:
+        """Find what is due by a moment or asked for, and can begin on some lanes."""
+        cutoff = math.floor(moment * 1000)
+        due = [e for e in entries if (e[DUE] <= cutoff or e[ID] in self._order) and not is_held(e)]
+        return [e for e in due if lane_of(e, usual_lane) in lanes]
+
+    def has_any(self, entries: Mapping[str, Entry], lanes: Collection[str], usual_lane: str) -> bool:
+        """Tell whether one is asked for that can begin on some lanes."""
+        found = (entries[message_id] for message_id in self._order if message_id in entries)
+        return any(lane_of(entry, usual_lane) in lanes and not is_held(entry) for entry in found)
+
+    def urgency(self, entry: Entry) -> tuple[int, int, str]:
+        """Order what is due: higher priority first, then what is due longest; no two alike."""
+        due: int = entry[DUE]
+        return priority_of(entry), self._order.get(entry[ID], due), entry[ID]
