@@ -117,6 +117,10 @@ class Settings:
     )
     telemetry_prometheus: str = _setting("", "HOST:PORT at which Prometheus may fetch metrics, like 127.0.0.1:9464.")
     telemetry_otlp: str = _setting("", "OTLP/HTTP receiver to send metrics to, like http://localhost:4318.")
+    spark_master: str = _setting("", "Where Spark runs; local[*] when left out, or what spark-submit says.")
+    jdbc_user: str = _setting("", "User name for a database that Spark reads.")
+    jdbc_password: Secret = _setting(Secret(), "Password for it; never shown.")  # noqa: RUF009 — a Secret never changes
+    jdbc_password_file: str = _setting("", "File with the password alone, in place of jdbc_password.")
     log_level: str = _setting("info", "debug, info, warning or error.", one_of=("debug", "info", "warning", "error"))
 
 

@@ -1,6 +1,7 @@
 """The command line: reads settings and arguments, runs one command, and leaves with the exit code that it earned."""
 
 import argparse
+import importlib
 import io
 import os
 import sys
@@ -27,6 +28,9 @@ from starter.commands.verbs import add_verbs
 from starter.commands.worker import add_worker
 from starter.screen import tell
 
+ABOVE = "spark.commands"
+"""Commands of the one room above ours: found by name, so that nothing here depends on what depends on it."""
+
 
 def build_parser() -> tuple[CommandParser, Commands]:
     """Make the parser and its commands, in the order in which help shows them."""
@@ -49,6 +53,7 @@ def build_parser() -> tuple[CommandParser, Commands]:
     add_bridge_status(commands)
     add_dead_letters(commands)
     add_repack(commands)
+    importlib.import_module(ABOVE).add_spark(commands)
     add_catalogue(commands)
     return parser, commands
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from temporalio.client import Client, WorkflowHandle
@@ -24,6 +24,8 @@ from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.envelope import Envelope
 from shared.lanes import LANES
 from shared.settings import ENV_PREFIX, Settings
+from spark.packages import packages_for
+from spark.session import build_session
 from starter.bulk import BulkStarter
 from starter.control import Control
 from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
@@ -31,6 +33,9 @@ from starter.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
 from starter.receipts import StartOutcome
 from tests.subjects import ENCODINGS, Subject, declare
 from worker.run import WorkerPlan, run_workers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TEST_SECONDS = 55.0
 """What one test may take: less than pytest-timeout's limit, which can't end what a coroutine has under way."""
@@ -104,6 +109,19 @@ async def broker(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Embe
     )
     async with run_broker(options) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """Spark on two cores of this machine; whoever uses it bears the mark `heavy`."""
+    conf = {
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    }
+    session = build_session(Settings(), master="local[2,3]", conf=conf, packages=packages_for("jdbc:postgresql:"))
+    yield session
+    session.stop()
 
 
 @pytest.fixture

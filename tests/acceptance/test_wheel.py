@@ -9,7 +9,7 @@ from tests.wheels import ROOT, build_wheel, make_environment, run
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(120)]
 
-PACKAGES = {"shared", "activities", "workflows", "worker", "starter"}
+PACKAGES = {"shared", "activities", "workflows", "worker", "starter", "spark"}
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from tests.sources import parse
 
 ROOT = Path(__file__).parent.parent.parent
-ROOMS = ("shared", "activities", "workflows", "worker", "starter", "examples", "bench")
+ROOMS = ("shared", "activities", "workflows", "worker", "starter", "spark", "examples", "bench")
 MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
@@ -58,7 +58,7 @@ def test_only_one_place_connects_and_only_one_starts_workflows() -> None:
         "Client.connect(": {"shared/temporal.py", "starter/embedded.py"},  # its own server's client
         ".start_workflow_execution(": {"starter/solo.py", "starter/layouts.py"},
         ".start_workflow(": {"activities/measures.py"},  # a pack sends on what belongs to another one
-        "place(": {"shared/placement.py", "starter/start_request.py"},
+        "place(": {"shared/placement.py", "starter/start_request.py", "spark/placing.py"},
     }
     product = [p for p in MODULES if p.relative_to(ROOT).parts[0] not in ("examples", "bench")]
     for call, allowed in callers.items():

@@ -1,0 +1,99 @@
+"""The manifest: a folder with the messages of one bulk start, what was refused, and what is known about both."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import GiveUp
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA_VERSION = 1
+DESCRIPTION = "manifest.json"
+
+MESSAGES_DDL = (
+    "row long, kind string, id string, scheduled_at timestamp, tolerance_seconds double, priority int, tenant string, "
+    "payload string, correlation_id string, idempotency_key string, lane string"
+)
+"""Columns of `messages/`; `lane` is what its folders are named by."""
+
+REJECTS_DDL = "row long, field string, flaw string, reason string, original string"
+RECEIPTS_DDL = (
+    "workflow_id string, kind string, id string, run_id string, outcome string, reason string, attempts long, "
+    "started_at timestamp"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One bulk start: who describes it, where it came from, and how many rows became what.
+
+    `id` names this wish to start; `content_digest` is the same for the same messages, whoever prepared them.
+    """
+
+    folder: Path
+    id: str
+    created_at: str
+    source: str
+    source_digest: str
+    content_digest: str
+    rows: int
+    messages: int
+    duplicates: int
+    rejects: int
+    options: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, folder: Path) -> "Manifest":
+        """Read the description of a manifest; raises GiveUp with a sentence for a folder that holds none."""
+        path = folder / DESCRIPTION
+        try:
+            found = json.loads(path.read_text("utf-8"))
+            version = found.pop("schema_version")
+            if version != SCHEMA_VERSION:
+                raise GiveUp(f"{path}: has schema_version {version}; this version of dormice reads {SCHEMA_VERSION}")
+            return cls(folder=folder.resolve(), **found)
+        except OSError as exc:
+            raise GiveUp(
+                f"{folder}: is no manifest ({DESCRIPTION}: {exc.strerror}); make one with 'dormice spark prepare'"
+            ) from exc
+        except (ValueError, TypeError, KeyError, AttributeError) as exc:
+            raise GiveUp(f"{path}: can't be read ({exc}); prepare the manifest anew") from exc
+
+    def describe(self) -> dict[str, Any]:
+        """Give what is written down of it."""
+        described = {name: value for name, value in asdict(self).items() if name != "folder"}
+        return {"schema_version": SCHEMA_VERSION, **described}
+
+    def read_messages(self, spark: "SparkSession") -> "DataFrame":
+        """Give the messages, in the columns of MESSAGES_DDL."""
+        return read_table(spark, self.folder / "messages", MESSAGES_DDL)
+
+    def read_rejects(self, spark: "SparkSession") -> "DataFrame":
+        """Give the rows that can't become messages, in the columns of REJECTS_DDL."""
+        return read_table(spark, self.folder / "rejects", REJECTS_DDL)
+
+    def read_receipts(self, spark: "SparkSession") -> "DataFrame":
+        """Give what became of each start so far, in the columns of RECEIPTS_DDL."""
+        return read_table(spark, self.folder / "receipts", RECEIPTS_DDL)
+
+
+def read_table(spark: "SparkSession", folder: Path, ddl: str) -> "DataFrame":
+    """Give the Parquet files of a folder in the columns of `ddl`; no rows where there are no files."""
+    columns = dict(column.split() for column in ddl.split(", "))
+    if any(folder.rglob("*.parquet")):
+        return spark.read.parquet(to_uri(folder)).select(*columns)
+    return spark.range(0).selectExpr(*(f"cast(null as {kind}) {name}" for name, kind in columns.items()))
+
+
+def names_of(ddl: str) -> list[str]:
+    """Give the names of the columns."""
+    return [column.split()[0] for column in ddl.split(", ")]
+
+
+def to_uri(path: Path) -> str:
+    """Name a path of this machine for Spark, whatever file system it takes paths for otherwise."""
+    return f"file://{path.resolve()}"

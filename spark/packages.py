@@ -1,0 +1,31 @@
+"""Packages: what Spark fetches from Maven Central for a source that it can't read by itself."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A JDBC driver: its Maven coordinates, and its class, which Java does not find by itself in a fetched package."""
+
+    package: str
+    name: str
+
+
+DRIVERS = {
+    "jdbc:postgresql:": Driver("org.postgresql:postgresql:42.7.4", "org.postgresql.Driver"),
+    "jdbc:mysql:": Driver("com.mysql:mysql-connector-j:9.1.0", "com.mysql.cj.jdbc.Driver"),
+    "jdbc:mariadb:": Driver("org.mariadb.jdbc:mariadb-java-client:3.5.1", "org.mariadb.jdbc.Driver"),
+    "jdbc:sqlite:": Driver("org.xerial:sqlite-jdbc:3.47.1.0", "org.sqlite.JDBC"),
+}
+"""By the beginning of a URL; other databases need `--packages` and `--option driver=CLASS`."""
+
+
+def find_driver(place: str) -> Driver | None:
+    """Give the driver of a JDBC URL, None where it is no URL of a database known here."""
+    return next((driver for prefix, driver in DRIVERS.items() if place.startswith(prefix)), None)
+
+
+def packages_for(place: str) -> tuple[str, ...]:
+    """Give the Maven coordinates that reading a place takes."""
+    driver = find_driver(place)
+    return () if driver is None else (driver.package,)

@@ -1,0 +1,355 @@
+"""Prepare on a real Spark: whatever the source, every row is a message, a duplicate or a reject with its reason."""
+
+import asyncio
+import csv
+import gzip
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from shared.envelope import EnvelopeRules
+from shared.errors import GiveUp, InvalidSetting
+from shared.settings import Settings
+from spark.faults import told_of_spark
+from spark.manifest import Manifest
+from spark.mapping import RowMapping
+from spark.prepare import PrepareOptions, prepare
+from spark.source import Source, guess_form
+from spark.summary import read_summary
+from starter.bridge.mapping import FormatOptions
+from starter.kafka.broker import EmbeddedBroker
+from tests.databases import run_postgres
+from tests.topics import create_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(400)]
+
+RULES = EnvelopeRules({"feed": "short", "page": "long"})
+NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
+FEEDS = Path(__file__).parents[2] / "examples" / "feeds.csv"
+
+Prepare = Callable[..., Manifest]
+
+
+@pytest.fixture
+def make(spark: "SparkSession", tmp_path: Path) -> Prepare:
+    """Prepare a source, with the options named."""
+
+    def make(place: str | Path, target: str = "manifest", **options: Any) -> Manifest:
+        about = {
+            name: options.pop(name)
+            for name in ("table", "spans_lines", "since", "until", "settings")
+            if name in options
+        }
+        form = options.pop("form", None) or guess_form(str(place))
+        lane = options.pop("lane", None)
+        names = [n for n in options if n == "kind" or n.endswith("_from")]
+        mapping = RowMapping(FormatOptions.read(**{name: options.pop(name) for name in names}), lane)
+        source = Source(place=str(place), form=form, mapping=mapping, **about)
+        with told_of_spark():
+            return prepare(spark, source, tmp_path / target, PrepareOptions(rules=RULES, **options))
+
+    return make
+
+
+def messages_of(manifest: Manifest, spark: "SparkSession") -> list[dict[str, Any]]:
+    """Give the messages by kind and id."""
+    return [row.asDict() for row in manifest.read_messages(spark).orderBy("kind", "id").collect()]
+
+
+def rejects_of(manifest: Manifest, spark: "SparkSession") -> list[dict[str, Any]]:
+    """Give the rejects by row."""
+    return [row.asDict() for row in manifest.read_rejects(spark).orderBy("row").collect()]
+
+
+BREAKS: dict[str, Callable[[dict[str, str]], dict[str, str]]] = {
+    "kind": lambda row: {**row, "kind": "Feed!"},
+    "id": lambda row: {**row, "id": ""},
+    "lane": lambda row: {**row, "lane": "fast"},
+    "scheduled_at": lambda row: {**row, "scheduled_at": "2026-12-01 12:00"},
+    "tolerance_seconds": lambda row: {**row, "tolerance_seconds": "-1"},
+    "priority": lambda row: {**row, "priority": "9"},
+    "tenant": lambda row: {**row, "tenant": "t" * 65},
+    "payload": lambda row: {**row, "payload": '{"url": '},
+    "correlation_id": lambda row: {**row, "correlation_id": "a\x01b"},
+    "idempotency_key": lambda row: {**row, "idempotency_key": "k" * 201},
+}
+COLUMNS: list[str] = ["id", *(name for name in BREAKS if name != "id")]
+
+
+def write_feeds(path: Path, rows: int) -> Counter[str]:
+    """Repeat the real feeds as envelopes, every twentieth row broken; gives what each field was broken how often."""
+    with FEEDS.open(encoding="utf-8", newline="") as file:
+        feeds = list(csv.DictReader(file))
+    broken: Counter[str] = Counter()
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS)
+        table.writeheader()
+        for number in range(rows):
+            feed = feeds[number % len(feeds)]
+            turn = number // len(feeds)
+            row = {
+                "id": f"{feed['url']}#{turn}"[:190],
+                "kind": "feed" if number % 3 else "page",
+                "scheduled_at": f"2026-12-{1 + number % 28:02d}T20:00:00Z",
+                "payload": json.dumps({"url": feed["url"], "title": feed["title"]}, ensure_ascii=False),
+            }
+            if number % 20 == 7:
+                name = list(BREAKS)[number // 20 % len(BREAKS)]
+                row = BREAKS[name](row)
+                broken[name] += 1
+            table.writerow(row)
+    return broken
+
+
+ROWS = 100_000
+
+
+@pytest.fixture(scope="module")
+def feeds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Counter[str]]:
+    """A hundred thousand rows, five per cent of them broken in ten ways."""
+    path = tmp_path_factory.mktemp("feeds") / "feeds.csv"
+    return path, write_feeds(path, ROWS)
+
+
+@pytest.fixture(scope="module")
+def prepared(
+    spark: "SparkSession", feeds: tuple[Path, Counter[str]], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Manifest, Manifest]:
+    """The manifests of these rows, made by one task and by seven."""
+    source, folder = Source(place=str(feeds[0]), form="csv"), tmp_path_factory.mktemp("prepared")
+    first, second = (
+        prepare(spark, source, folder / str(tasks), PrepareOptions(rules=RULES, partitions=tasks)) for tasks in (1, 7)
+    )
+    return first, second
+
+
+def test_every_row_is_a_message_a_duplicate_or_a_reject(
+    spark: "SparkSession", feeds: tuple[Path, Counter[str]], prepared: tuple[Manifest, Manifest]
+) -> None:
+    """A hundred thousand real rows add up; each reject names its row, its field and why; the number of tasks changes nothing."""
+    path, broken = feeds
+    first, second = prepared
+
+    assert first.rows == ROWS
+    assert first.messages + first.duplicates + first.rejects == ROWS
+    assert first.rejects == ROWS // 20
+    rejects = rejects_of(first, spark)
+    assert Counter(reject["field"] for reject in rejects) == broken
+    assert all(reject["reason"] and (reject["row"] - 2) % 20 == 7 for reject in rejects)  # the header is line 1
+    lines = path.read_text("utf-8").splitlines()
+    assert [json.loads(reject["original"]) for reject in rejects] == [lines[reject["row"] - 1] for reject in rejects]
+    assert _distinct_ids(path, {reject["row"] for reject in rejects}) == first.messages
+    assert (first.source_digest, first.content_digest) == (second.source_digest, second.content_digest)
+    assert messages_of(first, spark) == messages_of(second, spark)
+    assert rejects == rejects_of(second, spark)
+    assert first.id != second.id
+
+
+def _distinct_ids(path: Path, rejected: set[int]) -> int:
+    with path.open(encoding="utf-8", newline="") as file:
+        named = ((number, row) for number, row in enumerate(csv.DictReader(file), start=2) if number not in rejected)
+        return len({(row["kind"], row["id"]) for _, row in named})
+
+
+def test_the_summary_tells_kinds_reasons_and_when_what_is_due(
+    feeds: tuple[Path, Counter[str]], prepared: tuple[Manifest, Manifest]
+) -> None:
+    """Counts by kind and lane, by field and flaw with an example, and the due curve as a table and as a picture."""
+    manifest, _ = prepared
+    summary = read_summary(manifest)
+
+    assert sum(row["messages"] for row in summary["by_kind_and_lane"]) == manifest.messages
+    assert {(row["kind"], row["lane"]) for row in summary["by_kind_and_lane"]} == {("feed", "short"), ("page", "long")}
+    assert {row["field"]: row["rows"] for row in summary["reject_reasons"]} == feeds[1]
+    with (manifest.folder / "due.csv").open(newline="") as file:
+        curve = list(csv.DictReader(file))
+    assert sum(int(row["messages"]) for row in curve) == int(curve[-1]["messages_so_far"]) == manifest.messages
+    assert (manifest.folder / "due.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("rule", "payloads"), [("newest", {"a": 2, "b": 5}), ("first", {"a": 0, "b": 3})])
+def test_one_of_several_rows_with_one_name_counts(
+    make: Prepare, spark: "SparkSession", tmp_path: Path, rule: str, payloads: dict[str, int]
+) -> None:
+    """The newest scheduled_at and of equals the last row, or the first row; the others are counted."""
+    moments = ("2026-12-01T00:00:00Z", "2026-12-03T00:00:00Z", "2026-12-03T01:00:00+01:00", None, None, None)
+    rows = [{"kind": "feed", "id": "aaabbb"[n], "scheduled_at": moments[n], "payload": n} for n in range(6)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, [*rows, {"kind": "page", "id": "a"}])), "utf-8")
+    manifest = make(path, duplicates=rule)
+
+    kept = {m["id"]: json.loads(m["payload"]) for m in messages_of(manifest, spark) if m["kind"] == "feed"}
+    assert kept == payloads
+    assert (manifest.rows, manifest.messages, manifest.duplicates, manifest.rejects) == (7, 3, 4, 0)
+
+
+def test_first_runs_that_are_due_at_once_are_spread(make: Prepare, spark: "SparkSession", tmp_path: Path) -> None:
+    """Evenly, by a hash of the name and so the same each time; what is due later keeps its moment."""
+    path, later = tmp_path / "rows.csv", "2026-12-24T20:00:00Z"
+    rows = [f"feed,{n},{later if n == 0 else '2020-01-01T00:00:00Z' if n == 1 else ''}" for n in range(1000)]
+    path.write_text("\n".join(["kind,id,scheduled_at", *rows]), "utf-8")
+    spread = {"spread": timedelta(hours=10), "begin": NOON}
+    first, second = (messages_of(make(path, name, **spread), spark) for name in ("first", "second"))
+
+    assert first == second
+    moments = {message["id"]: message["scheduled_at"].replace(tzinfo=UTC) for message in first}
+    assert moments.pop("0") == datetime.fromisoformat(later)
+    hours = Counter((moment - NOON) // timedelta(hours=1) for moment in moments.values())
+    assert sorted(hours) == list(range(10))
+    assert max(hours.values()) < 2 * min(hours.values())
+
+
+def test_files_of_a_folder_are_numbered_through(make: Prepare, spark: "SparkSession", tmp_path: Path) -> None:
+    """By their paths and lines, packed or not; each has the same header."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    (folder / "a.csv").write_bytes(b"kind,id\r\nfeed,1\r\n\r\nfeed,\xff\r\n")
+    (folder / "b.csv.gz").write_bytes(gzip.compress(b"kind,id\nfeed,3,4\nfeed,5\n"))
+    manifest = make(folder, form="csv")
+
+    assert [(m["row"], m["id"]) for m in messages_of(manifest, spark)] == [(2, "1"), (7, "5")]
+    assert [(r["row"], r["field"], r["reason"]) for r in rejects_of(manifest, spark)] == [
+        (4, "envelope", "is not UTF-8 text (byte 6); save the file as UTF-8"),
+        (6, "envelope", "has 3 cells for 2 columns; quote its commas"),
+    ]
+    (folder / "c.csv").write_bytes(b"id,kind\n1,feed\n")
+    with pytest.raises(GiveUp, match=r"c\.csv: has other columns than the first file of"):
+        make(folder, "again", form="csv")
+    assert not (tmp_path / "again").exists()
+
+
+def test_cells_may_span_lines_where_that_is_said(make: Prepare, spark: "SparkSession", tmp_path: Path) -> None:
+    """Otherwise such a row is refused with what to do."""
+    path = tmp_path / "rows.csv"
+    path.write_text('kind,id,title\nfeed,1,"two\nlines"\nfeed,2,one\n', "utf-8")
+    whole, cut = make(path, "whole", spans_lines=True), make(path, "cut")
+
+    assert [(m["row"], json.loads(m["payload"])) for m in messages_of(whole, spark)] == [
+        (2, {"title": "two\nlines"}),
+        (4, {"title": "one"}),
+    ]
+    assert [m["id"] for m in messages_of(cut, spark)] == ["2"]
+    assert rejects_of(cut, spark)[0]["reason"].startswith("is no CSV (unexpected end of data)")
+
+
+def test_parquet_rows_are_mapped_and_numbered(make: Prepare, spark: "SparkSession", tmp_path: Path) -> None:
+    """Whole numbers are good ids, moments and decimals good payloads; a row's number is its place in the files."""
+    table = spark.range(100).selectExpr(
+        "id % 50 key", "struct(id as number, cast(id / 4 as decimal(10,2)) as price) inner",
+        "timestamp'2026-12-01 12:00:00' + make_interval(0,0,0,0,id) at", "if(id = 99, 9, 1) urgency",
+    )  # fmt: skip
+    table.repartition(3).write.parquet(str(tmp_path / "table"))
+    options = {"kind": "feed", "id_from": "/key", "scheduled_at_from": "/at", "priority_from": "/urgency"}
+    manifest = make(tmp_path / "table", form="parquet", payload_from="/inner", **options)
+
+    kept = messages_of(manifest, spark)
+    assert [m["id"] for m in kept] == sorted(map(str, range(50)))
+    for message in kept:
+        number = json.loads(message["payload"])["number"]
+        assert number == int(message["id"]) + (50 if message["id"] != "49" else 0)
+        assert json.loads(message["payload"])["price"] == number / 4
+        assert message["scheduled_at"].replace(tzinfo=UTC) == NOON + timedelta(hours=number)
+    (reject,) = rejects_of(manifest, spark)
+    assert (reject["field"], json.loads(reject["original"])["key"]) == ("priority", 49)
+    assert (manifest.messages, manifest.duplicates, manifest.rejects) == (50, 49, 1)
+
+
+def test_a_table_of_postgres_is_read_in_the_order_of_its_query(
+    make: Prepare, spark: "SparkSession", tmp_path: Path
+) -> None:
+    """Rows are numbered as they come; what the database refuses is one sentence."""
+    with run_postgres() as database:
+        sql = """
+            CREATE TABLE orders (id bigint, due timestamptz, total numeric(10,2), note text);
+            INSERT INTO orders SELECT n, timestamptz '2026-12-01 12:00Z' + n * interval '1 minute', n / 8.0, 'n' || n
+            FROM generate_series(1, 2000) n;
+            UPDATE orders SET id = NULL WHERE id = 1000;
+        """
+        subprocess.run(database.command, input=sql.encode(), check=True)
+        options: dict[str, Any] = {"kind": "feed", "id_from": "/id", "scheduled_at_from": "/due"}
+        manifest = make(database.url, table="SELECT * FROM orders ORDER BY due", **options)
+        with pytest.raises(GiveUp, match="nowhere"):
+            make(database.url, "again", table="nowhere", **options)
+    kept = messages_of(manifest, spark)
+
+    assert len(kept) == 1999
+    assert all(m["row"] == int(m["id"]) for m in kept)
+    assert {json.loads(m["payload"])["total"] * 8 for m in kept if int(m["id"]) % 8 == 0} == set(range(8, 2001, 8)) - {
+        1000
+    }
+    (reject,) = rejects_of(manifest, spark)
+    assert (reject["row"], reject["field"]) == (1000, "id")
+
+
+async def test_a_topic_is_read_between_two_moments(
+    make: Prepare, spark: "SparkSession", broker: EmbeddedBroker, settings: Settings
+) -> None:
+    """Records are numbered by partition and offset, decoded as the bridge does it, and cut at the moments given."""
+    topic, begin = settings.task_queue_prefix, datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    await create_topic(broker.address, topic, 2)
+    producer: Any = AIOKafkaProducer(bootstrap_servers=broker.address)
+    await producer.start()
+    try:
+        at = round(begin.timestamp() * 1000)
+        for n in range(200):
+            value = b"{" if n == 60 else None if n == 61 else json.dumps({"kind": "feed", "id": str(n)}).encode()
+            await producer.send_and_wait(topic, value, b"feed:%d" % n, n % 2, at + n * 1000)
+    finally:
+        await producer.stop()
+    changes: dict[str, Any] = {"settings": Settings(kafka_servers=broker.address)}
+    bounds = {"since": begin + timedelta(seconds=50), "until": begin + timedelta(seconds=150)}
+    whole = await asyncio.to_thread(make, f"kafka:{topic}", "whole", **changes)
+    some = await asyncio.to_thread(make, f"kafka:{topic}", "some", **changes, **bounds)
+    with pytest.raises(InvalidSetting, match="there is no topic 'nowhere'"):
+        await asyncio.to_thread(make, "kafka:nowhere", "again", **changes)
+
+    assert (whole.rows, whole.messages, whole.rejects) == (200, 198, 2)
+    assert (some.rows, some.messages, some.rejects) == (100, 98, 2)
+    assert {int(m["id"]) for m in messages_of(some, spark)} == set(range(50, 150)) - {60, 61}
+    assert all(m["row"] == int(m["id"]) % 2 * 10**12 + int(m["id"]) // 2 for m in messages_of(whole, spark))
+    assert [(r["row"], r["field"], r["flaw"]) for r in rejects_of(some, spark)] == [
+        (30, "value", "NotJson"),
+        (10**12 + 30, "value", "InvalidField"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "sentence"),
+    [
+        ("", {}, "is empty; there is nothing to start"),
+        ("name,kind\n", {}, "has no column 'id'; its columns are 'name', 'kind'"),
+        ("id,kind\n", {}, "holds no rows; there is nothing to start"),
+        ("id,kind\n", {"id_from": "key"}, "--id-from: is the key, but rows have no key; write a JSON pointer like /id"),
+        ("id\n", {"kind": "header:a"}, "--kind: is header 'a', but rows have no headers; write a JSON pointer"),
+    ],
+)
+def test_a_source_of_which_nothing_can_come_is_refused(
+    make: Prepare, tmp_path: Path, content: str, options: dict[str, str], sentence: str
+) -> None:
+    """In one sentence, and nothing is left behind."""
+    path = tmp_path / "rows.csv"
+    path.write_text(content, "utf-8")
+
+    with pytest.raises((GiveUp, InvalidSetting)) as told:
+        make(path, **options)
+    assert sentence in str(told.value)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_path_that_is_not_there_and_a_target_that_is_are_refused(make: Prepare, tmp_path: Path) -> None:
+    """A manifest is never written over: receipts may be in it."""
+    with pytest.raises(GiveUp, match=r"absent\.csv: there is no such file or folder"):
+        make(tmp_path / "absent.csv")
+    (tmp_path / "manifest").mkdir()
+    with pytest.raises(InvalidSetting, match="is there already; give another path, or delete it"):
+        make(tmp_path / "absent.csv")
