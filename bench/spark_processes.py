@@ -1,0 +1,126 @@
+"""Spark under measurement: its commands as processes, what they tell, and the memory of their families."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.pack_filling import HOUR
+from starter.embedded import EmbeddedServer
+
+PACK_SIZE = 1000
+SAMPLE_SECONDS = 0.25
+FAR = (datetime.now(UTC) + timedelta(days=30)).isoformat(timespec="seconds")
+"""Nothing runs while starts are measured."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """What a process told in its last line, and the most memory that each sort of process of its family took."""
+
+    told: dict[str, Any] = field(default_factory=dict[str, Any])
+    rss: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("driver", "JVM", "workers"), 0))
+    rate: float = 0.0
+
+
+def packing(server: EmbeddedServer, folder: Path, kind: str, count: int) -> dict[str, str]:
+    """Write a handler of messages in packs, and give the variables by which commands find it and the server."""
+    (folder / "bench_handlers.py").write_text(
+        "from datetime import timedelta\n"
+        "from activities import Again, Pack, handler\n"
+        f"@handler('{kind}', encoding=Pack(packs={max(1, count // PACK_SIZE)}, size={PACK_SIZE * 3 // 2}))\n"
+        "async def come_back(message, ctx):\n"
+        "    return Again(after=timedelta(hours=1))\n"
+    )
+    return {
+        "TEMPORAL_ADDRESS": server.address,
+        "DORMICE_TASK_QUEUE_PREFIX": kind,
+        "DORMICE_HANDLERS": "bench_handlers",
+        "PYTHONPATH": f"{folder}{os.pathsep}{Path.cwd()}",
+    }
+
+
+def dormice(*arguments: str) -> list[str]:
+    """Give the command line of `dormice spark …`, which tells as JSON."""
+    return [sys.executable, "-m", "starter", "spark", *arguments, "--json"]
+
+
+def write_rows(folder: Path, kind: str, prefix: str, count: int) -> Path:
+    """Write messages that are due long after the measurement, as JSON lines."""
+    path = folder / "rows.jsonl"
+    with path.open("w") as stream:
+        for number in range(count):
+            payload = {"delay": HOUR, "url": f"https://example.org/{number}"}
+            row = {"kind": kind, "id": f"{prefix}-{number}", "scheduled_at": FAR, "payload": payload}
+            stream.write(json.dumps(row) + "\n")
+    return path
+
+
+async def measure(command: list[str], variables: Mapping[str, str]) -> Measured:
+    """Run a command to its end; raises RuntimeError with its last words when it fails."""
+    measured, environment = Measured(), {**os.environ, **variables}
+    with tempfile.TemporaryFile() as errors:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=errors, env=environment
+        )
+        watching = asyncio.create_task(_watch(process.pid, measured.rss))
+        try:
+            out, _ = await process.communicate()
+        finally:
+            watching.cancel()
+            if process.returncode is None:
+                process.kill()
+        if process.returncode != 0:
+            errors.seek(0)
+            raise RuntimeError(errors.read().decode(errors="replace")[-500:])
+    measured.told = json.loads(out.splitlines()[-1])
+    return measured
+
+
+@contextlib.asynccontextmanager
+async def run_beside(command: list[str], variables: Mapping[str, str]) -> AsyncGenerator[None]:
+    """Run a command for the length of a `with` block, then kill it and all that it has started."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={**os.environ, **variables},
+    )
+    family = [psutil.Process(process.pid)]
+    try:
+        yield
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family += family[0].children(recursive=True)
+        for member in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        await process.wait()
+
+
+async def _watch(process_id: int, most: dict[str, int]) -> None:
+    root = psutil.Process(process_id)
+    while True:
+        seen = dict.fromkeys(most, 0)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in (root, *root.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    seen[_sort_of(process, root)] += process.memory_info().rss
+        for sort, size in seen.items():
+            most[sort] = max(most[sort], size)
+        await asyncio.sleep(SAMPLE_SECONDS)
+
+
+def _sort_of(process: psutil.Process, root: psutil.Process) -> str:
+    if process == root:
+        return "driver"
+    return "JVM" if "java" in process.name() else "workers"
