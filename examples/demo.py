@@ -1,8 +1,9 @@
 """`./run demo`: real feed addresses become messages that visit a loopback site, sleep, and come back.
 
 Everything is real but the pages: Temporal's embedded server, a worker process, the built-in http handler. With
-`--encoding pack` there are many more messages, packed, whose handler waits a few milliseconds instead of visiting. What
-the board and the report say is computed from a ledger that the handlers keep.
+`--encoding pack` there are many more messages, packed, whose handler waits a few milliseconds instead of visiting. Spark
+prepares and starts the feeds; packed messages are started straight; with `--kafka` either come through a topic of a real
+broker and the real bridge. What the board and the report say is computed from a ledger that the handlers keep.
 """
 
 import argparse
@@ -17,7 +18,6 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.live import Live
 
 from examples.board import Board
+from examples.bridged import TOPIC, Gate, open_gate
 from examples.ledger import LEDGER_VARIABLE, Audit, Ledger, audit
 from examples.packed import (
     CYCLES_PER_SECOND,
@@ -37,16 +38,19 @@ from examples.packed import (
     make_packed_envelopes,
 )
 from examples.site import run_site
+from examples.sparked import OWN_FILE, start_with_spark
 from shared.envelope import ID_MAX_BYTES, Envelope
 from shared.errors import DormiceError
 from shared.placement import unit_hash, workflow_id
 from shared.settings import Settings
 from starter.bulk import BulkStarter
+from starter.commands.exit_codes import INTERRUPTED
 from starter.embedded import EmbeddedOptions, EmbeddedServer, end_on_leash, find_free_port, run_embedded, start_on_leash
+from starter.kafka.broker import check_extras
+from starter.layouts import Layouts
 from starter.receipts import StartOutcome
 
 FEEDS = Path(__file__).with_name("feeds.csv")
-FIRST_RUNS_SPREAD_SECONDS = 8.0
 DRAIN_SECONDS = 8.0
 OVERDUE_GRACE_SECONDS = 15.0
 LANE_SHARES = (("long", 0.02), ("medium", 0.10), ("short", 1.0))
@@ -60,6 +64,7 @@ class DemoOptions:
     report: Path | None
     messages: int | None = None
     is_packed: bool = False
+    is_kafka: bool = False
 
 
 def read_feeds() -> list[str]:
@@ -69,48 +74,55 @@ def read_feeds() -> list[str]:
     return [url for url in urls if 0 < len(url.encode()) <= ID_MAX_BYTES]
 
 
-def make_envelopes(urls: list[str], site: str, now: float) -> list[Envelope]:
-    """Turn each address into a message whose page is on our site; first runs are spread over a few seconds."""
+def make_envelopes(urls: list[str], site: str) -> list[Envelope]:
+    """Turn each address into a message whose page is on our site, due as soon as it is started."""
     envelopes: list[Envelope] = []
     for number, url in enumerate(urls):
         lane = next(lane for lane, share in LANE_SHARES if unit_hash(f"lane {url}") < share)
-        first = now + unit_hash(url) * FIRST_RUNS_SPREAD_SECONDS
         envelopes.append(
             Envelope(
                 kind="feed",
                 id=url,
                 lane=lane,
-                scheduled_at=datetime.fromtimestamp(first, UTC),
                 payload={"url": f"{site}/{lane}/{number}", "interval": 6, "min": 3, "max": 30},
             )
         )
     return envelopes
 
 
-async def run_demo(options: DemoOptions, console: Console) -> dict[str, Any]:
-    """Run the demonstration and give its report; ends after the time, or at SIGINT or SIGTERM."""
+async def run_demo(options: DemoOptions, console: Console) -> dict[str, Any] | None:
+    """Run the demonstration and give its report; ends after the time, or at SIGINT or SIGTERM.
+
+    There is no report when it was told to end before all messages were started.
+    """
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    if options.is_kafka:
+        check_extras()
     with tempfile.TemporaryDirectory(prefix="dormice-demo-") as folder, run_site() as site:
         ledger = Ledger(Path(folder) / "ledger.jsonl")
         embedded = EmbeddedOptions(data=Path(folder) / "data", port=find_free_port(), ui_port=find_free_port())
-        console.print("starting Temporal's embedded server …")
-        async with run_embedded(embedded) as server, working(server, folder):
+        console.print(f"starting Temporal's embedded server{' and a Kafka broker' if options.is_kafka else ''} …")
+        async with run_embedded(embedded) as server, working(server, folder), gate_of(options, server, folder) as gate:
             if options.is_packed:
                 envelopes = make_packed_envelopes(options.messages or MESSAGES, time.time())
             else:
-                envelopes = make_envelopes(read_feeds()[: options.messages], site, time.time())
+                envelopes = make_envelopes(read_feeds()[: options.messages], site)
             console.print(f"starting {len(envelopes):,} messages …")
-            await start_all(server, envelopes)
-            await show_board(options, console, server, ledger, envelopes, stopping)
-        return make_report(ledger, envelopes)
+            if options.is_packed or gate is not None:
+                await start_all(server, envelopes, gate)
+            elif not await start_with_spark(folder, make_environment(server, folder), envelopes, console, stopping):
+                return None
+            started_at = time.time()
+            board = Board({e.id: e.lane or "" for e in envelopes}, make_footer(server, envelopes[0], gate))
+            await show_board(options, console, ledger, board, stopping)
+        return make_report(ledger, envelopes, started_at)
 
 
-@contextlib.asynccontextmanager
-async def working(server: EmbeddedServer, folder: str) -> AsyncGenerator[None]:
-    """Run a worker process for all lanes, with the demonstration's handler, for the length of the block."""
-    environment = {
+def make_environment(server: EmbeddedServer, folder: str) -> dict[str, str]:
+    """Give the environment of the processes that belong to the demonstration."""
+    return {
         **os.environ,
         "TEMPORAL_ADDRESS": server.address,
         "TEMPORAL_NAMESPACE": "default",
@@ -118,34 +130,50 @@ async def working(server: EmbeddedServer, folder: str) -> AsyncGenerator[None]:
         "DORMICE_HTTP_ALLOW_PRIVATE": "true",
         LEDGER_VARIABLE: f"{folder}/ledger.jsonl",
     }
+
+
+@contextlib.asynccontextmanager
+async def gate_of(options: DemoOptions, server: EmbeddedServer, folder: str) -> AsyncGenerator[Gate | None]:
+    """Open the way through Kafka for the length of the block, if it was asked for."""
+    if not options.is_kafka:
+        yield None
+        return
+    async with open_gate(folder, make_environment(server, folder)) as gate:
+        yield gate
+
+
+@contextlib.asynccontextmanager
+async def working(server: EmbeddedServer, folder: str) -> AsyncGenerator[None]:
+    """Run a worker process for all lanes, with the demonstration's handler, for the length of the block."""
     command = [sys.executable, "-m", "worker", "--processes", "1", "--drain-seconds", "5"]
     with Path(folder, "worker.log").open("wb") as log:  # noqa: ASYNC230 — once, before anything runs
-        worker = await start_on_leash(command, log.fileno(), environment)
+        worker = await start_on_leash(command, log.fileno(), make_environment(server, folder))
         try:
             yield
         finally:
             await end_on_leash(worker, DRAIN_SECONDS)
 
 
-async def start_all(server: EmbeddedServer, envelopes: Sequence[Envelope]) -> None:
-    """Start every message."""
-    settings = Settings(pack_room=len(envelopes) + 1)
-    starter = BulkStarter(await server.connect(), settings, encodings={KIND: choose_pack(len(envelopes))})
+async def start_all(server: EmbeddedServer, envelopes: Sequence[Envelope], gate: Gate | None) -> None:
+    """Start every message, through Kafka or straight."""
+    settings, pack = Settings(pack_room=len(envelopes) + 1), {KIND: choose_pack(len(envelopes))}
+    client = await server.connect()
+    if gate is not None:
+        if envelopes[0].kind == KIND:
+            # the bridge finds with the kind how it is packed
+            await Layouts(client, settings, pack).settle(KIND, "short")
+        await gate.start_all(envelopes)
+        return
+    starter = BulkStarter(client, settings, encodings=pack)
     async for receipt in starter.start_all((None, envelope) for envelope in envelopes):
         if receipt.outcome is not StartOutcome.STARTED:
             raise RuntimeError(f"{receipt.workflow_id} was not started: {receipt.outcome.value} {receipt.reason}")
 
 
-async def show_board(  # noqa: PLR0917 — every part of the demonstration meets here
-    options: DemoOptions,
-    console: Console,
-    server: EmbeddedServer,
-    ledger: Ledger,
-    envelopes: Sequence[Envelope],
-    stopping: asyncio.Event,
+async def show_board(
+    options: DemoOptions, console: Console, ledger: Ledger, board: Board, stopping: asyncio.Event
 ) -> None:
     """Draw the board twice a second until the time is over; without a terminal, a line every five seconds."""
-    board = Board({e.id: e.lane or "" for e in envelopes}, make_footer(server, envelopes[0]))
     ends_at, offset, printed_at = time.monotonic() + options.seconds, 0, time.monotonic()
     with Live(console=console, auto_refresh=False, transient=True) as screen:
         while (remaining := ends_at - time.monotonic()) > 0 and not stopping.is_set():
@@ -161,29 +189,35 @@ async def show_board(  # noqa: PLR0917 — every part of the demonstration meets
     console.print(board.draw(0))
 
 
-def make_footer(server: EmbeddedServer, example: Envelope) -> str:
-    """Write what to try from a second terminal."""
+def make_footer(server: EmbeddedServer, example: Envelope, gate: Gate | None) -> str:
+    """Write where the messages come from, and what to try from a second terminal."""
     prefix = f"  TEMPORAL_ADDRESS={server.address} .venv/bin/dormice"
     name = workflow_id(example.kind, example.id)
+    source = "" if gate is None else f"Kafka: topic {TOPIC} of the broker at {gate.address}\n"
     return (
-        f"Web UI: {server.ui_url}\n"
+        f"{source}Web UI: {server.ui_url}\n"
         "Try from a second terminal:\n"
         f"{prefix} list --kind {example.kind} --limit 5\n"
         f"{prefix} show '{name}'\n"
-        f"{prefix} now '{name}'"
-    )
+        f"{prefix} now '{name}'\n"
+        f"{OWN_FILE}"
+    ).rstrip()
 
 
-def make_report(ledger: Ledger, envelopes: Sequence[Envelope]) -> dict[str, Any]:
-    """Compute the report from the ledger and from nothing else."""
+def make_report(ledger: Ledger, envelopes: Sequence[Envelope], started_at: float) -> dict[str, Any]:
+    """Compute the report from the ledger and from nothing else; `started_at` is when all messages had been started."""
     entries = ledger.entries
+    begun = {entry.id for entry in entries}
     parked = {entry.id for entry in entries if entry.what == "reject"}
     last_at = max((entry.at for entry in entries), default=time.time())
     # a machine that is behind with everything has lost nothing: overdue counts only beyond what the others had to wait
     waited = max((entry.at - entry.due_at for entry in entries if entry.what == "began"), default=0.0)
     proof: Audit = audit(
         entries,
-        expected={e.id: e.scheduled_at.timestamp() if e.scheduled_at else 0.0 for e in envelopes},
+        expected={
+            e.id: e.scheduled_at.timestamp() if e.scheduled_at else 0.0 if e.id in begun else started_at
+            for e in envelopes
+        },
         now=last_at,
         grace=OVERDUE_GRACE_SECONDS + 2 * waited,
         is_left_out=parked.__contains__,
@@ -218,6 +252,11 @@ def parse_options(arguments: Sequence[str]) -> DemoOptions:
         f"{CYCLES_PER_SECOND:,.0f} cycles a second and more, for which the handler only waits "
         f"{IO_SECONDS * 1000:.0f} ms (solo)",
     )
+    parser.add_argument(
+        "--kafka",
+        action="store_true",
+        help="send the messages to a topic of a broker of the demonstration's own; the bridge brings them to the server",
+    )
     parsed = parser.parse_args(arguments)
     most = MESSAGES_MAX if parsed.encoding == "pack" else len(read_feeds())
     if not 0 < parsed.seconds <= 86_400:
@@ -232,6 +271,7 @@ def parse_options(arguments: Sequence[str]) -> DemoOptions:
         report=parsed.report,
         messages=parsed.messages,
         is_packed=parsed.encoding == "pack",
+        is_kafka=parsed.kafka,
     )
 
 
@@ -243,6 +283,9 @@ def main() -> int:
     except DormiceError as exc:
         console.print(f"demo: {exc}")
         return 2
+    if report is None:
+        console.print("demo: told to end before all messages were started")
+        return INTERRUPTED
     text = json.dumps(report, indent=2)
     if options.report is not None:
         options.report.write_text(text + "\n")
