@@ -117,14 +117,12 @@ async def _read_windows(process: asyncio.subprocess.Process, windows: list[Measu
             print(line.decode(errors="replace").rstrip(), file=sys.stderr)
 
 
-async def fill(
-    client: Client, what: str, prefix: str, count: int, delay: float, *, cycles_per_run: int = 5, first: str = "m"
-) -> float:
+async def fill(client: Client, what: str, prefix: str, count: int, delay: float, *, cycles_per_run: int = 5) -> float:
     """Start `count` messages, or bare loops, that come back every `delay` seconds; gives the starts per second.
 
     `what` is "bare", "dormice" (due at once) or "asleep" (messages first due after `delay`).
     """
-    ids = [f"{first}{i}" for i in range(count)]
+    ids = [str(i) for i in range(count)]
     loop = asyncio.get_running_loop()
     began = loop.time()
     if what == "bare":

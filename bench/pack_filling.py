@@ -150,6 +150,5 @@ def to_order(filling: Filling, **changes: Any) -> Order:
         warmup=0,
         spread=SPREAD,
         tolerance=filling.coalesce,
-        repeats=False,
     )
     return replace(order, **changes)

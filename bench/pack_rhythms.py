@@ -99,4 +99,6 @@ def _describe(measured: Measured) -> dict[str, Any]:
         "late p50 s": measured.late_p50,
         "late p99 s": measured.late_p99,
         "rss MB": measured.rss_bytes / 1e6,
+        "run twice": measured.repeated,
+        "left out": measured.left_out,
     }

@@ -1,7 +1,7 @@
-"""Packs against bare packs and solo messages: cold cycles, starts, bytes; also rss, size and fill N [seconds] [mean delay].
+"""Packs against bare packs and solo messages: cold cycles, starts, bytes; also rss, size, fill N [seconds] [mean delay], crowd N.
 
 Cold means far more packs than cached workflows. More is always due than the machine can do, so the rate is what it
-can do; `size` and `fill` have messages come back at a rhythm instead, and show how late they are.
+can do; `size` and `fill` have messages come back at a rhythm instead, and show how late they are. `crowd` only fills.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from bench.harness import fill, fresh_server, new_prefix, report, run_worker, working
+from bench.pack_crowd import measure_crowd
 from bench.pack_filling import (
     HOUR,
     SPREAD,
@@ -42,15 +43,17 @@ BYTES_COUNT, SOLO_BYTES = 100_000, 1000
 
 async def main(arguments: list[str]) -> None:
     """Run the sub-scenario named first; without one: cycles, starts and bytes."""
-    names = {"cycles": _cycles, "starts": _starts, "bytes": _bytes, "rss": _rss, "size": measure_sizes}
-    if arguments[:1] == ["fill"]:
-        count = int(arguments[1].replace("_", "").replace(",", ""))
-        await measure_fill(count, *map(float, arguments[2:4]))
-    elif arguments and arguments[0] not in names:
-        print(f"packs: there is no part '{arguments[0]}'; use {', '.join(names)} or fill N [seconds]")
+    parts = {"cycles": _cycles, "starts": _starts, "bytes": _bytes, "rss": _rss, "size": measure_sizes}
+    fills = {"fill": measure_fill, "crowd": measure_crowd}
+    name, *numbers = arguments or [""]
+    if name in fills and numbers:
+        count, *others = (float(number.replace("_", "")) for number in numbers)
+        await fills[name](int(count), *others)
+    elif name and name not in parts:
+        print(f"packs: there is no part '{name}'; use {', '.join(parts)}, fill N [seconds] [mean delay] or crowd N")
     else:
-        for name in arguments[:1] or ["cycles", "starts", "bytes"]:
-            await names[name]()
+        for part in [name] if name else ["cycles", "starts", "bytes"]:
+            await parts[part]()
 
 
 async def _cycles() -> None:

@@ -1,0 +1,69 @@
+"""More packed messages than anybody has, for the scenario `packs`: filled by two processes, until something gives way."""
+
+import asyncio
+import multiprocessing
+import shutil
+import time
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import psutil
+from temporalio.client import Client
+
+from bench.harness import database_bytes, fresh_server, new_prefix, report, working
+from bench.pack_filling import HOUR, Filling, start_packs, to_order, wait_until_asleep
+from starter.embedded import EmbeddedServer
+
+PORTION = 2_000_000
+"""Messages of a kind of their own each: what a sender holds in memory at once."""
+
+SENDERS = 2
+DAY = 24 * HOUR
+
+
+async def measure_crowd(count: int) -> None:
+    """Fill with nobody at work, a row for each portion; then let a worker take the last portion in, the others beside it."""
+    portions = [
+        Filling(
+            prefix=new_prefix(), count=PORTION, size=1000, delay=DAY, due_in=HOUR, due_spread=DAY, coalesce=2 * HOUR
+        )
+        for _ in range(max(1, count // PORTION))
+    ]
+    rows: list[dict[str, Any]] = []
+    spawn = multiprocessing.get_context("spawn")
+    async with fresh_server() as server:
+        with ProcessPoolExecutor(SENDERS, spawn) as pool:
+            last = time.monotonic()
+            sending = [asyncio.wrap_future(pool.submit(_send, server.address, portion)) for portion in portions]
+            for number, sent in enumerate(asyncio.as_completed(sending), 1):
+                await sent
+                now = time.monotonic()
+                rows.append({"messages": number * PORTION, "starts/s": PORTION / (now - last)} | _look_at(server))
+                last = now
+                print(rows[-1], flush=True)
+        began = time.monotonic()
+        async with working(server, to_order(portions[-1])):
+            await wait_until_asleep(await server.connect(), portions[-1])
+        taken_in = PORTION / (time.monotonic() - began)
+        rows.append({"messages": len(portions) * PORTION, "starts/s": 0.0} | _look_at(server))
+    note = f"{SENDERS} senders, no worker; a worker then took in {taken_in:,.0f} a second of the last {PORTION:,}"
+    report("packs", rows, note=note, case=f"crowd {count}")
+
+
+def _send(address: str, portion: Filling) -> None:
+    """Send a portion, in a process of its own."""
+
+    async def send() -> None:
+        await start_packs(await Client.connect(address), portion, portion.envelopes())
+
+    asyncio.run(send())
+
+
+def _look_at(server: EmbeddedServer) -> dict[str, float]:
+    assert server.process_id is not None
+    family = [psutil.Process(server.process_id), *psutil.Process(server.process_id).children()]
+    return {
+        "server MB": sum(process.memory_info().rss for process in family) / 1e6,
+        "disk MB": database_bytes(server) / 1e6,
+        "disk left MB": shutil.disk_usage(server.options.data).free / 1e6,
+    }
