@@ -11,9 +11,11 @@ from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.service import RPCError
 
 from activities.dispatch import Dispatch, stamp_end
+from shared.decision import begin, decide
 from shared.json_value import encode_json
 from shared.lanes import LANES
-from shared.message import HandlerCall
+from shared.message import HandlerCall, MessageState, Outcome
+from shared.pack_entry import STATE_BYTES_MAX, Entry, to_entry, to_state
 from shared.temporal import to_raw
 
 RUN_BATCH = "run_batch"
@@ -40,10 +42,12 @@ class BatchDispatch:
 
     @activity.defn(name=RUN_BATCH)
     async def run_batch(self, wire: Any) -> Any:
-        """Run the handlers of a batch and give their outcomes by position; None is handed back, it has not begun.
+        """Run the handlers of a batch and give what came of it by position; None is handed back, it has not begun.
 
-        As with a single message nothing that a handler does makes this fail. Where the lane has heartbeats, they carry
-        the outcomes so far: a retry runs only the rest. Takes and gives plain JSON, see `workflows.pack_workflow`.
+        Where the lane has heartbeats these are outcomes, which the heartbeats carry too: a retry runs only the rest. On
+        the others they are entries with the outcome folded in: no signal can reach a message meanwhile, and a pack that
+        replays has nothing to decide. As with a single message nothing that a handler does makes this fail. Takes and
+        gives plain JSON, see `workflows.pack_workflow`.
         """
         return await _Run(self._dispatch, self._room, wire).run()
 
@@ -57,19 +61,25 @@ class _Run:
         self._number: int = wire["batch"]
         self._left_run: str = wire.get("left_run", "")
         self._begun_at: float = wire.get("begun_at", 0.0)  # the pack reads it back from its history
-        self._rows: list[Any] = wire["rows"]
+        self._pack_lane: str = wire["pack_lane"]
+        self._reached: float = wire["reached"]
+        self._entries: list[Entry] = wire["entries"]
+        self._is_local = LANES[self._lane].heartbeat_timeout is None
+        self._decided: dict[int, tuple[MessageState, Outcome]] = {}
         self._outcomes: dict[int, Any] = {}
         self._reported: set[int] = set()
-        self._left = ANSWER_BYTES_MAX
+        self._left = ANSWER_BYTES_MAX - (STATE_BYTES_MAX if self._is_local else 0)
         self._tries_before = activity.info().attempt - 1
-        self._begin_before = asyncio.get_running_loop().time() + LANES[self._lane].batch_start.total_seconds()
+        self._clock = asyncio.get_running_loop().time
+        self._begin_before = self._clock() + LANES[self._lane].batch_start.total_seconds()
 
     async def run(self) -> Any:
         self._restore()
-        calls = [asyncio.create_task(self._call(n)) for n in range(len(self._rows)) if n not in self._done]
+        done = self._done
+        calls = [asyncio.create_task(self._call(n)) for n in range(len(self._entries)) if n not in done]
         forgetting = asyncio.create_task(self._forget_left_run())
         beside: list[asyncio.Task[None]] = []
-        if LANES[self._lane].heartbeat_timeout is not None:
+        if not self._is_local:
             beside = [asyncio.create_task(self._beat()), asyncio.create_task(self._report())]
         try:
             await asyncio.gather(*calls)
@@ -81,14 +91,18 @@ class _Run:
             for task in (*calls, *beside):
                 task.cancel()
             await asyncio.gather(forgetting, *beside, return_exceptions=True)
-        return to_raw(
-            {
-                "outcomes": [None if n in self._reported else self._outcomes.get(n) for n in range(len(self._rows))],
-                "index_after": self._dispatch.settings.index_after.total_seconds(),
-                "begun_at": self._begun_at,
-                "ended_at": stamp_end(),
-            }
-        )
+        ended_at = stamp_end()
+        answer = {
+            "index_after": self._dispatch.settings.index_after.total_seconds(),
+            "begun_at": self._begun_at,
+            "ended_at": ended_at,
+        }
+        positions = range(len(self._entries))
+        if self._is_local:
+            now = max(ended_at, self._reached)
+            return to_raw(answer | {"entries": [self._fold(n, now) for n in positions]})
+        left = self._outcomes.keys() - self._reported
+        return to_raw(answer | {"outcomes": [self._outcomes[n] if n in left else None for n in positions]})
 
     @property
     def _done(self) -> set[int]:
@@ -97,19 +111,38 @@ class _Run:
     async def _call(self, position: int) -> None:
         async with self._room:
             most = self._dispatch.settings.payload_max_bytes + OUTCOME_ROOM
-            if self._left < most or asyncio.get_running_loop().time() > self._begin_before:
+            if self._left < most or self._clock() > self._begin_before:
                 return
             self._left -= most
-            outcome = await self._dispatch.run(self._to_call(self._rows[position]), _no_beat)
+            state = to_state(self._entries[position], self._kind, self._pack_lane)
+            outcome = await self._dispatch.run(self._to_call(state), _no_beat)
         content = outcome.payload if outcome.is_payload_changed else outcome.result
         self._left += most - OUTCOME_ROOM - (0 if content is None else len(encode_json(content)))
-        self._outcomes[position] = outcome.dump()
+        if self._is_local:
+            self._decided[position] = (state, outcome)
+        else:
+            self._outcomes[position] = outcome.dump()
 
-    def _to_call(self, row: Any) -> HandlerCall:
-        message_id, version, attempt, payload, due_at, *rest = row
+    def _to_call(self, state: MessageState) -> HandlerCall:
         return HandlerCall(
-            self._kind, message_id, self._lane, version, attempt + self._tries_before, payload, due_at, *rest
+            self._kind,
+            state.id,
+            self._lane,
+            state.version,
+            state.attempt + 1 + self._tries_before,
+            state.payload,
+            state.due_at,
+            state.priority,
+            state.tenant,
+            state.correlation_id,
+            state.trace,
         )
+
+    def _fold(self, position: int, now: float) -> Entry | None:
+        if (decided := self._decided.get(position)) is None:
+            return None
+        state, outcome = decided
+        return to_entry(decide(begin(state), outcome, now), self._pack_lane)
 
     def _restore(self) -> None:
         """Take over what the worker before had finished when it was lost."""

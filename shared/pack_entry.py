@@ -125,6 +125,11 @@ def lane_of(entry: Entry, lane: str) -> str:
     return entry[OTHERS].get("lane", lane) if len(entry) > OTHERS else lane
 
 
+def sources_of(entry: Entry) -> Mapping[str, int]:
+    """Give the newest record of each source that the message has seen."""
+    return entry[OTHERS].get("sources", {}) if len(entry) > OTHERS else {}
+
+
 def measure(value: Any) -> int:
     """Give the bytes of an entry, or of a part of one."""
     return len(encode_json(value))

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
 
 from shared.message import MessageState
-from shared.pack_entry import DUE, ID, Entry, is_held, lane_of, priority_of
-from shared.signals import PullForward, RunNow, Signal
+from shared.pack_entry import DUE, ID, Entry, is_held, lane_of, priority_of, sources_of
+from shared.signals import TOMBSTONE, PullForward, Revise, RunNow, Signal, Stop
 
 
 def asks_at_once(signal: Signal, before: MessageState, after: MessageState) -> bool | None:
@@ -14,6 +15,20 @@ def asks_at_once(signal: Signal, before: MessageState, after: MessageState) -> b
     if isinstance(signal, RunNow) or (is_moved and isinstance(signal, PullForward)):
         return True
     return False if is_moved else None
+
+
+def is_newer(entry: Entry, present: MessageState | None) -> bool:
+    """Tell whether the record that an entry comes from is one that the message has not seen."""
+    return present is None or any(o > present.sources.get(s, -1) for s, o in sources_of(entry).items())
+
+
+def to_signal(asked: MessageState) -> Signal:
+    """Say what a record asks of a message that is alive; `asked` is what it would be if the record began it."""
+    ((source, offset),) = asked.sources.items()
+    if asked.ended:
+        return Stop(TOMBSTONE, source, offset)
+    due_at = datetime.fromtimestamp(asked.due_at, UTC).isoformat()
+    return Revise(asked.payload, source, offset, asked.lane, due_at, priority=asked.priority, trace=dict(asked.trace))
 
 
 class Asked:

@@ -3,19 +3,20 @@
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from shared.message import MessageState
-from shared.pack_entry import DUE, LATE, OTHERS, Entry, is_held, is_parked, lane_of
+from shared.message import MessageState, Outcome
+from shared.pack_entry import DUE, LATE, OTHERS, Entry, is_held, is_parked, lane_of, measure
 
 BATCH_MAX = 500
 """Most messages in one batch: with outcomes of 100 bytes its answer is far below what a server warns of."""
 BATCH_BYTES_MAX = 200_000
 
+HANDED_BACK = Outcome("handed_back", reason="its batch was over before it began")
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages whose handlers are to be called together; `rows` are what the batch activity gets, in that order.
+    """Messages whose handlers are to be called together; `entries` are what the batch activity gets, in that order.
 
     All are in it that were due `until` then; None: that were due by what had been reached, which is alike on a replay.
     """
@@ -23,18 +24,27 @@ class Batch:
     number: int
     lane: str
     ids: tuple[str, ...]
-    rows: list[list[Any]]
+    entries: list[Entry]
     until: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A message whose handler is at work in a batch; `size` is what its entry took, `asked` its place among those asked for."""
+    """A message whose handler is at work in a batch; `asked` is its place among those asked for.
+
+    `state` is what signals have made of it since, None where there were none, and `growth` by how many bytes.
+    """
 
     batch: int
-    state: MessageState
-    size: int
+    entry: Entry
     asked: int | None
+    state: MessageState | None = None
+    growth: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many bytes of the pack's are its own."""
+        return measure(self.entry) + self.growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +57,6 @@ class Outlook:
     held: int
     parked: int
     running: int
-
-
-def to_row(state: MessageState) -> list[Any]:
-    """Give what the batch activity must know of a message."""
-    row = [state.id, state.version, state.attempt + 1, state.payload, state.due_at]
-    if (state.priority, state.tenant, state.correlation_id, state.trace) != (3, "", "", {}):
-        row += [state.priority, state.tenant, state.correlation_id, dict(state.trace)]
-    return row
 
 
 def look_out(

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from shared.decision import begin, decide
@@ -10,7 +9,6 @@ from shared.json_value import find_flaw
 from shared.lanes import LANES
 from shared.message import MessageState, Outcome, clip_reason
 from shared.pack_entry import (
-    DUE,
     ID,
     OTHERS,
     STATE_BYTES_MAX,
@@ -20,19 +18,18 @@ from shared.pack_entry import (
     lane_of,
     measure,
     shorten,
+    sources_of,
     to_entry,
     to_heading,
     to_state,
 )
 from shared.placement import pack_index
-from shared.signals import TOMBSTONE, Revise, Signal, Stop
-from workflows.asked import Asked
-from workflows.pack_batch import BATCH_BYTES_MAX, BATCH_MAX, Batch, Outlook, Running, look_out, to_row
+from shared.signals import Revise, Signal
+from workflows.asked import Asked, is_newer, to_signal
+from workflows.pack_batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch, Outlook, Running, look_out
+from workflows.pack_ended import Ended
 from workflows.pack_receipts import KNOWN, REVISED, STOPPED, PackReceipts, tell_full, tell_too_big
 from workflows.strays import Strays
-
-ENDED_KEPT_SECONDS = 24 * 3600.0
-"""How long a finished message is remembered, so that it is not started twice: Temporal's usual retention."""
 
 
 class PackState:
@@ -50,7 +47,7 @@ class PackState:
         self.coalesce: float = wire["coalesce"]
         self.bytes: int = wire.get("bytes", 0)
         self._entries: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("entries", ())}
-        self._ended: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("ended", ())}
+        self._ended = Ended((entry[ID], entry) for entry in wire.get("ended", ()))
         self._suspects: set[str] = set(wire.get("suspects", ()))
         self._receipts = PackReceipts(wire.get("receipts", {}))
         self.strays = Strays(wire.get("strays", ()))
@@ -95,7 +92,7 @@ class PackState:
     def find(self, message_id: str) -> MessageState | None:
         """Give a message, alive or finished a while ago."""
         if message_id in self._running:
-            return self._running[message_id].state
+            return self._state_of(self._running[message_id])
         entry = self._entries.get(message_id) or self._ended.get(message_id)
         return None if entry is None else to_state(entry, self.kind, self.lane)
 
@@ -120,7 +117,7 @@ class PackState:
         token = chunk["token"]
         if token in self._receipts:
             return
-        self._forget_ended(now)
+        self.bytes -= self._ended.forget_old(now, self.size, self.bytes)
         fates: dict[str, list[int]] = {}
         moved: dict[int, list[int]] = {}
         # who counts as many packs as this one has placed each entry by the same hash, which is the dearest part of it all
@@ -144,15 +141,17 @@ class PackState:
             return self._revise(entry, chunk, now) if revises else KNOWN
         is_stop = revises and is_ended(entry)
         if is_stop or (
-            message_id in self._ended and not chunk.get("restarts") and not (revises and self._is_newer(entry))
+            message_id in self._ended
+            and not chunk.get("restarts")
+            and not (revises and is_newer(entry, self.find(message_id)))
         ):
             return KNOWN
         if revises and message_id in self._ended:
-            entry[OTHERS]["sources"] = {**self._sources_of(self._ended[message_id]), **self._sources_of(entry)}
+            entry[OTHERS]["sources"] = {**sources_of(self._ended[message_id]), **sources_of(entry)}
         if (reason := self._find_no_room(size := measure(entry))) and not chunk.get("is_moving"):
             return reason
         if message_id in self._ended:  # unless it has just been forgotten to make room
-            self._forget(message_id)
+            self.bytes -= self._ended.forget(message_id)
         self.bytes += size
         self._entries[message_id] = entry
         self._asked.note_sent(entry, chunk.get("sent_at", now))
@@ -160,29 +159,14 @@ class PackState:
 
     def _revise(self, entry: Entry, chunk: Mapping[str, Any], now: float) -> str:
         """Apply what a record asks of a message that is alive."""
-        if not self._is_newer(entry):
+        asked, present = to_state(entry, self.kind, self.lane), self.find(entry[ID])
+        if not is_newer(entry, present):
             return KNOWN
-        asked = to_state(entry, self.kind, self.lane)
-        ((source, offset),) = asked.sources.items()
-        if asked.ended:
-            signal: Signal = Stop(TOMBSTONE, source, offset)
-        else:
-            present = self.find(asked.id)
-            if present is not None and not self._can_grow(present.payload, asked.payload):
-                return f"the payload {tell_too_big(self.heading(), self.bytes)}"
-            due_at, trace = datetime.fromtimestamp(asked.due_at, UTC).isoformat(), dict(asked.trace)
-            signal = Revise(asked.payload, source, offset, asked.lane, due_at, priority=asked.priority, trace=trace)
-        self._steer(asked.id, signal, now)
+        if present is not None and not asked.ended and not self._can_grow(present.payload, asked.payload):
+            return f"the payload {tell_too_big(self.heading(), self.bytes)}"
+        self._steer(asked.id, to_signal(asked), now)
         self._asked.note_sent(entry, chunk.get("sent_at", now))
         return STOPPED if asked.ended else REVISED
-
-    def _is_newer(self, entry: Entry) -> bool:
-        present = self.find(entry[ID])
-        sources = self._sources_of(entry).items()
-        return present is None or any(offset > present.sources.get(source, -1) for source, offset in sources)
-
-    def _sources_of(self, entry: Entry) -> Mapping[str, int]:
-        return to_state(entry, self.kind, self.lane).sources
 
     def receipt(self, token: str) -> dict[str, Any] | None:
         """Say what became of a chunk or a signal; None when it has not come, or so long ago that it is forgotten."""
@@ -211,10 +195,14 @@ class PackState:
             entry = self._entries[message_id]
             self._put(self._apply(to_state(entry, self.kind, self.lane), signal, now), measure(entry), now)
             return
-        state = self._apply(running.state, signal, now)
-        growth = measure(state.payload) - measure(running.state.payload)
+        before = self._state_of(running)
+        state = self._apply(before, signal, now)
+        growth = measure(state.payload) - measure(before.payload)
         self.bytes += growth
-        self._running[state.id] = replace(running, state=state, size=running.size + growth)
+        self._running[state.id] = replace(running, state=state, growth=running.growth + growth)
+
+    def _state_of(self, running: Running) -> MessageState:
+        return running.state or begin(to_state(running.entry, self.kind, self.lane))
 
     def moved_to(self, message_id: str) -> int | None:
         """Say which other pack a message belongs to; None when that is this one, or its handler is at work here."""
@@ -266,9 +254,8 @@ class PackState:
         lane = lane_of(min(due, key=self._asked.urgency), self.lane)
         if self._suspects or self._is_careful:
             return self._hand_out(due, lane, self._batches, None)
-        return self._hand_out(
-            self._asked.find_due(self._entries.values(), [lane], self.lane, now), lane, self._batches, now
-        )
+        due = self._asked.find_due(self._entries.values(), [lane], self.lane, now)
+        return self._hand_out(due, lane, self._batches, now)
 
     def retake(self, batch: Batch, until: float) -> Batch:
         """Make a batch what it was when it began, by the moment that its result bears: on a replay clocks differ."""
@@ -284,25 +271,51 @@ class PackState:
     def _put_back(self, batch: Batch) -> None:
         self._outlooks.clear()
         for running in map(self._running.pop, batch.ids):
-            entry = self._entries[running.state.id] = to_entry(running.state, self.lane)
+            entry = running.entry if running.state is None else to_entry(running.state, self.lane)
+            self._entries[entry[ID]] = entry
             self._asked.note(entry, running.asked)
 
     def _hand_out(self, due: Iterable[Entry], lane: str, number: int, until: float | None) -> Batch:
         self._outlooks.clear()
-        rows: list[list[Any]] = []
+        entries: list[Entry] = []
         room = BATCH_BYTES_MAX
-        for entry in sorted(due, key=self._asked.urgency):
-            if lane_of(entry, self.lane) != lane:
-                continue
-            del self._entries[entry[ID]]
-            state = begin(to_state(entry, self.kind, self.lane))
-            self._running[state.id] = Running(number, state, measure(entry), self._asked.forget(state.id))
-            rows.append(row := to_row(state))
-            if self.bytes > BATCH_BYTES_MAX:  # otherwise all rows together have room: each is smaller than its entry
-                room -= measure(row)
-            if len(rows) == BATCH_MAX or room <= 0:
+        for entry in sorted((e for e in due if lane_of(e, self.lane) == lane), key=self._asked.urgency):
+            message_id = entry[ID]
+            del self._entries[message_id]
+            self._running[message_id] = Running(number, entry, self._asked.forget(message_id))
+            entries.append(entry)
+            if self.bytes > BATCH_BYTES_MAX:  # otherwise all entries together have room
+                room -= measure(entry)
+            if len(entries) == BATCH_MAX or room <= 0:
                 break
-        return Batch(number, lane, tuple(row[0] for row in rows), rows, until)
+        return Batch(number, lane, tuple(entry[ID] for entry in entries), entries, until)
+
+    def settle(self, batch: Batch, entries: Iterable[Entry | None], now: float) -> None:
+        """Take over what a local batch has made of its messages; None is due at once again, what is done waits for `finish`."""
+        self._outlooks.clear()
+        for message_id, entry in zip(batch.ids, entries, strict=True):
+            if entry is not None and is_ended(entry):
+                continue
+            running = self._running.pop(message_id)
+            self._suspects.discard(message_id)
+            if entry is None:
+                self._put(decide(self._state_of(running), HANDED_BACK, now), running.size, now)
+            elif message_id in self._leaving or not self._makes_room(growth := measure(entry) - running.size):
+                self._put(self._fit(running, to_state(entry, self.kind, self.lane), now), running.size, now)
+            else:
+                self.bytes += growth
+                self._entries[message_id] = entry
+
+    def _fit(self, running: Running, after: MessageState, now: float) -> MessageState:
+        """Give what became of a message, or park it as it was where the pack has no room for its new payload."""
+        before = self._state_of(running)
+        bound = self._bound(before, Outcome("again", payload=after.payload, is_payload_changed=True))
+        return decide(before, bound, now) if bound.verdict == "reject" else after
+
+    def finish(self, batch: Batch, entries: Iterable[Entry | None], now: float) -> None:
+        """End those messages of a local batch that are done, unless a signal that came meanwhile wants otherwise."""
+        done = ((n, entry[OTHERS].get("result")) for n, entry in enumerate(entries) if entry and is_ended(entry))
+        self.fold(batch, ((n, Outcome("done", result=result)) for n, result in done), now)
 
     def fold(self, batch: Batch, outcomes: Iterable[tuple[int, Outcome]], now: float) -> None:
         """Decide on outcomes of a batch, each by its position in it; one that is decided already is passed over."""
@@ -312,7 +325,8 @@ class PackState:
             if running is not None and running.batch == batch.number:
                 del self._running[message_id]
                 self._suspects.discard(message_id)
-                self._put(decide(running.state, self._bound(running.state, outcome), now), running.size, now)
+                state = self._state_of(running)
+                self._put(decide(state, self._bound(state, outcome), now), running.size, now)
 
     def lose(self, batch: Batch, reason: str, now: float) -> None:
         """Decide on a batch whose worker was lost: what was alone in it has failed, of many each is tried alone."""
@@ -322,7 +336,7 @@ class PackState:
             if running is not None and running.batch == batch.number:
                 del self._running[message_id]
                 self._suspects.add(message_id)
-                self._put(decide(running.state, Outcome(verdict, reason=reason), now), running.size, now)
+                self._put(decide(self._state_of(running), Outcome(verdict, reason=reason), now), running.size, now)
 
     def outlook(self, lanes: Collection[str] = tuple(LANES)) -> Outlook:
         """Say when to wake: with the first on one of the lanes that can wait no longer, however many are due before."""
@@ -356,7 +370,7 @@ class PackState:
     def _makes_room(self, growth: int) -> bool:
         """Forget finished messages as far as that helps; tells whether there is room for so many bytes more."""
         while self.bytes + growth > STATE_BYTES_MAX and self._ended:
-            self._forget(next(iter(self._ended)))
+            self.bytes -= self._ended.forget(next(iter(self._ended)))
         return self.bytes + growth <= STATE_BYTES_MAX
 
     def _put(self, state: MessageState, old_size: int, now: float) -> None:
@@ -378,21 +392,9 @@ class PackState:
             return
         (self._ended if state.ended else self._entries)[state.id] = entry
         if state.ended:
-            self._forget_ended(now)
+            self.bytes -= self._ended.forget_old(now, self.size, self.bytes)
 
     def _find_no_room(self, size: int) -> str:
         if len(self) >= self.size:
             return tell_full(self.heading())
         return "" if self._makes_room(size) else f"the message {tell_too_big(self.heading(), self.bytes)}"
-
-    def _forget_ended(self, now: float) -> None:
-        before = (now - ENDED_KEPT_SECONDS) * 1000
-        while self._ended:
-            oldest = next(iter(self._ended))
-            is_young = self._ended[oldest][DUE] >= before
-            if is_young and len(self._ended) <= self.size and self.bytes <= STATE_BYTES_MAX:
-                return
-            self._forget(oldest)
-
-    def _forget(self, message_id: str) -> None:
-        self.bytes -= measure(self._ended.pop(message_id))

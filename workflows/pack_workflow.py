@@ -17,7 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.encoding import PACKS_MAX
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.message import Outcome
-    from shared.pack_entry import find_chunk_flaw
+    from shared.pack_entry import find_chunk_flaw, is_ended
     from shared.placement import PACK_WORKFLOW
     from shared.search_attributes import PackIndex, pack_updates
     from shared.signals import read_steering
@@ -44,7 +44,7 @@ with workflow.unsafe.imports_passed_through():
         SETTLE_DELAY,
         batch_timeout,
     )
-    from workflows.pack_batch import Batch
+    from workflows.pack_batch import HANDED_BACK, Batch
     from workflows.pack_state import PackState
 
 
@@ -144,7 +144,7 @@ class PackWorkflow:
             batch = self._confirm(batch, answer)
             ending = functools.partial(self._end, batch, answer)
         if _is_local(batch):
-            if _ends_any(answer):
+            if answer is not None and self._take_over(batch, answer):
                 await self._settle()
             ending()
             self._is_stirred = True
@@ -160,10 +160,18 @@ class PackWorkflow:
             self._pack.reach(begun_at)
         return batch
 
+    def _take_over(self, batch: Batch, answer: dict[str, Any]) -> bool:
+        """Go on with the messages of a local batch that are not done; tells whether there are some that are."""
+        self._pack.settle(batch, answer["entries"], max(self._pack.reached, answer["ended_at"]))
+        return any(entry is not None and is_ended(entry) for entry in answer["entries"])
+
     def _end(self, batch: Batch, answer: dict[str, Any]) -> None:
         self._index_after = answer["index_after"]
-        outcomes: list[dict[str, Any] | None] = answer["outcomes"]
-        self._fold(batch, enumerate(outcomes), answer["ended_at"])
+        if _is_local(batch):
+            self._pack.finish(batch, answer["entries"], max(self._pack.reached, answer["ended_at"]))
+        else:
+            outcomes: list[dict[str, Any] | None] = answer["outcomes"]
+            self._fold(batch, enumerate(outcomes), answer["ended_at"])
         self._forget(batch)
 
     def _lose(self, batch: Batch, reason: str, took: timedelta) -> None:
@@ -187,7 +195,9 @@ class PackWorkflow:
                 "kind": self._pack.kind,
                 "lane": batch.lane,
                 "batch": batch.number,
-                "rows": batch.rows,
+                "pack_lane": self._pack.lane,
+                "entries": batch.entries,
+                "reached": self._pack.reached,
                 "begun_at": workflow.time() if batch.until is None else batch.until,
                 "left_run": left_run,
             }
@@ -209,7 +219,7 @@ class PackWorkflow:
         )
 
     def _fold(self, batch: Batch, outcomes: Iterable[tuple[int, dict[str, Any] | None]], ended_at: float) -> None:
-        decided = ((n, _HANDED_BACK if wire is None else Outcome.load(wire)) for n, wire in outcomes)
+        decided = ((n, HANDED_BACK if wire is None else Outcome.load(wire)) for n, wire in outcomes)
         self._pack.fold(batch, decided, max(self._pack.reached, ended_at))
 
     def _publish(self) -> None:
@@ -360,10 +370,3 @@ class PackWorkflow:
 
 def _is_local(batch: Batch) -> bool:
     return LANES[batch.lane].heartbeat_timeout is None
-
-
-def _ends_any(answer: dict[str, Any] | None) -> bool:
-    return answer is not None and any(wire and wire["verdict"] == "done" for wire in answer["outcomes"])
-
-
-_HANDED_BACK = Outcome("handed_back", reason="its batch was over before it began")

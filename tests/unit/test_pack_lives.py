@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shared.lanes import LANES
 from shared.message import MessageState, Outcome
-from shared.pack_entry import to_entry
+from shared.pack_entry import DUE, to_entry
 from tests.unit.test_decision_properties import few_signals, lanes, outcomes, payloads, signals
 from tests.unit.test_pack_state import NOW, build, count_bytes
 from workflows.pack_batch import Batch
@@ -78,7 +78,7 @@ class Life:
         batch = self.pack.take(open_lanes, self.now)
         if batch is not None:
             assert batch.lane in open_lanes
-            assert all(due_at <= self.now for _, _, _, _, due_at, *_ in batch.rows)
+            assert all(taken[DUE] <= self.now * 1000 for taken in batch.entries)
             self.batches.append(batch)
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from shared.decision import decide
+from shared.decision import begin, decide
 from shared.lanes import LANES
 from shared.message import MessageState, Outcome
-from shared.pack_entry import STATE_BYTES_MAX, Entry, measure, to_entry
-from shared.signals import Pause, Reschedule, RunNow, Signal, Stop
-from workflows.pack_batch import BATCH_BYTES_MAX, BATCH_MAX, Batch
-from workflows.pack_state import ENDED_KEPT_SECONDS, PackState
+from shared.pack_entry import STATE_BYTES_MAX, Entry, measure, to_entry, to_state
+from shared.signals import Pause, Reschedule, Revise, RunNow, Signal, Stop
+from workflows.pack_batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch
+from workflows.pack_ended import ENDED_KEPT_SECONDS
+from workflows.pack_state import PackState
 
 NOW = 1_795_291_200.0
 HEADING: dict[str, Any] = {
@@ -249,7 +250,7 @@ def test_a_batch_is_bound_in_number_and_in_bytes() -> None:
 
     assert [len(take(many).ids), len(take(many).ids)] == [BATCH_MAX, 7]
     assert len(one.ids) + len(other.ids) == 90
-    assert BATCH_BYTES_MAX <= measure(one.rows) < BATCH_BYTES_MAX + 5000
+    assert BATCH_BYTES_MAX <= measure(one.entries) < BATCH_BYTES_MAX + 5000
 
 
 def test_a_batch_is_of_one_lane_and_only_of_one_with_room() -> None:
@@ -263,11 +264,47 @@ def test_a_batch_is_of_one_lane_and_only_of_one_with_room() -> None:
     assert take(pack).ids == ("c",)
 
 
-def test_a_row_says_what_the_handler_needs_and_no_more() -> None:
-    """Id, version, attempt, payload and due time; priority, tenant and correlation only where they are not as usual."""
-    pack = hold(entry("a", payload={"n": 1}, version=3, attempt=1), entry("b", priority=4, correlation_id="c-1"))
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        AGAIN,
+        DONE,
+        REJECT,
+        Outcome("failed", "no luck"),
+        Outcome("retry_after", after=60.0),
+        Outcome("again", after=60.0, payload="y" * 300, is_payload_changed=True, lane="medium"),
+    ],
+    ids=lambda outcome: outcome.verdict,
+)
+@pytest.mark.parametrize("room", [STATE_BYTES_MAX, 700, 0])
+def test_what_a_local_batch_has_folded_in_counts_as_if_the_pack_had(outcome: Outcome, room: int) -> None:
+    """Also for what has not begun, has ended, or finds no room in its pack any more."""
+    settled, folded = hold(*map(entry, "abc")), hold(*map(entry, "abc"))
+    batch, other = take(settled), take(folded)
+    for pack in (settled, folded):
+        pack.bytes += STATE_BYTES_MAX - room
+    states = [begin(to_state(each, "feed", "short")) for each in batch.entries[:2]]
 
-    assert take(pack).rows == [["a", 3, 2, {"n": 1}, NOW], ["b", 0, 1, None, NOW, 4, "", "c-1", {}]]
+    entries = [*(to_entry(decide(state, outcome, NOW), "short") for state in states), None]
+    settled.settle(batch, entries, NOW)
+    settled.finish(batch, entries, NOW)
+    folded.fold(other, [(0, outcome), (1, outcome), (2, HANDED_BACK)], NOW)
+
+    assert settled.dump() == folded.dump()
+
+
+def test_what_is_revised_before_it_is_finished_goes_on() -> None:
+    """A local batch's result comes first, then what was signalled meanwhile, then the end of what is done."""
+    pack = hold(entry("a"))
+    batch = take(pack)
+    (done,) = (to_entry(decide(begin(to_state(each, "feed", "short")), DONE, NOW), "short") for each in batch.entries)
+
+    pack.settle(batch, [done], NOW)
+    pack.steer(["a"], Revise("new"), NOW)
+    pack.finish(batch, [done], NOW)
+
+    state = find(pack, "a")
+    assert (state.phase, state.version, state.payload) == ("active", 1, "new")
 
 
 def test_what_was_lost_together_is_tried_alone() -> None:
