@@ -99,7 +99,7 @@ class _Run:
         }
         positions = range(len(self._entries))
         if self._is_local:
-            now = max(ended_at, self._reached)
+            now = max(ended_at, self._begun_at, self._reached)  # its server's clock may be ahead
             return to_raw(answer | {"entries": [self._fold(n, now) for n in positions]})
         left = self._outcomes.keys() - self._reported
         return to_raw(answer | {"outcomes": [self._outcomes[n] if n in left else None for n in positions]})
