@@ -38,12 +38,8 @@ async def worker_process(
                 "DORMICE_SANDBOX": str(settings.sandbox),
             },
         )
-    try:
+    async with _ending(process):
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 @contextlib.asynccontextmanager
@@ -67,8 +63,15 @@ async def bridge_process(
                 "DORMICE_TASK_QUEUE_PREFIX": settings.task_queue_prefix,
             },
         )
-    try:
+    async with _ending(process):
         yield process
+
+
+@contextlib.asynccontextmanager
+async def _ending(process: asyncio.subprocess.Process) -> AsyncGenerator[None]:
+    """Kill a process at the end of a `with` block, if it is still alive."""
+    try:
+        yield
     finally:
         if process.returncode is None:
             process.kill()
