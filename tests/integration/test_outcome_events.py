@@ -30,12 +30,14 @@ async def own_broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
 
 
 async def read_events(address: str, topic: str, count: int) -> list[tuple[str, dict[str, Any]]]:
-    """Read so many events of a topic, with their keys, in order."""
+    """Read a topic's events, with their keys, in order, until so many different ones have come."""
     kafka: Any = importlib.import_module("aiokafka")
     consumer = kafka.AIOKafkaConsumer(topic, bootstrap_servers=address, auto_offset_reset="earliest")
     await consumer.start()
+    records: list[Any] = []
     try:
-        records = [await consumer.getone() for _ in range(count)]
+        while len({record.value for record in records}) < count:
+            records.append(await consumer.getone())
     finally:
         await consumer.stop()
     return [(record.key.decode(), json.loads(record.value)) for record in records]
@@ -105,7 +107,10 @@ async def test_every_cycle_is_told_with_what_was_decided_on_it(
 async def test_a_broker_that_is_away_holds_no_message_up_and_is_told_later(
     serve: Serve, begin: Begin, own_broker: EmbeddedBroker, kind: str
 ) -> None:
-    """Each version runs once, at its time, while the broker is dead; when it is back, it is told all of them, in order."""
+    """Each version runs once, at its time, while the broker is dead; when it is back, it is told all of them, in order.
+
+    What the broker stored without getting to say so is told twice.
+    """
     await create_topic(own_broker.address, kind)
     runs: Counter[tuple[str, int]] = Counter()
 
@@ -127,7 +132,6 @@ async def test_a_broker_that_is_away_holds_no_message_up_and_is_told_later(
     for message in messages:
         versions = [event["version"] for _, event in told if event["id"] == message.id]
         assert list(dict.fromkeys(versions)) == list(range(6)), versions
-    assert told[-1][1]["state"] == "done"
 
 
 async def test_events_are_safe_before_a_worker_that_is_told_to_stop_has_left(
