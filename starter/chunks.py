@@ -59,7 +59,7 @@ class Chunk(Generic[Tag]):
 
 
 class Gathering(Generic[Tag]):
-    """Gathers messages until a chunk of them is full, or there are so many in all that some must go."""
+    """Gathers messages until a chunk of them is full, or there are so many in all that some must go: those longest here."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -82,7 +82,7 @@ class Gathering(Generic[Tag]):
         if chunk.is_full:
             return self._take(key)
         if self._count >= self._room:
-            return self._take(max(self._chunks, key=lambda k: len(self._chunks[k].ids)))
+            return self._take(next(iter(self._chunks)))
         return None
 
     def take_all(self) -> Iterator[Chunk[Tag]]:

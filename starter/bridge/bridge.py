@@ -76,7 +76,7 @@ class Bridge:
         self._window = Window()
         self.intake = Intake[Held](self._window.follow(0))
         self.assignment = Assignment()
-        self.desk = Desk(self.intake, self.assignment, starter, bury)
+        self.desk = Desk(self.intake, self.assignment, formats, starter, bury)
         self._watchdog = Watchdog(options.patience)
         self._consumer: Any = _build_consumer(options)  # its types leave the partitions' open
         self._ends: dict[Any, int] = {}

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from shared.errors import RetryLater
-from starter.bridge.held import Held
+from starter.bridge.formats import Formats
+from starter.bridge.held import Held, read_delivery
 from starter.bridge.intake import Intake
 from starter.bridge.offsets import Assignment
 from starter.bridge.record import Record
@@ -31,9 +32,12 @@ Bury = Callable[[Record, str, str], Awaitable[None]]
 class Desk:
     """Works on what the intake gives out. Nothing is acknowledged before the server, or the broker, has it for good."""
 
-    def __init__(self, intake: Intake[Held], assignment: Assignment, starter: BulkStarter, bury: Bury) -> None:
+    def __init__(
+        self, intake: Intake[Held], assignment: Assignment, formats: Formats, starter: BulkStarter, bury: Bury
+    ) -> None:
         self._intake = intake
         self._assignment = assignment
+        self._formats = formats
         self._starter = starter
         self._bury = bury
         self._deliveries: asyncio.Queue[Held | None] = asyncio.Queue()
@@ -74,8 +78,9 @@ class Desk:
 
     async def _wishes(self) -> AsyncIterator[tuple[Held, Delivery]]:
         while (held := await self._deliveries.get()) is not None:
-            if held.delivery is not None:
-                yield held, held.delivery
+            # one that comes again was given away: few do, and what all would keep meanwhile is several times the record
+            delivery, held.delivery = held.delivery or read_delivery(held.record, self._formats), None
+            yield held, delivery
 
     def _settle(self, receipt: Receipt[Held]) -> None:
         held = receipt.tag

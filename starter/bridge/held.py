@@ -12,21 +12,19 @@ from starter.delivery import Delivery
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A record on its way; exactly one of `delivery` and `dead` says what is to become of it."""
+    """A record on its way: to a message, or to the dead letters if `dead` says why."""
 
     record: Record
     partition: Partition
     epoch: int
     """Of the assignment under which it was received."""
-    delivery: Delivery | None
-    dead: DeadRecord | None
+    key: bytes | None = None
+    """Names the message: what of one message is received in some order is done in that order, whatever its keys."""
+    delivery: Delivery | None = None
+    """What it asks for, until that is handed on: a hundred thousand records on their way are bytes, and not objects."""
+    dead: DeadRecord | None = None
     attempts: int = 0
     """Failed ones: the server had stayed away for all of a start's patience."""
-
-    @property
-    def key(self) -> bytes | None:
-        """Name the message: what of one message is received in some order is done in that order, whatever its keys."""
-        return None if self.delivery is None else workflow_id(self.delivery.kind, self.delivery.id).encode()
 
     @property
     def offset(self) -> int:
@@ -37,12 +35,16 @@ class Held:
 def hold(record: Record, partition: Partition, epoch: int, formats: Formats) -> Held:
     """Read a record; one that can't become a message is held all the same, as a dead one."""
     try:
-        wanted = formats.decode(record)
+        delivery = read_delivery(record, formats)
     except DeadRecord as exc:
-        return Held(record, partition, epoch, None, exc)
+        return Held(record, partition, epoch, dead=exc)
+    return Held(record, partition, epoch, workflow_id(delivery.kind, delivery.id).encode(), delivery)
+
+
+def read_delivery(record: Record, formats: Formats) -> Delivery:
+    """Say what a record asks for; raises DeadRecord."""
+    wanted = formats.decode(record)
     source, offset = find_origin(record)
     if isinstance(wanted, Start):
-        delivery = Delivery(wanted.envelope.kind, wanted.envelope.id, source, offset, wanted.envelope, wanted.trace)
-    else:
-        delivery = Delivery(wanted.kind, wanted.id, source, offset)
-    return Held(record, partition, epoch, delivery, None)
+        return Delivery(wanted.envelope.kind, wanted.envelope.id, source, offset, wanted.envelope, wanted.trace)
+    return Delivery(wanted.kind, wanted.id, source, offset)

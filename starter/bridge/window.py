@@ -10,8 +10,11 @@ SECONDS_AHEAD = 10
 PACE_SECONDS = 5
 """The pace is that of so many seconds: packs answer for many messages at once, and then for none."""
 
-FEWEST, MOST = 1_000, 20_000
-"""Under way at once; as many again may wait. The least keeps a slow server busy, the most bounds the memory."""
+FEWEST, MOST = 1_000, 100_000
+"""Under way at once. The least keeps a slow server busy, the most bounds the memory."""
+
+WAITING = 5_000
+"""At most so many wait behind them, read already: each takes several times the memory of one that is under way."""
 
 
 class Window:
@@ -32,12 +35,14 @@ class Window:
 
 
 def limits_of(in_flight: int) -> IntakeLimits:
-    """Give limits for so many records under way: partitions pause when as many again wait."""
+    """Give limits for so many records under way, and a few more that wait."""
+    share = in_flight // 2  # a partition that is slow leaves the others some room
+    waiting = min(in_flight, WAITING)
     return IntakeLimits(
-        in_flight_per_partition=in_flight // 2,  # one that is slow leaves the others some room
+        in_flight_per_partition=share,
         in_flight=in_flight,
-        partition_high=2 * in_flight,
-        partition_low=in_flight,
-        total_high=2 * in_flight,
-        total_low=in_flight,
+        partition_high=share + waiting,
+        partition_low=share + waiting // 2,
+        total_high=in_flight + waiting,
+        total_low=in_flight + waiting // 2,
     )

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import signal
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     from starter.bridge.formats import Formats
     from starter.bridge.readiness import BridgeReadiness
     from starter.bridge.readings import publish_regularly
+    from starter.bridge.window import MOST
     from starter.bulk import BulkStarter
     from worker.health import open_endpoint, watch_server
     from worker.main import alongside
@@ -98,7 +100,9 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
             await check_server(client)
             await check_broker(settings)
             await _check_topics(options)
-            starter = BulkStarter(client, settings, encodings=declared_packs(registry), revises=True)
+            # half of the window is gathered for packs while the other half is on its way to them
+            room = replace(settings, pack_room=min(settings.pack_room, MOST // 2))
+            starter = BulkStarter(client, room, encodings=declared_packs(registry), revises=True)
             writer = DeadLetterWriter(dict(options.client))
             bridge = Bridge(options, formats, starter, writer.write)
             readiness.watch(bridge)

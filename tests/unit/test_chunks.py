@@ -46,7 +46,7 @@ def test_a_chunk_is_full_by_the_size_of_a_pack() -> None:
     assert len(gathering) == 1
 
 
-def test_the_fullest_chunk_goes_when_there_is_no_more_room() -> None:
+def test_the_chunk_that_has_waited_longest_goes_when_there_is_no_more_room() -> None:
     """However many packs a stream is spread over, no more is held back than there is room for."""
     gathering = Gathering[str](4)
     for message_id in ("a", "b", "c"):
