@@ -16,6 +16,7 @@ from shared.json_value import encode_json
 from shared.lanes import LANES
 from shared.message import HandlerCall, MessageState, Outcome
 from shared.pack_entry import STATE_BYTES_MAX, Entry, to_entry, to_state
+from shared.placement import PackSpread
 from shared.temporal import to_raw
 
 RUN_BATCH = "run_batch"
@@ -62,6 +63,7 @@ class _Run:
         self._left_run: str = wire.get("left_run", "")
         self._begun_at: float = wire.get("begun_at", 0.0)  # the pack reads it back from its history
         self._pack_lane: str = wire["pack_lane"]
+        self._spread = PackSpread(*wire["spread"])
         self._reached: float = wire["reached"]
         self._entries: list[Entry] = wire["entries"]
         self._is_local = LANES[self._lane].heartbeat_timeout is None
@@ -115,7 +117,7 @@ class _Run:
                 return
             self._left -= most
             state = to_state(self._entries[position], self._kind, self._pack_lane)
-            outcome = await self._dispatch.run(self._to_call(state), _no_beat)
+            outcome = await self._dispatch.run(self._to_call(state), _no_beat, self._spread)
         content = outcome.payload if outcome.is_payload_changed else outcome.result
         self._left += most - OUTCOME_ROOM - (0 if content is None else len(encode_json(content)))
         if self._is_local:
@@ -142,7 +144,7 @@ class _Run:
         if (decided := self._decided.get(position)) is None:
             return None
         state, outcome = decided
-        return to_entry(decide(begin(state), outcome, now), self._pack_lane)
+        return to_entry(decide(begin(state), outcome, now, spread=self._spread), self._pack_lane)
 
     def _restore(self) -> None:
         """Take over what the worker before had finished when it was lost."""

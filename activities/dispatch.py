@@ -5,7 +5,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from activities.http_client import HttpClient
 from activities.outcome import Message, RetryAfter, to_outcome
 from activities.outcome_events import OutcomeEvents
 from activities.registry import Registry
+from shared.decision import Spread
 from shared.errors import InvalidOutcome
 from shared.lanes import LANES
 from shared.message import HandlerCall, Outcome
@@ -61,13 +62,16 @@ class Dispatch:
         )
         return stamped.dump()
 
-    async def run(self, call: HandlerCall, beat: Callable[[], None]) -> Outcome:
-        """Call the handler of one message and give what it came to; `beat` is what `ctx.heartbeat()` does."""
+    async def run(self, call: HandlerCall, beat: Callable[[], None], spread: Spread | None = None) -> Outcome:
+        """Call the handler of one message and give what it came to; `beat` is what `ctx.heartbeat()` does.
+
+        `spread` is what will decide on when it comes back, so that others can be told.
+        """
         started_at = time.time()
         outcome = await self._run(call, beat)
         if self.events is not None and outcome.verdict != "handed_back":
             outcome = outcome._replace(ended_at=stamp_end())
-            await self._tell(self.events, call, outcome, started_at)
+            await self._tell(self.events.tell(call, outcome, started_at, spread))
         if outcome.verdict in ("failed", "reject"):
             logger.warning(
                 "cycle failed",
@@ -80,9 +84,9 @@ class Dispatch:
             )
         return outcome
 
-    async def _tell(self, events: OutcomeEvents, call: HandlerCall, outcome: Outcome, started_at: float) -> None:
+    async def _tell(self, telling: Awaitable[None]) -> None:
         try:
-            await events.tell(call, outcome, started_at)
+            await telling
         except asyncio.CancelledError:
             if not activity.is_worker_shutdown():  # then the outcome still counts, and its event is held already
                 raise

@@ -9,6 +9,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Self
 
+from shared.decision import Spread
 from shared.json_value import encode_to_keep
 from shared.kafka.connection import kafka_options
 from shared.kafka.outlet import BrokerTrouble, Outlet, Sendable
@@ -68,9 +69,9 @@ class OutcomeEvents:
         self._note_given_up()
         await self._outlet.stop()
 
-    async def tell(self, call: HandlerCall, outcome: Outcome, started_at: float) -> None:
+    async def tell(self, call: HandlerCall, outcome: Outcome, started_at: float, spread: Spread | None = None) -> None:
         """Tell what a cycle came to that began at `started_at` (seconds since the epoch); never raises for the broker's sake."""
-        event = to_event(call, outcome, started_at)
+        event = to_event(call, outcome, started_at, spread)
         record = Sendable(workflow_id(call.kind, call.id).encode(), encode_to_keep(event), ())
         told = asyncio.get_running_loop().create_future()
         self._held.append((record, told))

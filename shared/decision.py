@@ -5,7 +5,7 @@ what lets a workflow replay and a pack hold many messages at once.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -32,24 +32,35 @@ TOLERANCE_SHARE = 0.05
 TOLERANCE_MAX = 900.0
 EARLIEST_SHARE = 0.5
 
+Spread = Callable[[float], float]
+"""Gives how far into a tolerance a message is due, both in seconds."""
+
 
 def begin(state: MessageState) -> MessageState:
     """Mark that a handler is now at work, so that signals wait for its outcome where they must."""
     return state._replace(is_running=True, asked_due_at=None, asked_stop=None, is_revised=False)
 
 
-def decide(state: MessageState, event: Outcome | Signal, now: float, *, reached: float | None = None) -> MessageState:
+def decide(
+    state: MessageState,
+    event: Outcome | Signal,
+    now: float,
+    *,
+    reached: float | None = None,
+    spread: Spread | None = None,
+) -> MessageState:
     """Give the state after `event` at `now` (seconds since the epoch).
 
     An `Outcome` ends a cycle that `begin` opened; signals that came meanwhile are applied on top of it. A signal
     that makes no sense in the state, or holds an unreadable moment or priority, leaves everything but the list of
     remembered decisions as it is. An ended message never changes again. Who asks for a moment that lies before `reached`
     (`now` unless said otherwise) means that one; what comes out then depends on `now` only where nobody names a moment.
+    `spread` says where within its tolerance a message comes back; without one its id does.
     """
     if state.ended:
         return state
     if isinstance(event, Outcome):
-        return _settle(_fold(state, event, now), now)
+        return _settle(_fold(state, event, now, spread), now)
     try:
         return _apply(state, event, now, now if reached is None else reached)
     except (ValueError, TypeError, AttributeError) as exc:
@@ -62,9 +73,9 @@ def next_wake(state: MessageState) -> float | None:
     return None if state.is_held or state.ended else state.due_at
 
 
-def _fold(state: MessageState, outcome: Outcome, now: float) -> MessageState:
+def _fold(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
     if outcome.verdict == "again":
-        return _come_back(state, outcome, now)
+        return _come_back(state, outcome, now, spread)
     reason = clip_reason(outcome.reason)
     if state.is_revised and outcome.verdict != "retry_after":
         # nobody has seen the payload yet that came while the handler worked on the one before
@@ -85,14 +96,14 @@ def _fold(state: MessageState, outcome: Outcome, now: float) -> MessageState:
             return _due_now(state, now).remember(now, "handed_back", reason)
 
 
-def _come_back(state: MessageState, outcome: Outcome, now: float) -> MessageState:
+def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
     asked = outcome.after if outcome.at is None else outcome.at - now
     delay, note = _clamp(asked or 0.0)
     tolerance = outcome.tolerance
     if tolerance is None:
         tolerance = min(delay * TOLERANCE_SHARE, TOLERANCE_MAX)
     tolerance = min(max(tolerance, 0.0), MAX_DELAY)
-    due_at = now + delay + unit_hash(state.workflow_id) * tolerance
+    due_at = now + delay + (unit_hash(state.workflow_id) * tolerance if spread is None else spread(tolerance))
     earliest_at = now + delay * EARLIEST_SHARE
     if outcome.earliest_at is not None:
         earliest_at = outcome.earliest_at

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from shared.decision import begin, decide
+from shared.decision import Spread, begin, decide
 from shared.message import HandlerCall, MessageState, Outcome
 from shared.timespan import format_exact
 
 EVENT_VERSION = 1
 
 
-def to_event(call: HandlerCall, outcome: Outcome, started_at: float) -> dict[str, Any]:
+def to_event(call: HandlerCall, outcome: Outcome, started_at: float, spread: Spread | None = None) -> dict[str, Any]:
     """Give the event of a cycle that ran from `started_at` to the outcome's `ended_at`, as plain JSON.
 
     Where the message stands after it (`state`, `next_due_at`) is what the decision makes of the outcome alone: a signal that
@@ -25,7 +25,7 @@ def to_event(call: HandlerCall, outcome: Outcome, started_at: float) -> dict[str
         attempt=call.attempt - 1,
         priority=call.priority,
     )
-    after = decide(begin(before), outcome, outcome.ended_at)
+    after = decide(begin(before), outcome, outcome.ended_at, spread=spread)
     is_waiting = not after.is_held and not after.ended
     return {
         "schema_version": EVENT_VERSION,

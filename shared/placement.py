@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from shared.encoding import Pack
 from shared.lanes import task_queue
@@ -110,6 +110,32 @@ def pack_index(message_id: str, packs: int) -> int:
         key = (key * 2862933555777941757 + 1) & 0xFFFFFFFFFFFFFFFF
         step = int((found + 1) * (2147483648 / ((key >> 33) + 1)))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class PackSpread:
+    """Where within their tolerance the messages of one pack are due: all at one place, so that a wake does for many.
+
+    `share` is the pack's own, from 0 up to 1, and differs from pack to pack: that is what spreads a herd. What a pack
+    may wait for more to fall due, `coalesce` seconds, is left of the tolerance behind the place.
+    """
+
+    share: float
+    coalesce: float
+
+    @classmethod
+    def of(cls, kind: str, index: int, coalesce: float) -> Self:
+        """Give a pack's own."""
+        return cls(unit_hash(pack_workflow_id(kind, index)), coalesce)
+
+    def __call__(self, tolerance: float) -> float:
+        """Give how long after the moment asked for a message is due; all in seconds."""
+        return self.share * max(tolerance - self.coalesce, 0.0)
+
+    @property
+    def patience(self) -> float:
+        """Which part of what it may wait the pack does wait: half of it at least, so that packs don't wake all at once."""
+        return (1 + self.share) / 2
 
 
 def unit_hash(text: str) -> float:

@@ -12,9 +12,9 @@ from temporalio.client import Client
 from shared.encoding import Pack
 from shared.envelope import Envelope
 from shared.errors import RetryLater
-from shared.message import MessageState
+from shared.message import NO_TRACE, MessageState
 from shared.pack_entry import Entry, to_entry
-from shared.placement import Layout, workflow_id
+from shared.placement import Layout, PackSpread, pack_index, workflow_id
 from shared.settings import Settings
 from starter.admission import Admission
 from starter.caller import Caller
@@ -25,7 +25,7 @@ from starter.flight import Flight
 from starter.layouts import Layouts
 from starter.receipts import Counts, Receipt, StartOutcome
 from starter.solo import SoloStarter
-from starter.start_request import first_state
+from starter.start_request import NO_SOURCES, first_state
 
 LINGER_SECONDS = 0.2
 """How long messages wait for others of their pack while the stream gives nothing new."""
@@ -136,7 +136,7 @@ class BulkStarter:
                     continue
                 if layout is None or not _has_lane(wish):  # without a lane it is refused there
                     await flight.take_off(self._start_solo(wish, tag))
-                elif (chunk := gathering.add(layout, tag, _to_entry(wish, layout))) is not None:
+                elif (chunk := _gather(gathering, layout, wish, tag)) is not None:
                     await flight.take_off(self._start_chunk(chunk))
             async with flushing:  # a flush that waits for room has a chunk in hand that nobody else knows of
                 lingering.cancel()
@@ -174,14 +174,20 @@ def _has_lane(wish: Wish) -> bool:
     return envelope is None or envelope.lane is not None
 
 
-def _to_entry(wish: Wish, layout: Layout) -> Entry:
+def _gather(gathering: Gathering[Tag], layout: Layout, wish: Wish, tag: Tag) -> Chunk[Tag] | None:
+    index = pack_index(wish.id, layout.packs)
+    return gathering.add(layout, index, tag, _to_entry(wish, layout, index))
+
+
+def _to_entry(wish: Wish, layout: Layout, index: int) -> Entry:
     now = time.time()
-    if not isinstance(wish, Delivery):
-        return to_entry(first_state(wish, now), layout.lane)
-    if wish.envelope is not None:
-        return to_entry(first_state(wish.envelope, now, wish.sources, wish.trace), layout.lane)
-    ended = MessageState(wish.kind, wish.id, layout.lane, now, now, ended="stopped", sources=wish.sources)
-    return to_entry(ended, layout.lane)
+    envelope = wish.envelope if isinstance(wish, Delivery) else wish
+    sources, trace = (wish.sources, wish.trace) if isinstance(wish, Delivery) else (NO_SOURCES, NO_TRACE)
+    if envelope is None:
+        ended = MessageState(wish.kind, wish.id, layout.lane, now, now, ended="stopped", sources=sources)
+        return to_entry(ended, layout.lane)
+    spread = PackSpread.of(layout.kind, index, layout.coalesce) if envelope.tolerance_seconds else None
+    return to_entry(first_state(envelope, now, sources, trace, spread), layout.lane)
 
 
 async def _iterate(

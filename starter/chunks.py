@@ -17,7 +17,7 @@ from temporalio.common import RawValue
 from shared.json_value import encode_json
 from shared.lanes import task_queue
 from shared.pack_entry import CHUNK_BYTES_MAX, ID, Entry, to_heading
-from shared.placement import PACK_WORKFLOW, Layout, pack_index, pack_workflow_id
+from shared.placement import PACK_WORKFLOW, Layout, pack_workflow_id
 from shared.search_attributes import pack_attributes_at_start
 from shared.settings import Settings
 from shared.temporal import to_raw_bytes
@@ -70,9 +70,8 @@ class Gathering(Generic[Tag]):
         """Count the messages gathered."""
         return self._count
 
-    def add(self, layout: Layout, tag: Tag, entry: Entry) -> Chunk[Tag] | None:
-        """Add a message; gives a chunk that must go now, if there is one."""
-        index = pack_index(entry[ID], layout.packs)
+    def add(self, layout: Layout, index: int, tag: Tag, entry: Entry) -> Chunk[Tag] | None:
+        """Add a message that belongs to a pack; gives a chunk that must go now, if there is one."""
         key = (layout.kind, index)
         chunk = self._chunks.get(key)
         if chunk is None:

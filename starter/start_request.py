@@ -15,6 +15,7 @@ from temporalio.api.workflowservice.v1 import SignalWithStartWorkflowExecutionRe
 from temporalio.client import Client
 from temporalio.common import SearchAttributePair
 
+from shared.decision import Spread
 from shared.envelope import Envelope
 from shared.errors import InvalidEnvelope
 from shared.message import NO_TRACE, Decision, MessageState
@@ -29,9 +30,13 @@ REQUEST_NAMESPACE = uuid.UUID("6f4bd9a2-5d1e-4c57-9d20-0b8f8f4e7a11")
 
 
 def first_state(
-    envelope: Envelope, now: float, sources: Mapping[str, int] = NO_SOURCES, trace: Mapping[str, str] = NO_TRACE
+    envelope: Envelope,
+    now: float,
+    sources: Mapping[str, int] = NO_SOURCES,
+    trace: Mapping[str, str] = NO_TRACE,
+    spread: Spread | None = None,
 ) -> MessageState:
-    """Make the state a message starts from; a first run in the future is spread inside the sender's tolerance.
+    """Make the state a message starts from; its first run is spread inside the sender's tolerance as all others are.
 
     A scheduled message may not be pulled forward: `scheduled_at` itself is its earliest time.
     """
@@ -40,8 +45,11 @@ def first_state(
     scheduled = now if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
     base = max(scheduled, now)
     tolerance = envelope.tolerance_seconds
-    spread = unit_hash(workflow_id(envelope.kind, envelope.id)) * tolerance if tolerance else 0.0
-    due_at = _to_millisecond(base + spread, now)
+    if spread is not None:
+        offset = spread(tolerance)
+    else:
+        offset = unit_hash(workflow_id(envelope.kind, envelope.id)) * tolerance if tolerance else 0.0
+    due_at = _to_millisecond(base + offset, now)
     why = "due at once" if scheduled <= now else "scheduled by its sender"
     return MessageState(
         kind=envelope.kind,

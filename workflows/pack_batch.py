@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from shared.message import MessageState, Outcome
 from shared.pack_entry import DUE, LATE, OTHERS, Entry, is_held, is_parked, lane_of, measure
+from shared.placement import PackSpread
 
 BATCH_MAX = 500
 """Most messages in one batch: with outcomes of 100 bytes its answer is far below what a server warns of."""
@@ -60,11 +61,12 @@ class Outlook:
 
 
 def look_out(
-    entries: Iterable[Entry], lanes: Collection[str], *, usual_lane: str, coalesce: float, running: int
+    entries: Iterable[Entry], lanes: Collection[str], *, usual_lane: str, within: PackSpread, running: int
 ) -> Outlook:
     """Say what a pack of such entries waits for, and when to wake for what runs on some of the lanes."""
     wake = due = math.inf
-    asleep, held, parked, most, is_open = 0, 0, 0, coalesce * 1000, usual_lane in lanes
+    asleep, held, parked, is_open = 0, 0, 0, usual_lane in lanes
+    most, patience = within.coalesce * 1000, within.patience
     for entry in entries:
         is_usual = len(entry) <= OTHERS
         if not is_usual and is_held(entry):
@@ -75,5 +77,5 @@ def look_out(
         moment = entry[DUE]
         due = min(due, moment)
         if is_open if is_usual else lane_of(entry, usual_lane) in lanes:
-            wake = min(wake, moment + min(entry[LATE], most))
+            wake = min(wake, moment + min(entry[LATE], most) * patience)
     return Outlook(wake / 1000, due / 1000, asleep=asleep, held=held, parked=parked, running=running)

@@ -23,7 +23,7 @@ from shared.pack_entry import (
     to_heading,
     to_state,
 )
-from shared.placement import pack_index
+from shared.placement import PackSpread, pack_index
 from shared.signals import Revise, Signal
 from workflows.asked import Asked, is_newer, to_signal
 from workflows.pack_batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch, Outlook, Running, look_out
@@ -44,7 +44,7 @@ class PackState:
         self.index: int = wire["index"]
         self.packs: int = wire["packs"]
         self.size: int = wire["size"]
-        self.coalesce: float = wire["coalesce"]
+        self.within = PackSpread.of(self.kind, self.index, wire["coalesce"])
         self.bytes: int = wire.get("bytes", 0)
         self._entries: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("entries", ())}
         self._ended = Ended((entry[ID], entry) for entry in wire.get("ended", ()))
@@ -81,9 +81,8 @@ class PackState:
 
     def heading(self) -> dict[str, Any]:
         """Give the wire form without its messages: what an empty pack of the kind starts from."""
-        return to_heading(
-            self.kind, self.lane, index=self.index, packs=self.packs, size=self.size, coalesce=self.coalesce
-        )
+        coalesce = self.within.coalesce
+        return to_heading(self.kind, self.lane, index=self.index, packs=self.packs, size=self.size, coalesce=coalesce)
 
     def __len__(self) -> int:
         """Count the messages that are alive."""
@@ -113,7 +112,8 @@ class PackState:
         due at once, whatever has been reached.
         """
         self._outlooks.clear()
-        self.size, self.coalesce = chunk.get("size", self.size), chunk.get("coalesce", self.coalesce)
+        self.size = chunk.get("size", self.size)
+        self.within = replace(self.within, coalesce=chunk.get("coalesce", self.within.coalesce))
         token = chunk["token"]
         if token in self._receipts:
             return
@@ -326,7 +326,8 @@ class PackState:
                 del self._running[message_id]
                 self._suspects.discard(message_id)
                 state = self._state_of(running)
-                self._put(decide(state, self._bound(state, outcome), now), running.size, now)
+                after = decide(state, self._bound(state, outcome), now, spread=self.within)
+                self._put(after, running.size, now)
 
     def lose(self, batch: Batch, reason: str, now: float) -> None:
         """Decide on a batch whose worker was lost: what was alone in it has failed, of many each is tried alone."""
@@ -342,9 +343,8 @@ class PackState:
         """Say when to wake: with the first on one of the lanes that can wait no longer, however many are due before."""
         key = tuple(lanes)
         if key not in self._outlooks:  # asked several times between two changes, of a thousand messages each time
-            self._outlooks[key] = look_out(
-                self._entries.values(), lanes, usual_lane=self.lane, coalesce=self.coalesce, running=len(self._running)
-            )
+            entries, running = self._entries.values(), len(self._running)
+            self._outlooks[key] = look_out(entries, lanes, usual_lane=self.lane, within=self.within, running=running)
         return self._outlooks[key]
 
     def _bound(self, state: MessageState, outcome: Outcome) -> Outcome:

@@ -196,6 +196,7 @@ class PackWorkflow:
                 "lane": batch.lane,
                 "batch": batch.number,
                 "pack_lane": self._pack.lane,
+                "spread": [self._pack.within.share, self._pack.within.coalesce],
                 "entries": batch.entries,
                 "reached": self._pack.reached,
                 "begun_at": workflow.time() if batch.until is None else batch.until,

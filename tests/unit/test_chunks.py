@@ -40,7 +40,7 @@ def test_a_chunk_is_full_by_bytes() -> None:
 def test_a_chunk_is_full_by_the_size_of_a_pack() -> None:
     """A pack that begins with a chunk never begins overfull."""
     gathering = Gathering[int](ROOM)
-    given = [gathering.add(layout(size=3), n, entry(f"m{n}")) for n in range(7)]
+    given = [gathering.add(layout(size=3), 0, n, entry(f"m{n}")) for n in range(7)]
 
     assert [chunk and chunk.tags for chunk in given] == [None, None, [0, 1, 2], None, None, [3, 4, 5], None]
     assert len(gathering) == 1
@@ -50,8 +50,8 @@ def test_the_chunk_that_has_waited_longest_goes_when_there_is_no_more_room() -> 
     """However many packs a stream is spread over, no more is held back than there is room for."""
     gathering = Gathering[str](4)
     for message_id in ("a", "b", "c"):
-        assert gathering.add(layout("many"), message_id, entry(message_id)) is None
-    chunk = gathering.add(layout("few"), "d", entry("d"))
+        assert gathering.add(layout("many"), 0, message_id, entry(message_id)) is None
+    chunk = gathering.add(layout("few"), 0, "d", entry("d"))
 
     assert chunk is not None
     assert (chunk.layout.kind, chunk.tags, len(gathering)) == ("many", ["a", "b", "c"], 1)
@@ -61,7 +61,7 @@ def test_messages_go_to_their_own_packs_in_the_order_of_the_stream() -> None:
     """Every message is in exactly one chunk, that of its pack; tags stay beside their entries."""
     gathering, packed = Gathering[int](ROOM), layout(packs=7)
     for n in range(100):
-        assert gathering.add(packed, n, entry(f"m{n}")) is None
+        assert gathering.add(packed, pack_index(f"m{n}", 7), n, entry(f"m{n}")) is None
     chunks = list(gathering.take_all())
 
     assert sorted(tag for chunk in chunks for tag in chunk.tags) == list(range(100))
@@ -74,11 +74,11 @@ def test_messages_go_to_their_own_packs_in_the_order_of_the_stream() -> None:
 def test_what_fills_up_while_the_rest_is_taken_is_given_once() -> None:
     """The stream may go on between two chunks of what is left."""
     gathering, small = Gathering[str](ROOM), layout("small", size=2)
-    gathering.add(layout("first"), "a", entry("a"))
-    gathering.add(small, "b", entry("b"))
+    gathering.add(layout("first"), 0, "a", entry("a"))
+    gathering.add(small, 0, "b", entry("b"))
     left = gathering.take_all()
     taken = next(left).tags
-    meanwhile = gathering.add(small, "c", entry("c"))
+    meanwhile = gathering.add(small, 0, "c", entry("c"))
 
     assert meanwhile is not None
     assert (taken, meanwhile.tags, list(left), len(gathering)) == (["a"], ["b", "c"], [], 0)

@@ -12,6 +12,7 @@ from shared.decision import begin, decide
 from shared.lanes import LANES
 from shared.message import MessageState, Outcome
 from shared.pack_entry import STATE_BYTES_MAX, Entry, measure, to_entry, to_state
+from shared.placement import PackSpread
 from shared.signals import Pause, Reschedule, Revise, RunNow, Signal, Stop
 from workflows.pack_batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch
 from workflows.pack_ended import ENDED_KEPT_SECONDS
@@ -47,6 +48,8 @@ WIRE: dict[str, Any] = {
     },
 }
 """What packs wrote when the form was fixed; sleeping ones are in it."""
+
+SPREAD = PackSpread.of("feed", 0, 60.0)
 
 
 def build(**changes: Any) -> PackState:
@@ -285,7 +288,7 @@ def test_what_a_local_batch_has_folded_in_counts_as_if_the_pack_had(outcome: Out
         pack.bytes += STATE_BYTES_MAX - room
     states = [begin(to_state(each, "feed", "short")) for each in batch.entries[:2]]
 
-    entries = [*(to_entry(decide(state, outcome, NOW), "short") for state in states), None]
+    entries = [*(to_entry(decide(state, outcome, NOW, spread=SPREAD), "short") for state in states), None]
     settled.settle(batch, entries, NOW)
     settled.finish(batch, entries, NOW)
     folded.fold(other, [(0, outcome), (1, outcome), (2, HANDED_BACK)], NOW)
@@ -328,7 +331,7 @@ def test_a_suspect_waits_for_its_own_lane_only() -> None:
 
 
 def test_each_message_of_a_batch_gets_its_own_outcome() -> None:
-    """The decision is the one of a message that has a workflow of its own."""
+    """The decision is the one of a message that has a workflow of its own, but for the place in its tolerance."""
     again = Outcome("again", after=3600.0, tolerance=600.0)
     outcomes = (again, DONE, REJECT, Outcome("failed", "once"), Outcome("handed_back"))
     pack = hold(*map(entry, "abcde"))
@@ -337,7 +340,7 @@ def test_each_message_of_a_batch_gets_its_own_outcome() -> None:
 
     assert phases(pack, "abcde") == ["active", "done", "parked", "active", "active"]
     for message_id, outcome in zip("acde", (again, *outcomes[2:]), strict=True):
-        assert find(pack, message_id) == decide(started[message_id], outcome, NOW)
+        assert find(pack, message_id) == decide(started[message_id], outcome, NOW, spread=SPREAD)
     assert find(pack, "b").result == "ok"
     assert (len(pack), count_bytes(pack)) == (4, pack.bytes)
 
@@ -372,18 +375,35 @@ def test_a_lost_batch_is_a_failure_of_the_one_that_was_alone_in_it(ids: str, att
     [
         ([], math.inf, math.inf),
         ([entry("a", NOW + 10)], NOW + 10, NOW + 10),
-        ([entry("a", NOW + 10, latest_at=NOW + 40)], NOW + 40, NOW + 10),
-        ([entry("a", NOW + 10, latest_at=NOW + 400)], NOW + 70, NOW + 10),
-        ([entry("a", NOW + 10, latest_at=NOW + 400), entry("b", NOW + 20, latest_at=NOW + 30)], NOW + 30, NOW + 10),
+        ([entry("a", NOW + 10, latest_at=NOW + 40)], NOW + 10 + 30 * SPREAD.patience, NOW + 10),
+        ([entry("a", NOW + 10, latest_at=NOW + 400)], NOW + 10 + 60 * SPREAD.patience, NOW + 10),
+        (
+            [entry("a", NOW + 10, latest_at=NOW + 400), entry("b", NOW + 20, latest_at=NOW + 30)],
+            NOW + 20 + 10 * SPREAD.patience,
+            NOW + 10,
+        ),
         ([entry("a", NOW + 10, is_paused=True), entry("b", NOW + 20)], NOW + 20, NOW + 20),
         ([entry("a", NOW + 10, parked_reason="gone")], math.inf, math.inf),
     ],
 )
 def test_a_pack_wakes_with_the_first_that_can_wait_no_longer(entries: list[Entry], wake: float, due: float) -> None:
-    """As long after the due time as others may join in, but never beyond what the message itself tolerates."""
+    """It waits for others to join in, half as long as it may or more, and never beyond what a message tolerates."""
     outlook = hold(*entries).outlook()
 
-    assert (outlook.wake_at, outlook.due_at) == (wake, due)
+    assert (outlook.wake_at, outlook.due_at) == (pytest.approx(wake, abs=1e-3), due)
+
+
+def test_a_wake_does_for_all_that_fall_due_while_the_pack_waits_for_more() -> None:
+    """A thousand messages that come back all through the hour need a few dozen wakes an hour, whatever its place in tolerances."""
+    for number in range(10):
+        entries = [entry(f"m{n}", NOW + 3.6 * n, latest_at=NOW + 3.6 * n + 300) for n in range(1000)]
+        pack = hold(*entries, kind=f"feed{number}", coalesce=300.0)
+        wakes = 0
+        while (wake := pack.outlook().wake_at) < NOW + 3 * 3600:
+            run(pack, Outcome("again", after=3600.0, tolerance=300.0 + 60 * number), now=wake)
+            wakes += 1
+
+        assert 3 * 11 <= wakes <= 3 * 25, (number, wakes)
 
 
 def test_an_outlook_counts_every_message_once() -> None:

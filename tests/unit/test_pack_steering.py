@@ -64,7 +64,7 @@ def test_a_signal_while_the_handler_runs_is_decided_as_for_a_message_alone(signa
     tell(pack, "a", signal)
     outcome = Outcome("again", after=3600.0, tolerance=600.0)
     pack.fold(batch, [(0, outcome)], NOW)
-    expected, found = decide(decide(alone, signal, NOW), outcome, NOW), find(pack, "a")
+    expected, found = decide(decide(alone, signal, NOW), outcome, NOW, spread=pack.within), find(pack, "a")
 
     assert (found.phase, found.priority, found.version) == (expected.phase, expected.priority, expected.version)
     if not expected.ended:

@@ -8,6 +8,7 @@ import pytest
 from shared.lanes import prefix_of, task_queue
 from shared.placement import (
     Layout,
+    PackSpread,
     Placement,
     identity_of,
     layout_workflow_id,
@@ -79,6 +80,25 @@ def test_neighbouring_ids_do_not_lie_side_by_side() -> None:
     gaps = [abs(a - b) for a, b in pairwise(hashes)]
 
     assert 0.32 < sum(gaps) / len(gaps) < 0.35
+
+
+def test_a_herd_is_spread_over_its_tolerance_pack_by_pack() -> None:
+    """The messages of one pack stay together; what the pack may wait for more of them is left behind the last place."""
+    places = [PackSpread.of("feed", index, 300.0)(1500.0) for index in range(1000)]
+    per_minute = [sum(60 * n <= place < 60 * (n + 1) for place in places) for n in range(20)]
+
+    assert sum(per_minute) == 1000
+    assert min(per_minute) > 25, per_minute
+    assert PackSpread.of("feed", 0, 300.0) == PackSpread(0.09808228137474129, 300.0)
+    assert PackSpread.of("feed", 0, 300.0)(200.0) == 0
+
+
+def test_packs_that_fall_due_together_do_not_wake_together() -> None:
+    """Each waits for more as long as its name says, from half to all of what it may."""
+    waits = [PackSpread.of("feed", index, 300.0).patience for index in range(1000)]
+
+    assert 0.5 <= min(waits) < 0.51
+    assert 0.99 < max(waits) < 1
 
 
 PACK_COUNTS = (1, 2, 100, 101, 10_000, 1_000_000)
