@@ -60,8 +60,8 @@ class _Run:
         self._kind: str = wire["kind"]
         self._lane: str = wire["lane"]
         self._number: int = wire["batch"]
-        self._left_run: str = wire.get("left_run", "")
-        self._begun_at: float = wire.get("begun_at", 0.0)  # the pack reads it back from its history
+        self._left_run: str = wire["left_run"]
+        self._begun_at: float = wire["begun_at"]  # the pack reads it back from its history
         self._pack_lane: str = wire["pack_lane"]
         self._spread = PackSpread(*wire["spread"])
         self._reached: float = wire["reached"]

@@ -153,8 +153,8 @@ class PackWorkflow:
 
     def _confirm(self, batch: Batch, answer: dict[str, Any]) -> Batch:
         """Go by what the result says of when its batch began; before anything else may happen."""
-        begun_at: float | None = answer.get("begun_at")  # older workers have not told it
-        if begun_at is not None and _is_local(batch):
+        if _is_local(batch):
+            begun_at: float = answer["begun_at"]
             if batch.until not in (None, begun_at):
                 batch = self._pack.retake(batch, begun_at)
             self._pack.reach(begun_at)
