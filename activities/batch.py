@@ -15,7 +15,7 @@ from shared.decision import begin, decide
 from shared.json_value import encode_json
 from shared.lanes import LANES
 from shared.message import HandlerCall, MessageState, Outcome
-from shared.pack_entry import STATE_BYTES_MAX, Entry, to_entry, to_state
+from shared.pack_entry import STATE_BYTES_MAX, Entry, to_change, to_entry, to_state
 from shared.placement import PackSpread
 from shared.temporal import to_raw
 
@@ -46,8 +46,8 @@ class BatchDispatch:
         """Run the handlers of a batch and give what came of it by position; None is handed back, it has not begun.
 
         Where the lane has heartbeats these are outcomes, which the heartbeats carry too: a retry runs only the rest. On
-        the others they are entries with the outcome folded in: no signal can reach a message meanwhile, and a pack that
-        replays has nothing to decide. As with a single message nothing that a handler does makes this fail. Takes and
+        the others they are changes of its entries, with the outcome folded in: no signal can reach a message meanwhile, and
+        a pack that replays has nothing to decide. As with a single message nothing that a handler does makes this fail. Takes and
         gives plain JSON, see `workflows.pack_workflow`.
         """
         return await _Run(self._dispatch, self._room, wire).run()
@@ -144,7 +144,8 @@ class _Run:
         if (decided := self._decided.get(position)) is None:
             return None
         state, outcome = decided
-        return to_entry(decide(begin(state), outcome, now, spread=self._spread), self._pack_lane)
+        after = to_entry(decide(begin(state), outcome, now, spread=self._spread), self._pack_lane)
+        return to_change(self._entries[position], after)
 
     def _restore(self) -> None:
         """Take over what the worker before had finished when it was lost."""

@@ -29,6 +29,7 @@ SHORTENED_MAX = 200
 
 _ROUTINE = frozenset({"started", "again", "asked"})
 _KNOWN = frozenset(USUAL_FIELDS)
+_CHANGE_LENGTH = 4
 
 
 def to_heading(kind: str, lane: str, *, index: int, packs: int, size: int, coalesce: float) -> dict[str, Any]:
@@ -87,6 +88,20 @@ def to_state(entry: Entry, kind: str, lane: str) -> MessageState:
     if len(entry) <= OTHERS:
         return state
     return state._replace(**{n: value for n, value in entry[OTHERS].items() if n in _KNOWN or n == "lane"})
+
+
+def to_change(before: Entry, after: Entry) -> Entry:
+    """Give what a usual cycle changes of an entry, a third of its bytes; the whole entry where it was not usual."""
+    is_usual = len(before) == len(after) == OTHERS and after[PAYLOAD] is before[PAYLOAD]
+    return [*after[DUE:VERSION], after[DECISIONS]] if is_usual and after[VERSION] == before[VERSION] + 1 else after
+
+
+def apply_change(before: Entry, change: Entry) -> Entry:
+    """Give the entry after a change."""
+    if len(change) != _CHANGE_LENGTH:
+        return change
+    *moments, decisions = change
+    return [before[ID], *moments, before[VERSION] + 1, before[PAYLOAD], decisions]
 
 
 def shorten(entry: Entry) -> Entry:

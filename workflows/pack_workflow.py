@@ -17,7 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.encoding import PACKS_MAX
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.message import Outcome
-    from shared.pack_entry import find_chunk_flaw, is_ended
+    from shared.pack_entry import apply_change, find_chunk_flaw, is_ended
     from shared.placement import PACK_WORKFLOW
     from shared.search_attributes import PackIndex, pack_updates
     from shared.signals import read_steering
@@ -62,6 +62,7 @@ class PackWorkflow:
                 f"the input is no pack state ({exc}); start messages with dormice, not by hand", non_retryable=True
             ) from exc
         self._indexed = PackIndex.load(wire.get("indexed"))
+        wire.clear()  # the SDK keeps it as long as the run is cached: each message would stay as it was at first, too
         self._index_after = 60.0
         self._batches: dict[int, Batch] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -76,15 +77,19 @@ class PackWorkflow:
     @workflow.run
     async def run(self, wire: dict[str, Any]) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
         """Run what is due, sleep until more is; for ever."""
-        while True:
-            await self._forward()
-            if self._is_run_full() and not self._tasks:
-                await self._settle()
+        try:
+            while True:
+                await self._forward()
+                if self._is_run_full() and not self._tasks:
+                    await self._settle()
+                    self._publish()
+                    self._continue()
+                self._begin_batches()
                 self._publish()
-                self._continue()
-            self._begin_batches()
-            self._publish()
-            await self._sleep()
+                await self._sleep()
+        finally:
+            # what leaves the cache is garbage in a cycle, and found late: its messages must not wait for that
+            self._pack = PackState(self._pack.heading())
 
     async def _forward(self) -> None:
         """Send on what belongs to other packs, in order; it stays here until the server has it there."""
@@ -158,6 +163,8 @@ class PackWorkflow:
             if batch.until not in (None, begun_at):
                 batch = self._pack.retake(batch, begun_at)
             self._pack.reach(begun_at)
+            pairs = zip(batch.entries, answer["entries"], strict=True)
+            answer["entries"] = [change and apply_change(entry, change) for entry, change in pairs]
         return batch
 
     def _take_over(self, batch: Batch, answer: dict[str, Any]) -> bool:

@@ -7,19 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.decision import begin, decide
+from shared.json_value import encode_json
 from shared.lanes import LANES
-from shared.message import DECISIONS_KEPT, Decision, MessageState
+from shared.message import DECISIONS_KEPT, Decision, MessageState, Outcome
 from shared.pack_entry import (
     DECISIONS,
     LATE,
     OTHERS,
     Entry,
+    apply_change,
     is_held,
     is_parked,
     lane_of,
     measure,
     priority_of,
     shorten,
+    to_change,
     to_entry,
     to_state,
 )
@@ -44,6 +48,8 @@ GOLDEN: list[tuple[Entry, MessageState]] = [
         ),
     ),
 ]
+
+AGAIN = Outcome("again", after=60.0, tolerance=10.0, reason="same as before")
 
 moments = st.integers(1_600_000_000_000, 4_000_000_000_000).map(lambda milliseconds: milliseconds / 1000)
 payloads: st.SearchStrategy[Any] = st.recursive(
@@ -154,3 +160,27 @@ def test_a_latest_moment_before_the_due_time_is_no_room() -> None:
     early = GOLDEN[1][1]._replace(latest_at=DUE_AT - 5)
 
     assert to_entry(early, "short")[LATE] == 0
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        AGAIN,
+        Outcome("again", after=60.0, payload={"n": 2}, is_payload_changed=True),
+        Outcome("again", after=60.0, lane="medium"),
+        Outcome("failed", "once", max_attempts=3, backoff=1.0, backoff_max=60.0),
+        Outcome("reject", "unfit"),
+        Outcome("done", result=7),
+        Outcome("retry_after", "busy", after=5.0),
+    ],
+    ids=lambda outcome: outcome.verdict,
+)
+@pytest.mark.parametrize("state", [state for _, state in GOLDEN], ids=["usual", "unusual"])
+def test_a_change_makes_of_an_entry_what_a_cycle_did(state: MessageState, outcome: Outcome) -> None:
+    """Whatever the cycle came to; where it was a usual one in a few numbers."""
+    before = to_entry(state, "short")
+    after = to_entry(decide(begin(to_state(before, "feed", "short")), outcome, DUE_AT), "short")
+    change = json.loads(encode_json(to_change(before, after)))
+
+    assert apply_change(before, change) == after
+    assert (len(change) < len(after)) == (outcome == AGAIN and len(before) == OTHERS)
