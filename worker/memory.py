@@ -4,9 +4,9 @@ import ctypes
 import gc
 import platform
 
-COLLECT_AFTER = (20_000, 10, 5)
-"""Python looks for cycles after 700 new containers; a batch of a pack makes thousands, none of which is in a cycle. A pack that
-leaves the cache is in one, but its messages are not: so a full look every million is enough."""
+COLLECT_AFTER = (10_000, 10, 2)
+"""Python looks for cycles after 700 new containers; a batch of a pack makes thousands, none of which is in a cycle. But a
+pack that leaves the cache is in one, a megabyte of it: so the last, full look comes every 200,000, that is every fifty packs."""
 
 MAPPED_FROM_BYTES = 64 * 1024
 """Histories and states come and go in pieces of this size and more, on many threads. The C library would keep their room

@@ -77,19 +77,15 @@ class PackWorkflow:
     @workflow.run
     async def run(self, wire: dict[str, Any]) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
         """Run what is due, sleep until more is; for ever."""
-        try:
-            while True:
-                await self._forward()
-                if self._is_run_full() and not self._tasks:
-                    await self._settle()
-                    self._publish()
-                    self._continue()
-                self._begin_batches()
+        while True:
+            await self._forward()
+            if self._is_run_full() and not self._tasks:
+                await self._settle()
                 self._publish()
-                await self._sleep()
-        finally:
-            # what leaves the cache is garbage in a cycle, and found late: its messages must not wait for that
-            self._pack = PackState(self._pack.heading())
+                self._continue()
+            self._begin_batches()
+            self._publish()
+            await self._sleep()
 
     async def _forward(self) -> None:
         """Send on what belongs to other packs, in order; it stays here until the server has it there."""
