@@ -68,6 +68,13 @@ def decide(
         return state.remember(now, "ignored", clip_reason(f"{name}: {exc}"))
 
 
+def find_offset(workflow_id: str, tolerance: float, spread: Spread | None) -> float:
+    """Say how far into its tolerance a message is due (seconds): where `spread` says, or by a hash of its workflow id."""
+    if spread is not None:
+        return spread(tolerance)
+    return unit_hash(workflow_id) * tolerance if tolerance else 0.0
+
+
 def next_wake(state: MessageState) -> float | None:
     """Say when the message wants to run, or None while it is held."""
     return None if state.is_held or state.ended else state.due_at
@@ -103,7 +110,7 @@ def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread
     if tolerance is None:
         tolerance = min(delay * TOLERANCE_SHARE, TOLERANCE_MAX)
     tolerance = min(max(tolerance, 0.0), MAX_DELAY)
-    due_at = now + delay + (unit_hash(state.workflow_id) * tolerance if spread is None else spread(tolerance))
+    due_at = now + delay + find_offset(state.workflow_id, tolerance, spread)
     earliest_at = now + delay * EARLIEST_SHARE
     if outcome.earliest_at is not None:
         earliest_at = outcome.earliest_at

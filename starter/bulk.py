@@ -170,8 +170,12 @@ async def _fail(wish: Wish, tag: Tag, reason: str, attempts: int) -> list[Receip
 
 
 def _has_lane(wish: Wish) -> bool:
-    envelope = wish.envelope if isinstance(wish, Delivery) else wish
+    envelope = _envelope_of(wish)
     return envelope is None or envelope.lane is not None
+
+
+def _envelope_of(wish: Wish) -> Envelope | None:
+    return wish.envelope if isinstance(wish, Delivery) else wish
 
 
 def _gather(gathering: Gathering[Tag], layout: Layout, wish: Wish, tag: Tag) -> Chunk[Tag] | None:
@@ -180,8 +184,7 @@ def _gather(gathering: Gathering[Tag], layout: Layout, wish: Wish, tag: Tag) -> 
 
 
 def _to_entry(wish: Wish, layout: Layout, index: int) -> Entry:
-    now = time.time()
-    envelope = wish.envelope if isinstance(wish, Delivery) else wish
+    now, envelope = time.time(), _envelope_of(wish)
     sources, trace = (wish.sources, wish.trace) if isinstance(wish, Delivery) else (NO_SOURCES, NO_TRACE)
     if envelope is None:
         ended = MessageState(wish.kind, wish.id, layout.lane, now, now, ended="stopped", sources=sources)

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
-from temporalio.service import GrpcCompression
 
-from shared.converter import DATA_CONVERTER
 from shared.errors import InvalidSetting, Misconfigured
 from shared.search_attributes import REQUIRED
+from shared.temporal import CLIENT_OPTIONS
 from starter.slim import slim_visibility
 
 START_SECONDS = 30.0
@@ -138,7 +137,7 @@ class EmbeddedServer:
 
     async def connect(self) -> Client:
         """Connect to this server."""
-        return await Client.connect(self.address, grpc_compression=GrpcCompression.NONE, data_converter=DATA_CONVERTER)
+        return await Client.connect(self.address, **CLIENT_OPTIONS)
 
     async def _wait_until_ready(self, log: Path) -> None:
         deadline = asyncio.get_running_loop().time() + START_SECONDS

@@ -15,11 +15,11 @@ from temporalio.api.workflowservice.v1 import SignalWithStartWorkflowExecutionRe
 from temporalio.client import Client
 from temporalio.common import SearchAttributePair
 
-from shared.decision import Spread
+from shared.decision import Spread, find_offset
 from shared.envelope import Envelope
 from shared.errors import InvalidEnvelope
 from shared.message import NO_TRACE, Decision, MessageState
-from shared.placement import MESSAGE_WORKFLOW, place, unit_hash, workflow_id
+from shared.placement import MESSAGE_WORKFLOW, place, workflow_id
 from shared.search_attributes import attributes_at_start
 from shared.settings import Settings
 
@@ -45,10 +45,7 @@ def first_state(
     scheduled = now if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
     base = max(scheduled, now)
     tolerance = envelope.tolerance_seconds
-    if spread is not None:
-        offset = spread(tolerance)
-    else:
-        offset = unit_hash(workflow_id(envelope.kind, envelope.id)) * tolerance if tolerance else 0.0
+    offset = find_offset(workflow_id(envelope.kind, envelope.id), tolerance, spread)
     due_at = _to_millisecond(base + offset, now)
     why = "due at once" if scheduled <= now else "scheduled by its sender"
     return MessageState(

@@ -14,6 +14,7 @@ from shared.pack_entry import (
     STATE_BYTES_MAX,
     WIRE_VERSION,
     Entry,
+    apply_change,
     is_ended,
     lane_of,
     measure,
@@ -290,15 +291,15 @@ class PackState:
                 break
         return Batch(number, lane, tuple(entry[ID] for entry in entries), entries, until)
 
-    def settle(self, batch: Batch, entries: Iterable[Entry | None], now: float) -> None:
+    def settle(self, batch: Batch, changes: Iterable[Entry | None], now: float) -> None:
         """Take over what a local batch has made of its messages; None is due at once again, what is done waits for `finish`."""
         self._outlooks.clear()
-        for message_id, entry in zip(batch.ids, entries, strict=True):
-            if entry is not None and is_ended(entry):
+        for message_id, change in zip(batch.ids, changes, strict=True):
+            if change is not None and is_ended(change):
                 continue
             running = self._running.pop(message_id)
             self._suspects.discard(message_id)
-            if entry is None:
+            if (entry := change and apply_change(running.entry, change)) is None:
                 self._put(decide(self._state_of(running), HANDED_BACK, now), running.size, now)
             elif message_id in self._leaving or not self._makes_room(growth := measure(entry) - running.size):
                 self._put(self._fit(running, to_state(entry, self.kind, self.lane), now), running.size, now)
@@ -326,8 +327,7 @@ class PackState:
                 del self._running[message_id]
                 self._suspects.discard(message_id)
                 state = self._state_of(running)
-                after = decide(state, self._bound(state, outcome), now, spread=self.within)
-                self._put(after, running.size, now)
+                self._put(decide(state, self._bound(state, outcome), now, spread=self.within), running.size, now)
 
     def lose(self, batch: Batch, reason: str, now: float) -> None:
         """Decide on a batch whose worker was lost: what was alone in it has failed, of many each is tried alone."""

@@ -17,7 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.encoding import PACKS_MAX
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.message import Outcome
-    from shared.pack_entry import apply_change, find_chunk_flaw, is_ended
+    from shared.pack_entry import find_chunk_flaw, is_ended
     from shared.placement import PACK_WORKFLOW
     from shared.search_attributes import PackIndex, pack_updates
     from shared.signals import read_steering
@@ -159,8 +159,6 @@ class PackWorkflow:
             if batch.until not in (None, begun_at):
                 batch = self._pack.retake(batch, begun_at)
             self._pack.reach(begun_at)
-            pairs = zip(batch.entries, answer["entries"], strict=True)
-            answer["entries"] = [change and apply_change(entry, change) for entry, change in pairs]
         return batch
 
     def _take_over(self, batch: Batch, answer: dict[str, Any]) -> bool:
