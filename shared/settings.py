@@ -122,6 +122,9 @@ class Settings:
     jdbc_password: Secret = _setting(Secret(), "Password for it; never shown.")  # noqa: RUF009 — a Secret never changes
     jdbc_password_file: str = _setting("", "File with the password alone, in place of jdbc_password.")
     log_level: str = _setting("info", "debug, info, warning or error.", one_of=("debug", "info", "warning", "error"))
+    log_format: str = _setting(
+        "plain", "plain for a person, json for one JSON object a line.", one_of=("plain", "json")
+    )
 
 
 def load_settings(

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from shared.errors import InvalidSetting
 from shared.lanes import LANES
+from shared.logs import set_up_logs
 from shared.settings import Settings, load_settings
 from worker.health import CHECK_EVERY, Report, encode_report
 from worker.main import (
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         settings = load_settings(environ=os.environ)
-        _set_up_logging(settings)
+        set_up_logs(settings)
         return serve(read_options(flags, settings))
 
     return to_exit_code(run)
@@ -80,7 +81,7 @@ def run_child(descriptor: int) -> NoReturn:
         leave(EXIT_OK)  # the parent is gone already
 
     def run() -> int:
-        _set_up_logging(options.settings)
+        set_up_logs(options.settings)
         return run_process(options, functools.partial(_follow_parent, parent))
 
     leave(to_exit_code(run))
@@ -107,13 +108,6 @@ def _is_closed_within(channel: socket.socket, seconds: float) -> bool:
         return channel.recv(1) == b""
     except TimeoutError:
         return False
-
-
-def _set_up_logging(settings: Settings) -> None:
-    """Log to standard error at the level of the settings, unless somebody has set logging up already."""
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
-    )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
 
 import argparse
 import asyncio
-import logging
 import os
 import signal
 from dataclasses import replace
@@ -16,7 +15,6 @@ from shared.settings import Settings
 from starter.commands import arguments
 from starter.commands.arguments import Commands
 from starter.commands.exit_codes import FINE, INTERRUPTED
-from starter.commands.worker import LOG_FORMAT
 from starter.screen import tell
 
 if TYPE_CHECKING:
@@ -64,7 +62,9 @@ def add_bridge(commands: Commands) -> None:
 
 def run_bridge(args: argparse.Namespace, settings: Settings) -> int:
     """Consume until told to stop."""
-    logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT)
+    from shared.logs import set_up_logs
+
+    set_up_logs(settings)
     try:
         import aiokafka as _  # noqa: F401 — asked for here, so that one sentence says what is missing
     except ImportError as exc:

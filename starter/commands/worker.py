@@ -3,7 +3,6 @@
 # ruff: noqa: PLC0415 — what is slow to import waits until its command runs
 
 import argparse
-import logging
 from datetime import timedelta
 
 from shared.errors import InvalidSetting
@@ -11,8 +10,6 @@ from shared.lanes import LANES
 from shared.settings import Settings
 from starter.commands import arguments
 from starter.commands.arguments import Commands
-
-LOG_FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 
 
 def add_worker(commands: Commands) -> None:
@@ -33,6 +30,7 @@ def add_worker(commands: Commands) -> None:
 
 def run_worker(args: argparse.Namespace, settings: Settings) -> int:
     """Serve the lanes."""
+    from shared.logs import set_up_logs
     from worker.main import WorkerOptions, count_cores
     from worker.processes import serve
 
@@ -40,7 +38,7 @@ def run_worker(args: argparse.Namespace, settings: Settings) -> int:
         drain = timedelta(seconds=args.drain_seconds)
     except (ValueError, OverflowError) as exc:
         raise InvalidSetting(f"drain-seconds: is {args.drain_seconds}; write for example 30") from exc
-    logging.basicConfig(level=settings.log_level.upper(), format=LOG_FORMAT)
+    set_up_logs(settings)
     options = WorkerOptions(
         settings=settings,
         lanes=tuple(dict.fromkeys(args.lane or LANES)),

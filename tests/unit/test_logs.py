@@ -1,0 +1,93 @@
+"""Logs: a line tells what happened and which message it was about, in the format that the settings ask for."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+BEGIN = """
+import logging
+from shared.logs import set_up_logs
+from shared.settings import Settings
+"""
+
+
+def log(code: str, log_format: str = "json", level: str = "info") -> list[str]:
+    """Give the lines that a process writes to standard error; logging is set up once in a process."""
+    setup = f"set_up_logs(Settings(log_format={log_format!r}, log_level={level!r}))\n"
+    program = [sys.executable, "-c", BEGIN + setup + code]
+    ran = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == ""
+    return ran.stderr.splitlines()
+
+
+def test_a_person_reads_the_fields_behind_the_sentence() -> None:
+    """The sentence is constant, so that it can be searched for; what it is about stands beside it."""
+    (line,) = log("logging.getLogger('starter').warning('not delivered', extra={'workflow_id': 'a/1'})", "plain")
+
+    assert "WARNING" in line
+    assert line.endswith("starter: not delivered [workflow_id=a/1]")
+
+
+def test_a_json_line_has_each_field_by_its_name() -> None:
+    """So that a log store can search them; the moment is in UTC."""
+    (line,) = log("logging.getLogger('starter').info('took %s', 'it', extra={'workflow_id': 'a/1', 'n': 2})")
+    told = json.loads(line)
+
+    assert told["at"].endswith("+00:00")
+    assert (told["level"], told["logger"], told["message"]) == ("info", "starter", "took it")
+    assert (told["workflow_id"], told["n"]) == ("a/1", 2)
+
+
+def test_a_trace_stays_in_its_json_line() -> None:
+    """One event is one line, also when it has forty."""
+    code = "try:\n    1 / 0\nexcept ZeroDivisionError:\n    logging.getLogger('x').exception('failed')"
+    (line,) = log(code)
+
+    assert "ZeroDivisionError" in json.loads(line)["error"]
+
+
+def test_what_no_json_knows_is_told_as_text() -> None:
+    """A field of any type never loses the line."""
+    (line,) = log("logging.getLogger('x').info('here', extra={'place': {1, }})")
+
+    assert json.loads(line)["place"] == "{1}"
+
+
+def test_the_level_is_that_of_the_settings() -> None:
+    """Nothing below it is written."""
+    lines = log("logging.getLogger('x').info('no'); logging.getLogger('x').error('yes')", level="error")
+
+    assert [json.loads(line)["message"] for line in lines] == ["yes"]
+
+
+def test_a_chatty_library_is_told_once_in_a_while() -> None:
+    """It repeats itself thirty times a second while a broker is away; what it says for the first time is told at once."""
+    code = (
+        "for n in range(50):\n    logging.getLogger('aiokafka.conn').error('no node %s', n)\n"
+        "logging.getLogger('aiokafka.conn').error('another')\n"
+        "import shared.logs\n"
+        "shared.logs.QUIET_SECONDS = 0.0\n"
+        "logging.getLogger('aiokafka.conn').error('no node %s', 50)\n"
+        "for n in range(2):\n    logging.getLogger('starter').error('ours')\n"
+    )
+    lines = [json.loads(line) for line in log(code)]
+
+    assert [line["message"] for line in lines] == ["no node 0", "another", "no node 50", "ours", "ours"]
+    assert lines[2]["left_out"] == 49
+
+
+def test_what_a_workflow_logs_names_the_workflow() -> None:
+    """The SDK tells about a workflow in a mapping of its own; only who it is, is kept."""
+    code = (
+        "about = {'workflow_id': 'a/1', 'run_id': 'r', 'task_queue': 'q'}\n"
+        "logging.getLogger('temporalio.workflow').warning('x', extra={'temporal_workflow': about})"
+    )
+    told = json.loads(log(code)[0])
+
+    assert (told["workflow_id"], told["run_id"]) == ("a/1", "r")
+    assert "task_queue" not in told
+    assert "temporal_workflow" not in told
