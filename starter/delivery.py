@@ -1,15 +1,15 @@
 """Deliveries: what a record of a source asks for; asked twice, or late, it does nothing a second time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from shared.envelope import Envelope
+from shared.message import NO_TRACE
 from shared.signals import TOMBSTONE, Revise, Stop
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A message as a record brings it; `envelope` is None where the record says that the message is to be stopped.
 
     `source` ("topic/partition") and `offset` order what comes of one source: what is not newer than the last one
@@ -21,7 +21,7 @@ class Delivery:
     source: str
     offset: int
     envelope: Envelope | None = None
-    trace: Mapping[str, str] = field(default_factory=dict[str, str])
+    trace: Mapping[str, str] = NO_TRACE
 
     @property
     def sources(self) -> Mapping[str, int]:

@@ -2,7 +2,7 @@
 
 import enum
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -29,8 +29,7 @@ class StartOutcome(enum.Enum):
     """The server stayed away longer than the setting `patience`; the same start may succeed later."""
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt(Generic[Tag]):
+class Receipt(NamedTuple, Generic[Tag]):
     """What became of one envelope; `tag` is what the caller gave with it (a line number, an offset)."""
 
     tag: Tag

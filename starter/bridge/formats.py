@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeGuard, cast
+from typing import Any, NamedTuple, TypeGuard, cast
 
 from shared.envelope import Envelope, EnvelopeRules, parse_envelope
 from shared.errors import InvalidEnvelope
@@ -22,16 +21,14 @@ _TRACEPARENT_MAX_BYTES = 200
 _TRACESTATE = re.compile(rb"[\t -~]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """Start the message, or revise it when it is alive; `trace` is empty when the record has no trace context."""
 
     envelope: Envelope
-    trace: Mapping[str, str] = field(default_factory=dict[str, str])
+    trace: Mapping[str, str] = NO_TRACE
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(NamedTuple):
     """End the message for good."""
 
     kind: str

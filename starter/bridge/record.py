@@ -1,7 +1,6 @@
 """Records: what a Kafka topic holds, and the error for one that can't become a message."""
 
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from shared.errors import EnvelopeFlaw, GiveUp
 from shared.json_value import parse_json
@@ -15,8 +14,7 @@ Headers = dict[str, bytes | None]
 """Headers by name; of several with one name the last counts, as for Kafka's own `lastHeader`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One record as the broker gave it; `timestamp` is in milliseconds since 1970, a header's value may be null."""
 
     topic: str

@@ -100,8 +100,8 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
             await check_server(client)
             await check_broker(settings)
             await _check_topics(options)
-            # half of the window is gathered for packs while the other half is on its way to them
-            room = replace(settings, pack_room=min(settings.pack_room, MOST // 2))
+            # most of the window is gathered for packs, the rest is on its way to them: a chunk costs as much as a hundred messages
+            room = replace(settings, pack_room=min(settings.pack_room, MOST * 4 // 5))
             starter = BulkStarter(client, room, encodings=declared_packs(registry), revises=True)
             writer = DeadLetterWriter(dict(options.client))
             bridge = Bridge(options, formats, starter, writer.write)

@@ -1,6 +1,5 @@
 """The commands about dead letters, as people type them."""
 
-import dataclasses
 import importlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -29,10 +28,8 @@ async def topic(broker: EmbeddedBroker, message_id: Callable[[], str]) -> AsyncI
         await writer.start()
         record = Record(name, 0, 10, 1_700_000_000_000, b"a", b"{", (("trace", b"1"),))
         await writer.write(record, "NotJson", "value: is no JSON")
-        await writer.write(dataclasses.replace(record, offset=11, key=b"b"), "NotJson", "value: is no JSON")
-        await writer.write(
-            dataclasses.replace(record, offset=12, key=b"\xff", value=None), "NotUtf8", "key: is no UTF-8"
-        )
+        await writer.write(record._replace(offset=11, key=b"b"), "NotJson", "value: is no JSON")
+        await writer.write(record._replace(offset=12, key=b"\xff", value=None), "NotUtf8", "key: is no UTF-8")
         yield name
     finally:
         await writer.stop()

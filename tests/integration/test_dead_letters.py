@@ -1,7 +1,6 @@
 """Dead letters on a real broker: kept as they came, replayed and dropped, whatever crashes in between."""
 
 import asyncio
-import dataclasses
 import importlib
 import time
 from collections.abc import AsyncIterator, Callable
@@ -53,7 +52,7 @@ async def writer(options: dict[str, Any]) -> AsyncIterator[DeadLetterWriter]:
 
 def make(topic: str, offset: int, partition: int = 0, **changes: Any) -> Record:
     """Give a record as the bridge would have received it."""
-    return dataclasses.replace(Record(topic, partition, offset, LONG_AGO + offset, b"k%d" % offset, b"{"), **changes)
+    return Record(topic, partition, offset, LONG_AGO + offset, b"k%d" % offset, b"{")._replace(**changes)
 
 
 async def lay(writer: DeadLetterWriter, *records: Record) -> None:
