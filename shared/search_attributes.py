@@ -65,10 +65,11 @@ def attribute_updates(old: MessageState, new: MessageState, index_after: float) 
 
 @dataclass(frozen=True, slots=True)
 class PackIndex:
-    """What the index says of a pack: when the first of its messages is due, and whether any is parked."""
+    """What the index says of a pack: when the first is due, whether any is parked, and when the first may be pulled forward."""
 
     due_at: float
     has_parked: bool = False
+    earliest_at: float = math.inf
 
     @property
     def state(self) -> str:
@@ -96,12 +97,13 @@ def pack_attributes_at_start(kind: str, lane: str) -> list[SearchAttributePair[A
 
 
 def pack_updates(old: PackIndex, new: PackIndex, index_after: float) -> list[SearchAttributeUpdate[Any]]:
-    """Give the updates that a pack owes the index: its first due time only when that moves far enough."""
+    """Give the updates that a pack owes the index: its first times only when the due one moves far enough."""
     updates: list[SearchAttributeUpdate[Any]] = []
     if new.has_parked != old.has_parked:
         updates.append(STATE.value_set(new.state))
     if math.isfinite(new.due_at) and (updates or not abs(new.due_at - old.due_at) < index_after):
         updates.append(DUE_AT.value_set(_moment(new.due_at)))
+        updates.append(EARLIEST_AT.value_set(_moment(new.earliest_at)))
     return updates
 
 

@@ -6,8 +6,8 @@ Moments are RFC 3339 strings on the wire, so that a person can type them into th
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime
-from typing import Any, cast
+from datetime import UTC, datetime
+from typing import Any, Self, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,35 @@ class PullForward:
 
     expected_due_at: str
     reason: str = "pulled forward by idle capacity"
+
+
+@dataclass(frozen=True, slots=True)
+class PullMany:
+    """`PullForward` for a pack: run up to `count` messages ahead of time, the earliest due first, none due after `until`.
+
+    What may run is judged by `at`, the moment at which it was sent; both are seconds since the epoch. A pack that
+    gets one `token` twice does nothing the second time.
+    """
+
+    count: int
+    at: float
+    until: float
+    token: str
+
+    @classmethod
+    def read(cls, wire: Any) -> Self:
+        """Read what a pack was sent; raises ValueError when it is none."""
+        given = cast("dict[str, Any]", wire) if isinstance(wire, dict) else {}
+        found = [given.get(field.name) for field in fields(cls)]
+        match found:
+            case [int(count), float() | int() as at, float() | int() as until, str(token)] if count > 0 and token:
+                return cls(count, at, until, token)
+            case _:
+                raise ValueError("pull_forward: a pack wants ids, or count, at, until and token")
+
+    def of(self, due: int) -> PullForward:
+        """Give what one message of it is asked that is due then, in milliseconds since the epoch."""
+        return PullForward(datetime.fromtimestamp(due / 1000, UTC).isoformat())
 
 
 TOMBSTONE = "its record was deleted"

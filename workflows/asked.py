@@ -1,12 +1,21 @@
 """Asked: what is to begin at once because somebody asked for it, whatever the clock says."""
 
+import heapq
 import math
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 
 from shared.message import MessageState
-from shared.pack_entry import DUE, ID, Entry, is_held, lane_of, priority_of, sources_of
-from shared.signals import TOMBSTONE, PullForward, Revise, RunNow, Signal, Stop
+from shared.pack_entry import DUE, EARLY, ID, Entry, is_held, lane_of, priority_of, sources_of
+from shared.signals import TOMBSTONE, PullForward, PullMany, Revise, RunNow, Signal, Stop
+
+
+def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Signal]]:
+    """Pick what idle capacity may run now though it is not due, the earliest due first; each with its signal."""
+    now, last = math.floor(pull.at * 1000), math.floor(pull.until * 1000)
+    ahead = (e for e in entries if e[DUE] - e[EARLY] <= now < e[DUE] <= last and not is_held(e))
+    first = heapq.nsmallest(pull.count, ahead, key=lambda entry: (entry[DUE], entry[ID]))
+    return [(entry[ID], pull.of(entry[DUE])) for entry in first]
 
 
 def asks_at_once(signal: Signal, before: MessageState, after: MessageState) -> bool | None:
@@ -55,8 +64,8 @@ class Asked:
     def note_signal(self, signal: Signal, before: MessageState, after: MessageState) -> None:
         """Note what a signal asked of a message."""
         is_asked = asks_at_once(signal, before, after)
-        if is_asked:
-            self._order[after.id] = 0
+        if is_asked:  # what runs ahead of time goes behind all that is due
+            self._order[after.id] = round(before.due_at * 1000) if isinstance(signal, PullForward) else 0
         elif is_asked is False:
             self.forget(after.id)
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from shared.message import MessageState, Outcome
-from shared.pack_entry import DUE, LATE, OTHERS, Entry, is_held, is_parked, lane_of, measure
+from shared.pack_entry import DUE, EARLY, LATE, OTHERS, Entry, is_held, is_parked, lane_of, measure
 from shared.placement import PackSpread
 
 BATCH_MAX = 500
@@ -54,6 +54,7 @@ class Outlook:
 
     wake_at: float
     due_at: float
+    earliest_at: float
     asleep: int
     held: int
     parked: int
@@ -64,7 +65,7 @@ def look_out(
     entries: Iterable[Entry], lanes: Collection[str], *, usual_lane: str, within: PackSpread, running: int
 ) -> Outlook:
     """Say what a pack of such entries waits for, and when to wake for what runs on some of the lanes."""
-    wake = due = math.inf
+    wake = due = earliest = math.inf
     asleep, held, parked, is_open = 0, 0, 0, usual_lane in lanes
     most, patience = within.coalesce * 1000, within.patience
     for entry in entries:
@@ -76,6 +77,8 @@ def look_out(
         asleep += 1
         moment = entry[DUE]
         due = min(due, moment)
+        earliest = min(earliest, moment - entry[EARLY])
         if is_open if is_usual else lane_of(entry, usual_lane) in lanes:
             wake = min(wake, moment + min(entry[LATE], most) * patience)
-    return Outlook(wake / 1000, due / 1000, asleep=asleep, held=held, parked=parked, running=running)
+    moments = (wake / 1000, due / 1000, earliest / 1000)
+    return Outlook(*moments, asleep=asleep, held=held, parked=parked, running=running)

@@ -25,12 +25,12 @@ from shared.pack_entry import (
     to_state,
 )
 from shared.placement import PackSpread, pack_index
-from shared.signals import Revise, Signal
-from workflows.asked import Asked, is_newer, to_signal
+from shared.signals import PullMany, Revise, Signal
+from workflows.asked import Asked, is_newer, pick_pulled, to_signal
 from workflows.pack_batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch, Outlook, Running, look_out
 from workflows.pack_ended import Ended
 from workflows.pack_receipts import KNOWN, REVISED, STOPPED, PackReceipts, tell_full, tell_too_big
-from workflows.strays import Strays
+from workflows.strays import Strays, find_leaving
 
 
 class PackState:
@@ -50,10 +50,11 @@ class PackState:
         self._entries: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("entries", ())}
         self._ended = Ended((entry[ID], entry) for entry in wire.get("ended", ()))
         self._suspects: set[str] = set(wire.get("suspects", ()))
-        self._receipts = PackReceipts(wire.get("receipts", {}))
+        self.receipts = PackReceipts(wire.get("receipts", {}))
         self.strays = Strays(wire.get("strays", ()))
         self._running: dict[str, Running] = {}
-        self._leaving: dict[str, int] = {}
+        self.leaving: dict[str, int] = {}
+        """Messages that belong to other packs and only wait for their handlers' end, and to which packs."""
         self._batches = 0
         self._outlooks: dict[tuple[str, ...], Outlook] = {}
         self._asked = Asked()
@@ -75,7 +76,7 @@ class PackState:
         seldom = {
             "ended": list(self._ended.values()),
             "suspects": sorted(self._suspects),
-            "receipts": self._receipts.dump(),
+            "receipts": self.receipts.dump(),
             "strays": self.strays.dump(),
         }
         return wire | {name: value for name, value in seldom.items() if value}
@@ -116,7 +117,7 @@ class PackState:
         self.size = chunk.get("size", self.size)
         self.within = replace(self.within, coalesce=chunk.get("coalesce", self.within.coalesce))
         token = chunk["token"]
-        if token in self._receipts:
+        if token in self.receipts:
             return
         self.bytes -= self._ended.forget_old(now, self.size, self.bytes)
         fates: dict[str, list[int]] = {}
@@ -133,7 +134,7 @@ class PackState:
             if self.find(entry[ID]) is None:
                 self.bytes += measure(entry)
                 self._ended[entry[ID]] = entry
-        self._receipts.note_chunk(token, fates, moved, now)
+        self.receipts.note_chunk(token, fates, moved, now)
 
     def _take_in(self, entry: Entry, chunk: Mapping[str, Any], now: float) -> str:
         """Take one entry in; tells why not, if not."""
@@ -169,13 +170,9 @@ class PackState:
         self._asked.note_sent(entry, chunk.get("sent_at", now))
         return STOPPED if asked.ended else REVISED
 
-    def receipt(self, token: str) -> dict[str, Any] | None:
-        """Say what became of a chunk or a signal; None when it has not come, or so long ago that it is forgotten."""
-        return self._receipts.find(token)
-
     def steer(self, ids: Sequence[str], signal: Signal, now: float, token: str = "") -> None:
         """Apply a signal to messages; ids that are not alive are noted on its receipt."""
-        if token and token in self._receipts:
+        if token and token in self.receipts:
             return
         missing: list[int] = []
         moved: dict[int, list[int]] = {}
@@ -188,7 +185,7 @@ class PackState:
                 missing.append(position)
         self.strays.forward_steering(ids, signal, token, moved)
         if token:
-            self._receipts.note_signal(token, missing, moved, now)
+            self.receipts.note_signal(token, missing, moved, now)
 
     def _steer(self, message_id: str, signal: Signal, now: float) -> None:
         running = self._running.get(message_id)
@@ -202,6 +199,13 @@ class PackState:
         self.bytes += growth
         self._running[state.id] = replace(running, state=state, growth=running.growth + growth)
 
+    def pull_forward(self, pull: PullMany) -> None:
+        """Make the earliest due of the messages that may run ahead of time due now; a pull that comes again does nothing."""
+        if pull.token not in self.receipts:
+            for message_id, signal in pick_pulled(self._entries.values(), pull):
+                self._steer(message_id, signal, pull.at)
+            self.receipts.note_signal(pull.token, [], {}, pull.at)
+
     def _state_of(self, running: Running) -> MessageState:
         return running.state or begin(to_state(running.entry, self.kind, self.lane))
 
@@ -209,11 +213,6 @@ class PackState:
         """Say which other pack a message belongs to; None when that is this one, or its handler is at work here."""
         index = pack_index(message_id, self.packs)
         return None if index == self.index or message_id in self._running else index
-
-    @property
-    def staying(self) -> int:
-        """How many messages belong to other packs and only wait for their handlers' end."""
-        return len(self._leaving)
 
     def spread(self, packs: int) -> None:
         """Belong to a kind of more packs from now on: what belongs to others leaves, now or after its handler's end."""
@@ -223,14 +222,12 @@ class PackState:
         self.packs = packs
         leaving: dict[int, dict[str, list[Entry]]] = {}
         for name, entries in (("entries", self._entries), ("ended", self._ended)):
-            for message_id in list(entries):
-                index = pack_index(message_id, packs)
-                if index != self.index:
-                    entry = entries.pop(message_id)
-                    self.bytes -= measure(entry)
-                    self._suspects.discard(message_id)
-                    leaving.setdefault(index, {"entries": [], "ended": []})[name].append(entry)
-        self._leaving = {i: index for i in self._running if (index := pack_index(i, packs)) != self.index}
+            for message_id, index in find_leaving(entries, packs, self.index).items():
+                entry = entries.pop(message_id)
+                self.bytes -= measure(entry)
+                self._suspects.discard(message_id)
+                leaving.setdefault(index, {"entries": [], "ended": []})[name].append(entry)
+        self.leaving = find_leaving(self._running, packs, self.index)
         for index, parts in leaving.items():
             self.strays.send_away(self.kind, index, parts["entries"], parts["ended"])
 
@@ -240,7 +237,7 @@ class PackState:
         There is none before somebody can wait no longer, or is asked for at once; then all goes along that is due by now.
         A message whose last batch was lost together with others is suspected of having broken it and goes alone.
         """
-        self._receipts.forget_old(self.reached)
+        self.receipts.forget_old(self.reached)
         if self.outlook(lanes).wake_at > self.reached and not self._asked.has_any(self._entries, lanes, self.lane):
             return None
         due = self._asked.find_due(self._entries.values(), lanes, self.lane, self.reached)
@@ -301,7 +298,7 @@ class PackState:
             self._suspects.discard(message_id)
             if (entry := change and apply_change(running.entry, change)) is None:
                 self._put(decide(self._state_of(running), HANDED_BACK, now), running.size, now)
-            elif message_id in self._leaving or not self._makes_room(growth := measure(entry) - running.size):
+            elif message_id in self.leaving or not self._makes_room(growth := measure(entry) - running.size):
                 self._put(self._fit(running, to_state(entry, self.kind, self.lane), now), running.size, now)
             else:
                 self.bytes += growth
@@ -385,7 +382,7 @@ class PackState:
         if not self._makes_room(size - old_size):
             size = measure(shorten(entry))
         self.bytes += size - old_size
-        if (index := self._leaving.pop(state.id, None)) is not None:
+        if (index := self.leaving.pop(state.id, None)) is not None:
             self._entries.pop(state.id, None)
             self.bytes -= size
             self.strays.send_away(self.kind, index, [] if state.ended else [entry], [entry] if state.ended else [])

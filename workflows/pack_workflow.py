@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.pack_entry import find_chunk_flaw, is_ended
     from shared.placement import PACK_WORKFLOW
     from shared.search_attributes import PackIndex, pack_updates
-    from shared.signals import read_steering
+    from shared.signals import PullMany, read_steering
     from shared.temporal import to_raw
     from workflows.alarm import Alarm
     from workflows.description import (
@@ -227,7 +227,7 @@ class PackWorkflow:
     def _publish(self) -> None:
         """Bring the search attributes and the Web UI's details up to date with the state."""
         outlook = self._pack.outlook()
-        index = PackIndex(outlook.due_at, outlook.parked > 0)
+        index = PackIndex(outlook.due_at, outlook.parked > 0, outlook.earliest_at)
         updates = pack_updates(self._indexed, index, self._index_after)
         if updates:
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] — the SDK leaves the type argument open
@@ -327,8 +327,16 @@ class PackWorkflow:
 
     @workflow.signal
     def pull_forward(self, wire: dict[str, Any]) -> None:
-        """Run messages ahead of time if they are still due at the expected moment."""
-        self._steer("pull_forward", wire)
+        """Run messages ahead of time if they are still due at the expected moment; or, without ids, a number of the earliest due."""
+        if "ids" in wire:
+            self._steer("pull_forward", wire)
+            return
+        try:
+            pull = PullMany.read(wire)
+        except ValueError as exc:
+            workflow.logger.warning("signal ignored: %s", exc)
+        else:
+            self._hear(lambda: self._pack.pull_forward(pull))
 
     @workflow.query
     def status(self, message_id: str) -> dict[str, Any] | None:
@@ -355,7 +363,7 @@ class PackWorkflow:
         return describe_overview(self._pack.outlook()) | {
             "packs": self._pack.packs,
             "strays": len(self._pack.strays),
-            "staying": self._pack.staying,
+            "staying": len(self._pack.leaving),
         }
 
     @workflow.query
@@ -367,7 +375,7 @@ class PackWorkflow:
     @workflow.query
     def receipt(self, token: str) -> dict[str, Any] | None:
         """What became of a chunk or a signal that bore this token; None when it is not known."""
-        return self._pack.receipt(token)
+        return self._pack.receipts.find(token)
 
 
 def _is_local(batch: Batch) -> bool:

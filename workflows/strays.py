@@ -7,6 +7,7 @@ from typing import Any
 
 from shared.json_value import encode_json
 from shared.pack_entry import CHUNK_BYTES_MAX, Entry, measure
+from shared.placement import pack_index
 from shared.signals import SIGNAL_NAMES, Signal, write_steering
 
 Stray = list[Any]
@@ -14,6 +15,11 @@ Stray = list[Any]
 
 Moved = Mapping[int, Sequence[int]]
 """Index of another pack → positions of what belongs there."""
+
+
+def find_leaving(message_ids: Iterable[str], packs: int, staying: int) -> dict[str, int]:
+    """Say which messages leave pack `staying` when there are so many packs, and for which one."""
+    return {i: index for i in message_ids if (index := pack_index(i, packs)) != staying}
 
 
 class Strays:

@@ -66,7 +66,7 @@ def admit(pack: PackState, *entries: Entry, name: str = "", now: float = NOW, **
     """Hand a chunk to a pack and give its receipt."""
     token = name or f"{len(pack)}-{entries}"
     pack.admit({"token": token, "entries": list(entries)} | chunk, now)
-    receipt = pack.receipt(token)
+    receipt = pack.receipts.find(token)
     assert receipt is not None
     return receipt
 
@@ -450,8 +450,8 @@ def test_the_wire_form_of_sleeping_packs_never_changes() -> None:
     assert pack.dump() == WIRE
     assert WIRE["bytes"] == count_bytes(pack)
     assert (phases(pack, "abc"), find(pack, "c").result) == (["active", "parked", "done"], 7)
-    assert pack.receipt("0f") == {"known": [0, 1], "refused": {"3": "full"}, "moved": {}}
-    assert pack.receipt("1f") == {"missing": [1], "moved": {}}
+    assert pack.receipts.find("0f") == {"known": [0, 1], "refused": {"3": "full"}, "moved": {}}
+    assert pack.receipts.find("1f") == {"missing": [1], "moved": {}}
 
 
 def test_a_wire_form_with_unknown_keys_loads_without_them() -> None:

@@ -26,7 +26,7 @@ FLAWED: list[tuple[Signal, str]] = [
 def tell(pack: PackState, ids: str, signal: Signal, name: str = "s") -> dict[str, Any] | None:
     """Steer some messages and give the receipt."""
     pack.steer(list(ids), signal, NOW, name)
-    return pack.receipt(name)
+    return pack.receipts.find(name)
 
 
 def fill(**first: Any) -> PackState:
