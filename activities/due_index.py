@@ -27,13 +27,13 @@ WIDER = 10
 CALL_TIMEOUT = timedelta(seconds=10)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Sleeper:
     """A workflow that sleeps: a message, or a pack by the first of its messages."""
 
+    due_at: datetime
     workflow_id: str
     is_pack: bool
-    due_at: datetime
 
 
 class DueIndex(Protocol):
@@ -98,7 +98,7 @@ class VisibilityIndex:
         self.calls += 1
         executions = self._client.list_workflows(query, page_size=PAGE, limit=PAGE, rpc_timeout=CALL_TIMEOUT)
         found = [sleeper async for execution in executions if (sleeper := _to_sleeper(execution)) is not None]
-        found.sort(key=lambda sleeper: (sleeper.due_at, sleeper.workflow_id))
+        found.sort()
         self._too_near = self._too_far = None
         if len(found) > 2 * wanted:  # of the next window, half may have gone by then
             self._span = found[2 * wanted].due_at - now
@@ -115,7 +115,7 @@ class VisibilityIndex:
 def _to_sleeper(execution: WorkflowExecution) -> Sleeper | None:
     due_at = execution.typed_search_attributes.get(DUE_AT)
     is_pack = execution.workflow_type == PACK_WORKFLOW
-    return None if due_at is None else Sleeper(execution.id, is_pack, due_at)
+    return None if due_at is None else Sleeper(due_at, execution.id, is_pack)
 
 
 def _write(moment: datetime) -> str:

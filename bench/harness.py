@@ -173,7 +173,7 @@ def report(scenario: str, rows: Sequence[Mapping[str, Any]], note: str = "", cas
         "note": note,
         "rows": [dict(row) for row in rows],
     }
-    path = RESULTS / f"{'-'.join([scenario, *case.split()[:1]])}.json"
+    path = RESULTS / f"{'-'.join([scenario, *case.split()])}.json"
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     print(f"kept in {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}", file=sys.stderr)
 

@@ -33,13 +33,13 @@ async def measure_crowd(count: int) -> None:
     spawn = multiprocessing.get_context("spawn")
     async with fresh_server() as server:
         with ProcessPoolExecutor(SENDERS, spawn) as pool:
-            last = time.monotonic()
+            ended = [time.monotonic()] * SENDERS
             sending = [asyncio.wrap_future(pool.submit(_send, server.address, portion)) for portion in portions]
             for number, sent in enumerate(asyncio.as_completed(sending), 1):
                 await sent
-                now = time.monotonic()
-                rows.append({"messages": number * PORTION, "starts/s": PORTION / (now - last)} | _look_at(server))
-                last = now
+                ended.append(time.monotonic())
+                rate = SENDERS * PORTION / (ended[-1] - ended[-1 - SENDERS])  # both senders may end at once
+                rows.append({"messages": number * PORTION, "starts/s": rate} | _look_at(server))
                 print(rows[-1], flush=True)
         began = time.monotonic()
         async with working(server, to_order(portions[-1])):

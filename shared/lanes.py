@@ -38,3 +38,8 @@ def task_queue(prefix: str, lane: str) -> str:
 def prefix_of(queue: str) -> str:
     """Give back the prefix that `task_queue` was called with."""
     return queue.rpartition("-")[0]
+
+
+def lane_of_queue(queue: str) -> str:
+    """Give back the lane that `task_queue` was called with."""
+    return queue.rpartition("-")[2]

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
@@ -12,6 +13,7 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.common import RawValue
 from temporalio.envconfig import ClientConfig
+from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
 from shared.converter import DATA_CONVERTER
@@ -39,10 +41,11 @@ TRANSIENT = frozenset(
 """Answers after which the same call may succeed."""
 
 
-async def connect(changes: Mapping[str, str] | None = None) -> Client:
+async def connect(changes: Mapping[str, str] | None = None, heartbeat: timedelta | None = None) -> Client:
     """Connect as Temporal's environment configuration says (environment, then profile file, then localhost:7233).
 
-    `changes` are variables (TEMPORAL_…) that count instead of the environment's own. Raises ServerUnreachable when
+    `changes` are variables (TEMPORAL_…) that count instead of the environment's own. `heartbeat` is how often workers of
+    this client tell the server of their slots; a minute, the SDK's own, when left out. Raises ServerUnreachable when
     nothing answers there and Misconfigured when the configuration itself is unusable.
     """
     try:
@@ -53,7 +56,7 @@ async def connect(changes: Mapping[str, str] | None = None) -> Client:
         ) from exc
     address = config.setdefault("target_host", DEFAULT_ADDRESS)
     try:
-        return await Client.connect(**config, **CLIENT_OPTIONS)
+        return await Client.connect(**config, **CLIENT_OPTIONS, **_runtime_with(heartbeat))
     except (RuntimeError, ValueError) as exc:
         raise ServerUnreachable(
             f"no Temporal server answers at {address} ({_first_line(exc)}); start one with 'dormice dev' or set TEMPORAL_ADDRESS"
@@ -124,6 +127,12 @@ def to_raw(value: Any) -> RawValue:
 def to_raw_bytes(encoded: bytes) -> RawValue:
     """Send JSON that is encoded already."""
     return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=encoded))
+
+
+def _runtime_with(heartbeat: timedelta | None) -> dict[str, Any]:
+    if heartbeat is None:
+        return {}
+    return {"runtime": Runtime(telemetry=TelemetryConfig(), worker_heartbeat_interval=heartbeat)}
 
 
 def _create_arguments(names: Iterable[str]) -> str:

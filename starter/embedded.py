@@ -31,6 +31,8 @@ DYNAMIC_CONFIG = {
     "frontend.namespaceCount": 20_000,
     "history.rps": 50_000,
     "matching.rps": 50_000,
+    # five seconds by default: so long due work would wait before idle capacity is drawn back from what is not due yet
+    "matching.TaskQueueInfoByBuildIdTTL": '"500ms"',
 }
 
 

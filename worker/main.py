@@ -39,6 +39,9 @@ EXIT_UNREACHABLE = 3
 EXIT_AT_ONCE = 130
 
 START_TIMEOUT = timedelta(seconds=30)
+HEARTBEAT = timedelta(seconds=2)
+"""Between two reports of a worker's slots, by which idle capacity is found."""
+
 HAND_BACK = timedelta(seconds=10)
 """What handlers get after the drain time to be cut off and handed back, before the process is ended by force.
 
@@ -156,7 +159,7 @@ async def prepare(settings: Settings) -> tuple[Client, Registry]:
     registry = load_registry(settings)
     try:
         async with asyncio.timeout(START_TIMEOUT.total_seconds()):
-            client = await connect()
+            client = await connect(heartbeat=HEARTBEAT)
             await check_server(client)
     except TimeoutError as exc:
         raise ServerUnreachable(

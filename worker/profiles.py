@@ -10,7 +10,7 @@ class Profile:
 
     `workflow_slots`: a short-lane slot holds its handler's I/O, so slots bound the lane's concurrency; a cold cycle
     costs about 10 ms of CPU, so slots times CPU must stay far below the workflow-task timeout or tasks run twice.
-    `activity_slots`: handlers at work at once where they are ordinary activities; 0 where they are local.
+    `activity_slots`: handlers at work at once where they are ordinary activities.
     `cached_workflows`: never below the slots, because an eviction re-runs local activities in flight; not much more,
     because among millions asleep the next one to wake is hardly ever a cached one.
     """
@@ -26,7 +26,7 @@ class Profile:
 PROFILES: dict[str, Profile] = {
     "short": Profile(
         workflow_slots=32,  # most I/O waits of one process; 32 times 10 ms of CPU is 0.3 s, a 180th of the task timeout
-        activity_slots=0,
+        activity_slots=1,  # not for handlers: it looks after the lane's idle capacity
         cached_workflows=100,
         workflow_pollers=20,  # a task that meets a waiting poll is never written to the database
         activity_pollers=1,

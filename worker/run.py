@@ -15,12 +15,14 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from activities.batch import BatchDispatch
 from activities.dispatch import Dispatch
 from activities.http_client import HttpClient
+from activities.idle import pull_ahead
 from activities.measures import forward_signals, set_own_priority
 from activities.outcome_events import OutcomeEvents
 from activities.registry import Registry
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from worker.profiles import PROFILES, Profile
+from workflows.idle_workflow import IdleWorkflow
 from workflows.layout_workflow import LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
@@ -47,17 +49,16 @@ def build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch
     return Worker(
         client,
         task_queue=task_queue(plan.settings.task_queue_prefix, lane),
-        workflows=[MessageWorkflow, PackWorkflow, LayoutWorkflow],
-        activities=[dispatch.run_handler, batches.run_batch, set_own_priority, forward_signals],
+        workflows=[MessageWorkflow, PackWorkflow, LayoutWorkflow, IdleWorkflow],
+        activities=[dispatch.run_handler, batches.run_batch, set_own_priority, forward_signals, pull_ahead],
         workflow_runner=SandboxedWorkflowRunner() if plan.settings.sandbox else UnsandboxedWorkflowRunner(),
         max_cached_workflows=max(profile.cached_workflows, profile.workflow_slots),
         max_concurrent_workflow_tasks=profile.workflow_slots,
-        max_concurrent_activities=max(profile.activity_slots, 1),
+        max_concurrent_activities=profile.activity_slots,
         # one more than workflow tasks can ask for, so that a local activity never waits for a slot
         max_concurrent_local_activities=profile.workflow_slots + 1,
         max_concurrent_workflow_task_polls=profile.workflow_pollers,
         max_concurrent_activity_task_polls=profile.activity_pollers,
-        no_remote_activities=profile.activity_slots == 0,
         sticky_queue_schedule_to_start_timeout=profile.sticky_timeout,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,

@@ -1,0 +1,83 @@
+"""Capacity: how many slots the workers of a lane have free, by their heartbeats, and how much waits for them."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from temporalio.api.enums.v1 import TaskQueueType, WorkerStatus
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.worker.v1 import WorkerHeartbeat
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, ListWorkersRequest
+from temporalio.client import Client
+
+from shared.lanes import LANES, lane_of_queue
+
+FRESH = timedelta(seconds=20)
+"""Of a worker that has been silent for longer nobody knows whether it is there."""
+
+CALL_TIMEOUT = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Slots of all workers of a lane together; `told_at` is when the last of them told."""
+
+    all: int
+    free: int
+    told_at: datetime
+
+
+class Capacity:
+    """Reads what a task queue's workers can take. Raises RPCError while the server does not tell."""
+
+    def __init__(self, client: Client, queue: str) -> None:
+        self._client = client
+        self._queue = queue
+        self._is_local = LANES[lane_of_queue(queue)].heartbeat_timeout is None
+
+    async def read_slots(self) -> Slots:
+        """Add up the slots in which handlers run: on the short lane those of workflow tasks, else those of activities."""
+        free = used = 0
+        told_at = datetime.fromtimestamp(0, UTC)
+        async for beat in self._heartbeats():
+            slots = beat.workflow_task_slots_info if self._is_local else beat.activity_task_slots_info
+            free += max(slots.current_available_slots, 0)
+            used += slots.current_used_slots
+            told_at = max(told_at, beat.heartbeat_time.ToDatetime(UTC))
+        return Slots(free + used, free, told_at)
+
+    async def read_backlog(self) -> int:
+        """Count the tasks that wait for a worker; those on their way to a worker that waits for them never count."""
+        kinds = [TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW]
+        if not self._is_local:
+            kinds.append(TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
+        waiting = 0
+        for kind in kinds:
+            request = DescribeTaskQueueRequest(
+                namespace=self._client.namespace,
+                task_queue=TaskQueue(name=self._queue),
+                task_queue_type=kind,
+                report_stats=True,
+            )
+            answer = await self._client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
+            waiting += answer.stats.approximate_backlog_count
+        return waiting
+
+    async def _heartbeats(self) -> AsyncIterator[WorkerHeartbeat]:
+        oldest, page = datetime.now(UTC) - FRESH, b""
+        while True:
+            request = ListWorkersRequest(
+                namespace=self._client.namespace,
+                page_size=200,
+                next_page_token=page,
+                query=f"TaskQueue='{self._queue}'",
+            )
+            answer = await self._client.workflow_service.list_workers(request, timeout=CALL_TIMEOUT)
+            for worker in answer.workers_info:
+                beat = worker.worker_heartbeat
+                is_fresh = beat.heartbeat_time.ToDatetime(UTC) >= oldest
+                if is_fresh and beat.task_queue == self._queue and beat.status == WorkerStatus.WORKER_STATUS_RUNNING:
+                    yield beat
+            page = answer.next_page_token
+            if not page:
+                return

@@ -1,0 +1,97 @@
+"""Idle capacity: what part of it a lane may spend on messages that are not due yet, and what has come of that."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+IDLE_WORKFLOW = "idle"
+"""Workflow type of the one that spends a lane's idle capacity."""
+
+IDLE_MEMO = "idle"
+"""The memo field in which it keeps what it knows; a memo can be read while no worker runs."""
+
+PULL_AHEAD = "pull_ahead"
+"""Its activity."""
+
+SHIFT_SECONDS = 60.0
+"""Of one call of that activity: what it has counted is kept in the workflow then."""
+
+
+def idle_workflow_id(task_queue: str) -> str:
+    """Name the one workflow that spends the idle capacity of a task queue; no kind holds a tilde, so it is no message."""
+    return f"{task_queue}~idle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleLimits:
+    """How far idle capacity is spent; every field has bounds, and a sentence for whoever leaves them."""
+
+    reserve: float = 0.25
+    """Share of a lane's slots that always stays free for what falls due."""
+    quiet_seconds: float = 3.0
+    """A lane is idle once nothing has waited and the reserve was free for so long."""
+    pack_messages: int = 50
+    """Messages that one pack runs ahead of time at once."""
+    reach_seconds: float = 900.0
+    """A pack runs none ahead that is due so much later than the first of the lane. So none runs while one is left that is due
+    more than twice as much before it: one reach is under way while the next is pulled."""
+
+    def __post_init__(self) -> None:
+        """Refuse what can't be meant."""
+        bounds = {
+            "reserve": (0, 0.95),
+            "quiet_seconds": (0.5, 3600),
+            "pack_messages": (1, 500),
+            "reach_seconds": (120, 31_536_000),  # the index itself is a minute behind
+        }
+        for name, (least, most) in bounds.items():
+            value = getattr(self, name)
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            if not (is_whole or (name != "pack_messages" and isinstance(value, float))) or not least <= value <= most:
+                raise ValueError(f"{name}: is {value!r}; give a number from {least} to {most}")
+
+    @classmethod
+    def load(cls, wire: Mapping[str, Any]) -> Self:
+        """Read a wire form; fields that are left out are as usual. Raises ValueError."""
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(wire) - known):
+            raise ValueError(f"{unknown[0]}: there is no such limit; use {', '.join(sorted(known))}")
+        return cls(**wire)
+
+    def dump(self) -> dict[str, Any]:
+        """Give the wire form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What has been pulled forward, in all: messages of their own, packs, and how early they were together."""
+
+    messages: int = 0
+    packs: int = 0
+    early_seconds: float = 0.0
+    """Of messages and of packs' first messages, added up."""
+
+    def plus(self, *, is_pack: bool, early_seconds: float) -> "Pulled":
+        """Count one more."""
+        return self.and_also(Pulled(int(not is_pack), int(is_pack), early_seconds))
+
+    def and_also(self, other: "Pulled") -> "Pulled":
+        """Add what another one has counted."""
+        early = round(self.early_seconds + other.early_seconds, 3)
+        return Pulled(self.messages + other.messages, self.packs + other.packs, early)
+
+    @property
+    def mean_early_seconds(self) -> float:
+        """How early they were on average."""
+        count = self.messages + self.packs
+        return self.early_seconds / count if count else 0.0
+
+    @classmethod
+    def load(cls, wire: Mapping[str, Any]) -> Self:
+        """Read a wire form of any version."""
+        return cls(**{field.name: wire[field.name] for field in fields(cls) if field.name in wire})
+
+    def dump(self) -> dict[str, Any]:
+        """Give the wire form."""
+        return asdict(self)
