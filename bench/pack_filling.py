@@ -97,6 +97,14 @@ async def start_packs(client: Client, filling: Filling, envelopes: Iterable[tupl
     The starter holds all back until it has seen all, as one does that is given the room: each pack then gets its
     messages in as few calls as they fit in.
     """
+    starter, began = build_starter(client, filling), time.monotonic()
+    async for receipt in starter.start_all(envelopes):
+        assert receipt.outcome is StartOutcome.STARTED, receipt
+    return filling.count / (time.monotonic() - began)
+
+
+def build_starter(client: Client, filling: Filling) -> BulkStarter:
+    """Make the bulk starter of a filling, with room for all of it."""
     settings = Settings(task_queue_prefix=filling.prefix, pack_room=filling.count + 1)
     pack = Pack(
         packs=filling.packs,
@@ -104,10 +112,7 @@ async def start_packs(client: Client, filling: Filling, envelopes: Iterable[tupl
         coalesce=timedelta(seconds=filling.coalesce),
     )
     encodings = {filling.prefix: pack} if filling.encoding == "pack" else {}
-    starter, began = BulkStarter(client, settings, encodings=encodings), time.monotonic()
-    async for receipt in starter.start_all(envelopes):
-        assert receipt.outcome is StartOutcome.STARTED, receipt
-    return filling.count / (time.monotonic() - began)
+    return BulkStarter(client, settings, encodings=encodings)
 
 
 async def start_bare(client: Client, filling: Filling, packs: Iterable[list[BareMessage]], *, wakes: int) -> float:
