@@ -1,0 +1,58 @@
+"""The commands about idle capacity, as people type them."""
+
+import pytest
+
+from tests.acceptance.conftest import Run
+from tests.conftest import Serve, wait_until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def test_idle_capacity_is_switched_limited_and_told(run: Run, serve: Serve) -> None:
+    """What was said before a worker is there is kept for it; limits that are not named stay as they were."""
+    before = await run("idle", "status")
+    switched = await run("idle", "on", "--lane", "short")
+    await run("idle", "limits", "--lane", "short", "--reserve", "0.5", "--quiet", "1s")
+    await run("idle", "limits", "--lane", "short", "--pack-messages", "7")
+    waiting = await run("idle", "status", "--json", "--lane", "short")
+
+    assert [line.split()[:3] for line in before.out.splitlines()[1:]] == [
+        [lane, "off", "-"] for lane in ("short", "medium", "long")
+    ]
+    assert (switched.code, switched.err) == (0, "idle capacity of short: on\n")
+    assert (waiting.document["is_on"], waiting.document["doing"]) == (False, "waits for a worker of the lane")
+    async with serve(lanes=("short",)):
+        await wait_until(lambda: _is_on(run), "the worker has heard of it")
+        now = await run("idle", "status", "--json", "--lane", "short")
+        await run("idle", "off")
+
+    assert now.document["limits"] == {
+        "reserve": 0.5,
+        "quiet_seconds": 1.0,
+        "pack_messages": 7,
+        "reach_seconds": 900.0,
+    }
+    assert now.document["pulled"]["messages"] == 0
+
+
+async def _is_on(run: Run) -> bool:
+    return (await run("idle", "status", "--json", "--lane", "short")).document["is_on"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("limits",), "idle limits: none is given; give for example --reserve 0.5"),
+        (("limits", "--reserve", "2"), "--reserve: is 2.0; give a number from 0 to 0.95"),
+        (("limits", "--quiet", "9d"), "--quiet: is 777600.0; give a number from 0.5 to 3600"),
+        (("limits", "--pack-messages", "9000"), "--pack-messages: is 9000; give a number from 1 to 500"),
+        (("on", "--lane", "fast"), "argument --lane: invalid choice: 'fast'"),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(run: Run, arguments: tuple[str, ...], sentence: str) -> None:
+    """One sentence, exit code 2, and nothing is sent."""
+    ran = await run("idle", *arguments)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"dormice: {sentence}")
+    assert (await run("idle", "status", "--json", "--lane", "short")).document["doing"] == ""
