@@ -127,7 +127,7 @@ class BulkStarter:
 
         lingering = asyncio.create_task(flush_when_idle())
         try:
-            async for tag, wish in _iterate(wishes):
+            async for tag, wish in wishes if isinstance(wishes, AsyncIterable) else _iterate(wishes):
                 is_fresh = True
                 try:
                     layout = self._layouts.known(wish.kind) or await self._find_layout(wish)
@@ -193,12 +193,6 @@ def _to_entry(wish: Wish, layout: Layout, index: int) -> Entry:
     return to_entry(first_state(envelope, now, sources, trace, spread), layout.lane)
 
 
-async def _iterate(
-    items: AsyncIterable[tuple[Tag, Wish]] | Iterable[tuple[Tag, Wish]],
-) -> AsyncIterator[tuple[Tag, Wish]]:
-    if isinstance(items, AsyncIterable):
-        async for item in items:
-            yield item
-    else:
-        for item in items:
-            yield item
+async def _iterate(items: Iterable[tuple[Tag, Wish]]) -> AsyncIterator[tuple[Tag, Wish]]:
+    for item in items:
+        yield item

@@ -40,9 +40,10 @@ class Desk:
         self._formats = formats
         self._starter = starter
         self._bury = bury
-        self._deliveries: asyncio.Queue[Held | None] = asyncio.Queue()
+        self._deliveries: asyncio.Queue[list[Held] | None] = asyncio.Queue()
         self._beside: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self._is_pumping = False
         self._silent_until = 0.0
         self.outcomes: Counter[str] = Counter()
         """What became of records, by outcome."""
@@ -58,10 +59,11 @@ class Desk:
         """Begin what may begin now."""
         if self._is_closed:
             return
-        for held in self._intake.take():
-            if held.dead is None:
-                self._deliveries.put_nowait(held)
-            else:
+        taken = self._intake.take()
+        if alive := [held for held in taken if held.dead is None]:
+            self._deliveries.put_nowait(alive)
+        for held in taken:
+            if held.dead is not None:
                 self._run_beside(self._lay_down(held, held.dead.error_class, str(held.dead)))
 
     def close(self) -> None:
@@ -77,10 +79,11 @@ class Desk:
         await asyncio.gather(*self._beside, return_exceptions=True)
 
     async def _wishes(self) -> AsyncIterator[tuple[Held, Delivery]]:
-        while (held := await self._deliveries.get()) is not None:
-            # one that comes again was given away: few do, and what all would keep meanwhile is several times the record
-            delivery, held.delivery = held.delivery or read_delivery(held.record, self._formats), None
-            yield held, delivery
+        while (batch := await self._deliveries.get()) is not None:
+            for held in batch:
+                # one that comes again was given away: few do, and what all would keep meanwhile is several times the record
+                delivery, held.delivery = held.delivery or read_delivery(held.record, self._formats), None
+                yield held, delivery
 
     def _settle(self, receipt: Receipt[Held]) -> None:
         held = receipt.tag
@@ -103,7 +106,7 @@ class Desk:
 
     async def _deliver_later(self, held: Held) -> None:
         await asyncio.sleep(backoff_seconds(held.attempts))
-        self._deliveries.put_nowait(held)
+        self._deliveries.put_nowait([held])
 
     async def _lay_down(self, held: Held, error_class: str, message: str) -> None:
         """Write a dead letter, however long that takes; the partition waits for it, the others go on."""
@@ -126,6 +129,12 @@ class Desk:
         self.done += 1
         self._intake.finished(held)
         self._assignment.acknowledged(held.partition, held.epoch, held.offset)
+        if not self._is_pumping:  # once for all that are acknowledged in one go: a pack answers for hundreds
+            self._is_pumping = True
+            asyncio.get_running_loop().call_soon(self._pump_again)
+
+    def _pump_again(self) -> None:
+        self._is_pumping = False
         self.pump()
 
     def _run_beside(self, work: Awaitable[None]) -> None:
