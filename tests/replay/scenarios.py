@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from shared.signals import (
     SIGNAL_NAMES,
     Pause,
     PullForward,
+    PullMany,
     Reprioritize,
     Reschedule,
     Resume,
@@ -166,6 +167,17 @@ async def joined(message: Subject) -> None:
     await message.send(Stop())
 
 
+async def pulled(message: Subject) -> None:
+    """Its pack is to run one ahead of time, and is told so twice."""
+    await message.until(version=1)
+    now = datetime.now(UTC)
+    pull = PullMany(1, now.timestamp(), (now + 2 * HOUR).timestamp(), "pull")
+    for _ in range(2):
+        await message.handle.signal(SIGNAL_NAMES[PullForward], asdict(pull))
+    await message.until(version=2)
+    await message.send(Stop())
+
+
 async def spread(message: Subject) -> None:
     """Another one leaves, because the kind has two packs now."""
     await message.until(version=1)
@@ -193,6 +205,7 @@ PACK_LIVES: dict[str, tuple[str, dict[str, list[str]], Life]] = {
     "pack_lane_move": ("short", {"a": ["medium", "again", "done"]}, loop),
     "pack_parked": ("short", {"a": ["reject"]}, parked),
     "pack_steered": ("short", {"a": ["sleep"]}, steered),
+    "pack_pulled": ("short", {"a": ["sleep"]}, pulled),
     "pack_joined": ("short", {"a": ["sleep"]}, joined),
     "pack_spread": ("short", {"a": ["sleep"], "e": ["sleep"]}, spread),  # of two packs, e belongs to the second
 }
