@@ -55,9 +55,8 @@ async def pull_ahead(call: Mapping[str, Any]) -> dict[str, Any]:
     queue = activity.info().task_queue
     shift = Shift(activity.client(), queue, IdleLimits.load(call["limits"]), VisibilityIndex(activity.client(), queue))
     shift.pulled = pulled
-    with contextlib.suppress(TimeoutError, asyncio.CancelledError):
-        async with asyncio.timeout(SHIFT_SECONDS):
-            await shift.run()
+    with contextlib.suppress(asyncio.CancelledError):
+        await shift.run(time.monotonic() + SHIFT_SECONDS)
     return {"pulled": shift.pulled.dump(), "state": shift.state}
 
 
@@ -138,17 +137,18 @@ class Shift:
         self._until = datetime.fromtimestamp(0, UTC)
         self._look_at = self._slots_at = 0.0
         self._look_seconds = LOOK_SECONDS
+        self._has_found = False
         self._slots = Slots(0, 0, datetime.fromtimestamp(0, UTC))
         self._quiet_since: float | None = None
         self.pulled = Pulled()
         self.state = "looking"
         """What it is about, for people: looking, busy, nobody to wake, pulling, or waiting for the server."""
 
-    async def run(self) -> None:
-        """Look and wake until cancelled. The server may be away or at its limit meanwhile: then it waits."""
+    async def run(self, ends_at: float) -> None:
+        """Look and wake until then, or until cancelled. The server may be away or at its limit meanwhile: then it waits."""
         beating = asyncio.create_task(self._beat())
         try:
-            await self._spend()
+            await self._spend(ends_at)
         finally:
             beating.cancel()
 
@@ -157,9 +157,9 @@ class Shift:
             activity.heartbeat({"pulled": self.pulled.dump(), "state": self.state})
             await asyncio.sleep(BEAT_SECONDS)
 
-    async def _spend(self) -> None:
+    async def _spend(self, ends_at: float) -> None:
         failures = 0
-        while True:
+        while time.monotonic() < ends_at:
             try:
                 await self._tick()
                 failures = 0
@@ -179,7 +179,7 @@ class Shift:
             return
         if not self._waiting and now >= self._look_at:
             await self._look(now)
-        self.state = "pulling" if self._waiting else "nobody to wake"
+        self.state = "pulling" if self._has_found else "nobody to wake"
         count = self._allowance.take(TICK_SECONDS, len(self._waiting))
         await self._wake([self._waiting.popleft() for _ in range(count)])
 
@@ -208,7 +208,8 @@ class Shift:
         if fresh:
             self._until = fresh[0][0] + timedelta(seconds=self._limits.reach_seconds)
         self._waiting.extend(s for due_at, s in fresh if not s.is_pack or due_at <= self._until)
-        self._look_seconds = LOOK_SECONDS if self._waiting else min(self._look_seconds * 2, LOOK_MAX_SECONDS)
+        self._has_found = bool(self._waiting)
+        self._look_seconds = LOOK_SECONDS if self._has_found else min(self._look_seconds * 2, LOOK_MAX_SECONDS)
         self._look_at = now + self._look_seconds
 
     async def _wake(self, chosen: list[Sleeper]) -> None:

