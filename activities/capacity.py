@@ -11,11 +11,10 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, ListWork
 from temporalio.client import Client
 
 from shared.lanes import LANES, lane_of_queue
+from shared.temporal import CALL_TIMEOUT
 
 FRESH = timedelta(seconds=20)
 """Of a worker that has been silent for longer nobody knows whether it is there."""
-
-CALL_TIMEOUT = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from temporalio.service import RPCError
 
 from shared.placement import HAS_PARKED, MESSAGE_WORKFLOW, PACK_WORKFLOW
 from shared.search_attributes import DUE_AT
-from shared.temporal import translate_rpc_error
+from shared.temporal import CALL_TIMEOUT, translate_rpc_error
 
 PAGE = 1000
 """The most that a visibility store gives in one page."""
@@ -24,7 +24,6 @@ FIRST_SPAN = timedelta(minutes=10)
 LAST_SPAN = timedelta(days=3660)
 NARROWEST = timedelta(milliseconds=2)
 WIDER = 10
-CALL_TIMEOUT = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import random
 import time
 import uuid
 from collections import deque
@@ -18,10 +17,11 @@ from temporalio.service import RPCError
 
 from activities.capacity import Capacity, Slots
 from activities.due_index import DueIndex, Sleeper, VisibilityIndex
+from shared.backoff import backoff_seconds
 from shared.errors import RetryLater
 from shared.idle import PULL_AHEAD, SHIFT_SECONDS, IdleLimits, Pulled
 from shared.signals import SIGNAL_NAMES, PullForward, PullMany
-from shared.temporal import is_missing, is_transient
+from shared.temporal import CALL_TIMEOUT, is_missing, is_transient
 
 logger = logging.getLogger(__name__)
 
@@ -44,20 +44,16 @@ SIGNALS_AT_ONCE = 16
 REMEMBERED_SECONDS = 30.0
 """The index is that much behind at most; who has been woken is not woken again for the same due time."""
 
-CALL_TIMEOUT = timedelta(seconds=10)
-
 
 @activity.defn(name=PULL_AHEAD)
 async def pull_ahead(call: Mapping[str, Any]) -> dict[str, Any]:
     """Spend idle capacity for one shift, or until cancelled; gives what was pulled, those of a shift that broke off included."""
-    details = activity.info().heartbeat_details
-    pulled = Pulled.load(details[0]["pulled"] if details else {})
-    queue = activity.info().task_queue
-    shift = Shift(activity.client(), queue, IdleLimits.load(call["limits"]), VisibilityIndex(activity.client(), queue))
-    shift.pulled = pulled
+    client, queue, details = activity.client(), activity.info().task_queue, activity.info().heartbeat_details
+    shift = Shift(client, queue, IdleLimits.load(call["limits"]), VisibilityIndex(client, queue))
+    shift.pulled = Pulled.load(details[0]["pulled"] if details else {})
     with contextlib.suppress(asyncio.CancelledError):
         await shift.run(time.monotonic() + SHIFT_SECONDS)
-    return {"pulled": shift.pulled.dump(), "state": shift.state}
+    return shift.pulled.dump()
 
 
 class Allowance:
@@ -169,7 +165,7 @@ class Shift:
                 failures += 1
                 self.state, self._quiet_since = "waiting for the server", None
                 logger.warning("idle capacity is not spent", extra={"action": "idle_waits", "reason": str(exc)})
-                await asyncio.sleep(min(0.5 * 2**failures, 10.0) * random.uniform(0.5, 1.0))  # noqa: S311 — jitter
+                await asyncio.sleep(backoff_seconds(failures))
             await asyncio.sleep(TICK_SECONDS)
 
     async def _tick(self) -> None:

@@ -27,6 +27,9 @@ DEFAULT_ADDRESS = "localhost:7233"
 CLIENT_OPTIONS: dict[str, Any] = {"grpc_compression": GrpcCompression.NONE, "data_converter": DATA_CONVERTER}
 """What every client is made with, whatever it connects to."""
 
+CALL_TIMEOUT = timedelta(seconds=10)
+"""One small call to the server."""
+
 TRANSIENT = frozenset(
     {
         RPCStatusCode.UNAVAILABLE,

@@ -13,13 +13,13 @@ from temporalio.client import WorkflowExecution, WorkflowExecutionAsyncIterator,
 
 from shared.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, identity_of
 from shared.search_attributes import DUE_AT, EARLIEST_AT, LANE, STATE
-from shared.temporal import translate_rpc_error
+from shared.temporal import CALL_TIMEOUT, translate_rpc_error
 from spark.filters import push_down
 from spark.options import ReadOptions, read_read_options
 from spark.shipping import Shipped
 from spark.starting import connect_patiently, connect_quietly
 from spark.windows import Window, cut_windows
-from starter.caller import CALL_TIMEOUT, Called, Caller
+from starter.caller import Called, Caller
 from starter.listing import ENDED_OTHERWISE
 
 _arrow: Any = importlib.import_module("pyarrow")  # it has no type stubs

@@ -11,6 +11,7 @@ from temporalio.client import Client
 from temporalio.runtime import Runtime, TelemetryConfig
 
 from activities.registry import declared_packs, envelope_rules, load_registry
+from shared.backoff import backoff_seconds
 from shared.encoding import Pack
 from shared.envelope import Envelope, EnvelopeRules
 from shared.errors import RetryLater, ServerUnreachable
@@ -21,7 +22,6 @@ from spark.batches import BatchReader, Refused
 from spark.options import WriteOptions
 from spark.receipts import ProgressNote, ReceiptFile, Told, open_receipts
 from starter.bulk import BulkStarter
-from starter.pace import backoff_seconds
 from starter.receipts import Receipt, StartOutcome
 
 Item = TypeVar("Item")

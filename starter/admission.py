@@ -11,11 +11,12 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
+from shared.backoff import backoff_seconds
 from shared.placement import Layout, pack_workflow_id, workflow_id
 from shared.settings import Settings
-from starter.caller import CALL_TIMEOUT, Caller
+from shared.temporal import CALL_TIMEOUT
+from starter.caller import Caller
 from starter.chunks import Chunk, build_admit_request
-from starter.pace import backoff_seconds
 from starter.receipts import Receipt, StartOutcome, to_refusal
 from workflows.pack_receipts import KNOWN, REVISED, STOPPED
 

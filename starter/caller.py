@@ -4,19 +4,16 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Generic, TypeVar
 
 from temporalio.service import RPCError, RPCStatusCode
 
+from shared.backoff import backoff_seconds
 from shared.settings import Settings
 from shared.temporal import is_transient, lacks_namespace
-from starter.pace import Pace, backoff_seconds
+from starter.pace import Pace
 
 Answer = TypeVar("Answer")
-
-CALL_TIMEOUT = timedelta(seconds=10)
-"""One call to the server."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from temporalio.client import (
 from temporalio.service import RPCError
 
 from activities.measures import set_priority
+from shared.backoff import backoff_seconds
 from shared.encoding import Pack
 from shared.envelope import Envelope
 from shared.errors import GiveUp, MessageNotFound, PackNotServed, RetryLater
@@ -35,19 +36,17 @@ from shared.signals import (
     Signal,
     Stop,
 )
-from shared.temporal import is_missing, translate_rpc_error
+from shared.temporal import CALL_TIMEOUT, is_missing, translate_rpc_error
 from starter.bulk import BulkStarter
 from starter.grouping import Group, group_names
 from starter.layouts import Layouts
 from starter.listing import Listed, from_status, to_listed
-from starter.pace import backoff_seconds
 from starter.packs import Packs
 from starter.receipts import Receipt
 from starter.selection import Selection
 from starter.start_request import USUAL_PRIORITY
 
 QUERY_TIMEOUT = timedelta(seconds=5)
-CALL_TIMEOUT = timedelta(seconds=10)
 PAGE_SIZE = 500
 
 

@@ -11,8 +11,8 @@ from temporalio.service import RPCError
 
 from shared.placement import workflow_id
 from shared.signals import SIGNAL_NAMES
-from shared.temporal import is_missing
-from starter.caller import CALL_TIMEOUT, Caller
+from shared.temporal import CALL_TIMEOUT, is_missing
+from starter.caller import Caller
 from starter.delivery import Delivery
 from starter.receipts import Receipt, StartOutcome, to_refusal
 from starter.solo import SoloStarter

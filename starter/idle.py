@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client, WorkflowExecutionDescription
@@ -12,9 +11,7 @@ from shared.idle import IDLE_MEMO, IDLE_WORKFLOW, IdleLimits, Pulled, idle_workf
 from shared.json_value import parse_json
 from shared.lanes import task_queue
 from shared.settings import Settings
-from shared.temporal import is_missing, translate_rpc_error
-
-CALL_TIMEOUT = timedelta(seconds=10)
+from shared.temporal import CALL_TIMEOUT, is_missing, translate_rpc_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +52,7 @@ class Idle:
             raise translate_rpc_error(exc) from exc
         memo: Mapping[str, Any] = await described.memo()
         kept: dict[str, Any] = memo.get(IDLE_MEMO, {})
-        shift: dict[str, Any] = {"state": "waits for a worker of the lane"}
-        if kept:
-            shift = _read_shift(described)
+        shift = _read_shift(described) if kept else dict[str, Any](state="waits for a worker of the lane")
         return IdleStatus(
             lane=lane,
             is_on=kept.get("is_on", False),

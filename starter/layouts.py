@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
 
 from google.protobuf.duration_pb2 import Duration
 from temporalio.api.common.v1 import WorkflowExecution, WorkflowType
@@ -14,15 +13,14 @@ from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest, 
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from shared.backoff import backoff_seconds
 from shared.encoding import Pack
 from shared.errors import Misconfigured, RetryLater, ServerNotReady
 from shared.lanes import task_queue
 from shared.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW, MESSAGE_WORKFLOW, Layout, layout_workflow_id
 from shared.settings import Settings
-from shared.temporal import is_missing, translate_rpc_error
-from starter.pace import backoff_seconds
+from shared.temporal import CALL_TIMEOUT, is_missing, translate_rpc_error
 
-CALL_TIMEOUT = timedelta(seconds=10)
 BELIEVED_SECONDS = 30.0
 """How long a process goes on believing what it has read: a kind is packed, or packed anew, once in a long while."""
 

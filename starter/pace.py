@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import random
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,8 +11,6 @@ INCREASE_SHARE = 0.05  # of the rate before the last throttle, per second: back 
 COOLDOWN_SECONDS = 1.0  # one overload answers many calls at once; they count as one
 WINDOW_SECONDS = 2.0
 SLOWEST = 1.0
-BACKOFF_FIRST_SECONDS = 0.1
-BACKOFF_MAX_SECONDS = 5.0
 SAVED_SECONDS = 0.1  # an idle bucket saves up no more, so that a pause is no licence for a burst
 
 
@@ -78,9 +75,3 @@ class Pace:
     def _forget_answers(self, now: float) -> None:
         while self._answered and self._answered[0] < now - WINDOW_SECONDS:
             self._answered.popleft()
-
-
-def backoff_seconds(attempts: int) -> float:
-    """Say how long to wait after that many attempts in a row: doubling, capped, the upper half of it by chance."""
-    ceiling = min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** min(attempts, 10))
-    return ceiling * random.uniform(0.5, 1)  # noqa: S311 — jitter needs no cryptography

@@ -10,19 +10,18 @@ from typing import Any
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
+from shared.backoff import backoff_seconds
 from shared.errors import PackNotServed
 from shared.lanes import prefix_of
 from shared.placement import Layout, pack_workflow_id
 from shared.settings import Settings
 from shared.signals import SIGNAL_NAMES, Signal, write_steering
-from shared.temporal import is_missing, translate_rpc_error
+from shared.temporal import CALL_TIMEOUT, is_missing, translate_rpc_error
 from starter.admission import find_idle_queue
 from starter.layouts import Layouts
 from starter.listing import Listed
-from starter.pace import backoff_seconds
 from starter.selection import Selection
 
-CALL_TIMEOUT = timedelta(seconds=10)
 QUERY_TIMEOUT = timedelta(seconds=5)
 PATIENCE_SECONDS = 20.0
 """How long a pack that is served may take to answer before a person is told; a batch may hold it that long."""

@@ -11,10 +11,10 @@ from shared.encoding import PACKS_MAX
 from shared.errors import GiveUp
 from shared.placement import Layout
 from shared.settings import Settings
-from shared.temporal import translate_rpc_error
+from shared.temporal import CALL_TIMEOUT, translate_rpc_error
 from starter.chunks import build_pack_request
 from starter.layouts import Layouts
-from starter.packs import CALL_TIMEOUT, Packs
+from starter.packs import Packs
 
 SPREAD = "spread"
 AT_ONCE = 16

@@ -13,7 +13,8 @@ from shared.errors import InvalidEnvelope
 from shared.message import NO_TRACE
 from shared.placement import workflow_id
 from shared.settings import Settings
-from starter.caller import CALL_TIMEOUT, Caller
+from shared.temporal import CALL_TIMEOUT
+from starter.caller import Caller
 from starter.receipts import Receipt, StartOutcome, to_refusal
 from starter.start_request import NO_SOURCES, build_start_request
 

@@ -54,9 +54,8 @@ class IdleWorkflow:
         await workflow.wait_condition(lambda: self._is_changed or shift.done())
         if not shift.done():
             shift.cancel()
-        answer = await shift
+        self._pulled = self._pulled.and_also(Pulled.load(await shift))
         self._shifts += 1
-        self._pulled = self._pulled.and_also(Pulled.load(answer["pulled"]))
 
     def _continue(self) -> NoReturn:
         """Continue as new. Signal handlers are synchronous and nothing awaits before this, so none can be lost."""

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from shared.backoff import backoff_seconds
 from shared.errors import RetryLater
 from starter.bridge.formats import Formats
 from starter.bridge.held import Held, read_delivery
@@ -14,7 +15,6 @@ from starter.bridge.offsets import Assignment
 from starter.bridge.record import Record
 from starter.bulk import BulkStarter
 from starter.delivery import Delivery
-from starter.pace import backoff_seconds
 from starter.receipts import Receipt, StartOutcome
 
 logger = logging.getLogger(__name__)

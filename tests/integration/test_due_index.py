@@ -14,10 +14,11 @@ from activities.due_index import CALLS_MAX, VisibilityIndex
 from shared.errors import ServerUnreachable
 from shared.lanes import task_queue
 from shared.message import MessageState
-from shared.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, pack_workflow_id
-from shared.search_attributes import DUE_AT, EARLIEST_AT, attributes_at_start, pack_attributes_at_start
+from shared.placement import PACK_WORKFLOW, pack_workflow_id
+from shared.search_attributes import DUE_AT, EARLIEST_AT, pack_attributes_at_start
 from shared.settings import Settings
 from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
+from tests.asleep import start_asleep
 from tests.conftest import wait_until
 
 HOUR = 3600.0
@@ -36,13 +37,7 @@ class Field:
         """Let a message sleep that is due in some seconds and may run ahead of time in some seconds."""
         now = self.now.timestamp()
         message = MessageState(self.kind, name, "short", now + due_in, now + earliest_in, **state)
-        await self.client.start_workflow(
-            MESSAGE_WORKFLOW,
-            message.dump(),
-            id=message.workflow_id,
-            task_queue=self.queue,
-            search_attributes=TypedSearchAttributes(attributes_at_start(message, now, 60.0)),
-        )
+        await start_asleep(self.client, self.queue, message, now)
 
     async def sow_pack(self, index: int, due_in: float) -> None:
         """Let a pack sleep whose first message is due in some seconds."""

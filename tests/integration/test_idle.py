@@ -16,11 +16,12 @@ from examples.ledger import Entry, Ledger
 from shared.lanes import task_queue
 from shared.message import MessageState
 from shared.pack_entry import measure, to_entry, to_heading
-from shared.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, pack_index, pack_workflow_id
-from shared.search_attributes import attributes_at_start, pack_attributes_at_start
+from shared.placement import PACK_WORKFLOW, pack_index, pack_workflow_id
+from shared.search_attributes import pack_attributes_at_start
 from shared.settings import Settings
 from starter.embedded import EmbeddedServer
 from starter.idle import Idle
+from tests.asleep import start_asleep
 from tests.conftest import wait_until
 from tests.processes import worker_process
 
@@ -52,16 +53,7 @@ class Sleepers:
         """Start messages with workflows of their own."""
         rest = iter(states)
         while group := list(itertools.islice(rest, 50)):
-            await asyncio.gather(*map(self._start, group))
-
-    async def _start(self, state: MessageState) -> None:
-        await self.client.start_workflow(
-            MESSAGE_WORKFLOW,
-            state.dump(),
-            id=state.workflow_id,
-            task_queue=self.queue,
-            search_attributes=TypedSearchAttributes(attributes_at_start(state, self.now, 60.0)),
-        )
+            await asyncio.gather(*(start_asleep(self.client, self.queue, state, self.now) for state in group))
 
     async def start_packs(self, states: Sequence[MessageState], packs: int) -> None:
         """Start packs that hold messages."""

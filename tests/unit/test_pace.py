@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from starter.pace import BACKOFF_MAX_SECONDS, Pace, backoff_seconds
+from shared.backoff import BACKOFF_MAX_SECONDS, backoff_seconds
+from starter.pace import Pace
 
 
 class Clock:
