@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.client import Client, WorkflowQueryFailedError, WorkflowQueryRejectedError
+from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError
 
 from shared.backoff import backoff_seconds
@@ -102,11 +103,17 @@ class Packs:
         return sum(await asyncio.gather(*(ask(*pack) for pack in packs)))
 
     async def _packs_of(self, layouts: Layouts, selection: Selection) -> AsyncIterator[tuple[Layout, int]]:
+        """Give the packs that may hold such messages; of a kind also those that the index doesn't know yet."""
+        known = 0
+        if selection.kind and not selection.narrows_packs and (layout := await layouts.find(selection.kind)):
+            known = layout.packs
+            for index in range(known):
+                yield layout, index
         try:
             async for execution in self._client.list_workflows(selection.to_pack_query(), page_size=500):
                 kind, _, index = execution.id.rpartition("~")
                 layout = await layouts.find(kind)
-                if layout is not None:
+                if layout is not None and int(index) >= known:
                     yield layout, int(index)
         except RPCError as exc:
             raise translate_rpc_error(exc) from exc
@@ -121,13 +128,17 @@ class Packs:
             try:
                 # the SDK repeats a query that timed out: only a limit around it all is one
                 async with asyncio.timeout(QUERY_TIMEOUT.total_seconds()):
-                    answer = await handle.query(query, *([] if argument is None else [argument]))
+                    answer = await handle.query(
+                        query, *([] if argument is None else [argument]), reject_condition=QueryRejectCondition.NOT_OPEN
+                    )
                 if answer is not None:
                     return answer
             except RPCError as exc:
                 if is_missing(exc):
                     return _NOTHING
                 await self._check_served(layout, name)
+            except WorkflowQueryRejectedError:
+                return _NOTHING  # ended from outside: its messages are no longer alive
             except (TimeoutError, WorkflowQueryFailedError):
                 await self._check_served(layout, name)
             if time.monotonic() >= give_up_at:

@@ -27,6 +27,11 @@ class Selection:
         """No field narrows it."""
         return self == Selection()
 
+    @property
+    def narrows_packs(self) -> bool:
+        """What the index says of a pack decides whether it may hold such messages."""
+        return self.state == "parked" or self.due_before is not None
+
     def to_query(self) -> str:
         """Write the visibility query; raises ValueError for a lane or state that does not exist."""
         if self.lane is not None and self.lane not in LANES:

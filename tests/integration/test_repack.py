@@ -11,7 +11,8 @@ from temporalio.client import Client
 
 from activities import Again, Context, Message, Pack, handler
 from shared.envelope import Envelope
-from shared.errors import GiveUp, Misconfigured, PackNotServed
+from shared.errors import GiveUp, MessageNotFound, Misconfigured, PackNotServed
+from shared.placement import pack_index, pack_workflow_id
 from shared.settings import Settings
 from starter.bulk import BulkStarter
 from starter.control import Control
@@ -111,6 +112,18 @@ async def test_whoever_believes_the_old_number_reaches_every_message(kind: Kind)
         assert (await control.show(kind.name, name)).listed.state == "paused"
     assert await kind.start(kind.starter(), *late) == [StartOutcome.ALREADY_RUNNING] * 20
     assert kind.find_gaps() == {}
+
+
+async def test_the_messages_of_a_terminated_pack_are_no_longer_alive(kind: Kind) -> None:
+    """They are counted at once without it, and shown as not found: what its history last knew of them is over."""
+    control = Control(kind.client, kind.settings)
+    kept = {name for name in kind.versions if pack_index(name, PACK.packs) != 1}
+    lost = next(name for name in kind.versions if name not in kept)
+    await kind.client.get_workflow_handle(pack_workflow_id(kind.name, 1)).terminate("by a person in the Web UI")
+
+    assert await control.count(Selection(kind=kind.name)) == len(kept)
+    with pytest.raises(MessageNotFound):
+        await control.show(kind.name, lost)
 
 
 async def test_what_cannot_be_done_is_refused_in_a_sentence(kind: Kind) -> None:
