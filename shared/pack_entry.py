@@ -135,6 +135,11 @@ def priority_of(entry: Entry) -> int:
     return entry[OTHERS].get("priority", 3) if len(entry) > OTHERS else 3
 
 
+def tenant_of(entry: Entry) -> str:
+    """Give whose the message is; empty where nobody said."""
+    return entry[OTHERS].get("tenant", "") if len(entry) > OTHERS else ""
+
+
 def lane_of(entry: Entry, lane: str) -> str:
     """Give the lane on which the message's handler runs, in a pack of a lane."""
     return entry[OTHERS].get("lane", lane) if len(entry) > OTHERS else lane

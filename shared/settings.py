@@ -72,6 +72,9 @@ class Settings:
         timedelta(seconds=60), "How long a worker may hold a workflow task before another one gets it.", 1
     )
     handlers_at_once: int = _setting(500, "Handlers of packed messages at work at once in one worker process.", 1)
+    tenant_weights: tuple[str, ...] = _setting(
+        (), "Shares of a busy lane, TENANT=WEIGHT, comma-separated; who is not named has the weight 1."
+    )
     sandbox: bool = _setting(False, "Run workflow code in the SDK's sandbox (costs CPU on every cold wake).")
     in_flight: int = _setting(64, "Starts or signals under way at once from one process.", 1)
     pack_room: int = _setting(100_000, "Messages that a bulk start holds back to send them to their packs together.", 1)

@@ -24,13 +24,15 @@ STOP_SECONDS = 15.0
 SLIMMED_MARK = "slimmed"
 
 # The development server's own limits are meant for a few calls a second; here one machine is all there is, and the
-# starter paces itself. Fairness and priorities need nothing switched on in this version.
+# starter paces itself. Priorities need nothing switched on in this version.
 DYNAMIC_CONFIG = {
     "frontend.rps": 20_000,
     "frontend.namespaceRPS": 20_000,
     "frontend.namespaceCount": 20_000,
     "history.rps": 50_000,
     "matching.rps": 50_000,
+    # without it, tenants are told apart by nothing
+    "matching.enableFairness": True,
     # five seconds by default: so long due work would wait before idle capacity is drawn back from what is not due yet
     "matching.TaskQueueInfoByBuildIdTTL": '"500ms"',
 }

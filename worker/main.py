@@ -27,6 +27,7 @@ from worker.event_loop import new_event_loop
 from worker.health import Readiness, Report, open_endpoint, watch_server
 from worker.memory import tune_memory
 from worker.run import WorkerPlan, run_workers
+from worker.tenants import read_weights, weigh_tenants
 
 logger = logging.getLogger(__name__)
 
@@ -149,6 +150,7 @@ async def _run(options: WorkerOptions, order: StopOrder, follow_parent: FollowPa
         if prepared is None:
             return EXIT_OK
         client, registry = prepared
+        await order.unless_given(weigh_tenants(client, options.settings, options.lanes))
         plan = WorkerPlan(settings=options.settings, registry=registry, lanes=options.lanes, drain=options.drain)
         await serve_lanes(client, plan, order, readiness)
     return EXIT_OK
@@ -157,6 +159,7 @@ async def _run(options: WorkerOptions, order: StopOrder, follow_parent: FollowPa
 async def prepare(settings: Settings) -> tuple[Client, Registry]:
     """Load the handlers, connect and check the server: everything that may refuse, before anything polls."""
     registry = load_registry(settings)
+    read_weights(settings)
     try:
         async with asyncio.timeout(START_TIMEOUT.total_seconds()):
             client = await connect(heartbeat=HEARTBEAT)

@@ -2,11 +2,12 @@
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 
 from shared.message import MessageState
-from shared.pack_entry import DUE, EARLY, ID, Entry, is_held, lane_of, priority_of, sources_of
+from shared.pack_entry import DUE, EARLY, ID, Entry, is_held, lane_of, priority_of, sources_of, tenant_of
 from shared.signals import TOMBSTONE, PullForward, PullMany, Revise, RunNow, Signal, Stop
 
 
@@ -88,3 +89,17 @@ class Asked:
         """Order what is due: higher priority first, then what is due longest; no two alike."""
         due: int = entry[DUE]
         return priority_of(entry), self._order.get(entry[ID], due), entry[ID]
+
+    def in_order(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Order what is due by urgency; tenants of one priority take turns, so that none waits behind all of another's."""
+        ordered = sorted(entries, key=self.urgency)
+        if len(set(map(tenant_of, ordered))) < 2:
+            return ordered
+        given: Counter[tuple[int, str]] = Counter()
+
+        def turn(entry: Entry) -> tuple[int, int]:
+            priority = priority_of(entry)
+            given[whose := (priority, tenant_of(entry))] += 1
+            return priority, given[whose]
+
+        return sorted(ordered, key=turn)

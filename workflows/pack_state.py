@@ -232,7 +232,7 @@ class PackState:
             self.strays.send_away(self.kind, index, parts["entries"], parts["ended"])
 
     def take(self, lanes: Collection[str], now: float) -> Batch | None:
-        """Take what is due on one of the lanes into a batch: higher priority first, then what is due longest.
+        """Take what is due on one of the lanes into a batch: higher priority first, tenants by turns, then what is due longest.
 
         There is none before somebody can wait no longer, or is asked for at once; then all goes along that is due by now.
         A message whose last batch was lost together with others is suspected of having broken it and goes alone.
@@ -277,7 +277,7 @@ class PackState:
         self._outlooks.clear()
         entries: list[Entry] = []
         room = BATCH_BYTES_MAX
-        for entry in sorted((e for e in due if lane_of(e, self.lane) == lane), key=self._asked.urgency):
+        for entry in self._asked.in_order(e for e in due if lane_of(e, self.lane) == lane):
             message_id = entry[ID]
             del self._entries[message_id]
             self._running[message_id] = Running(number, entry, self._asked.forget(message_id))

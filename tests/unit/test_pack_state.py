@@ -245,6 +245,14 @@ def test_a_batch_takes_the_higher_priority_first_and_then_what_is_due_longest() 
     assert take(pack).ids == ("c", "b", "e", "a", "d")
 
 
+def test_tenants_of_one_priority_take_turns_in_a_batch() -> None:
+    """The one message of a quiet tenant is among the first, though a loud one has many that are due for longer."""
+    loud = [entry(f"l{n}", NOW - 100 + n, tenant="loud") for n in range(4)]
+    pack = hold(*loud, entry("q", NOW - 1, tenant="quiet"), entry("n", NOW - 2), entry("z", priority=5, tenant="quiet"))
+
+    assert take(pack).ids == ("l0", "n", "q", "l1", "l2", "l3", "z")
+
+
 def test_a_batch_is_bound_in_number_and_in_bytes() -> None:
     """What is left over goes with the next one, at once."""
     many = hold(*(entry(f"m{n}") for n in range(BATCH_MAX + 7)))
