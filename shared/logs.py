@@ -11,14 +11,18 @@ from temporalio import activity, workflow
 
 from shared.settings import Settings
 
-CHATTY = "aiokafka"
-"""It logs each of its attempts, some thirty a second while a broker is away."""
+CORE = "temporalio.core"
+"""Logger of what the SDK's core has to say in a worker."""
+
+CHATTY = ("aiokafka", CORE)
+"""They log each of their attempts, some thirty a second while a broker or a server is away."""
 
 QUIET_SECONDS = 10.0
 """Between two lines of one kind from a chatty logger."""
 
 _OWN_TO_LOGGING = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _OF_TEMPORAL = ("temporal_workflow", "temporal_activity")
+_OF_CORE = "temporal_log"
 
 
 def set_up_logs(settings: Settings) -> None:
@@ -67,7 +71,7 @@ class _Hush(logging.Filter):
         self._seen: dict[tuple[str, str], list[float]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.name.partition(".")[0] != CHATTY:
+        if not record.name.startswith(CHATTY):
             return True
         now = time.monotonic()
         seen = self._seen.setdefault((record.name, str(record.msg)), [now - QUIET_SECONDS, 0])
@@ -87,6 +91,8 @@ def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
         if name in _OF_TEMPORAL:
             about = cast("Mapping[str, Any]", value)
             told |= {part: about[part] for part in ("workflow_id", "run_id") if part in about}
+        elif name == _OF_CORE:
+            told |= cast("Mapping[str, Any]", value.fields)
         elif name not in _OWN_TO_LOGGING and not name.startswith("__temporal"):
             told[name] = value
     return told

@@ -1,5 +1,6 @@
 """The one way to connect to Temporal, and what a server must have before messages can live on it."""
 
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
@@ -13,12 +14,13 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.common import RawValue
 from temporalio.envconfig import ClientConfig
-from temporalio.runtime import Runtime, TelemetryConfig
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
 from shared.converter import DATA_CONVERTER
 from shared.errors import Misconfigured, RetryLater, ServerBusy, ServerNotReady, ServerUnreachable
 from shared.json_value import encode_json
+from shared.logs import CORE
 from shared.search_attributes import REQUIRED
 
 DEFAULT_ADDRESS = "localhost:7233"
@@ -135,7 +137,15 @@ def to_raw_bytes(encoded: bytes) -> RawValue:
 def _runtime_with(heartbeat: timedelta | None) -> dict[str, Any]:
     if heartbeat is None:
         return {}
-    return {"runtime": Runtime(telemetry=TelemetryConfig(), worker_heartbeat_interval=heartbeat)}
+    # otherwise the core writes to standard output, in a format of its own
+    forwarding = LogForwardingConfig(
+        logging.getLogger(CORE),
+        append_target_to_name=False,
+        prepend_target_on_message=False,
+        append_log_fields_to_message=False,
+    )
+    told = LoggingConfig(TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
+    return {"runtime": Runtime(telemetry=TelemetryConfig(logging=told), worker_heartbeat_interval=heartbeat)}
 
 
 def _create_arguments(names: Iterable[str]) -> str:

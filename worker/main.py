@@ -27,6 +27,7 @@ from worker.event_loop import new_event_loop
 from worker.health import Readiness, Report, open_endpoint, watch_server
 from worker.memory import tune_memory
 from worker.run import WorkerPlan, run_workers
+from worker.stuck import StuckRuns, begin_anew
 from worker.tenants import read_weights, weigh_tenants
 
 logger = logging.getLogger(__name__)
@@ -125,15 +126,27 @@ def run_process(options: WorkerOptions, follow_parent: FollowParent | None = Non
     """Serve the lanes in this process until told to stop, then drain; gives the exit code.
 
     The first SIGTERM or SIGINT drains, the second one ends the process from within, with code 130; under a parent
-    it changes nothing, because the parent decides. Raises Misconfigured or RetryLater when it can't start.
+    it changes nothing, because the parent decides. Raises Misconfigured or RetryLater when it can't start. In a process
+    where a workflow is stuck all others are drained as well; then a parent starts another, and without one this begins anew.
     """
     runner = asyncio.Runner(loop_factory=new_event_loop)
-    overrun = functools.partial(leave, EXIT_FAILED, "drain time is over and handlers still run: leaving")
-    order = StopOrder(runner.get_loop(), options.drain + HAND_BACK, overrun)
+
+    def leave_stuck_or_late() -> None:
+        if stuck.is_found and follow_parent is None:
+            begin_anew()
+        leave(EXIT_FAILED, "drain time is over and handlers still run: leaving")
+
+    order = StopOrder(runner.get_loop(), options.drain + HAND_BACK, leave_stuck_or_late)
+    stuck = StuckRuns(order.give)
     at_once = functools.partial(leave, EXIT_AT_ONCE, "second signal: leaving at once")
     signals = take_signals(order.give, at_once if follow_parent is None else order.give)
-    with contextlib.closing(order), contextlib.closing(runner):
-        return runner.run(_take_signals_and_run(signals, _run(options, order, follow_parent)))
+    with contextlib.closing(order), contextlib.closing(runner), stuck:
+        code = runner.run(_take_signals_and_run(signals, _run(options, order, follow_parent)))
+    if not stuck.is_found:
+        return code
+    if follow_parent is None:
+        begin_anew()
+    return EXIT_FAILED
 
 
 async def _take_signals_and_run(signals: AbstractContextManager[None], run: Coroutine[Any, Any, int]) -> int:

@@ -70,7 +70,8 @@ class Scene:
     async def wait_until_all_acted(self) -> None:
         """Wait until each message has its newest record, and the group nothing left to do."""
         await wait_until(lambda: self.noted.newest == self.flow.newest, "all have their newest record", seconds=180)
-        await wait_until(self.is_committed, "and all is committed", seconds=60)
+        # a worker in which a workflow is stuck drains for 40 s before another takes over
+        await wait_until(self.is_committed, "and all is committed", seconds=120)
 
     async def is_committed(self) -> bool:
         """Whether the group is at the end of its topic."""

@@ -35,6 +35,7 @@ HANDLERS = '''
 """Handlers that are at work for as long as a test wants."""
 
 import asyncio
+import logging
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -49,6 +50,16 @@ async def wait_for_gate(message: Message, ctx: Context) -> Done:
     while not Path(message.payload["gate"]).exists():
         await asyncio.sleep(0.05)
     return Done(ctx.attempt)
+
+
+@handler("dropping")
+@ledgered
+async def drop(message: Message, ctx: Context) -> Done:
+    if not (once := Path(message.payload["once"])).exists():
+        once.touch()
+        logging.getLogger("temporalio.core").error("Extra buffered run should not have produced an activation")
+        await asyncio.sleep(message.payload["seconds"])
+    return Done()
 
 
 @handler("blocking")
@@ -248,6 +259,20 @@ async def test_a_second_signal_ends_everything_at_once(
     await wait_until(lambda: is_gone(children.values()), "the children are gone")
     assert len(children) == (0 if processes == 1 else processes)
     assert calls(ledger) == [("began", 1)]
+
+
+@pytest.mark.parametrize(("processes", "seconds"), [(1, 0), (1, 100), (2, 0)], ids=["drains", "can't drain", "a child"])
+async def test_a_process_with_a_stuck_workflow_begins_anew(
+    run: Run, start: Start, tmp_path: Path, processes: int, seconds: int
+) -> None:
+    """The SDK's core says that it has dropped something: the process drains, as far as it can, and another takes over."""
+    running = run("--lane", "short", "--processes", str(processes), "--drain-seconds", "0")
+    message = await start("dropping", payload={"once": str(tmp_path / "once"), "seconds": seconds})
+    await wait_until(running.says("a workflow is stuck in this process"), "it is found")
+    await wait_until(lambda: running.output.count("worker started") == processes + 1, "there is another worker")
+
+    assert (await message.result())["state"] == "done"
+    assert running.process.poll() is None
 
 
 async def test_a_second_signal_is_heard_while_a_handler_blocks(run: Run, start: Start, ledger: Ledger) -> None:
