@@ -1,9 +1,11 @@
 """Spark: its starts against a bare client's and the bulk starter's, prepare against a mere copy, memory, a crash; solo, packs, prepare, memory, crash [N …]."""
 
 import asyncio
+import importlib
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,6 +21,7 @@ MEMORY_COUNTS = (100_000, 1_000_000)
 PAIRS = 2
 CRASH_COUNT = 1_000_000
 KILL_AFTER_TASKS = 5
+_TASKS, _COMMAND = "spark start, from the first receipt to the last", "spark start, the whole command"
 
 
 async def main(arguments: list[str]) -> None:
@@ -33,16 +36,16 @@ async def main(arguments: list[str]) -> None:
 
 
 async def _solo(counts: list[int]) -> None:
-    """Starts a second of messages with a workflow each, the start of Spark left out."""
+    """Starts a second of messages with a workflow each."""
     count = counts[0] if counts else SOLO_COUNT
-    rates: dict[str, list[float]] = {"bare client": [], "spark start": []}
     async with fresh_server() as server:
         client = await server.connect()
         await start_bare(client, new_prefix(), [new_prefix() for _ in range(200)], delay=HOUR, cycles=5)
-        for number in range(PAIRS):
-            for what in alternate(rates, number):
-                rates[what].append(await (_start_bare if what == "bare client" else _start_solo)(server, count))
-    _report_ratio(rates, f"{count:,} starts each, {PAIRS} rounds", case="solo")
+        contestants = {
+            "bare client": lambda: _start_bare(server, count),
+            _TASKS: lambda: _start(server, "echo", count, is_packed=False),
+        }
+        await _compare_starts(contestants, f"{count:,} starts each, {PAIRS} rounds", case="solo")
 
 
 async def _start_bare(server: EmbeddedServer, count: int) -> float:
@@ -51,19 +54,16 @@ async def _start_bare(server: EmbeddedServer, count: int) -> float:
     return count / (time.monotonic() - began)
 
 
-async def _start_solo(server: EmbeddedServer, count: int) -> float:
-    return (await _start(server, "echo", count, is_packed=False)).rate
-
-
 async def _packs(counts: list[int]) -> None:
-    """Starts a second of packed messages, the start of Spark left out; no worker runs."""
+    """Starts a second of packed messages; no worker runs."""
     count = counts[0] if counts else PACK_COUNT
-    rates: dict[str, list[float]] = {"bulk starter": [], "spark start": []}
     async with fresh_server() as server:
-        for number in range(PAIRS):
-            for what in alternate(rates, number):
-                rates[what].append(await (_start_in_bulk if what == "bulk starter" else _start_packed)(server, count))
-    _report_ratio(rates, f"{count:,} messages in packs of about {PACK_SIZE:,}, {PAIRS} rounds", case="packs")
+        contestants = {
+            "bulk starter": lambda: _start_in_bulk(server, count),
+            _TASKS: lambda: _start(server, new_prefix(), count, is_packed=True),
+        }
+        note = f"{count:,} messages in packs of about {PACK_SIZE:,}, {PAIRS} rounds"
+        await _compare_starts(contestants, note, case="packs")
 
 
 async def _start_in_bulk(server: EmbeddedServer, count: int) -> float:
@@ -71,8 +71,17 @@ async def _start_in_bulk(server: EmbeddedServer, count: int) -> float:
     return await start_packs(await server.connect(), filling, filling.envelopes())
 
 
-async def _start_packed(server: EmbeddedServer, count: int) -> float:
-    return (await _start(server, new_prefix(), count, is_packed=True)).rate
+async def _compare_starts(
+    contestants: Mapping[str, Callable[[], Awaitable[float | Measured]]], note: str, case: str
+) -> None:
+    rates: dict[str, list[float]] = {name: [] for name in (*contestants, _COMMAND)}
+    for number in range(PAIRS):
+        for what, measure_it in alternate(contestants, number).items():
+            seen = await measure_it()
+            rates[what].append(seen.task_rate if isinstance(seen, Measured) else seen)
+            if isinstance(seen, Measured):
+                rates[_COMMAND].append(seen.rate)
+    _report_ratio(rates, note, case=case)
 
 
 async def _prepare(counts: list[int]) -> None:
@@ -122,7 +131,7 @@ async def _memory(counts: list[int]) -> None:
 
 
 async def _start(server: EmbeddedServer, kind: str, count: int, *, is_packed: bool) -> Measured:
-    """Prepare and start messages as people do; the rate is that of the start alone, without that of Spark."""
+    """Prepare and start messages as people do; the rates are those of the start alone, without that of Spark."""
     prefix = new_prefix()
     with tempfile.TemporaryDirectory(prefix="dormice-bench-") as folder:
         variables = {"TEMPORAL_ADDRESS": server.address, "DORMICE_TASK_QUEUE_PREFIX": prefix}
@@ -131,9 +140,17 @@ async def _start(server: EmbeddedServer, kind: str, count: int, *, is_packed: bo
         rows, manifest = write_rows(Path(folder), kind, prefix, count), str(Path(folder, "manifest"))
         await measure(dormice("prepare", str(rows), manifest), variables)
         measured = await measure(dormice("start", manifest), variables)
+        measured.task_rate = count / _find_span(Path(manifest))
     assert measured.told["now"]["started"] == count, measured.told
     measured.rate = count / measured.told["seconds"]
     return measured
+
+
+def _find_span(manifest: Path) -> float:
+    """Give the seconds from the first receipt to the last."""
+    moments: Any = importlib.import_module("pyarrow.parquet").read_table(manifest / "receipts")["started_at"]
+    bounds = importlib.import_module("pyarrow.compute").min_max(moments).as_py()
+    return (bounds["max"] - bounds["min"]).total_seconds()
 
 
 async def _crash(counts: list[int]) -> None:
@@ -169,11 +186,14 @@ def _wait_for_receipts(manifest: Path) -> None:
 
 
 def _report_ratio(rates: dict[str, list[float]], note: str, case: str) -> None:
-    """Report medians and how the second contestant does beside the first one, round by round."""
-    (first, yard), (second, ours) = rates.items()
-    ratio = median(a / b for a, b in zip(ours, yard, strict=True))
+    """Report medians and how the others do beside the first contestant, round by round."""
+    yard = next(iter(rates.values()))
     rows = [
-        {"what": first, "a second": median(yard), "ratio": 1.0},
-        {"what": second, "a second": median(ours), "ratio": ratio},
+        {
+            "what": what,
+            "a second": median(ours),
+            "ratio": median(a / b for a, b in zip(ours, yard, strict=True)),
+        }
+        for what, ours in rates.items()
     ]
     report("spark", rows, note=note, case=case)

@@ -30,6 +30,7 @@ class Measured:
     told: dict[str, Any] = field(default_factory=dict[str, Any])
     rss: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("driver", "JVM", "workers"), 0))
     rate: float = 0.0
+    task_rate: float = 0.0
 
 
 def packing(server: EmbeddedServer, folder: Path, kind: str, count: int) -> dict[str, str]:
