@@ -32,7 +32,9 @@ class Deliverer:
         """Do what a record asks and say what came of it; doing it again changes nothing."""
         name = workflow_id(delivery.kind, delivery.id)
         # of two records with one key the newer revises: it is no retry of the older, whatever their senders call them
-        envelope = delivery.envelope and delivery.envelope.model_copy(update={"idempotency_key": ""})
+        envelope = delivery.envelope
+        if envelope is not None and envelope.idempotency_key:
+            envelope = envelope.model_copy(update={"idempotency_key": ""})
         finished: dict[str, int] | None = None
         while True:
             if envelope is not None:

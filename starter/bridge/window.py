@@ -5,11 +5,14 @@ from collections import deque
 from starter.bridge.intake import IntakeLimits
 
 SECONDS_AHEAD = 10
-"""Of work at the present pace: enough for packs to get many messages in one call, and done within a drain."""
+"""Of work at the present pace, less the easy one: enough for packs to get many messages in one call, and done within a drain."""
 
 PACE_SECONDS = 5
 """The pace is that of so many seconds, because packs answer for many messages at once and then for none, or of the last
 one if that was better: after a pause it would take as long to open."""
+
+EASY_PACE = 500
+"""Records a second up to which the fewest under way are plenty, as where each of them starts a workflow of its own."""
 
 FEWEST, MOST = 1_000, 100_000
 """Under way at once. The least keeps a slow server busy, the most bounds the memory."""
@@ -32,7 +35,7 @@ class Window:
         """Give the limits for the next second; `done` counts all records that were ever done with. Call it once a second."""
         self._marks.append(done)
         pace = max(done - self._marks[-2], (done - self._marks[0]) / (len(self._marks) - 1))
-        return limits_of(min(max(round(SECONDS_AHEAD * pace), FEWEST), MOST))
+        return limits_of(min(max(round(SECONDS_AHEAD * (pace - EASY_PACE)), FEWEST), MOST))
 
 
 def limits_of(in_flight: int) -> IntakeLimits:

@@ -7,10 +7,10 @@ from starter.bridge.window import FEWEST, MOST, PACE_SECONDS, WAITING, Window
 
 @pytest.mark.parametrize(
     ("a_second", "in_flight"),
-    [(0, FEWEST), (50, FEWEST), (150, 1_500), (1_000, 10_000), (10_000, MOST), (50_000, MOST)],
+    [(0, FEWEST), (500, FEWEST), (700, 2_000), (1_500, 10_000), (10_500, MOST), (50_000, MOST)],
 )
 def test_as_much_is_under_way_as_ten_seconds_take(a_second: int, in_flight: int) -> None:
-    """Within bounds, and at the pace of the last five seconds, whatever it was before."""
+    """Beyond an easy pace and within bounds, at the pace of the last five seconds, whatever it was before."""
     window = Window()
     done = [7_000 + a_second * number for number in range(PACE_SECONDS + 1)]
     limits = [window.follow(count) for count in done][-1]
@@ -23,7 +23,7 @@ def test_as_much_is_under_way_as_ten_seconds_take(a_second: int, in_flight: int)
 def test_what_comes_in_bursts_keeps_it_open() -> None:
     """Packs answer for many messages at once, and then for none for a while."""
     window = Window()
-    seen = [window.follow(5_000 * (second // PACE_SECONDS)).in_flight for second in range(4 * PACE_SECONDS)]
+    seen = [window.follow(7_500 * (second // PACE_SECONDS)).in_flight for second in range(4 * PACE_SECONDS)]
 
     assert min(seen[2 * PACE_SECONDS :]) == 10_000
 
