@@ -19,6 +19,7 @@ NO_SCENARIO = {
     "harness",
     "pack_filling",
     "pack_rhythms",
+    "spark_processes",
     "worker_process",
 }
 

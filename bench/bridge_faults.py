@@ -1,25 +1,19 @@
 """The bridge in trouble, for the scenario `bridge`: five times its usual load for a while, and kills in mid-load."""
 
 import asyncio
-import contextlib
-import os
 import random
-import sys
-import tempfile
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator
 from datetime import timedelta
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from bench.bridging import PARTITIONS, Stage, bridging, fresh_stage, open_topic, produce
 from bench.handlers import NOTED
-from bench.harness import fill, new_prefix, report, working
+from bench.harness import fill, new_prefix, noting, report, working
 from bench.pack_filling import HOUR, Filling, to_order
 from bench.worker_process import Order
-from examples.ledger import LEDGER_VARIABLE, Ledger
+from examples.ledger import Ledger
 from shared.encoding import Pack
 from shared.envelope import Envelope
 from shared.settings import Settings
@@ -111,48 +105,24 @@ async def _send_at(rate: float, seconds: float, producer: Any, topic: str, recor
 async def measure_kills(keys: int = KEYS) -> None:
     """A bridge is killed five times at random moments while it works through the revisions of many keys."""
     prefix, chance = new_prefix(), random.Random(11)
-    with tempfile.TemporaryDirectory(prefix="dormice-bench-kills-") as folder:
-        ledger, began = Ledger(Path(folder, "ledger.jsonl")), time.monotonic()
-        os.environ[LEDGER_VARIABLE] = str(Path(folder, "ledger.jsonl"))  # for the worker to come
-        async with fresh_stage() as stage, open_topic(stage, prefix) as producer:
-            for revision in range(REVISIONS):
-                payload = f"r{revision}"
-                await produce(
-                    producer, prefix, (Envelope(kind=NOTED, id=f"k{n}", payload=payload) for n in range(keys))
-                )
-            async with _noting(stage, prefix):
-                for _ in range(KILLS):
-                    async with bridging(stage, prefix, "bench", *MEMBER) as follower:
-                        await follower.wait_until_committed(1)
-                        await follower.wait_until_committed(follower.committed + chance.randrange(1, keys // 4))
-                        follower.process.kill()
-                        await follower.process.wait()
+    began = time.monotonic()
+    async with fresh_stage() as stage, open_topic(stage, prefix) as producer:
+        for revision in range(REVISIONS):
+            payload = f"r{revision}"
+            await produce(producer, prefix, (Envelope(kind=NOTED, id=f"k{n}", payload=payload) for n in range(keys)))
+        async with noting(stage.server, prefix) as ledger:
+            for _ in range(KILLS):
                 async with bridging(stage, prefix, "bench", *MEMBER) as follower:
-                    await follower.wait_until_committed(REVISIONS * keys)
-                    while not _is_newest(ledger, keys):  # noqa: ASYNC110 — another process keeps it
-                        await asyncio.sleep(2)
-        rows = [_judge(ledger, keys) | {"s": time.monotonic() - began}]
+                    await follower.wait_until_committed(1)
+                    await follower.wait_until_committed(follower.committed + chance.randrange(1, keys // 4))
+                    follower.process.kill()
+                    await follower.process.wait()
+            async with bridging(stage, prefix, "bench", *MEMBER) as follower:
+                await follower.wait_until_committed(REVISIONS * keys)
+                while not _is_newest(ledger, keys):  # noqa: ASYNC110 — another process keeps it
+                    await asyncio.sleep(2)
+            rows = [_judge(ledger, keys) | {"s": time.monotonic() - began}]
     report("bridge", rows, note=f"{PARTITIONS} partitions, solo, {KILLS} kills with SIGKILL", case="kills")
-
-
-@contextlib.asynccontextmanager
-async def _noting(stage: Stage, prefix: str) -> AsyncGenerator[None]:
-    """Run a worker whose handler keeps the ledger."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "worker", "--lane", "short", "--processes", "1"),
-        stderr=asyncio.subprocess.DEVNULL,
-        env={
-            **os.environ,
-            "TEMPORAL_ADDRESS": stage.server.address,
-            "DORMICE_HANDLERS": "bench.handlers",
-            "DORMICE_TASK_QUEUE_PREFIX": prefix,
-        },
-    )
-    try:
-        yield
-    finally:
-        process.kill()
-        await process.wait()
 
 
 def _is_newest(ledger: Ledger, keys: int) -> bool:

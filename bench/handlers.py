@@ -1,14 +1,14 @@
-"""The kinds of a bridge under measurement, as its environment names them; and one that keeps a ledger."""
+"""The kinds of a bridge under measurement, as its environment names them; and those that keep a ledger."""
 
 import os
 from datetime import timedelta
 
-from activities import Again, Context, Message, Pack, handler
+from activities import Again, Context, Done, Message, Pack, handler
 from examples.ledger import ledgered
 
 KIND_VARIABLE = "DORMICE_BENCH_KIND"
 PACKS_VARIABLE = "DORMICE_BENCH_PACKS"
-NOTED = "bench-noted"
+NOTED, HERDED = "bench-noted", "bench-herded"
 
 _packs = int(os.environ.get(PACKS_VARIABLE, "0"))
 
@@ -27,3 +27,11 @@ async def stay_asleep(message: Message, ctx: Context) -> Again:  # noqa: ARG001 
 async def note_payload(message: Message, ctx: Context) -> Again:  # noqa: ARG001 — as above
     """Note the payload, and come back in a year."""
     return Again(after=timedelta(days=365), reason=str(message.payload))
+
+
+@handler(HERDED)
+@ledgered
+async def run_with_herd(message: Message, ctx: Context) -> Again | Done:  # noqa: ARG001 — as above
+    """Come back after the payload's delay; without one, be done."""
+    delay = message.payload.get("delay")
+    return Done() if delay is None else Again(after=timedelta(seconds=delay), tolerance=timedelta(0))

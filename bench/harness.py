@@ -21,6 +21,7 @@ from temporalio.client import Client
 
 from bench.bare_loop import start_bare
 from bench.worker_process import KIND, Measured, Order
+from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.envelope import Envelope
 from shared.settings import Settings
 from starter.bulk import BulkStarter
@@ -115,6 +116,29 @@ async def _read_windows(process: asyncio.subprocess.Process, windows: list[Measu
             windows.append(Measured(**json.loads(line)))
         else:  # the SDK's core logs to standard output
             print(line.decode(errors="replace").rstrip(), file=sys.stderr)
+
+
+@contextlib.asynccontextmanager
+async def noting(server: EmbeddedServer, prefix: str) -> AsyncGenerator[Ledger]:
+    """Run a worker for the length of a `with` block whose handlers keep a ledger, thrown away afterwards."""
+    with tempfile.TemporaryDirectory(prefix="dormice-bench-ledger-") as folder:
+        path = Path(folder, "ledger.jsonl")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "worker", "--lane", "short", "--processes", "1"),
+            stderr=asyncio.subprocess.DEVNULL,
+            env={
+                **os.environ,
+                "TEMPORAL_ADDRESS": server.address,
+                "DORMICE_HANDLERS": "bench.handlers",
+                "DORMICE_TASK_QUEUE_PREFIX": prefix,
+                LEDGER_VARIABLE: str(path),
+            },
+        )
+        try:
+            yield Ledger(path)
+        finally:
+            process.kill()
+            await process.wait()
 
 
 async def fill(client: Client, what: str, prefix: str, count: int, delay: float, *, cycles_per_run: int = 5) -> float:

@@ -16,6 +16,7 @@ import psutil
 import uvloop
 from temporalio.client import Client
 from temporalio.converter import DataConverter
+from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import GrpcCompression
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
@@ -27,6 +28,7 @@ from bench.bare_pack import BareBatch, BarePack, spread_factor
 from shared.converter import DATA_CONVERTER
 from shared.lanes import task_queue
 from shared.settings import Settings
+from worker.main import HEARTBEAT
 from worker.memory import tune_memory
 from worker.profiles import PROFILES
 from worker.run import WorkerPlan, run_workers
@@ -153,6 +155,7 @@ async def _serve(order: Order, counter: Counter, stopping: asyncio.Event) -> Non
     is_bare = order.what.startswith("bare")
     client = await Client.connect(
         os.environ["TEMPORAL_ADDRESS"],
+        runtime=Runtime(telemetry=TelemetryConfig(), worker_heartbeat_interval=HEARTBEAT),
         grpc_compression=compression,
         data_converter=DataConverter.default if is_bare else DATA_CONVERTER,
     )

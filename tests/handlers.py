@@ -21,6 +21,10 @@ async def work(message: Message, ctx: Context) -> Again | Done:
     )
 
 
+HERD_PACK = Pack(packs=8, size=500, coalesce=timedelta(0))
+work_packed = handler("herd-packed", encoding=HERD_PACK)(work.function)
+
+
 @ledgered
 async def note_payload(message: Message, ctx: Context) -> Again:
     """Note the payload, and come back in a year."""

@@ -25,6 +25,7 @@ from shared.settings import Settings
 from shared.temporal import check_server, connect
 from worker.event_loop import new_event_loop
 from worker.health import Readiness, Report, open_endpoint, watch_server
+from worker.leaders import begin_leaders, check_idle_lanes
 from worker.memory import tune_memory
 from worker.run import WorkerPlan, run_workers
 from worker.stuck import StuckRuns, begin_anew
@@ -164,6 +165,7 @@ async def _run(options: WorkerOptions, order: StopOrder, follow_parent: FollowPa
             return EXIT_OK
         client, registry = prepared
         await order.unless_given(weigh_tenants(client, options.settings, options.lanes))
+        await order.unless_given(begin_leaders(client, options.settings, options.lanes))
         plan = WorkerPlan(settings=options.settings, registry=registry, lanes=options.lanes, drain=options.drain)
         await serve_lanes(client, plan, order, readiness)
     return EXIT_OK
@@ -173,6 +175,7 @@ async def prepare(settings: Settings) -> tuple[Client, Registry]:
     """Load the handlers, connect and check the server: everything that may refuse, before anything polls."""
     registry = load_registry(settings)
     read_weights(settings)
+    check_idle_lanes(settings)
     try:
         async with asyncio.timeout(START_TIMEOUT.total_seconds()):
             client = await connect(heartbeat=HEARTBEAT)

@@ -10,7 +10,7 @@ from shared.logs import CORE
 
 # temporalio 1.35, crates/sdk-core worker/workflow/workflow_stream.rs, process_post_activation: of several tasks that came
 # for a run while the cache was full, the first may have to fetch its history; what the next one brings about is dropped
-# then, and whatever comes for the run later waits behind it for ever. No issue is open for it.
+# then, and whatever comes for the run later waits behind it for ever. We know of no issue about it.
 DROPPED = "Extra buffered run should not have produced an activation"
 
 logger = logging.getLogger(__name__)

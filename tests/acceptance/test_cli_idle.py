@@ -1,9 +1,15 @@
 """The commands about idle capacity, as people type them."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+from temporalio.client import Client
+
+from shared.errors import InvalidSetting
+from shared.settings import Settings
 from tests.acceptance.conftest import Run
 from tests.conftest import Serve, wait_until
+from worker.leaders import begin_leaders, check_idle_lanes
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -37,6 +43,31 @@ async def test_idle_capacity_is_switched_limited_and_told(run: Run, serve: Serve
 
 async def _is_on(run: Run) -> bool:
     return (await run("idle", "status", "--json", "--lane", "short")).document["is_on"]
+
+
+async def test_what_is_on_by_the_settings_stays_off_once_a_person_has_switched_it_off(
+    run: Run, serve: Serve, client: Client, settings: Settings
+) -> None:
+    """The first worker of a lane begins its leader; those that come later leave it as it is."""
+    wanted = replace(settings, idle_lanes=("short", "long"))
+    async with serve(lanes=("short",)):
+        await begin_leaders(client, wanted, ["short"])
+        await wait_until(lambda: _is_on(run), "it is on")
+        await run("idle", "off", "--lane", "short")
+
+        async def is_off() -> bool:
+            return not await _is_on(run)
+
+        await wait_until(is_off, "it is off")
+        await begin_leaders(client, wanted, ["short"])
+        assert not await _is_on(run)
+    assert (await run("idle", "status", "--json", "--lane", "long")).document["doing"] == ""
+
+
+def test_a_lane_that_does_not_exist_is_refused() -> None:
+    """It names the setting, the lane and what there is."""
+    with pytest.raises(InvalidSetting, match=r"^idle_lanes: there is no lane 'fast'; use short, medium, long$"):
+        check_idle_lanes(Settings(idle_lanes=("short", "fast")))
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,14 @@ import itertools
 import random
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.workflowservice.v1 import CountWorkflowExecutionsRequest
 from temporalio.client import Client
 from temporalio.common import TypedSearchAttributes
+from temporalio.service import RPCError
 
 from examples.ledger import Entry, Ledger
 from shared.lanes import task_queue
@@ -19,7 +22,7 @@ from shared.pack_entry import measure, to_entry, to_heading
 from shared.placement import PACK_WORKFLOW, pack_index, pack_workflow_id
 from shared.search_attributes import pack_attributes_at_start
 from shared.settings import Settings
-from starter.embedded import EmbeddedServer
+from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
 from starter.idle import Idle
 from tests.asleep import start_asleep
 from tests.conftest import wait_until
@@ -211,3 +214,41 @@ async def test_another_worker_takes_over(
         ended = [entry for entry in ledger.entries if entry.what == "again"]
     assert len({(entry.id, entry.version) for entry in ended}) >= len({entry.id for entry in ended})
     assert {entry.version for entry in ended} == {0}
+
+
+async def test_while_the_index_cannot_be_asked_nobody_is_harmed(
+    settings: Settings, ledger: Ledger, tmp_path: Path, message_id: Callable[[], str]
+) -> None:
+    """Others ask the visibility store more than it bears: the leader says that it waits, and goes on once it gets answers."""
+    options = EmbeddedOptions(
+        data=tmp_path, port=find_free_port(), ui_port=None, extra_config=("frontend.namespaceRPS.visibility=4",)
+    )
+    async with run_embedded(options) as server:
+        client = await server.connect()
+        idle, sleepers = Idle(client, settings), Sleepers(client, settings, message_id())
+        await sleepers.start(sleepers.state(n, HOUR + n) for n in range(100))
+        floods = [asyncio.create_task(_ask_for_ever(client)) for _ in range(20)]
+        await idle.switch("short", is_on=True)
+        async with working(server, settings):
+            await wait_until(lambda: _is_doing(idle, "waiting for the server"), "it waits", PATIENCE)
+            for flood in floods:
+                flood.cancel()
+            await asyncio.gather(*floods, return_exceptions=True)
+            await wait_until(lambda: len(begun(ledger)) >= 100, "all have been pulled", PATIENCE)
+
+    assert sorted((call.id, call.version) for call in begun(ledger)) == sorted(
+        (f"{sleepers.prefix}-{n}", 0) for n in range(100)
+    )
+
+
+async def _ask_for_ever(client: Client) -> None:
+    while True:
+        with contextlib.suppress(RPCError):
+            await client.workflow_service.count_workflow_executions(
+                CountWorkflowExecutionsRequest(namespace=client.namespace), retry=False
+            )
+        await asyncio.sleep(0.01)
+
+
+async def _is_doing(idle: Idle, what: str) -> bool:
+    return (await idle.status("short")).doing == what

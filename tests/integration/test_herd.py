@@ -1,0 +1,113 @@
+"""A herd after an outage: thousands fall due at one instant while the server is away, and all of them run once it is back."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from examples.ledger import LEDGER_VARIABLE, Audit, Entry, Ledger, audit
+from shared.envelope import Envelope
+from shared.settings import Settings
+from starter.bulk import BulkStarter
+from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
+from starter.receipts import StartOutcome
+from tests.conftest import wait_until
+from tests.handlers import HERD_PACK
+from tests.ledger_tail import Tail
+from tests.processes import kill, worker_process
+
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(60)]
+
+SOLO, PACKED, PERIODIC = 1000, 1000, 50
+PERIOD = 5.0
+LEAD = timedelta(seconds=45)
+"""From the first start to the instant at which all are due."""
+
+AWAY_BEFORE, AWAY_AFTER = 10.0, 50.0
+MAX_SECONDS = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Herd:
+    """What became of it."""
+
+    due_at: float
+    entries: list[Entry]
+
+    def entries_of(self, *names: str) -> list[Entry]:
+        """Give what was noted of messages whose ids begin so."""
+        return [entry for entry in self.entries if entry.id.startswith(names)]
+
+    def audit(self, *names: str) -> Audit:
+        """Judge those messages; `lost` counts those that never began."""
+        entries = self.entries_of(*names)
+        expected = {entry.id: self.due_at for entry in entries}
+        return audit(entries, expected=expected, now=time.time(), grace=3600)
+
+
+@pytest.fixture(scope="module")
+async def herd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Herd]:
+    """Let the server be away for a minute, around the instant at which the herd is due."""
+    options = EmbeddedOptions(data=tmp_path_factory.mktemp("herd"), port=find_free_port(), ui_port=None)
+    server, ledger = EmbeddedServer(options), Ledger(options.data / "ledger.jsonl")
+    settings = Settings(task_queue_prefix="herd", workflow_task_timeout=timedelta(seconds=5))
+    await server.start()
+    due = datetime.now(UTC) + LEAD
+    try:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv(LEDGER_VARIABLE, str(options.data / "ledger.jsonl"))
+            async with asyncio.timeout(MAX_SECONDS), worker_process(server, settings):
+                starter = BulkStarter(await server.connect(), settings, encodings={"herd-packed": HERD_PACK})
+                wishes = ((None, envelope) for envelope in make_herd(due))
+                assert {r.outcome async for r in starter.start_all(wishes)} == {StartOutcome.STARTED}
+                await asyncio.sleep(due.timestamp() - AWAY_BEFORE - time.time())
+                await kill(server)
+                await asyncio.sleep(due.timestamp() + AWAY_AFTER - time.time())  # the fault itself
+                await server.start()
+                done = Tail(ledger, "done")
+                await wait_until(lambda: done.count() >= SOLO + PACKED, "all are done", seconds=120)
+        yield Herd(due.timestamp(), ledger.entries)
+    finally:
+        await server.stop()
+
+
+def make_herd(due: datetime) -> list[Envelope]:
+    """Make messages of five priorities that are due at one instant, and some that come back every few seconds."""
+    now = {"kind": "ledger", "lane": "short", "payload": {"delay": PERIOD}}
+    once = {"lane": "short", "payload": {"cycles": 1}, "scheduled_at": due}
+    fields = [now | {"id": f"periodic-{n}"} for n in range(PERIODIC)]
+    for kind, count in (("ledger", SOLO), ("herd-packed", PACKED)):
+        fields += [once | {"kind": kind, "id": f"{kind}-{n % 5 + 1}-{n}", "priority": n % 5 + 1} for n in range(count)]
+    return [Envelope.model_validate(each) for each in fields]
+
+
+def test_each_runs_once_and_none_early(herd: Herd) -> None:
+    """Whether with a workflow of its own or in a pack."""
+    for kind, count in (("ledger", SOLO), ("herd-packed", PACKED)):
+        judged = herd.audit(kind)
+
+        assert (judged.messages, judged.cycles) == (count, count)
+        assert (judged.early, judged.lost, judged.duplicated) == (0, 0, 0)
+
+
+def test_missed_periods_are_made_up_by_one_run(herd: Herd) -> None:
+    """Who comes back every five seconds runs once for the dozen times it could not, and five seconds later again."""
+    began = [entry for entry in herd.entries_of("periodic") if entry.what == "began"]
+    assert herd.audit("periodic").duplicated == 0
+    for name in {entry.id for entry in began}:
+        moments = [entry.at for entry in began if entry.id == name]
+        assert min(b - a for a, b in itertools.pairwise(moments)) >= PERIOD
+        assert moments[-1] > herd.due_at + AWAY_AFTER
+
+
+def test_the_first_priority_is_nearly_done_before_the_last_begins(herd: Herd) -> None:
+    """But for what was handed out before the queue was there, and what was in flight."""
+    order = [entry.id for entry in herd.entries_of("ledger-1", "ledger-5") if entry.what == "began"]
+    last_first = max(place for place, name in enumerate(order) if name.startswith("ledger-1"))
+    overtaken = sum(name.startswith("ledger-5") for name in order[:last_first])
+
+    assert overtaken < SOLO // 5 // 2
