@@ -20,7 +20,7 @@ from shared.settings import Settings
 from starter.bulk import BulkStarter
 from starter.receipts import StartOutcome
 
-SUSTAINED = {"solo": 30, "pack": 1500}
+SUSTAINED = {"solo": 30, "pack": 150}
 """Records a second, a fraction of what the bridge can do while a worker is at work beside it."""
 
 TIMES = 5
