@@ -22,7 +22,7 @@ async def work(message: Message, ctx: Context) -> Again | Done:
 
 
 HERD_PACK = Pack(packs=8, size=500, coalesce=timedelta(0))
-work_packed = handler("herd-packed", encoding=HERD_PACK)(work.function)
+work_packed = handler("ledger-packed", encoding=HERD_PACK)(work.function)
 
 
 @ledgered

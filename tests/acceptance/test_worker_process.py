@@ -17,14 +17,18 @@ import httpx
 import psutil
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, RegisterNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from examples.ledger import Ledger
+from shared.lanes import task_queue
 from shared.settings import Settings
 from starter.control import Control
 from starter.embedded import EmbeddedServer, find_free_port
+from starter.idle import Idle
 from tests.conftest import Start, wait_until
 from tests.processes import is_gone
 from worker.processes import DEATHS_MAX, Child
@@ -259,6 +263,34 @@ async def test_a_second_signal_ends_everything_at_once(
     await wait_until(lambda: is_gone(children.values()), "the children are gone")
     assert len(children) == (0 if processes == 1 else processes)
     assert calls(ledger) == [("began", 1)]
+
+
+async def test_what_the_settings_say_of_its_lanes_is_told_to_the_server(
+    run: Run, client: Client, settings: Settings
+) -> None:
+    """Weights of tenants, and that idle capacity is spent: both before the worker serves anybody."""
+    running = run(
+        "--lane", "short", "--processes", "1", DORMICE_IDLE_LANES="short", DORMICE_TENANT_WEIGHTS="acme=3,b=0.5"
+    )
+    await wait_until(running.says("worker started"), "it serves")
+
+    queue = TaskQueue(name=task_queue(settings.task_queue_prefix, "short"))
+    described = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=client.namespace,
+            task_queue=queue,
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+            report_config=True,
+        )
+    )
+    assert dict(described.config.fairness_weight_overrides) == {"acme": 3.0, "b": 0.5}
+    idle = Idle(client, settings)
+
+    async def is_on() -> bool:
+        return (await idle.status("short")).is_on
+
+    await wait_until(is_on, "idle capacity is spent")
+    await idle.switch("short", is_on=False)
 
 
 @pytest.mark.parametrize(("processes", "seconds"), [(1, 0), (1, 100), (2, 0)], ids=["drains", "can't drain", "a child"])

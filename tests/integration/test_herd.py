@@ -61,7 +61,7 @@ async def herd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Herd]:
         with pytest.MonkeyPatch.context() as patched:
             patched.setenv(LEDGER_VARIABLE, str(options.data / "ledger.jsonl"))
             async with asyncio.timeout(MAX_SECONDS), worker_process(server, settings):
-                starter = BulkStarter(await server.connect(), settings, encodings={"herd-packed": HERD_PACK})
+                starter = BulkStarter(await server.connect(), settings, encodings={"ledger-packed": HERD_PACK})
                 wishes = ((None, envelope) for envelope in make_herd(due))
                 assert {r.outcome async for r in starter.start_all(wishes)} == {StartOutcome.STARTED}
                 await asyncio.sleep(due.timestamp() - AWAY_BEFORE - time.time())
@@ -80,15 +80,15 @@ def make_herd(due: datetime) -> list[Envelope]:
     now = {"kind": "ledger", "lane": "short", "payload": {"delay": PERIOD}}
     once = {"lane": "short", "payload": {"cycles": 1}, "scheduled_at": due}
     fields = [now | {"id": f"periodic-{n}"} for n in range(PERIODIC)]
-    for kind, count in (("ledger", SOLO), ("herd-packed", PACKED)):
-        fields += [once | {"kind": kind, "id": f"{kind}-{n % 5 + 1}-{n}", "priority": n % 5 + 1} for n in range(count)]
+    for kind, name, count in (("ledger", "solo", SOLO), ("ledger-packed", "packed", PACKED)):
+        fields += [once | {"kind": kind, "id": f"{name}-{n % 5 + 1}-{n}", "priority": n % 5 + 1} for n in range(count)]
     return [Envelope.model_validate(each) for each in fields]
 
 
 def test_each_runs_once_and_none_early(herd: Herd) -> None:
     """Whether with a workflow of its own or in a pack."""
-    for kind, count in (("ledger", SOLO), ("herd-packed", PACKED)):
-        judged = herd.audit(kind)
+    for name, count in (("solo", SOLO), ("packed", PACKED)):
+        judged = herd.audit(name)
 
         assert (judged.messages, judged.cycles) == (count, count)
         assert (judged.early, judged.lost, judged.duplicated) == (0, 0, 0)
@@ -106,8 +106,8 @@ def test_missed_periods_are_made_up_by_one_run(herd: Herd) -> None:
 
 def test_the_first_priority_is_nearly_done_before_the_last_begins(herd: Herd) -> None:
     """But for what was handed out before the queue was there, and what was in flight."""
-    order = [entry.id for entry in herd.entries_of("ledger-1", "ledger-5") if entry.what == "began"]
-    last_first = max(place for place, name in enumerate(order) if name.startswith("ledger-1"))
-    overtaken = sum(name.startswith("ledger-5") for name in order[:last_first])
+    order = [entry.id for entry in herd.entries_of("solo-1", "solo-5") if entry.what == "began"]
+    last_first = max(place for place, name in enumerate(order) if name.startswith("solo-1"))
+    overtaken = sum(name.startswith("solo-5") for name in order[:last_first])
 
     assert overtaken < SOLO // 5 // 2
