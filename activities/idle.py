@@ -136,6 +136,8 @@ class Shift:
         self._has_found = False
         self._slots = Slots(0, 0, datetime.fromtimestamp(0, UTC))
         self._quiet_since: float | None = None
+        self._failures = 0
+        """Calls in a row that failed since it could look last: until then it is said to wait."""
         self.pulled = Pulled()
         self.state = "looking"
         """What it is about, for people: looking, busy, nobody to wake, pulling, or waiting for the server."""
@@ -154,18 +156,16 @@ class Shift:
             await asyncio.sleep(BEAT_SECONDS)
 
     async def _spend(self, ends_at: float) -> None:
-        failures = 0
         while time.monotonic() < ends_at:
             try:
                 await self._tick()
-                failures = 0
             except (RPCError, RetryLater) as exc:
                 if isinstance(exc, RPCError) and not is_transient(exc):
                     raise
-                failures += 1
+                self._failures += 1
                 self.state, self._quiet_since = "waiting for the server", None
                 logger.warning("idle capacity is not spent", extra={"action": "idle_waits", "reason": str(exc)})
-                await asyncio.sleep(backoff_seconds(failures))
+                await asyncio.sleep(backoff_seconds(self._failures))
             await asyncio.sleep(TICK_SECONDS)
 
     async def _tick(self) -> None:
@@ -193,13 +193,16 @@ class Shift:
             self._quiet_since = None
             return False
         if self._quiet_since is None:
-            self.state, self._quiet_since = "looking", now
+            self._quiet_since = now
+            if not self._failures:
+                self.state = "looking"
         return now - self._quiet_since >= self._limits.quiet_seconds
 
     async def _look(self, now: float) -> None:
         """Find those due first that have not just been woken."""
         wanted = max(20, round(self._allowance.rate * 2 * LOOK_SECONDS)) + self._woken.forget_old(now)
         found = await self._index.find_first(wanted, datetime.now(UTC))
+        self._failures = 0
         fresh = sorted((due_at, s) for s in found if (due_at := self._woken.due_of(s)) is not None)
         if fresh:
             self._until = fresh[0][0] + timedelta(seconds=self._limits.reach_seconds)
