@@ -128,26 +128,33 @@ def run_process(options: WorkerOptions, follow_parent: FollowParent | None = Non
 
     The first SIGTERM or SIGINT drains, the second one ends the process from within, with code 130; under a parent
     it changes nothing, because the parent decides. Raises Misconfigured or RetryLater when it can't start. In a process
-    where a workflow is stuck all others are drained as well; then a parent starts another, and without one this begins anew.
+    where a workflow is stuck all others are drained as well; then a parent starts another, and without one this begins anew
+    unless a signal has come.
     """
     runner = asyncio.Runner(loop_factory=new_event_loop)
+    is_wanted = follow_parent is None
 
-    def leave_stuck_or_late() -> None:
-        if stuck.is_found and follow_parent is None:
+    def end() -> None:
+        nonlocal is_wanted
+        is_wanted = False
+        order.give()
+
+    def begin_anew_if_stuck() -> None:
+        if stuck.is_found and is_wanted:
             begin_anew()
+
+    def overrun() -> None:
+        begin_anew_if_stuck()
         leave(EXIT_FAILED, "drain time is over and handlers still run: leaving")
 
-    order = StopOrder(runner.get_loop(), options.drain + HAND_BACK, leave_stuck_or_late)
+    order = StopOrder(runner.get_loop(), options.drain + HAND_BACK, overrun)
     stuck = StuckRuns(order.give)
     at_once = functools.partial(leave, EXIT_AT_ONCE, "second signal: leaving at once")
-    signals = take_signals(order.give, at_once if follow_parent is None else order.give)
+    signals = take_signals(end, at_once if follow_parent is None else end)
     with contextlib.closing(order), contextlib.closing(runner), stuck:
         code = runner.run(_take_signals_and_run(signals, _run(options, order, follow_parent)))
-    if not stuck.is_found:
-        return code
-    if follow_parent is None:
-        begin_anew()
-    return EXIT_FAILED
+    begin_anew_if_stuck()
+    return EXIT_FAILED if stuck.is_found else code
 
 
 async def _take_signals_and_run(signals: AbstractContextManager[None], run: Coroutine[Any, Any, int]) -> int:

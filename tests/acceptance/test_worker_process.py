@@ -307,6 +307,17 @@ async def test_a_process_with_a_stuck_workflow_begins_anew(
     assert running.process.poll() is None
 
 
+async def test_a_stuck_process_that_is_told_to_end_does_not_begin_anew(run: Run, start: Start, tmp_path: Path) -> None:
+    """Whoever stops it finds it gone, though it was about to begin again by itself."""
+    running = run("--lane", "short", "--processes", "1", "--drain-seconds", "0")
+    await start("dropping", payload={"once": str(tmp_path / "once"), "seconds": 100})
+    await wait_until(running.says("a workflow is stuck in this process"), "it is found")
+    running.process.terminate()
+
+    assert await running.exit_code() == 1
+    assert running.output.count("worker started") == 1
+
+
 async def test_a_second_signal_is_heard_while_a_handler_blocks(run: Run, start: Start, ledger: Ledger) -> None:
     """A handler that never lets the event loop turn can't keep its process."""
     running = run("--lane", "medium", "--processes", "1", "--drain-seconds", "300")
