@@ -231,7 +231,7 @@ async def test_an_error_of_the_stream_is_raised_and_leaves_nothing_behind(
         async for _ in BulkStarter(client, settings).start_all(break_off()):
             pass
 
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() <= before
 
 
 async def test_a_server_that_refuses_the_client_as_such_ends_it_all(
@@ -245,7 +245,7 @@ async def test_a_server_that_refuses_the_client_as_such_ends_it_all(
     with pytest.raises(Misconfigured, match="the server refuses the call"):
         await load(BulkStarter(stranger, impatient), asleep(ids))
 
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() <= before
 
 
 async def test_a_server_at_its_limit_is_given_time(tmp_path: Path, settings: Settings) -> None:
