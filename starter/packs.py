@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from temporalio.client import Client, WorkflowQueryFailedError, WorkflowQueryRejectedError
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError
 
@@ -137,8 +137,9 @@ class Packs:
                 if is_missing(exc):
                     return _NOTHING
                 await self._check_served(layout, name)
-            except WorkflowQueryRejectedError:
-                return _NOTHING  # ended from outside: its messages are no longer alive
+            except WorkflowQueryRejectedError as exc:
+                if exc.status != WorkflowExecutionStatus.CONTINUED_AS_NEW:  # then the next one is about to begin
+                    return _NOTHING  # ended from outside: its messages are no longer alive
             except (TimeoutError, WorkflowQueryFailedError):
                 await self._check_served(layout, name)
             if time.monotonic() >= give_up_at:

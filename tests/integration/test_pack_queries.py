@@ -6,7 +6,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from temporalio.client import Client, WorkflowHandle, WorkflowHistory
+from temporalio.client import (
+    Client,
+    Interceptor,
+    OutboundInterceptor,
+    QueryWorkflowInput,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+    WorkflowHistory,
+    WorkflowQueryRejectedError,
+)
 from temporalio.worker import Replayer
 
 from activities import Again, Context, Message, handler
@@ -15,6 +24,8 @@ from shared.envelope import Envelope
 from shared.placement import pack_workflow_id
 from shared.settings import Settings
 from starter.bulk import BulkStarter
+from starter.control import Control
+from starter.selection import Selection
 from tests.conftest import Serve, wait_until
 from tests.replay.runs import follow_runs
 from workflows.pack_workflow import PackWorkflow
@@ -86,3 +97,44 @@ async def test_a_pack_that_is_queried_all_the_time_can_be_replayed(
     for history in (*histories.values(), last):
         replayed = await replayer.replay_workflow(history, raise_on_replay_failure=False)
         assert replayed.replay_failure is None
+
+
+class MeetsTheEnd(Interceptor):
+    """Lets the first question to each pack meet the end of a run: the server answers so about once in 1,500 times."""
+
+    def __init__(self) -> None:
+        self.met: set[str] = set()
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002 — the SDK's own word
+        """Stand between the client and the server."""
+        met = self.met
+
+        class Meeting(OutboundInterceptor):
+            async def query_workflow(self, input: QueryWorkflowInput) -> Any:  # noqa: A002 — likewise
+                if input.id not in met:
+                    met.add(input.id)
+                    raise WorkflowQueryRejectedError(WorkflowExecutionStatus.CONTINUED_AS_NEW)
+                return await super().query_workflow(input)
+
+        return Meeting(next)
+
+
+async def test_a_count_misses_no_pack_that_is_just_continuing_as_new(
+    client: Client, settings: Settings, serve: Serve, kind: str
+) -> None:
+    """A question that meets the end of a run is asked again: the messages are in the next one."""
+
+    @handler(kind, encoding=PACK)
+    async def never(message: Message, ctx: Context) -> Again:
+        raise AssertionError
+
+    pack, ends = Pack(packs=4, size=100), MeetsTheEnd()
+    meeting = Client(**(client.config() | {"interceptors": [ends]}))
+    async with serve(never, lanes=("short",)):
+        starter = BulkStarter(client, settings, encodings={kind: pack})
+        later = datetime.now(UTC) + 3600 * SECOND
+        envelopes = [(n, Envelope(kind=kind, id=f"m{n}", lane="short", scheduled_at=later)) for n in range(MESSAGES)]
+        assert len([receipt async for receipt in starter.start_all(envelopes)]) == MESSAGES
+        assert await Control(meeting, settings).count(Selection(kind=kind)) == MESSAGES
+
+    assert len(ends.met) == pack.packs
