@@ -13,6 +13,7 @@ from typing import Any
 from temporalio import activity
 
 from activities.context import Context, HandlerLogger, moment
+from activities.gates import Gates, wait_at
 from activities.handler import Handler
 from activities.http_client import HttpClient
 from activities.outcome import Message, RetryAfter, to_outcome
@@ -20,6 +21,7 @@ from activities.outcome_events import OutcomeEvents
 from activities.registry import Registry
 from shared.decision import Spread
 from shared.errors import InvalidOutcome
+from shared.gates import Closing
 from shared.lanes import LANES
 from shared.message import HandlerCall, Outcome
 from shared.placement import workflow_id
@@ -39,6 +41,7 @@ class Dispatch:
     registry: Registry
     settings: Settings
     http: HttpClient
+    gates: Gates
     events: OutcomeEvents | None = None
     """Where outcomes are told; None where nobody wants to know."""
 
@@ -69,7 +72,7 @@ class Dispatch:
         """
         started_at = time.time()
         outcome = await self._run(call, beat)
-        if self.events is not None and outcome.verdict != "handed_back":
+        if self.events is not None and outcome.verdict not in ("handed_back", "gated"):
             outcome = outcome._replace(ended_at=stamp_end())
             await self._tell(self.events.tell(call, outcome, started_at, spread))
         if outcome.verdict in ("failed", "reject"):
@@ -97,13 +100,18 @@ class Dispatch:
             reason = f"no handler for kind {call.kind!r} is loaded in this worker"
             return Outcome("retry_after", reason, after=NO_HANDLER_DELAY.total_seconds())
         timeout = found.timeout_on(call.lane)
+        message = _to_message(call)
         try:
+            if (gate := found.gate_of(message)) and (closing := await self.gates.find_closing(gate)):
+                return wait_at(gate, closing, time.time())
             async with asyncio.timeout(timeout.total_seconds()):
-                returned = await found(_to_message(call), self._context(call, beat))
+                returned = await found(message, self._context(call, beat))
             return to_outcome(returned, self.settings.payload_max_bytes)
         except InvalidOutcome as exc:
             return Outcome("reject", str(exc))
         except RetryAfter as exc:
+            if exc.gate:
+                await self.gates.close(exc.gate, Closing.lasting(exc.gate_delay, str(exc)))
             return Outcome("retry_after", str(exc), after=exc.delay.total_seconds())
         except TimeoutError as exc:
             reason = _describe(exc) if str(exc) else f"no outcome within {timeout.total_seconds():g} s"

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from activities.context import Context
-from activities.outcome import Again, Done, Message, Reject
+from activities.outcome import Again, Done, Message, Reject, read_gate
 from shared.encoding import Pack
 from shared.envelope import KIND_MAX_BYTES
 from shared.errors import HandlerProblem
+from shared.gates import check_gate
 from shared.lanes import LANES
 
+Gate = str | Callable[[Message], str | None] | None
 HandlerFunction = Callable[[Message, Context], Awaitable[Again | Done | Reject]]
 
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]*")
@@ -31,10 +33,16 @@ class Handler:
     backoff_max: timedelta
     encoding: Pack | None = None
     """How messages of the kind become workflows: a workflow each, or packs of many."""
+    gate: Gate = None
+    """What its messages need that may be closed for all of them."""
 
     def __call__(self, message: Message, ctx: Context) -> Awaitable[Again | Done | Reject]:
         """Run the function itself, as tests of a handler do."""
         return self.function(message, ctx)
+
+    def gate_of(self, message: Message) -> str:
+        """Name the gate that a message passes, or "" for none. Raises InvalidOutcome for what is no name."""
+        return read_gate("handler", self.gate(message) if callable(self.gate) else self.gate)
 
     def timeout_on(self, lane: str) -> timedelta:
         """Say how long one call may take on a lane: as declared, within what the lane bears, or the lane's own."""
@@ -56,6 +64,7 @@ def handler(
     backoff: timedelta = timedelta(seconds=2),
     backoff_max: timedelta = timedelta(hours=1),
     encoding: Pack | None = None,
+    gate: Gate = None,
 ) -> Callable[[HandlerFunction], Handler]:
     """Make an async function the handler of a kind.
 
@@ -63,6 +72,8 @@ def handler(
     `Reject`. An exception is retried `max_attempts` times with exponential backoff and jitter between `backoff`
     and `backoff_max`, then the message is parked. `timeout` (the lane's own when left out) bounds one call.
     `encoding=Pack(…)` keeps many messages in one workflow; left out, each has a workflow of its own.
+    `gate` names what its messages need, or is a function of the message that does: while that gate is closed, see
+    `RetryAfter`, they wait without a call. The function must be quick, for it is asked before each call.
     Raises HandlerProblem at import when a value is unusable.
 
         @handler("feed", lane="short", max_attempts=5)
@@ -82,6 +93,8 @@ def handler(
             f"{where}: a timeout of {timeout} is not between 0 and {LANES[lane].handler_timeout_max} on lane {lane}; "
             "use a longer lane"
         )
+    if isinstance(gate, str):
+        _check_gate(where, gate)
     if not timedelta(0) < backoff <= backoff_max:
         raise HandlerProblem(f"{where}: backoff {backoff} must be above 0 and at most backoff_max {backoff_max}")
 
@@ -97,6 +110,14 @@ def handler(
             backoff=backoff,
             backoff_max=backoff_max,
             encoding=encoding,
+            gate=gate,
         )
 
     return decorate
+
+
+def _check_gate(where: str, gate: str) -> None:
+    try:
+        check_gate(gate)
+    except ValueError as exc:
+        raise HandlerProblem(f"{where}: {exc}") from exc

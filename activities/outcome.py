@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from shared.errors import InvalidOutcome
+from shared.gates import check_gate
 from shared.json_value import encode_json, find_flaw
 from shared.lanes import LANES
 from shared.message import Outcome, clip_reason
@@ -77,13 +78,32 @@ class Reject:
 class RetryAfter(Exception):
     """Raise to try this version again after `delay` without using up an attempt (a server said when).
 
-    Raises InvalidOutcome itself, which parks the message, when `delay` is no timedelta.
+    `gate` closes what it names for all messages whose handlers declare it, for `gate_delay` or else `delay`: they wait
+    until it opens, and their handlers are not called. Raises InvalidOutcome itself, which parks the message, when a delay
+    is no timedelta or `gate` names none.
     """
 
-    def __init__(self, delay: timedelta, reason: str = "") -> None:
+    def __init__(
+        self, delay: timedelta, reason: str = "", *, gate: str = "", gate_delay: timedelta | None = None
+    ) -> None:
         _seconds("RetryAfter(delay", delay)
+        _seconds("RetryAfter(gate_delay", gate_delay)
         super().__init__(clip_reason(reason) or f"asked to retry after {delay}")
         self.delay = delay
+        self.gate = read_gate("RetryAfter", gate)
+        self.gate_delay = delay if gate_delay is None else gate_delay
+
+
+def read_gate(call: str, name: object) -> str:
+    """Give the name of the gate that a handler or its declaration said, or "" for none; raises InvalidOutcome."""
+    if name is None or name == "":
+        return ""
+    if not isinstance(name, str):
+        raise InvalidOutcome(f"{call}(gate={_describe(name)}) is no string; write for example gate='host:example.org'")
+    try:
+        return check_gate(name)
+    except ValueError as exc:
+        raise InvalidOutcome(f"{call}(gate): {exc}") from exc
 
 
 def to_outcome(returned: object, payload_max_bytes: int) -> Outcome:

@@ -83,6 +83,8 @@ def next_wake(state: MessageState) -> float | None:
 def _fold(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
     if outcome.verdict == "again":
         return _come_back(state, outcome, now, spread)
+    if outcome.verdict == "gated":
+        return _wait_at_gate(state, outcome, now, spread)
     reason = clip_reason(outcome.reason)
     if state.is_revised and outcome.verdict != "retry_after":
         # nobody has seen the payload yet that came while the handler worked on the one before
@@ -131,6 +133,13 @@ def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread
         payload=state.payload if keeps_payload else outcome.payload,
         decisions=(*state.decisions[1 - DECISIONS_KEPT :], decision),
     )
+
+
+def _wait_at_gate(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
+    state = _next_version(state) if state.is_revised else state  # it may have been tried before, with the other payload
+    soonest, tolerance = now + _clamp(outcome.after or 0.0)[0], outcome.tolerance or 0.0
+    due_at = soonest + find_offset(state.workflow_id, tolerance, spread)
+    return _due(state, due_at, due_at, soonest + tolerance).remember(now, "gated", clip_reason(outcome.reason))
 
 
 def _retry_or_park(state: MessageState, outcome: Outcome, now: float) -> MessageState:

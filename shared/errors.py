@@ -5,6 +5,7 @@ DormiceError
 │   ├── ServerUnreachable
 │   ├── ServerBusy
 │   ├── PackNotServed
+│   ├── GatesNotServed   (starter.gates)
 │   ├── OffsetsWentBack  (starter.bridge.offsets)
 │   ├── BrokerTrouble    (shared.kafka.outlet)
 │   └── BridgeAway       (starter.commands.bridge_status)

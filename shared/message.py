@@ -18,8 +18,8 @@ NO_TRACE: Mapping[str, str] = MappingProxyType({})
 REASON_MAX = 300
 """Characters of a reason that are kept."""
 
-Verdict = Literal["again", "done", "reject", "failed", "retry_after", "handed_back"]
-"""What a cycle came to; `failed` counts as an attempt, `retry_after` and `handed_back` do not."""
+Verdict = Literal["again", "done", "reject", "failed", "retry_after", "handed_back", "gated"]
+"""What a cycle came to; `failed` counts as an attempt, the three last do not. `gated` means that no handler was called."""
 
 
 class Outcome(NamedTuple):

@@ -14,6 +14,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities.batch import BatchDispatch
 from activities.dispatch import Dispatch
+from activities.gates import Gates
 from activities.http_client import HttpClient
 from activities.idle import pull_ahead
 from activities.measures import forward_signals, set_own_priority
@@ -22,6 +23,7 @@ from activities.registry import Registry
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from worker.profiles import PROFILES, Profile
+from workflows.gates_workflow import GatesWorkflow
 from workflows.idle_workflow import IdleWorkflow
 from workflows.layout_workflow import LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
@@ -49,7 +51,7 @@ def build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch
     return Worker(
         client,
         task_queue=task_queue(plan.settings.task_queue_prefix, lane),
-        workflows=[MessageWorkflow, PackWorkflow, LayoutWorkflow, IdleWorkflow],
+        workflows=[MessageWorkflow, PackWorkflow, LayoutWorkflow, IdleWorkflow, GatesWorkflow],
         activities=[dispatch.run_handler, batches.run_batch, set_own_priority, forward_signals, pull_ahead],
         workflow_runner=SandboxedWorkflowRunner() if plan.settings.sandbox else UnsandboxedWorkflowRunner(),
         max_cached_workflows=max(profile.cached_workflows, profile.workflow_slots),
@@ -84,7 +86,7 @@ async def run_workers(
         events = OutcomeEvents(plan.settings) if plan.settings.outcomes_topic else None
         if events is not None:
             await stack.enter_async_context(events)
-        dispatch = Dispatch(plan.registry, plan.settings, http, events)
+        dispatch = Dispatch(plan.registry, plan.settings, http, Gates(plan.settings.task_queue_prefix), events)
         batches = BatchDispatch(dispatch)
         workers = [build_worker(client, plan, lane, dispatch, batches) for lane in plan.lanes]
         for worker in workers:

@@ -1,6 +1,7 @@
 """The `http` handler: visits a URL again and again, as often as it changes, and keeps a digest instead of the body."""
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -18,6 +19,7 @@ from activities.outcome import Again, Message, Reject, RetryAfter
 from activities.policies import Bounds, NutchRules, hold, nutch_adaptive, nutch_gone
 from shared.envelope import HORIZON
 from shared.errors import GiveUp, RetryLater
+from shared.gates import GATE_MAX_BYTES
 from shared.json_value import encode_json
 from shared.lanes import LANES
 from shared.settings import Settings
@@ -58,8 +60,19 @@ class Answer:
     digest: str = ""
 
 
+def find_host_gate(message: Message) -> str:
+    """Name the gate of a URL's host, which one that answers 429 closes; "" for what is no URL, which is rejected later."""
+    with contextlib.suppress(GiveUp, KeyError, TypeError):
+        return _name_gate(read_url(message.payload["url"]))
+    return ""
+
+
+def _name_gate(url: httpx.URL) -> str:
+    return f"host:{url.netloc.decode()}"[:GATE_MAX_BYTES]
+
+
 # the setting http_timeout is meant to end a visit, so the lane gives the most it can
-@handler("http", lane="short", timeout=LANES["short"].handler_timeout_max)
+@handler("http", lane="short", timeout=LANES["short"].handler_timeout_max, gate=find_host_gate)
 async def http(message: Message, ctx: Context) -> Again | Reject:
     """Visit a URL with a conditional GET and come back sooner when it changed, later when it did not.
 
@@ -70,7 +83,8 @@ async def http(message: Message, ctx: Context) -> Again | Reject:
     304 and a body with the same digest are "unchanged", the interval follows `nutch_adaptive`; the first visit keeps
     it. What Cache-Control or Expires call fresh is not visited before, up to `max`. 404 lengthens the interval by
     half, because pages come back; 410 and other 4xx park the message. Retry-After on 429 and 503 is obeyed between
-    `min` and `max`; without it, as with other 5xx, 408, 425 and no answer at all, the attempt fails.
+    `min` and `max`, and on 429 it closes the gate of the URL's host, so that no message visits that host meanwhile.
+    Without it, as with other 5xx, 408, 425 and no answer at all, the attempt fails.
     """
     try:
         plan = _read_plan(message.payload)
@@ -189,7 +203,9 @@ def _decide(plan: Plan, answer: Answer, ctx: Context) -> Again | Reject:
     if status in (429, 503):
         wait = read_retry_after(answer.headers.get("retry-after", ""), ctx.started_at)
         if wait is not None:
-            raise RetryAfter(plan.rules.bounds.clamp(wait), f"asked to wait, {status}")
+            gate = _name_gate(plan.url) if status == 429 else ""  # 503 may be about this page alone
+            delay = plan.rules.bounds.clamp(wait)
+            raise RetryAfter(delay, f"asked to wait, {status}", gate=gate, gate_delay=min(wait, delay))
     if status in TRANSIENT or status >= 500:
         raise RetryLater(f"answered {status}; it will be asked again")
     return Reject(f"payload.url: {show_url(plan.url)} answered {status}; correct it, or replay once the site is mended")

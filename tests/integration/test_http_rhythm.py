@@ -187,6 +187,8 @@ async def test_retry_after_is_obeyed(
 
     assert expected == caught.value.delay
     assert str(caught.value) == f"asked to wait, {status}"
+    assert caught.value.gate == (f"host:127.0.0.1:{site.port}" if status == 429 else "")
+    assert caught.value.gate_delay <= expected, "how seldom one message may be visited is nobody else's business"
 
 
 async def test_a_vanished_page_is_visited_more_seldom(site: WebSite, visitor: Visitor) -> None:

@@ -129,7 +129,8 @@ async def test_a_count_misses_no_pack_that_is_just_continuing_as_new(
         raise AssertionError
 
     pack, ends = Pack(packs=4, size=100), MeetsTheEnd()
-    meeting = Client(**(client.config() | {"interceptors": [ends]}))
+    options: dict[str, Any] = {**client.config(), "interceptors": [ends]}
+    meeting = Client(**options)
     async with serve(never, lanes=("short",)):
         starter = BulkStarter(client, settings, encodings={kind: pack})
         later = datetime.now(UTC) + 3600 * SECOND

@@ -200,6 +200,17 @@ def test_retry_after_burns_no_attempt(after: float | None, expected: float) -> N
     assert changes(ASLEEP, state) == due(pytest.approx(NOW + expected, abs=0.0011))
 
 
+def test_a_closed_gate_is_waited_for_without_a_call() -> None:
+    """It comes back when the gate opens, spread; no attempt is used up, and nobody has tried what was not called."""
+    untried = ASLEEP._replace(attempt=0, is_tried=False)
+    closed = Outcome("gated", "gate a is closed", after=30.0, tolerance=8.0)
+    state = decide(begin(untried), closed, NOW, spread=lambda tolerance: tolerance / 2)
+
+    assert changes(untried, state) == {"due_at": NOW + 34, "earliest_at": NOW + 34, "latest_at": NOW + 38}
+    assert (state.decisions[-1].what, state.decisions[-1].reason) == ("gated", "gate a is closed")
+    assert NOW + 30 <= finish(closed).due_at <= NOW + 38
+
+
 def test_a_call_handed_back_is_due_at_once() -> None:
     """A worker that shut down hands its call to the next one; that is no attempt."""
     assert changes(ASLEEP, finish(Outcome("handed_back"))) == due(NOW)
@@ -295,6 +306,8 @@ SETTLED: list[tuple[Outcome, tuple[Signal, ...], dict[str, Any]]] = [
     (Outcome("failed", max_attempts=9), (RunNow(),), {"attempt": 2, **due(NOW)}),
     (Outcome("failed", max_attempts=9), (Revise("new"),), {**NEXT, "payload": "new", **due(NOW)}),
     (Outcome("retry_after", after=9.0), (Revise("new"),), {**NEXT, "payload": "new", **due(NOW + 9)}),
+    (Outcome("gated", after=9.0), (Revise("new"),), {**NEXT, "payload": "new", **due(NOW + 9), "latest_at": NOW + 9}),
+    (Outcome("gated", after=9.0), (RunNow(),), {**due(NOW)}),
     (Outcome("handed_back"), (Revise("new"),), {**NEXT, "payload": "new", **due(NOW)}),
     (Outcome("retry_after", after=9.0), (RunNow(),), {"attempt": 1, **due(NOW)}),
 ]

@@ -58,7 +58,7 @@ agains = st.builds(
 )
 others = st.builds(
     outcome,
-    verdict=st.sampled_from(["failed", "failed", "failed", "retry_after", "handed_back", "reject", "done"]),
+    verdict=st.sampled_from(["failed", "failed", "failed", "retry_after", "handed_back", "gated", "reject", "done"]),
     reason=reasons,
     after=st.none() | delays,
     result=payloads,

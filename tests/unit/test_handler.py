@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from activities.context import Context
-from activities.handler import Handler, handler
+from activities.handler import Gate, Handler, handler
 from activities.outcome import Again, Done, Message
-from shared.errors import HandlerProblem
+from shared.errors import HandlerProblem, InvalidOutcome
 from shared.lanes import LANES
 from shared.settings import Settings
 
@@ -121,6 +121,11 @@ def test_every_lane_bears_its_own_default_timeout() -> None:
             {"kind": "feed", "backoff": SECOND, "backoff_max": SECOND / 2},
             "backoff 0:00:01 must be above 0 and at most backoff_max",
         ),
+        (
+            {"kind": "feed", "gate": ""},
+            "handler 'feed': '' names no gate; give 1 to 300 bytes without control characters",
+        ),
+        ({"kind": "feed", "gate": "host\n"}, "handler 'feed': 'host\\n' names no gate"),
     ],
 )
 def test_an_unusable_declaration_is_refused_at_import(declared: dict[str, Any], phrase: str) -> None:
@@ -130,6 +135,40 @@ def test_an_unusable_declaration_is_refused_at_import(declared: dict[str, Any], 
 
     assert phrase in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def name_by_payload(message: Message) -> Any:
+    """Name the gate that a payload names, whatever that is."""
+    return message.payload
+
+
+@pytest.mark.parametrize(
+    ("gate", "payload", "expected"),
+    [(None, "b", ""), ("mail", "b", "mail"), (name_by_payload, "host:a", "host:a"), (name_by_payload, None, "")],
+)
+def test_a_gate_is_a_name_or_a_function_of_the_message(gate: Gate, payload: Any, expected: str) -> None:
+    """Nothing, an empty name and None all mean that a message needs no gate."""
+    message = Message(kind="feed", id="a", version=0, lane="short", payload=payload)
+
+    assert handler("feed", gate=gate)(poll).gate_of(message) == expected
+
+
+@pytest.mark.parametrize(
+    ("named", "sentence"),
+    [
+        (7, "handler(gate=int 7) is no string; write for example gate='host:example.org'"),
+        ("a\x00", "handler(gate): 'a\\x00' names no gate; give 1 to 300 bytes without control characters"),
+        ("ä" * 151, f"handler(gate): {'ä' * 40!r} names no gate; give 1 to 300 bytes without control characters"),
+    ],
+)
+def test_what_names_no_gate_is_told_to_the_author(named: Any, sentence: str) -> None:
+    """The message is parked with the sentence, as with an outcome that is none."""
+    message = Message(kind="feed", id="a", version=0, lane="short", payload=named)
+
+    with pytest.raises(InvalidOutcome) as caught:
+        handler("feed", gate=name_by_payload)(poll).gate_of(message)
+
+    assert str(caught.value) == sentence
 
 
 @pytest.mark.parametrize("kind", ["f", "0", "a.b-c_d", "f" * 50])

@@ -116,6 +116,17 @@ def test_retry_after_says_how_long_and_why() -> None:
     assert str(RetryAfter(HOUR, "status 429\nslow down")) == "status 429 slow down"
 
 
+def test_retry_after_closes_a_gate_for_its_own_delay_or_another() -> None:
+    """What one message has to wait need not be what all have to; without a gate nothing is closed."""
+    assert (RetryAfter(HOUR).gate, RetryAfter(HOUR, gate="mail").gate) == ("", "mail")
+    assert RetryAfter(HOUR, gate="mail").gate_delay == HOUR
+    assert RetryAfter(HOUR, gate="mail", gate_delay=2 * HOUR).gate_delay == 2 * HOUR
+    with pytest.raises(InvalidOutcome, match=r"RetryAfter\(gate\): 'a\\n' names no gate"):
+        RetryAfter(HOUR, gate="a\n")
+    with pytest.raises(InvalidOutcome, match=r"RetryAfter\(gate_delay=int 60\) is no timedelta"):
+        RetryAfter(HOUR, gate="mail", gate_delay=60)  # pyright: ignore[reportArgumentType] — the wrong type is the point
+
+
 def test_retry_after_without_a_timedelta_is_refused_where_it_is_raised() -> None:
     """Bare seconds are a mistake of the handler, told like those in `Again`."""
     with pytest.raises(InvalidOutcome) as caught:

@@ -1,0 +1,129 @@
+"""Gates as workers see them: which are closed, asked of the server at most once a second, and only where anybody asks."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from shared.gates import CLOSE, GATES_MEMO, GATES_WORKFLOW, Closing, gates_workflow_id, pick_closed, read_closings
+from shared.message import Outcome
+from shared.temporal import CALL_TIMEOUT, is_missing
+from shared.timespan import format_seconds
+
+READ_EVERY_SECONDS = 1.0
+ASK_SECONDS = 2.0
+"""A handler's call waits no longer for the server's word; it goes by what was known before then."""
+
+ENOUGH = 0.9
+"""A gate whose closing covers so much of what is asked for is not closed once more: calls in flight end one by one."""
+
+LOOK_MIN_SECONDS = 60.0
+SPREAD_SHARE = 0.25
+SPREAD_MAX_SECONDS = 900.0
+
+
+class Gates:
+    """Which gates are closed, shared by all handlers of one process.
+
+    What this process has closed counts at once and until the server's word includes it. Without a server it goes by what it
+    knows: a gate saves calls, nothing depends on it. Its methods are for activities alone, whose client they use.
+    """
+
+    def __init__(self, prefix: str, clock: Callable[[], float] = time.time) -> None:
+        self._prefix = prefix
+        self._clock = clock
+        self._shared: dict[str, Closing] = {}
+        self._own: dict[str, Closing] = {}
+        self._untold: set[str] = set()
+        self._read_at = 0.0
+        self._reading: asyncio.Task[None] | None = None
+
+    async def find_closing(self, gate: str) -> Closing | None:
+        """Say until when a gate is closed; None while it is open."""
+        await self._keep_up()
+        found = self._own.get(gate) or self._shared.get(gate)
+        return found if found is not None and found.opens_at > self._clock() else None
+
+    async def close(self, gate: str, closing: Closing) -> None:
+        """Close a gate for all processes; does nothing where it is closed for about as long already."""
+        known = self._own.get(gate) or self._shared.get(gate)
+        now = self._clock()
+        if closing.opens_at <= now:
+            return
+        if known is not None and known.opens_at - now >= ENOUGH * (closing.opens_at - now):
+            return
+        self._own[gate] = closing
+        self._untold.add(gate)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_SECONDS):
+                await self._tell()
+
+    async def _keep_up(self) -> None:
+        if self._clock() - self._read_at < READ_EVERY_SECONDS:
+            return
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        await asyncio.wait([self._reading])
+
+    async def _read(self) -> None:
+        with contextlib.suppress(RPCError, TimeoutError):
+            async with asyncio.timeout(ASK_SECONDS):
+                await self._tell()
+                self._shared = await fetch_closings(activity.client(), self._prefix) or {}
+        now = self._read_at = self._clock()
+        told = (self._own.keys() & self._shared.keys()) - self._untold
+        self._own = pick_closed({gate: self._own[gate] for gate in self._own.keys() - told}, now)
+        self._untold &= self._own.keys()
+
+    async def _tell(self) -> None:
+        """Send what was not told yet; what can't be sent now is sent with the next reading."""
+        for gate in sorted(self._untold):
+            if (closing := self._own.get(gate)) is None:  # it has opened meanwhile
+                continue
+            wire = {"gate": gate, "opens_at": closing.opens_at, "reason": closing.reason}
+            with contextlib.suppress(RPCError):
+                await signal_gates(activity.client(), self._prefix, activity.info().task_queue, CLOSE, wire)
+                self._untold.discard(gate)
+
+
+def wait_at(gate: str, closing: Closing, now: float) -> Outcome:
+    """Make the outcome of a message whose gate is closed: it comes back when the gate opens, spread over some time.
+
+    It looks again after as long as the gate has been closed so far, and at least a minute, because a person may open it.
+    So a gate that is closed for good costs each message ever fewer looks, none of which calls its handler.
+    """
+    look_again = max(LOOK_MIN_SECONDS, now - closing.closed_at)
+    after = min(closing.opens_at - now, look_again)
+    spread = min(after * SPREAD_SHARE, SPREAD_MAX_SECONDS)
+    left = "until it is opened" if closing.lasts_for_good else f"for another {format_seconds(closing.opens_at - now)}"
+    return Outcome("gated", f"gate {gate} is closed {left}: {closing.reason}", after=after, tolerance=spread)
+
+
+async def signal_gates(client: Client, prefix: str, task_queue: str, signal: str, wire: Mapping[str, Any]) -> None:
+    """Send the gates' workflow a signal, beginning it on `task_queue` if it is not there yet. Raises RPCError."""
+    await client.start_workflow(
+        GATES_WORKFLOW,
+        {},
+        id=gates_workflow_id(prefix),
+        task_queue=task_queue,
+        start_signal=signal,
+        start_signal_args=[dict(wire)],
+        rpc_timeout=CALL_TIMEOUT,
+    )
+
+
+async def fetch_closings(client: Client, prefix: str) -> dict[str, Closing] | None:
+    """Ask which gates are closed; None while what was asked for waits for its first worker. Raises RPCError."""
+    try:
+        described = await client.get_workflow_handle(gates_workflow_id(prefix)).describe(rpc_timeout=CALL_TIMEOUT)
+    except RPCError as exc:
+        if is_missing(exc):
+            return {}
+        raise
+    memo: Mapping[str, Any] = await described.memo()
+    return read_closings(memo[GATES_MEMO]) if GATES_MEMO in memo else None

@@ -1,0 +1,70 @@
+"""The commands about gates, as people type them."""
+
+import pytest
+
+from tests.acceptance.conftest import Run
+from tests.conftest import Serve, wait_until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def test_gates_are_closed_listed_and_opened(run: Run, serve: Serve) -> None:
+    """What was said before a worker is there is kept for it; a gate is closed for as long as was said last."""
+    before = await run("gates", "list")
+    closed = await run("gates", "close", "host:example.org", "--for", "2h", "--reason", "maintenance")
+    waiting = await run("gates", "list")
+    async with serve(lanes=("short",)):
+        await wait_until(lambda: _lines(run), "the worker has heard of it")
+        await run("gates", "close", "mail")
+        await run("gates", "close", "host:example.org", "--for", "1h")
+
+        async def are_both() -> bool:
+            return (await run("gates", "list")).out.count("closed by hand") == 2
+
+        await wait_until(are_both, "both are closed")
+        listed = await run("gates", "list")
+        one, other = (await run("gates", "list", "--json")).lines
+        opened = await run("gates", "open", "mail")
+        await run("gates", "open", "host:example.org")
+
+        async def are_open() -> bool:
+            return await _lines(run) == 0
+
+        await wait_until(are_open, "both are open")
+
+    assert (before.code, before.out, before.err) == (0, "", "all gates are open\n")
+    assert (closed.code, closed.err) == (0, "gate host:example.org: closed for 2 h\n")
+    assert (waiting.code, waiting.out) == (3, "")
+    assert "no worker has taken in yet what was closed; start one with 'dormice worker'" in waiting.err
+    assert [line.split()[0] for line in listed.out.splitlines()] == ["GATE", "host:example.org", "mail"]
+    assert "when it is opened" in listed.out.splitlines()[2]
+    assert (one["gate"], one["reason"], other["gate"], other["opens_at"]) == (
+        "host:example.org",
+        "closed by hand",
+        "mail",
+        None,
+    )
+    assert (opened.code, opened.err) == (0, "gate mail: open\n")
+
+
+async def _lines(run: Run) -> int:
+    return len((await run("gates", "list", "--json")).out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("close",), "the following arguments are required: GATE"),
+        (("close", ""), "gate: '' names no gate; give 1 to 300 bytes without control characters"),
+        (("open", "a\nb"), "gate: 'a\\nb' names no gate"),
+        (("close", "mail", "--for", "0s"), "--for: is 0.0 s; give at least a second"),
+        (("close", "mail", "--for", "long"), "argument --for: is 'long', no duration"),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(run: Run, arguments: tuple[str, ...], sentence: str) -> None:
+    """One sentence, exit code 2, and nothing is closed."""
+    ran = await run("gates", *arguments)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"dormice: {sentence}")
+    assert (await run("gates", "list")).err == "all gates are open\n"

@@ -1,0 +1,141 @@
+"""Gates: what asked to be left alone is left alone by all messages that need it, and none of them is forgotten."""
+
+import asyncio
+import time
+from datetime import timedelta
+
+import pytest
+from temporalio.client import Client
+
+from activities import Again, Context, Done, Message, RetryAfter, handler
+from activities.handler import Handler
+from shared.envelope import Envelope
+from shared.gates import Closing
+from shared.settings import Settings
+from starter.bulk import BulkStarter
+from starter.gates import GateControl, GatesNotServed
+from starter.receipts import StartOutcome
+from tests.conftest import Begin, Serve, wait_until
+from tests.subjects import Subject, declare
+
+pytestmark = pytest.mark.timeout(150)  # workers begin and end in it, and a gate stays closed for half a minute
+
+MANY = 300
+CLOSED = timedelta(seconds=30)
+HOST = "host:example.org"
+
+
+class Site:
+    """Something that answers at most one message, which it asks to leave it alone; `calls` holds all that came."""
+
+    def __init__(self, kind: str, closed: timedelta = CLOSED) -> None:
+        self.kind = kind
+        self.closed = closed
+        self.calls: list[tuple[float, str]] = []
+        self.opens_at = 0.0
+
+    def handler(self, lane: str = "short", kind: str = "") -> Handler:
+        """Make a handler whose messages pass the site's gate; those called "elsewhere" need none."""
+
+        @handler(kind or self.kind, lane=lane, gate=lambda message: None if "elsewhere" in message.id else HOST)
+        async def visit(message: Message, ctx: Context) -> Again | Done:
+            self.calls.append((time.time(), message.id))
+            if "elsewhere" not in message.id and not self.opens_at:
+                self.opens_at = time.time() + self.closed.total_seconds()
+                raise RetryAfter(self.closed, "asked to wait", gate=HOST)
+            return Done()
+
+        return visit
+
+
+@pytest.fixture
+def gates(client: Client, settings: Settings) -> GateControl:
+    """What a person steers gates with."""
+    return GateControl(client, settings)
+
+
+@pytest.fixture
+def starter(client: Client, settings: Settings, encoding: str, kind: str) -> BulkStarter:
+    """What starts many messages of the test's kind."""
+    return BulkStarter(client, settings, encodings=declare(encoding, kind))
+
+
+async def test_messages_wait_at_a_closed_gate_without_a_call_and_all_run_when_it_opens(
+    starter: BulkStarter, serve: Serve, kind: str, begin: Begin, gates: GateControl
+) -> None:
+    """Three hundred behind a gate that is closed for half a minute cost it no call; others don't wait with them."""
+    site = Site(kind)
+    async with serve(site.handler(), lanes=("short",)):
+        first = await begin(kind)
+        await wait_until(lambda: site.opens_at, "somebody was asked to wait")
+        waiting = [f"{first.id}-{n}" for n in range(MANY)]
+        stream = ((name, Envelope(kind=kind, id=name, lane="short")) for name in (*waiting, f"{first.id}-elsewhere"))
+        async for receipt in starter.start_all(stream):
+            assert receipt.outcome is StartOutcome.STARTED, receipt
+        closed = (await gates.fetch(time.time()))[HOST]
+        await wait_until(lambda: len(site.calls) >= MANY + 3, "all have run", 100)
+
+    assert closed.opens_at == pytest.approx(site.opens_at, abs=1)
+    assert closed.reason == "asked to wait"
+    early = [name for at, name in site.calls[1:] if at < site.opens_at - 0.1]
+    assert early == [f"{first.id}-elsewhere"]
+    assert sorted(name for _, name in site.calls) == sorted([first.id, first.id, *waiting, f"{first.id}-elsewhere"])
+
+
+async def test_a_gate_closed_by_one_worker_is_closed_for_every_worker_and_every_kind(
+    serve: Serve, kind: str, gates: GateControl, begin: Begin, encoding: str
+) -> None:
+    """A message of another kind on another lane waits too, without an attempt, and says what it waits for."""
+    site = Site(kind, timedelta(hours=1))
+    other = f"{kind}-other"
+    async with serve(site.handler(), lanes=("short",)), serve(site.handler("medium", other), lanes=("medium",)):
+        await begin(kind)
+        await wait_until(lambda: _is_closed(gates), "the gate is closed")
+        neighbour = await begin(other, lane="medium")
+        await wait_until(lambda: _is_gated(neighbour), "it waits at the gate")
+        decision = (await neighbour.explain())[-1]
+        status = await neighbour.status()
+
+    assert decision["reason"].startswith(f"gate {HOST} is closed for another 59 min")
+    assert (status["version"], status["attempt"], status["state"]) == (0, 0, "active")
+    assert 50 < status["due_at_epoch"] - time.time() < 90, "it looks again in a minute, for a person may open it"
+    assert [name for _, name in site.calls if name == neighbour.id] == []
+
+
+async def test_what_a_person_says_about_a_gate_outlives_all_workers(
+    serve: Serve, kind: str, gates: GateControl, begin: Begin
+) -> None:
+    """Closed before there is a worker, closed for the next one; opened, everything passes at once."""
+    site = Site(kind)
+    site.opens_at = 1  # nobody is asked to wait
+    await gates.close(HOST, Closing.lasting(timedelta(hours=2), "maintenance"))
+    with pytest.raises(GatesNotServed, match="no worker has taken in yet"):
+        await gates.fetch(time.time())
+    async with serve(site.handler(), lanes=("short",)):
+        await wait_until(lambda: _is_closed(gates), "it is closed")
+    async with serve(site.handler(), lanes=("short",)):
+        waiting = await begin(kind)
+        await wait_until(lambda: _is_gated(waiting), "it waits at the gate")
+        assert site.calls == []
+        await gates.open(HOST)
+        await wait_until(lambda: _is_open(gates), "it is open")
+        await asyncio.sleep(1.5)  # workers go by what they read within the last second
+        passing = await begin(kind)
+        await wait_until(lambda: site.calls, "one that comes now passes")
+
+    assert [name for _, name in site.calls] == [passing.id]
+
+
+async def _is_closed(gates: GateControl) -> bool:
+    try:
+        return HOST in await gates.fetch(time.time())
+    except GatesNotServed:
+        return False
+
+
+async def _is_open(gates: GateControl) -> bool:
+    return not await _is_closed(gates)
+
+
+async def _is_gated(message: Subject) -> bool:
+    return (await message.explain())[-1]["what"] == "gated"

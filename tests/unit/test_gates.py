@@ -1,0 +1,49 @@
+"""Waiting at a gate: how long, and how often one that waits looks again."""
+
+import pytest
+
+from activities.gates import wait_at
+from shared.gates import Closing, pick_closed, read_closings
+
+NOW = 1_800_000_000.0
+FOR_GOOD = 10 * 366 * 86400
+
+
+@pytest.mark.parametrize(
+    ("closed_for", "opens_in", "after", "spread"),
+    [
+        (0, 30, 30, 7.5),
+        (10, 20, 20, 5),
+        (0, 3600, 60, 15),  # a person may open it
+        (600, 3600, 600, 150),
+        (7200, 3600, 3600, 900),
+        (86400, FOR_GOOD, 86400, 900),
+    ],
+)
+def test_a_message_waits_until_the_gate_opens_and_looks_ever_less_often(
+    closed_for: float, opens_in: float, after: float, spread: float
+) -> None:
+    """After as long again as the gate has been closed, at least a minute, and never later than when it opens."""
+    outcome = wait_at("mail", Closing(NOW - closed_for, NOW + opens_in, "busy"), NOW)
+
+    assert (outcome.verdict, outcome.after, outcome.tolerance) == ("gated", after, spread)
+
+
+@pytest.mark.parametrize(
+    ("opens_in", "reason"),
+    [
+        (90, "gate mail is closed for another 1 min 30 s: busy"),
+        (FOR_GOOD, "gate mail is closed until it is opened: busy"),
+    ],
+)
+def test_a_message_says_what_it_waits_for(opens_in: float, reason: str) -> None:
+    """The gate, how long still, and why it was closed."""
+    assert wait_at("mail", Closing(NOW, NOW + opens_in, "busy"), NOW).reason == reason
+
+
+def test_what_was_kept_is_read_by_older_and_newer_code() -> None:
+    """A closing with more to it, or without a reason, is still one; what has opened is left out."""
+    read = read_closings({"a": [1.0, 9.0], "b": [1.0, 5.0, "busy", "of a later version"]})
+
+    assert read == {"a": Closing(1.0, 9.0), "b": Closing(1.0, 5.0, "busy")}
+    assert pick_closed(read, 5.0) == {"a": Closing(1.0, 9.0)}
