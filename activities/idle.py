@@ -36,7 +36,9 @@ LOOK_SECONDS = 1.5
 LOOK_MAX_SECONDS = 10.0
 """Between two looks that found nobody."""
 
-FASTER, SLOWER = 1.5, 0.5
+FASTER, STEADIER, SLOWER = 1.5, 1.15, 0.7
+"""By how much it grows with a heartbeat until something had to wait, from then on, and what that leaves of it."""
+
 RATE_MAX = 300.0
 """Woken in a second; what is woken between two looks must fit one page of the index."""
 
@@ -64,6 +66,7 @@ class Allowance:
 
     def __init__(self) -> None:
         self.rate = 0.0
+        self._growth = FASTER
         self._saved = 0.0
         self._spent = 0
         self._told_at: datetime | None = None
@@ -79,11 +82,11 @@ class Allowance:
         elif not self.rate:
             self.rate = spare
         elif spent >= self.rate and spare >= 0.5 * (1.0 - reserve) * slots.all:
-            self.rate = min(max(spare, self.rate * FASTER), RATE_MAX)
+            self.rate = min(max(spare, self.rate * self._growth), RATE_MAX)
 
     def retreat(self) -> None:
         """Begin again more slowly: something had to wait."""
-        self.rate, self._saved = max(1.0, self.rate * SLOWER), 0.0
+        self.rate, self._saved, self._growth = max(1.0, self.rate * SLOWER), 0.0, STEADIER
 
     def take(self, seconds: float, wanted: int) -> int:
         """Give how many of those wanted may be woken now, when so many seconds have passed."""
@@ -136,6 +139,7 @@ class Shift:
         self._has_found = False
         self._slots = Slots(0, 0, datetime.fromtimestamp(0, UTC))
         self._quiet_since: float | None = None
+        self._busy_since = 0.0
         self._failures = 0
         """Calls in a row that failed since it could look last: until then it is said to wait."""
         self.pulled = Pulled()
@@ -186,6 +190,7 @@ class Shift:
         if await self._capacity.read_backlog() > 0:
             if self._quiet_since is not None:
                 self._allowance.retreat()
+                self._busy_since = now
             self.state, self._quiet_since = "busy", None
             return False
         if self._slots.free <= self._limits.reserve * self._slots.all:
@@ -196,7 +201,8 @@ class Shift:
             self._quiet_since = now
             if not self._failures:
                 self.state = "looking"
-        return now - self._quiet_since >= self._limits.quiet_seconds
+        # what had to wait for a moment, by being woken too fast, is no reason to rest for longer than that
+        return now - self._quiet_since >= min(self._limits.quiet_seconds, self._quiet_since - self._busy_since)
 
     async def _look(self, now: float) -> None:
         """Find those due first that have not just been woken."""

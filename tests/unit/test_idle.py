@@ -8,7 +8,7 @@ import pytest
 
 from activities.capacity import Slots
 from activities.due_index import Sleeper
-from activities.idle import RATE_MAX, REMEMBERED_SECONDS, Allowance, Woken
+from activities.idle import RATE_MAX, REMEMBERED_SECONDS, SLOWER, STEADIER, Allowance, Woken
 from shared.idle import IdleLimits, Pulled
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -47,17 +47,31 @@ def test_what_nobody_uses_does_not_grow(*, is_spent: bool) -> None:
     assert allowance.rate == (RATE_MAX if is_spent else 24)
 
 
-def test_it_halves_when_the_reserve_is_touched_and_never_ends() -> None:
+def test_it_shrinks_when_the_reserve_is_touched_and_never_ends() -> None:
     """One in a second is what is tried at least; a heartbeat that comes again says nothing."""
     allowance = Allowance()
     allowance.follow(beat(0, 32), RESERVE)
     for _ in range(3):
         allowance.follow(beat(1, 8), RESERVE)
-    assert allowance.rate == 12
+    assert allowance.rate == pytest.approx(24 * SLOWER)
     for number in range(2, 20):
         allowance.follow(beat(number, 0), RESERVE)
 
     assert allowance.rate == 1
+
+
+def test_once_something_had_to_wait_it_grows_with_care() -> None:
+    """The first time it finds out fast what the lane bears; then it stays near that."""
+    allowance = Allowance()
+    for number in range(3):
+        allowance.follow(beat(number, 32), RESERVE)
+        spend(allowance)
+    assert allowance.rate == 54
+    allowance.retreat()
+    spend(allowance)
+    allowance.follow(beat(3, 32), RESERVE)
+
+    assert allowance.rate == pytest.approx(54 * SLOWER * STEADIER)
 
 
 def test_between_half_and_all_of_the_slots_it_stays() -> None:
