@@ -31,7 +31,6 @@ async def note_payload(message: Message, ctx: Context) -> Again:  # noqa: ARG001
 
 @handler(HERDED)
 @ledgered
-async def run_with_herd(message: Message, ctx: Context) -> Again | Done:  # noqa: ARG001 — as above
-    """Come back after the payload's delay; without one, be done."""
-    delay = message.payload.get("delay")
-    return Done() if delay is None else Again(after=timedelta(seconds=delay), tolerance=timedelta(0))
+async def run_with_herd(message: Message, ctx: Context) -> Done:  # noqa: ARG001 — as above
+    """Be done."""
+    return Done()

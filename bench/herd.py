@@ -10,10 +10,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
+from activities.capacity import Capacity
 from bench.handlers import HERDED
 from bench.harness import fresh_server, new_prefix, noting, report
-from examples.ledger import Entry, audit
+from examples.ledger import Entry, Ledger, audit
 from shared.envelope import Envelope
+from shared.lanes import task_queue
 from shared.settings import Settings
 from starter.bulk import BulkStarter
 from starter.embedded import EmbeddedServer
@@ -21,87 +23,102 @@ from starter.receipts import StartOutcome
 
 MESSAGES = 20_000
 PRIORITIES = 5
-STARTS_A_SECOND = 150.0
-"""As few as that are sent in time, whatever the machine does."""
+ASLEEP_A_SECOND = 60.0
+"""As few as that are started and asleep in time, whatever the machine does."""
 
-STEADY, STEADY_DELAY, STEADY_SECONDS = 3000, 10.0, 40.0
+STEADY, STEADY_SECONDS = 3000, 20.0
+"""So many fall due one by one over so long, which is more than a lane can do."""
+
 QUIET_AFTER = 5.0
 DRAIN_MAX_SECONDS = 900.0
 
 
 async def main(arguments: list[str]) -> None:
-    """Measure the lane's steady rate on messages that are always overdue, then the herd; an argument changes its count."""
+    """Measure the lane's rate with messages that fall due one by one, then the herd; an argument changes its count."""
     count = int(arguments[0].replace("_", "")) if arguments else MESSAGES
     async with fresh_server() as server:
-        rows = [await _measure_herd(server, count, await _measure_steady(server))]
-    report("herd", rows, note=f"{count:,} due in one instant, a workflow each, five priorities; one worker process")
+        prefix = new_prefix()
+        async with noting(server, prefix) as ledger:
+            steady = await _drain(server, prefix, ledger, STEADY, STEADY_SECONDS)
+            begun_before = len(ledger.entries)
+            due = await _let_sleep(server, prefix, count, 0.0)
+            await _wait_for(ledger, STEADY + count + 1, due)
+            entries = ledger.entries[begun_before:]
+    row = {"messages": count, "steady/s": steady} | _judge(entries, due, steady)
+    report("herd", [row], note=f"{count:,} due in one instant, a workflow each, five priorities; one worker process")
 
 
-async def _measure_steady(server: EmbeddedServer) -> float:
-    prefix = new_prefix()
-    now = (
-        Envelope(kind=HERDED, id=f"{prefix}-{n}", lane="short", payload={"delay": STEADY_DELAY}) for n in range(STEADY)
-    )
-    await _start(server, prefix, now)
-    async with noting(server, prefix) as ledger:
-        await asyncio.sleep(STEADY_SECONDS)
-        ended = [entry.at for entry in ledger.entries if entry.what == "again"]
-    counted = [at for at in ended if at > ended[-1] - STEADY_SECONDS / 2]
-    return len(counted) / (counted[-1] - counted[0])
+async def _drain(server: EmbeddedServer, prefix: str, ledger: Ledger, count: int, over: float) -> float:
+    """Give how many sleepers a second run when more fall due, over a stretch, than the lane can do."""
+    due = await _let_sleep(server, prefix, count, over)
+    await _wait_for(ledger, count + 1, due)
+    return _rate(ledger.entries)
 
 
-async def _measure_herd(server: EmbeddedServer, count: int, steady: float) -> dict[str, Any]:
-    prefix, due = new_prefix(), datetime.now(UTC) + timedelta(seconds=count / STARTS_A_SECOND + 10)
+async def _let_sleep(server: EmbeddedServer, prefix: str, count: int, over: float) -> float:
+    """Start one-shot messages, each of which is asleep before the first is due; gives when that is."""
+    due = datetime.now(UTC) + timedelta(seconds=count / ASLEEP_A_SECOND + 10)
     quiet = Envelope(
         kind=HERDED,
-        id="quiet",
+        id=f"{count}-quiet",
         lane="short",
         tenant="quiet",
         payload={},
         scheduled_at=due + timedelta(seconds=QUIET_AFTER),
     )
-    await _start(server, prefix, [*_make_herd(count, due), quiet])
-    assert datetime.now(UTC) < due, "the herd was not started in time; give a smaller count"
-    async with noting(server, prefix) as ledger:
-        async with asyncio.timeout((due - datetime.now(UTC)).total_seconds() + DRAIN_MAX_SECONDS):
-            while sum(entry.what == "done" for entry in ledger.entries) <= count:  # noqa: ASYNC110 — another process keeps it
-                await asyncio.sleep(5)
-        entries = ledger.entries
-    return {"messages": count, "steady/s": steady} | _judge(entries, due.timestamp(), steady)
+    await _start(server, prefix, [*_make_herd(count, due, over), quiet])
+    capacity = Capacity(await server.connect(), task_queue(prefix, "short"))
+    while await capacity.read_backlog():  # noqa: ASYNC110 — another process works it off
+        await asyncio.sleep(1)
+    assert datetime.now(UTC) < due - timedelta(seconds=2), "the herd was not asleep in time; give a smaller count"
+    return due.timestamp()
 
 
-def _make_herd(count: int, due: datetime) -> Iterable[Envelope]:
+async def _wait_for(ledger: Ledger, count: int, due: float) -> None:
+    async with asyncio.timeout(due - time.time() + DRAIN_MAX_SECONDS):
+        while sum(entry.what == "done" for entry in ledger.entries) < count:  # noqa: ASYNC110 — another process keeps it
+            await asyncio.sleep(5)
+
+
+def _make_herd(count: int, due: datetime, over: float) -> Iterable[Envelope]:
+    """Make messages due at one moment, or one by one over some seconds."""
     for number in range(count):
         yield Envelope(
             kind=HERDED,
-            id=f"{number % PRIORITIES + 1}-{number}",
+            id=f"{number % PRIORITIES + 1}-{count}-{number}",
             lane="short",
             priority=number % PRIORITIES + 1,
             tenant="noisy" if number % 2 else f"tenant-{number % 100}",
             payload={},
-            scheduled_at=due,
+            scheduled_at=due + timedelta(seconds=over * number / count),
         )
 
 
 def _judge(entries: list[Entry], due: float, steady: float) -> dict[str, Any]:
-    expected = {entry.id: due for entry in entries}
+    expected = {entry.id: due + (QUIET_AFTER if entry.id.endswith("quiet") else 0.0) for entry in entries}
     judged = audit(entries, expected=expected, now=time.time(), grace=0)
-    done = sorted(entry.at for entry in entries if entry.what == "done")
-    drained = done[int(len(done) * 0.05) : int(len(done) * 0.95)]  # without its beginning and its end
-    rate = len(drained) / (drained[-1] - drained[0])
+    rate = _rate(entries)
     begun = [entry.id for entry in entries if entry.what == "began"]
-    last_first = max(place for place, name in enumerate(begun) if name.startswith("1-"))
-    lateness = next(entry.at - entry.due_at for entry in entries if entry.id == "quiet")
+    firsts = [place for place, name in enumerate(begun) if name.startswith("1-")]
+    nearly_all = firsts[int(len(firsts) * 0.99)]
+    lateness = next(entry.at - entry.due_at for entry in entries if entry.id.endswith("quiet"))
     return {
         "drained/s": rate,
         "ratio": rate / steady,
         "early": judged.early,
         "not run": judged.messages - judged.cycles,
         "twice": judged.duplicated,
-        "of priority 5 before the last of 1": sum(name.startswith("5-") for name in begun[:last_first]),
+        "of 5 before 99 % of 1": sum(name.startswith("5-") for name in begun[:nearly_all]),
+        "of 5 before all of 1": sum(name.startswith("5-") for name in begun[: firsts[-1]]),
         "quiet tenant late by s": lateness,
-        "drained after s": done[-1] - due,
+        "drained after s": max(entry.at for entry in entries) - due,
     }
+
+
+def _rate(entries: list[Entry]) -> float:
+    done = sorted(entry.at for entry in entries if entry.what == "done")
+    drained = done[int(len(done) * 0.05) : int(len(done) * 0.95)]  # without its beginning and its end
+    return len(drained) / (drained[-1] - drained[0])
 
 
 async def _start(server: EmbeddedServer, prefix: str, envelopes: Iterable[Envelope]) -> None:

@@ -34,12 +34,17 @@ WINDOWS_MAX = 60
 BACKLOG, BACKLOG_DELAY = 3000, 15.0
 AHEAD = 4000
 HOUR = 3600.0
-OFF, ON, AHEAD_OF_TIME = "backlog, idle off", "backlog, idle on", "nothing due, idle on"
+OFF, ON = "backlog, idle off", "backlog, idle on"
+ALL_DUE, AHEAD_OF_TIME = "all due, idle off", "nothing due, idle on"
+"""The same messages, which come back in hours, so that each cycle writes the index: all due, or all hours before their time."""
+
+COMPARED = {OFF: OFF, ON: OFF, ALL_DUE: ALL_DUE, AHEAD_OF_TIME: ALL_DUE}
+"""What each case's rate is a share of."""
 
 
 async def main(_: list[str]) -> None:
     """Compare in rounds, each in the opposite order of the one before."""
-    seen: dict[str, list[Measured]] = {OFF: [], ON: [], AHEAD_OF_TIME: []}
+    seen: dict[str, list[Measured]] = {what: [] for what in COMPARED}
     calls: dict[str, list[float]] = {what: [] for what in seen}
     async with fresh_server() as server:
         client = await server.connect()
@@ -48,17 +53,17 @@ async def main(_: list[str]) -> None:
         for number in range(PAIRS):
             for what in alternate(seen, number):
                 prefix = busy
-                if what == AHEAD_OF_TIME:
+                if what in (ALL_DUE, AHEAD_OF_TIME):
                     prefix = new_prefix()
-                    await _sow(client, prefix)
+                    await _sow(client, prefix, 0.0 if what == ALL_DUE else 10 * HOUR)
                 before, began = await _count_visibility_calls(server), time.monotonic()
-                seen[what].append(await _measure(server, prefix, is_on=what != OFF))
+                seen[what].append(await _measure(server, prefix, is_on=what in (ON, AHEAD_OF_TIME)))
                 calls[what].append((await _count_visibility_calls(server) - before) / (time.monotonic() - began))
     rows: list[dict[str, Any]] = [
         {
             "case": what,
             "cycles/s": median(m.rate for m in runs),
-            "ratio": median(m.rate / off.rate for m, off in zip(runs, seen[OFF], strict=True)),
+            "ratio": median(m.rate / other.rate for m, other in zip(runs, seen[COMPARED[what]], strict=True)),
             "visibility calls/s": max(calls[what]),
         }
         for what, runs in seen.items()
@@ -77,13 +82,13 @@ async def _measure(server: EmbeddedServer, prefix: str, *, is_on: bool) -> Measu
     return replace(counted[-1], cycles=sum(m.cycles for m in counted), seconds=sum(m.seconds for m in counted))
 
 
-async def _sow(client: Client, prefix: str) -> None:
-    """Let messages sleep that are due in hours and may run at once, which a sender can't ask for."""
+async def _sow(client: Client, prefix: str, due_in: float) -> None:
+    """Let messages sleep that are due in some seconds and may run at once, which a sender can't ask for."""
     now, numbers = time.time(), iter(range(AHEAD))
 
     async def start(number: int) -> None:
         state = MessageState(
-            KIND, f"{prefix}-{number}", "short", now + 10 * HOUR + number, now - 1.0, payload={"delay": 20 * HOUR}
+            KIND, f"{prefix}-{number}", "short", now + due_in + number / 1000, now - 1.0, payload={"delay": 20 * HOUR}
         )
         await client.start_workflow(
             MESSAGE_WORKFLOW,
