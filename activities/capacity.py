@@ -10,8 +10,9 @@ from temporalio.api.worker.v1 import WorkerHeartbeat
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, ListWorkersRequest
 from temporalio.client import Client
 
+from shared.capacity import CAPACITY_MEMO, Measured, capacity_workflow_id, read_measured
 from shared.lanes import LANES, lane_of_queue
-from shared.temporal import CALL_TIMEOUT
+from shared.temporal import CALL_TIMEOUT, read_memo
 
 FRESH = timedelta(seconds=20)
 """Of a worker that has been silent for longer nobody knows whether it is there."""
@@ -44,6 +45,12 @@ class Capacity:
             used += slots.current_used_slots
             told_at = max(told_at, beat.heartbeat_time.ToDatetime(UTC))
         return Slots(free + used, free, told_at)
+
+    async def read_measured(self) -> list[Measured | None]:
+        """Give what each worker process that is alive has done at most, None for one that has told nothing yet."""
+        memo = await read_memo(self._client, capacity_workflow_id(self._queue)) or {}
+        told = read_measured(memo.get(CAPACITY_MEMO, {}))
+        return [told.get(identity) for identity in {beat.worker_identity async for beat in self._heartbeats()}]
 
     async def read_backlog(self) -> int:
         """Count the tasks that wait for a worker; those on their way to a worker that waits for them never count."""

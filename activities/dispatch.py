@@ -5,8 +5,9 @@ import contextlib
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -42,6 +43,8 @@ class Dispatch:
     settings: Settings
     http: HttpClient
     gates: Gates
+    calls: Counter[str] = field(default_factory=Counter[str])
+    """How many calls of handlers have come to an end, by lane."""
     events: OutcomeEvents | None = None
     """Where outcomes are told; None where nobody wants to know."""
 
@@ -72,7 +75,10 @@ class Dispatch:
         """
         started_at = time.time()
         outcome = await self._run(call, beat)
-        if self.events is not None and outcome.verdict not in ("handed_back", "gated"):
+        if outcome.verdict in ("handed_back", "gated"):
+            return outcome
+        self.calls[call.lane] += 1
+        if self.events is not None:
             outcome = outcome._replace(ended_at=stamp_end())
             await self._tell(self.events.tell(call, outcome, started_at, spread))
         if outcome.verdict in ("failed", "reject"):

@@ -12,7 +12,7 @@ from temporalio.service import RPCError
 
 from shared.gates import CLOSE, GATES_MEMO, GATES_WORKFLOW, Closing, gates_workflow_id, pick_closed, read_closings
 from shared.message import Outcome
-from shared.temporal import CALL_TIMEOUT, is_missing
+from shared.temporal import read_memo, signal_beginning
 from shared.timespan import format_seconds
 
 READ_EVERY_SECONDS = 1.0
@@ -105,25 +105,13 @@ def wait_at(gate: str, closing: Closing, now: float) -> Outcome:
 
 
 async def signal_gates(client: Client, prefix: str, task_queue: str, signal: str, wire: Mapping[str, Any]) -> None:
-    """Send the gates' workflow a signal, beginning it on `task_queue` if it is not there yet. Raises RPCError."""
-    await client.start_workflow(
-        GATES_WORKFLOW,
-        {},
-        id=gates_workflow_id(prefix),
-        task_queue=task_queue,
-        start_signal=signal,
-        start_signal_args=[dict(wire)],
-        rpc_timeout=CALL_TIMEOUT,
-    )
+    """Send the gates' workflow a signal; on `task_queue` it begins if it is not there yet. Raises RPCError."""
+    await signal_beginning(client, GATES_WORKFLOW, gates_workflow_id(prefix), task_queue, signal, dict(wire))
 
 
 async def fetch_closings(client: Client, prefix: str) -> dict[str, Closing] | None:
     """Ask which gates are closed; None while what was asked for waits for its first worker. Raises RPCError."""
-    try:
-        described = await client.get_workflow_handle(gates_workflow_id(prefix)).describe(rpc_timeout=CALL_TIMEOUT)
-    except RPCError as exc:
-        if is_missing(exc):
-            return {}
-        raise
-    memo: Mapping[str, Any] = await described.memo()
+    memo = await read_memo(client, gates_workflow_id(prefix))
+    if memo is None:
+        return {}
     return read_closings(memo[GATES_MEMO]) if GATES_MEMO in memo else None

@@ -124,6 +124,30 @@ def translate_rpc_error(exc: RPCError) -> RetryLater | Misconfigured:
     return Misconfigured(f"the server refuses the call ({_first_line(exc)}); correct the request")
 
 
+async def signal_beginning(client: Client, workflow: str, name: str, task_queue: str, signal: str, *given: Any) -> None:
+    """Send a signal to the one workflow of a name, which begins on a task queue if it is not there. Raises RPCError."""
+    await client.start_workflow(
+        workflow,
+        {},
+        id=name,
+        task_queue=task_queue,
+        start_signal=signal,
+        start_signal_args=list(given),
+        rpc_timeout=CALL_TIMEOUT,
+    )
+
+
+async def read_memo(client: Client, name: str) -> Mapping[str, Any] | None:
+    """Give the memo of a workflow, None if there is no such workflow; no worker is needed. Raises RPCError."""
+    try:
+        described = await client.get_workflow_handle(name).describe(rpc_timeout=CALL_TIMEOUT)
+    except RPCError as exc:
+        if is_missing(exc):
+            return None
+        raise
+    return await described.memo()
+
+
 def to_raw(value: Any) -> RawValue:
     """Write JSON as UTF-8: the SDK's own escapes all that is not ASCII, which may double and triple it."""
     return to_raw_bytes(encode_json(value))

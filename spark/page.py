@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.timespan import format_seconds
 from spark.manifest import Manifest
-from spark.plots import draw_bars
+from starter.plots import draw_bars
 
 if TYPE_CHECKING:
     from spark.report import Table

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark.manifest import Manifest
-from spark.plots import draw_due_curve
+from starter.plots import draw_due_curve
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

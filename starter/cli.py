@@ -19,6 +19,7 @@ from starter.commands.catalogue import add_catalogue
 from starter.commands.dead_letters import add_dead_letters
 from starter.commands.dev import add_dev
 from starter.commands.exit_codes import DEFECT, FINE, INTERRUPTED, MEANINGS, PIPE_CLOSED, WRONG, code_of
+from starter.commands.forecast import add_forecast
 from starter.commands.gates import add_gates
 from starter.commands.idle import add_idle
 from starter.commands.load import add_load
@@ -57,6 +58,7 @@ def build_parser() -> tuple[CommandParser, Commands]:
     add_repack(commands)
     add_idle(commands)
     add_gates(commands)
+    add_forecast(commands)
     importlib.import_module(ABOVE).add_spark(commands)
     add_catalogue(commands)
     return parser, commands

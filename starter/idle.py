@@ -11,7 +11,7 @@ from shared.idle import IDLE_MEMO, IDLE_WORKFLOW, IdleLimits, Pulled, idle_workf
 from shared.json_value import parse_json
 from shared.lanes import task_queue
 from shared.settings import Settings
-from shared.temporal import CALL_TIMEOUT, is_missing, translate_rpc_error
+from shared.temporal import CALL_TIMEOUT, is_missing, signal_beginning, translate_rpc_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +34,12 @@ class Idle:
 
     async def switch(self, lane: str, *, is_on: bool) -> None:
         """Let a lane spend its idle capacity from now on, or no more."""
-        await self._send(lane, "on" if is_on else "off", [])
+        await self._send(lane, "on" if is_on else "off")
 
     async def limit(self, lane: str, changes: Mapping[str, Any]) -> None:
         """Give a lane other limits; those that are not named stay. Raises ValueError for what can't be meant."""
         IdleLimits.load(changes)
-        await self._send(lane, "limits", [dict(changes)])
+        await self._send(lane, "limits", dict(changes))
 
     async def status(self, lane: str) -> IdleStatus:
         """Ask the server; no worker is needed for an answer."""
@@ -61,18 +61,10 @@ class Idle:
             pulled=Pulled.load(kept.get("pulled", {})).and_also(Pulled.load(shift.get("pulled", {}))),
         )
 
-    async def _send(self, lane: str, signal: str, arguments: list[Any]) -> None:
+    async def _send(self, lane: str, signal: str, *arguments: Any) -> None:
         queue = task_queue(self._prefix, lane)
         try:
-            await self._client.start_workflow(
-                IDLE_WORKFLOW,
-                {},
-                id=idle_workflow_id(queue),
-                task_queue=queue,
-                start_signal=signal,
-                start_signal_args=arguments,
-                rpc_timeout=CALL_TIMEOUT,
-            )
+            await signal_beginning(self._client, IDLE_WORKFLOW, idle_workflow_id(queue), queue, signal, *arguments)
         except RPCError as exc:
             raise translate_rpc_error(exc) from exc
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -99,8 +99,16 @@ class Packs:
             async with room:
                 return (await self._ask(layout, index, "page", _to_request(selection) | {"limit": 0}))["count"]
 
-        packs = [pack async for pack in self._packs_of(layouts, selection)]
+        packs = await self.list_packs(layouts, selection)
         return sum(await asyncio.gather(*(ask(*pack) for pack in packs)))
+
+    async def list_packs(self, layouts: Layouts, selection: Selection) -> list[tuple[Layout, int]]:
+        """Give the packs that may hold messages of a selection."""
+        return [pack async for pack in self._packs_of(layouts, selection)]
+
+    async def count_due(self, layout: Layout, index: int, edges: Sequence[float]) -> dict[str, list[int]]:
+        """Ask a pack how many of its messages are due before each of some moments (seconds since the epoch), by lane."""
+        return (await self._ask(layout, index, "due", list(edges)))["lanes"]
 
     async def _packs_of(self, layouts: Layouts, selection: Selection) -> AsyncIterator[tuple[Layout, int]]:
         """Give the packs that may hold such messages; of a kind also those that the index doesn't know yet."""
@@ -171,6 +179,7 @@ _NOTHING: dict[str, Any] = {
     "packs": 0,
     "strays": 0,
     "staying": 0,
+    "lanes": {},
 }
 
 

@@ -23,6 +23,8 @@ from activities.registry import Registry
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from worker.profiles import PROFILES, Profile
+from worker.throughput import tell_throughput
+from workflows.capacity_workflow import CapacityWorkflow
 from workflows.gates_workflow import GatesWorkflow
 from workflows.idle_workflow import IdleWorkflow
 from workflows.layout_workflow import LayoutWorkflow
@@ -51,7 +53,7 @@ def build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch
     return Worker(
         client,
         task_queue=task_queue(plan.settings.task_queue_prefix, lane),
-        workflows=[MessageWorkflow, PackWorkflow, LayoutWorkflow, IdleWorkflow, GatesWorkflow],
+        workflows=[MessageWorkflow, PackWorkflow, LayoutWorkflow, IdleWorkflow, GatesWorkflow, CapacityWorkflow],
         activities=[dispatch.run_handler, batches.run_batch, set_own_priority, forward_signals, pull_ahead],
         workflow_runner=SandboxedWorkflowRunner() if plan.settings.sandbox else UnsandboxedWorkflowRunner(),
         max_cached_workflows=max(profile.cached_workflows, profile.workflow_slots),
@@ -86,17 +88,20 @@ async def run_workers(
         events = OutcomeEvents(plan.settings) if plan.settings.outcomes_topic else None
         if events is not None:
             await stack.enter_async_context(events)
-        dispatch = Dispatch(plan.registry, plan.settings, http, Gates(plan.settings.task_queue_prefix), events)
+        prefix = plan.settings.task_queue_prefix
+        dispatch = Dispatch(plan.registry, plan.settings, http, Gates(prefix), events=events)
         batches = BatchDispatch(dispatch)
         workers = [build_worker(client, plan, lane, dispatch, batches) for lane in plan.lanes]
         for worker in workers:
             await stack.enter_async_context(worker)
         logger.info("worker started", extra={"action": "worker_started", "lanes": ",".join(plan.lanes)})
         announce(workers)
+        measuring = asyncio.create_task(tell_throughput(client, prefix, plan.lanes, dispatch.calls))
         try:
             await stopping.wait()
         finally:
             stopping.set()
+            measuring.cancel()
             logger.info("worker draining", extra={"action": "worker_draining", "seconds": plan.drain.total_seconds()})
             await asyncio.gather(*(worker.shutdown() for worker in workers))
     logger.info("worker stopped", extra={"action": "worker_stopped"})

@@ -1,5 +1,6 @@
 """How a message describes itself to people: the answers of its queries and its details in the Web UI."""
 
+import bisect
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -115,6 +116,15 @@ def page_of(states: Iterable[MessageState], request: Mapping[str, Any]) -> dict[
             for state in itertools.islice((state for state in kept if state.id > after), min(limit, PAGE_MAX))
         ],
     }
+
+
+def count_due(states: Iterable[MessageState], edges: Sequence[float]) -> dict[str, list[int]]:
+    """Answer a pack's `due` query: by lane, how many wait for their due time before each of some moments, in their order."""
+    counts: dict[str, list[int]] = {}
+    for state in states:
+        if not state.is_held and (first := bisect.bisect_right(edges, state.due_at)) < len(edges):
+            counts.setdefault(state.lane, [0] * len(edges))[first] += 1
+    return {lane: list(itertools.accumulate(new)) for lane, new in counts.items()}
 
 
 def _is_kept(state: MessageState, request: Mapping[str, Any]) -> bool:

@@ -24,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.temporal import to_raw
     from workflows.alarm import Alarm
     from workflows.description import (
+        count_due,
         describe_decisions,
         describe_overview,
         describe_pack,
@@ -371,6 +372,11 @@ class PackWorkflow:
         """Give the messages that a filter keeps, by id, from after an id on, up to a limit; and how many there are."""
         is_over = request.get("state") in ("done", "stopped")
         return page_of(self._pack.finished() if is_over else self._pack.alive(), request)
+
+    @workflow.query
+    def due(self, edges: list[float]) -> dict[str, Any]:
+        """Count by lane what is due before each of some moments."""
+        return {"lanes": count_due(self._pack.alive(), edges)}
 
     @workflow.query
     def receipt(self, token: str) -> dict[str, Any] | None:

@@ -1,0 +1,136 @@
+"""The forecast: what it counts is what is due, whichever workflows the messages live in; and what lanes can do."""
+
+import random
+import time
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from activities import Again, Context, Message, handler
+from activities.capacity import Capacity
+from shared.encoding import Pack
+from shared.envelope import Envelope
+from shared.lanes import task_queue
+from shared.settings import Settings
+from starter.bulk import BulkStarter
+from starter.control import Control
+from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.forecast import OTHER_KINDS, Forecaster
+from starter.receipts import StartOutcome
+from starter.selection import Selection
+from tests.conftest import Serve, serving, wait_until
+
+pytestmark = pytest.mark.timeout(240)  # thousands of workflows begin in it
+
+HOUR = 3600.0
+SOLO, PACKED = 1500, 3500
+PACK = Pack(packs=10, size=1000)
+
+
+@pytest.fixture
+async def quiet(tmp_path: Path) -> AsyncIterator[Client]:
+    """A client of a server on which nothing else is due."""
+    async with run_embedded(EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None)) as server:
+        yield await server.connect()
+
+
+@handler("packed", encoding=PACK)
+async def never(message: Message, ctx: Context) -> Again:
+    """Be due at no time while the test runs."""
+    raise AssertionError
+
+
+def make_envelopes(begin: float) -> list[Envelope]:
+    """Make messages of three kinds on two lanes, due at moments of the next 30 hours."""
+    chance = random.Random(11)
+    return [
+        Envelope(
+            kind="packed" if n < PACKED else chance.choice(["page", "feed"]),
+            id=f"m{n}",
+            lane=chance.choice(["short", "medium"]),
+            scheduled_at=datetime.fromtimestamp(begin + 300 + 30 * HOUR * chance.random(), UTC),
+        )
+        for n in range(SOLO + PACKED)
+    ]
+
+
+@pytest.mark.heavy
+async def test_a_forecast_equals_what_is_counted_one_by_one(quiet: Client, settings: Settings) -> None:
+    """Five thousand messages, with workflows of their own and in packs: by lane and by kind, none more and none less."""
+    begin = time.time()
+    envelopes = make_envelopes(begin)
+    control = Control(quiet, settings)
+    async with serving(quiet, settings, never, lanes=("short", "medium")):
+        starter = BulkStarter(quiet, settings, encodings={"packed": PACK})
+        async for receipt in starter.start_all((None, envelope) for envelope in envelopes):
+            assert receipt.outcome is StartOutcome.STARTED, receipt
+        held = [envelopes[0], envelopes[-1]]
+        for envelope in held:
+            await control.pause(envelope.kind, envelope.id)
+
+        async def is_indexed() -> bool:
+            return await control.count(Selection(state="active")) == len(envelopes) - len(held)
+
+        await wait_until(is_indexed, "the index knows them all", 100)
+        found = await Forecaster(quiet, settings, ["page"]).foresee(begin, timedelta(hours=24), by_kind=True)
+        sampled = await Forecaster(quiet, settings, [], sample=5).foresee(begin, timedelta(hours=24))
+
+    unserved = await Forecaster(quiet, settings, []).foresee(begin, timedelta(hours=24))
+    assert unserved.packed.silent == ["packed"]
+    assert sum(map(sum, unserved.lanes.values())) > SOLO / 2, "what the index knows is counted all the same"
+    by_lane, by_kind = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for envelope in envelopes[1:-1]:
+        assert envelope.scheduled_at is not None
+        interval = bisect_right(found.edges, envelope.scheduled_at.timestamp()) - 1
+        if interval < len(found.edges) - 1:
+            by_lane[envelope.lane or "", interval] += 1
+            by_kind[OTHER_KINDS if envelope.kind == "feed" else envelope.kind, interval] += 1
+    assert {
+        (lane, n): count for lane, counts in found.lanes.items() for n, count in enumerate(counts) if count
+    } == by_lane
+    assert {
+        (kind, n): count for kind, counts in found.due.items() for n, count in enumerate(counts) if count
+    } == by_kind
+    assert (found.packed.packs, found.packed.asked, sampled.packed.asked) == (10, 10, 5)
+    all_due, by_sample = sum(map(sum, found.lanes.values())), sum(map(sum, sampled.lanes.values()))
+    assert 0.9 < by_sample / all_due < 1.1, "half of the packs stand for all"
+
+
+async def test_a_worker_that_has_been_busy_tells_what_it_can_do(
+    client: Client, settings: Settings, serve: Serve, kind: str
+) -> None:
+    """Kept where it is found when nobody runs; a lane whose workers had nothing to do is a lane of which nobody knows."""
+    calls: list[str] = []
+
+    @handler(kind)
+    async def tick(message: Message, ctx: Context) -> Again:
+        calls.append(message.id)
+        return Again(after=timedelta(seconds=1), tolerance=timedelta(0))
+
+    capacity = Capacity(client, task_queue(settings.task_queue_prefix, "short"))
+    forecaster = Forecaster(client, settings, [])
+    async with serve(tick, lanes=("short",), sandbox=False):
+        before = await forecaster.find_capacity("short", {})
+        starter = BulkStarter(client, settings)
+        envelopes = ((None, Envelope(kind=kind, id=f"{kind}-{n}", lane="short")) for n in range(20))
+        began = time.monotonic()
+        assert len([receipt async for receipt in starter.start_all(envelopes)]) == 20
+
+        async def has_told() -> bool:
+            return any(await capacity.read_measured())
+
+        await wait_until(has_told, "it has told")
+        done_per_second = len(calls) / (time.monotonic() - began)
+        after = await forecaster.find_capacity("short", {})
+        given = await forecaster.find_capacity("short", {"short": 7.0})
+
+    assert (before.per_second, before.measured) == (None, 0)
+    assert after.measured == after.workers == 1
+    assert after.per_second is not None
+    assert 0.5 * done_per_second < after.per_second <= 21
+    assert (given.per_second, given.is_given) == (7.0, True)
