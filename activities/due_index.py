@@ -38,6 +38,11 @@ class Sleeper:
 class DueIndex(Protocol):
     """Knows who is due first."""
 
+    @property
+    def is_searching(self) -> bool:
+        """The last answer was none because finding them takes longer: ask again soon."""
+        ...
+
     async def find_first(self, wanted: int, now: datetime) -> list[Sleeper]:
         """Give about `wanted` of those due next that may run ahead of time at `now`, the earliest due first.
 
@@ -61,6 +66,11 @@ class VisibilityIndex:
         self._too_far: datetime | None = None
         self.calls = 0
         """How often the visibility store was asked, in all."""
+
+    @property
+    def is_searching(self) -> bool:
+        """A window is being narrowed; see the interface."""
+        return self._too_far is not None
 
     async def find_first(self, wanted: int, now: datetime) -> list[Sleeper]:
         """Give those due first; see the interface."""

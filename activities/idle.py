@@ -214,7 +214,8 @@ class Shift:
             self._until = fresh[0][0] + timedelta(seconds=self._limits.reach_seconds)
         self._waiting.extend(s for due_at, s in fresh if not s.is_pack or due_at <= self._until)
         self._has_found = bool(self._waiting)
-        self._look_seconds = LOOK_SECONDS if self._has_found else min(self._look_seconds * 2, LOOK_MAX_SECONDS)
+        goes_on = self._has_found or self._index.is_searching
+        self._look_seconds = LOOK_SECONDS if goes_on else min(self._look_seconds * 2, LOOK_MAX_SECONDS)
         self._look_at = now + self._look_seconds
 
     async def _wake(self, chosen: list[Sleeper]) -> None:
