@@ -14,6 +14,7 @@ from typing import Any
 from temporalio import activity
 
 from activities.context import Context, HandlerLogger, moment
+from activities.cycle_metrics import record_cycle
 from activities.gates import Gates, wait_at
 from activities.handler import Handler
 from activities.http_client import HttpClient
@@ -25,8 +26,10 @@ from shared.errors import InvalidOutcome
 from shared.gates import Closing
 from shared.lanes import LANES
 from shared.message import HandlerCall, Outcome
+from shared.metrics import AT_WORK
 from shared.placement import workflow_id
 from shared.settings import Settings
+from shared.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +48,7 @@ class Dispatch:
     gates: Gates
     calls: Counter[str] = field(default_factory=Counter[str])
     """How many calls of handlers have come to an end, by lane."""
+    telemetry: Telemetry = field(default_factory=lambda: Telemetry(is_on=False))
     events: OutcomeEvents | None = None
     """Where outcomes are told; None where nobody wants to know."""
 
@@ -74,7 +78,14 @@ class Dispatch:
         `spread` is what will decide on when it comes back, so that others can be told.
         """
         started_at = time.time()
-        outcome = await self._run(call, beat)
+        telemetry = self.telemetry
+        telemetry.record(AT_WORK, 1, {"lane": call.lane})
+        try:
+            outcome = await self._run(call, beat)
+        finally:
+            telemetry.record(AT_WORK, -1, {"lane": call.lane})
+        if telemetry.is_on:
+            record_cycle(telemetry, call, outcome, started_at, time.time())
         if outcome.verdict in ("handed_back", "gated"):
             return outcome
         self.calls[call.lane] += 1

@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,7 +21,10 @@ from activities.due_index import DueIndex, Sleeper, VisibilityIndex
 from shared.backoff import backoff_seconds
 from shared.errors import RetryLater
 from shared.idle import PULL_AHEAD, SHIFT_SECONDS, IdleLimits, Pulled
+from shared.lanes import lane_of_queue
+from shared.metrics import EARLINESS
 from shared.signals import SIGNAL_NAMES, PullForward, PullMany
+from shared.telemetry import Telemetry
 from shared.temporal import CALL_TIMEOUT, is_missing, is_transient
 
 logger = logging.getLogger(__name__)
@@ -47,15 +51,22 @@ REMEMBERED_SECONDS = 30.0
 """The index is that much behind at most; who has been woken is not woken again for the same due time."""
 
 
-@activity.defn(name=PULL_AHEAD)
-async def pull_ahead(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Spend idle capacity for one shift, or until cancelled; gives what was pulled, those of a shift that broke off included."""
-    client, queue, details = activity.client(), activity.info().task_queue, activity.info().heartbeat_details
-    shift = Shift(client, queue, IdleLimits.load(call["limits"]), VisibilityIndex(client, queue))
-    shift.pulled = Pulled.load(details[0]["pulled"] if details else {})
-    with contextlib.suppress(asyncio.CancelledError):
-        await shift.run(time.monotonic() + SHIFT_SECONDS)
-    return shift.pulled.dump()
+@dataclass(frozen=True, slots=True)
+class Shifts:
+    """Holds what the shifts of one process share."""
+
+    telemetry: Telemetry
+
+    @activity.defn(name=PULL_AHEAD)
+    async def pull_ahead(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        """Spend idle capacity for one shift, or until cancelled; gives what was pulled, those of a shift that broke off included."""
+        client, queue, details = activity.client(), activity.info().task_queue, activity.info().heartbeat_details
+        shift = Shift(client, queue, IdleLimits.load(call["limits"]), VisibilityIndex(client, queue))
+        shift.pulled = Pulled.load(details[0]["pulled"] if details else {})
+        shift.note_early = functools.partial(self.telemetry.record, EARLINESS, labels={"lane": lane_of_queue(queue)})
+        with contextlib.suppress(asyncio.CancelledError):
+            await shift.run(time.monotonic() + SHIFT_SECONDS)
+        return shift.pulled.dump()
 
 
 class Allowance:
@@ -143,6 +154,8 @@ class Shift:
         self._failures = 0
         """Calls in a row that failed since it could look last: until then it is said to wait."""
         self.pulled = Pulled()
+        self.note_early: Callable[[float], None] = lambda _: None
+        """Hears of each that is woken how many seconds early it is."""
         self.state = "looking"
         """What it is about, for people: looking, busy, nobody to wake, pulling, or waiting for the server."""
 
@@ -235,6 +248,7 @@ class Shift:
             return
         self._woken.note(sleeper, self._until if sleeper.is_pack else None)
         early = (sleeper.due_at - now).total_seconds()
+        self.note_early(early)
         self.pulled = self.pulled.plus(is_pack=sleeper.is_pack, early_seconds=early)
 
     def _to_signal(self, sleeper: Sleeper, now: datetime) -> PullForward | dict[str, Any]:

@@ -9,14 +9,16 @@ from typing import Literal, NamedTuple
 class Metric:
     """One thing that is measured; `unit` is written as UCUM has it, `labels` are the names of those a reading bears.
 
-    A gauge goes up and down, a counter is a total since the process began.
+    A gauge goes up and down, a counter is a total since the process began, a histogram counts values by size.
     """
 
     name: str
-    kind: Literal["gauge", "counter"]
+    kind: Literal["gauge", "counter", "histogram"]
     unit: str
     description: str
     labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+    """Of a histogram's sizes, upwards."""
 
 
 class Reading(NamedTuple):
@@ -58,7 +60,7 @@ COMMIT_FAILURES = Metric(
     "dormice.bridge.commit_failures", "counter", "{commit}", "Commits that failed and are made again.", ("group",)
 )
 
-METRICS = (
+BRIDGE_METRICS = (
     LAG,
     TIME_LAG,
     OLDEST,
@@ -72,3 +74,36 @@ METRICS = (
     REBALANCES,
     COMMIT_FAILURES,
 )
+"""What a bridge publishes once a second."""
+
+DURATION_BOUNDS = (0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 1800.0, 7200.0)
+DISTANCE_BOUNDS = (0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
+
+CYCLES = Metric(
+    "dormice.cycles", "counter", "{cycle}", "Calls of handlers by what they came to.", ("kind", "lane", "outcome")
+)
+HANDLER_DURATION = Metric(
+    "dormice.handler.duration", "histogram", "s", "How long calls of handlers took.", ("kind", "lane"), DURATION_BOUNDS
+)
+LATENESS = Metric(
+    "dormice.lateness",
+    "histogram",
+    "s",
+    "How long after they were due messages ran.",
+    ("kind", "lane"),
+    DISTANCE_BOUNDS,
+)
+EARLINESS = Metric(
+    "dormice.earliness",
+    "histogram",
+    "s",
+    "How long before they would have been due messages ran that idle capacity woke.",
+    ("lane",),
+    DISTANCE_BOUNDS,
+)
+PARKED = Metric("dormice.parked", "counter", "{message}", "Messages that failed for good.", ("kind", "lane"))
+GATED = Metric("dormice.gated", "counter", "{message}", "Messages sent away by a closed gate.", ("kind", "lane"))
+AT_WORK = Metric("dormice.handlers", "gauge", "{call}", "Handlers at work.", ("lane",))
+
+WORKER_METRICS = (CYCLES, HANDLER_DURATION, LATENESS, EARLINESS, PARKED, GATED, AT_WORK)
+"""What a worker records as it happens."""

@@ -14,7 +14,14 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.common import RawValue
 from temporalio.envconfig import ClientConfig
-from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+from temporalio.runtime import (
+    LogForwardingConfig,
+    LoggingConfig,
+    MetricBuffer,
+    Runtime,
+    TelemetryConfig,
+    TelemetryFilter,
+)
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
 from shared.converter import DATA_CONVERTER
@@ -46,12 +53,17 @@ TRANSIENT = frozenset(
 """Answers after which the same call may succeed."""
 
 
-async def connect(changes: Mapping[str, str] | None = None, heartbeat: timedelta | None = None) -> Client:
+async def connect(
+    changes: Mapping[str, str] | None = None,
+    heartbeat: timedelta | None = None,
+    metrics: MetricBuffer | None = None,
+) -> Client:
     """Connect as Temporal's environment configuration says (environment, then profile file, then localhost:7233).
 
     `changes` are variables (TEMPORAL_…) that count instead of the environment's own. `heartbeat` is how often workers of
-    this client tell the server of their slots; a minute, the SDK's own, when left out. Raises ServerUnreachable when
-    nothing answers there and Misconfigured when the configuration itself is unusable.
+    this client tell the server of their slots; a minute, the SDK's own, when left out. `metrics` takes what the SDK's core
+    measures then. Raises ServerUnreachable when nothing answers there and Misconfigured when the configuration itself is
+    unusable.
     """
     try:
         config = ClientConfig.load_client_connect_config(override_env_vars={**os.environ, **(changes or {})})
@@ -61,7 +73,7 @@ async def connect(changes: Mapping[str, str] | None = None, heartbeat: timedelta
         ) from exc
     address = config.setdefault("target_host", DEFAULT_ADDRESS)
     try:
-        return await Client.connect(**config, **CLIENT_OPTIONS, **_runtime_with(heartbeat))
+        return await Client.connect(**config, **CLIENT_OPTIONS, **_runtime_with(heartbeat, metrics))
     except (RuntimeError, ValueError) as exc:
         raise ServerUnreachable(
             f"no Temporal server answers at {address} ({_first_line(exc)}); start one with 'dormice dev' or set TEMPORAL_ADDRESS"
@@ -158,7 +170,7 @@ def to_raw_bytes(encoded: bytes) -> RawValue:
     return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=encoded))
 
 
-def _runtime_with(heartbeat: timedelta | None) -> dict[str, Any]:
+def _runtime_with(heartbeat: timedelta | None, metrics: MetricBuffer | None) -> dict[str, Any]:
     if heartbeat is None:
         return {}
     # otherwise the core writes to standard output, in a format of its own
@@ -169,7 +181,8 @@ def _runtime_with(heartbeat: timedelta | None) -> dict[str, Any]:
         append_log_fields_to_message=False,
     )
     told = LoggingConfig(TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
-    return {"runtime": Runtime(telemetry=TelemetryConfig(logging=told), worker_heartbeat_interval=heartbeat)}
+    telemetry = TelemetryConfig(logging=told, metrics=metrics)
+    return {"runtime": Runtime(telemetry=telemetry, worker_heartbeat_interval=heartbeat)}
 
 
 def _create_arguments(names: Iterable[str]) -> str:

@@ -17,11 +17,13 @@ from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 from temporalio.client import Client
+from temporalio.runtime import MetricBuffer
 
 from activities.registry import Registry, load_registry
 from shared.errors import DormiceError, RetryLater, ServerUnreachable
 from shared.lanes import LANES
 from shared.settings import Settings
+from shared.telemetry import Telemetry, start_telemetry
 from shared.temporal import check_server, connect
 from worker.event_loop import new_event_loop
 from worker.health import Readiness, Report, open_endpoint, watch_server
@@ -151,8 +153,8 @@ def run_process(options: WorkerOptions, follow_parent: FollowParent | None = Non
     stuck = StuckRuns(order.give)
     at_once = functools.partial(leave, EXIT_AT_ONCE, "second signal: leaving at once")
     signals = take_signals(end, at_once if follow_parent is None else end)
-    with contextlib.closing(order), contextlib.closing(runner), stuck:
-        code = runner.run(_take_signals_and_run(signals, _run(options, order, follow_parent)))
+    with contextlib.closing(order), contextlib.closing(runner), stuck, _telemetry_of(options) as telemetry:
+        code = runner.run(_take_signals_and_run(signals, _run(options, order, telemetry, follow_parent)))
     begin_anew_if_stuck()
     return EXIT_FAILED if stuck.is_found else code
 
@@ -162,30 +164,42 @@ async def _take_signals_and_run(signals: AbstractContextManager[None], run: Coro
         return await run
 
 
-async def _run(options: WorkerOptions, order: StopOrder, follow_parent: FollowParent | None) -> int:
+def _telemetry_of(options: WorkerOptions) -> AbstractContextManager[Telemetry]:
+    return start_telemetry(options.settings, "dormice-worker")
+
+
+async def _run(
+    options: WorkerOptions, order: StopOrder, telemetry: Telemetry, follow_parent: FollowParent | None
+) -> int:
     readiness = Readiness(lambda: order.is_given)
     if follow_parent is not None:
         threading.Thread(target=follow_parent, args=(readiness.report, order), daemon=True).start()
     async with open_endpoint(options.health_address, readiness.report):
-        prepared = await order.unless_given(prepare(options.settings))
+        prepared = await order.unless_given(prepare(options.settings, telemetry.core))
         if prepared is None:
             return EXIT_OK
         client, registry = prepared
         await order.unless_given(weigh_tenants(client, options.settings, options.lanes))
         await order.unless_given(begin_leaders(client, options.settings, options.lanes))
-        plan = WorkerPlan(settings=options.settings, registry=registry, lanes=options.lanes, drain=options.drain)
+        plan = WorkerPlan(
+            settings=options.settings,
+            registry=registry,
+            lanes=options.lanes,
+            drain=options.drain,
+            telemetry=telemetry,
+        )
         await serve_lanes(client, plan, order, readiness)
     return EXIT_OK
 
 
-async def prepare(settings: Settings) -> tuple[Client, Registry]:
+async def prepare(settings: Settings, metrics: MetricBuffer | None = None) -> tuple[Client, Registry]:
     """Load the handlers, connect and check the server: everything that may refuse, before anything polls."""
     registry = load_registry(settings)
     read_weights(settings)
     check_idle_lanes(settings)
     try:
         async with asyncio.timeout(START_TIMEOUT.total_seconds()):
-            client = await connect(heartbeat=HEARTBEAT)
+            client = await connect(heartbeat=HEARTBEAT, metrics=metrics)
             await check_server(client)
     except TimeoutError as exc:
         raise ServerUnreachable(
@@ -200,7 +214,7 @@ async def serve_lanes(client: Client, plan: WorkerPlan, order: StopOrder, readin
 
     Raises the DormiceError that says so when workers fail because the server is gone or has changed.
     """
-    async with alongside(watch_server(client, readiness), order.follow_event()):
+    async with alongside(watch_server(client, readiness), order.follow_event(), plan.telemetry.pass_core_on()):
         try:
             await run_workers(client, plan, order.event, readiness.take_workers)
         except RuntimeError as exc:

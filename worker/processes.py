@@ -16,6 +16,7 @@ from datetime import timedelta
 
 from shared.errors import InvalidSetting
 from shared.lanes import LANES
+from shared.telemetry import shift_port
 from worker.health import ANSWER_MAX_AGE, Report, open_endpoint
 from worker.main import (
     EXIT_AT_ONCE,
@@ -169,7 +170,7 @@ class Child:
         logger.info("worker process started", extra=fields)
         self._process = process
         reader, writer = await asyncio.open_connection(sock=ours)
-        writer.write(pickle.dumps(options))
+        writer.write(pickle.dumps(self._with_own_port(options)))
         try:
             async with alongside(_order_drain(writer, stopping)):
                 with contextlib.suppress(ConnectionError):  # how a killed child's socket may end
@@ -179,6 +180,10 @@ class Child:
         finally:
             self._note({"ready": False, "reason": "ended"})
             writer.close()
+
+    def _with_own_port(self, options: WorkerOptions) -> WorkerOptions:
+        address = shift_port(options.settings.telemetry_prometheus, self.number - 1)
+        return replace(options, settings=replace(options.settings, telemetry_prometheus=address))
 
     async def _spawn(self) -> tuple[asyncio.subprocess.Process, socket.socket]:
         path = [str(entry) for entry in sys.path]  # handlers and packages are found where this process found them

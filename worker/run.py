@@ -16,12 +16,13 @@ from activities.batch import BatchDispatch
 from activities.dispatch import Dispatch
 from activities.gates import Gates
 from activities.http_client import HttpClient
-from activities.idle import pull_ahead
+from activities.idle import Shifts
 from activities.measures import forward_signals, set_own_priority
 from activities.outcome_events import OutcomeEvents
 from activities.registry import Registry
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
+from shared.telemetry import Telemetry
 from worker.profiles import PROFILES, Profile
 from worker.throughput import tell_throughput
 from workflows.capacity_workflow import CapacityWorkflow
@@ -44,6 +45,7 @@ class WorkerPlan:
     registry: Registry
     lanes: Sequence[str] = tuple(LANES)
     drain: timedelta = timedelta(seconds=30)
+    telemetry: Telemetry = field(default_factory=lambda: Telemetry(is_on=False))
     profiles: Mapping[str, Profile] = field(default_factory=lambda: PROFILES)
 
 
@@ -54,7 +56,13 @@ def build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch
         client,
         task_queue=task_queue(plan.settings.task_queue_prefix, lane),
         workflows=[MessageWorkflow, PackWorkflow, LayoutWorkflow, IdleWorkflow, GatesWorkflow, CapacityWorkflow],
-        activities=[dispatch.run_handler, batches.run_batch, set_own_priority, forward_signals, pull_ahead],
+        activities=[
+            dispatch.run_handler,
+            batches.run_batch,
+            set_own_priority,
+            forward_signals,
+            Shifts(plan.telemetry).pull_ahead,
+        ],
         workflow_runner=SandboxedWorkflowRunner() if plan.settings.sandbox else UnsandboxedWorkflowRunner(),
         max_cached_workflows=max(profile.cached_workflows, profile.workflow_slots),
         max_concurrent_workflow_tasks=profile.workflow_slots,
@@ -89,7 +97,7 @@ async def run_workers(
         if events is not None:
             await stack.enter_async_context(events)
         prefix = plan.settings.task_queue_prefix
-        dispatch = Dispatch(plan.registry, plan.settings, http, Gates(prefix), events=events)
+        dispatch = Dispatch(plan.registry, plan.settings, http, Gates(prefix), events=events, telemetry=plan.telemetry)
         batches = BatchDispatch(dispatch)
         workers = [build_worker(client, plan, lane, dispatch, batches) for lane in plan.lanes]
         for worker in workers:

@@ -1,0 +1,115 @@
+"""What worker processes tell Prometheus: their own counts, and those of the SDK's core."""
+
+import re
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import httpx
+import pytest
+from temporalio.client import Client
+
+from shared.gates import Closing
+from shared.lanes import task_queue
+from shared.message import MessageState
+from shared.settings import Settings
+from starter.embedded import EmbeddedServer, find_free_port
+from starter.gates import GateControl
+from starter.idle import Idle
+from tests.asleep import start_asleep
+from tests.conftest import Start, wait_until
+from tests.processes import worker_process
+
+pytestmark = pytest.mark.timeout(120)  # worker processes begin and end in it
+
+SERIES = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
+
+
+@pytest.fixture
+def address(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where worker processes of this test tell what they measure."""
+    address = f"127.0.0.1:{find_free_port()}"
+    monkeypatch.setenv("DORMICE_TELEMETRY_PROMETHEUS", address)
+    return address
+
+
+async def fetch(address: str) -> dict[str, float]:
+    """Give the series that an address tells, with sorted labels; none while nobody listens there."""
+    try:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            text = (await http.get(f"http://{address}/metrics")).text
+    except httpx.TransportError:
+        return {}
+    found = filter(None, map(SERIES.fullmatch, text.splitlines()))
+    return {f"{name}{{{labels or ''}}}": float(value) for name, labels, value in (match.groups() for match in found)}
+
+
+async def test_a_worker_tells_what_its_handlers_came_to(
+    server: EmbeddedServer, settings: Settings, start: Start, client: Client, address: str
+) -> None:
+    """Counts by kind, lane and outcome, durations, lateness, parked and gated messages; and the core's own beside them."""
+    fails = {"raise": 2, "reject": 1, "retry_after": 1}
+    for how, count in fails.items():
+        for _ in range(count):
+            await start(payload={"fail": how})
+    for _ in range(3):
+        await start(payload={"cycles": 1})
+    await GateControl(client, settings).close("host:127.0.0.1:9", Closing.lasting(timedelta(hours=1)))
+    async with worker_process(server, settings, "--lane", "short"):
+        done = 'dormice_cycles_total{kind="echo",lane="short",outcome="done"}'
+
+        async def is_done() -> bool:
+            return (await fetch(address)).get(done) == 3
+
+        await wait_until(is_done, "all are done")
+        await start("http", payload={"url": "http://127.0.0.1:9/"})
+        gated = 'dormice_gated_total{kind="http",lane="short"}'
+
+        async def is_told() -> bool:
+            found = await fetch(address)
+            return gated in found and any(name.startswith("temporal_worker_task_slots_available{") for name in found)
+
+        await wait_until(is_told, "one waits at the gate, and the core tells")
+        found = await fetch(address)
+
+    for how in ("reject", "retry_after"):
+        assert found[f'dormice_cycles_total{{kind="echo",lane="short",outcome="{how}"}}'] == 1
+    assert found['dormice_cycles_total{kind="echo",lane="short",outcome="failed"}'] >= 2
+    assert found['dormice_parked_total{kind="echo",lane="short"}'] == 1
+    assert found['dormice_handlers{lane="short"}'] == 0
+    calls = sum(value for name, value in found.items() if name.startswith("dormice_cycles_total"))
+    for histogram in ("dormice_handler_duration_seconds", "dormice_lateness_seconds"):
+        assert found[f'{histogram}_count{{kind="echo",lane="short"}}'] == calls
+
+
+async def test_each_process_has_a_port_of_its_own(server: EmbeddedServer, settings: Settings, address: str) -> None:
+    """The second one serves the next port."""
+    port = int(address.rpartition(":")[2])
+    async with worker_process(server, settings, "--lane", "short", "--processes", "2"):
+
+        async def are_both() -> bool:
+            return all([await fetch(f"127.0.0.1:{n}") for n in (port, port + 1)])
+
+        await wait_until(are_both, "both tell")
+
+
+async def test_what_idle_capacity_wakes_is_told_by_how_early_it_is(
+    server: EmbeddedServer, settings: Settings, client: Client, message_id: Callable[[], str], address: str
+) -> None:
+    """The leader tells it, in whichever process it is."""
+    queue, now = task_queue(settings.task_queue_prefix, "short"), time.time()
+    for _ in range(3):
+        state = MessageState("echo", message_id(), "short", now + 7200, now - 1, payload={"delay": 36000})
+        await start_asleep(client, queue, state, now)
+    idle = Idle(client, settings)
+    await idle.switch("short", is_on=True)
+    async with worker_process(server, settings, "--lane", "short"):
+
+        async def is_told() -> bool:
+            return (await fetch(address)).get('dormice_earliness_seconds_count{lane="short"}') == 3
+
+        await wait_until(is_told, "three were woken")
+        found = await fetch(address)
+        await idle.switch("short", is_on=False)
+
+    assert 3 * 7000 < found['dormice_earliness_seconds_sum{lane="short"}'] <= 3 * 7200
