@@ -1,6 +1,7 @@
 """What worker processes tell Prometheus: their own counts, and those of the SDK's core."""
 
 import re
+import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -27,10 +28,22 @@ SERIES = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 
 @pytest.fixture
 def address(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where worker processes of this test tell what they measure."""
-    address = f"127.0.0.1:{find_free_port()}"
+    """Where worker processes of this test tell what they measure; the port behind it is free as well."""
+    port = find_free_port()
+    while not _is_free(port + 1):
+        port = find_free_port()
+    address = f"127.0.0.1:{port}"
     monkeypatch.setenv("DORMICE_TELEMETRY_PROMETHEUS", address)
     return address
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as taking:
+        try:
+            taking.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 async def fetch(address: str) -> dict[str, float]:
