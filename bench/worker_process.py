@@ -28,6 +28,7 @@ from bench.bare_pack import BareBatch, BarePack, spread_factor
 from shared.converter import DATA_CONVERTER
 from shared.lanes import task_queue
 from shared.settings import Settings
+from shared.telemetry import start_telemetry
 from worker.main import HEARTBEAT
 from worker.memory import tune_memory
 from worker.profiles import PROFILES
@@ -56,6 +57,7 @@ class Order:
     sandbox: bool = False
     gzip: bool = False
     is_uvloop: bool = True
+    telemetry: str = ""  # HOST:PORT for Prometheus
 
 
 @dataclass(slots=True)
@@ -153,18 +155,21 @@ async def _watch(running: asyncio.Task[None], seconds: float, counter: Counter) 
 async def _serve(order: Order, counter: Counter, stopping: asyncio.Event) -> None:
     compression = GrpcCompression.GZIP if order.gzip else GrpcCompression.NONE
     is_bare = order.what.startswith("bare")
-    client = await Client.connect(
-        os.environ["TEMPORAL_ADDRESS"],
-        runtime=Runtime(telemetry=TelemetryConfig(), worker_heartbeat_interval=HEARTBEAT),
-        grpc_compression=compression,
-        data_converter=DataConverter.default if is_bare else DATA_CONVERTER,
-    )
-    if is_bare:
-        async with _build_bare(client, order, counter):
-            await stopping.wait()
-        return
-    tune_memory()
-    await run_workers(client, _plan(order, counter), stopping)
+    with start_telemetry(Settings(telemetry_prometheus=order.telemetry), "bench") as telemetry:
+        client = await Client.connect(
+            os.environ["TEMPORAL_ADDRESS"],
+            runtime=Runtime(telemetry=TelemetryConfig(metrics=telemetry.core), worker_heartbeat_interval=HEARTBEAT),
+            grpc_compression=compression,
+            data_converter=DataConverter.default if is_bare else DATA_CONVERTER,
+        )
+        if is_bare:
+            async with _build_bare(client, order, counter):
+                await stopping.wait()
+            return
+        tune_memory()
+        passing_on = asyncio.create_task(telemetry.pass_core_on())
+        await run_workers(client, replace(_plan(order, counter), telemetry=telemetry), stopping)
+        passing_on.cancel()
 
 
 def _build_bare(client: Client, order: Order, counter: Counter) -> Worker:

@@ -1,0 +1,55 @@
+"""What telemetry costs: cold cycles per second with metrics on, against the same worker without, on the same server.
+
+Prometheus' place is taken by a client that fetches the page more often than it usually does.
+"""
+
+import asyncio
+import contextlib
+from statistics import median
+
+import httpx
+
+from bench.cycles import CACHE, COLD_DELAY, PAIRS, SECONDS, SLEEPERS
+from bench.harness import alternate, fill, fresh_server, new_prefix, report, run_worker
+from bench.worker_process import Measured, Order
+from starter.embedded import find_free_port
+
+FETCH_EVERY_SECONDS = 5.0
+OFF, ON = "off", "on"
+
+
+async def main(_: list[str]) -> None:
+    """Run pairs of off and on, one after the other."""
+    seen: dict[str, list[Measured]] = {OFF: [], ON: []}
+    pages: list[int] = []
+    async with fresh_server() as server:
+        prefix = new_prefix()
+        await fill(await server.connect(), "dormice", prefix, SLEEPERS, COLD_DELAY)
+        for number in range(PAIRS):
+            for what in alternate(seen, number):
+                address = f"127.0.0.1:{find_free_port()}" if what == ON else ""
+                order = Order(what="dormice", prefix=prefix, seconds=SECONDS, cache=CACHE, slots=30, telemetry=address)
+                fetching = asyncio.create_task(_fetch_on(address, pages))
+                seen[what].append(await run_worker(server, order))
+                fetching.cancel()
+    rows = [
+        {
+            "telemetry": what,
+            "cycles/s": median(m.rate for m in runs),
+            "cpu ms/cycle": median(m.cpu_ms for m in runs),
+            "ratio": median(m.rate / off.rate for m, off in zip(runs, seen[OFF], strict=True)),
+            "cpu ratio": median(m.cpu_ms / off.cpu_ms for m, off in zip(runs, seen[OFF], strict=True)),
+        }
+        for what, runs in seen.items()
+    ]
+    report(
+        "telemetry", rows, note=f"{PAIRS} pairs of {SECONDS:.0f} s; {len(pages)} pages of up to {max(pages):,} bytes"
+    )
+
+
+async def _fetch_on(address: str, pages: list[int]) -> None:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        while address:
+            await asyncio.sleep(FETCH_EVERY_SECONDS)
+            with contextlib.suppress(httpx.TransportError):
+                pages.append(len((await http.get(f"http://{address}/metrics")).content))
