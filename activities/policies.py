@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from datetime import timedelta
 
-from shared.envelope import HORIZON
 from shared.errors import InvalidSetting
+from shared.timespan import HORIZON
 
 WEEK = timedelta(days=7)
 

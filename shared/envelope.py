@@ -11,12 +11,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from shared.errors import InvalidEnvelope
 from shared.json_value import encode_json, find_flaw, parse_json
 from shared.lanes import LANES
+from shared.timespan import HORIZON
 
 ID_MAX_BYTES = 200
 KIND_MAX_BYTES = 50  # kind + ":" + id must fit the 255 characters that SQL stores of Temporal keep of a workflow id
 TENANT_MAX_BYTES = 64  # Temporal's limit for a fairness key
 TOLERANCE_MAX = timedelta(days=30)
-HORIZON = timedelta(days=3653)  # ten years: further ahead is a unit mistake, not a plan
 
 _SHOWN_MAX = 10**15  # numbers beyond it are named in sentences, not printed
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]*")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple, Self
 
-from shared.envelope import HORIZON
+from shared.timespan import HORIZON
 
 GATES_WORKFLOW = "gates"
 """Workflow type of the one that keeps which gates are closed."""

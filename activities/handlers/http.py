@@ -17,12 +17,12 @@ from activities.handler import handler
 from activities.http_client import freshness, iterate_body, read_retry_after
 from activities.outcome import Again, Message, Reject, RetryAfter
 from activities.policies import Bounds, NutchRules, hold, nutch_adaptive, nutch_gone
-from shared.envelope import HORIZON
 from shared.errors import GiveUp, RetryLater
 from shared.gates import GATE_MAX_BYTES
 from shared.json_value import encode_json
 from shared.lanes import LANES
 from shared.settings import Settings
+from shared.timespan import HORIZON
 
 START_INTERVAL = timedelta(days=1)  # StormCrawler's default; the shortest and longest are those of NutchRules
 REDIRECTS_MAX = 5

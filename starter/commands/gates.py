@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from shared.envelope import HORIZON
 from shared.errors import InvalidSetting
 from shared.gates import Closing
 from shared.message import clip_reason
 from shared.settings import Settings
-from shared.timespan import format_exact, format_moment, format_seconds
+from shared.timespan import HORIZON, format_exact, format_moment, format_seconds
 from starter.commands import arguments
 from starter.commands.arguments import Commands
 from starter.commands.exit_codes import FINE

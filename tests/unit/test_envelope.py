@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.envelope import (
-    HORIZON,
     ID_MAX_BYTES,
     KIND_MAX_BYTES,
     TOLERANCE_MAX,
@@ -21,6 +20,7 @@ from shared.envelope import (
 )
 from shared.errors import InvalidEnvelope
 from shared.lanes import LANES
+from shared.timespan import HORIZON
 
 RULES = EnvelopeRules({"feed": "short", "report": "long"}, payload_max_bytes=128)
 GOOD: dict[str, Any] = {"kind": "feed", "id": "a"}

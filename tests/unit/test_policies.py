@@ -23,8 +23,8 @@ from activities.policies import (
     poisson,
     stormcrawler_adaptive,
 )
-from shared.envelope import HORIZON
 from shared.errors import InvalidSetting
+from shared.timespan import HORIZON
 
 S, M, H, D = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))
 NARROW = Bounds(10 * S, 100 * S)
