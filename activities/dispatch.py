@@ -46,9 +46,9 @@ class Dispatch:
     settings: Settings
     http: HttpClient
     gates: Gates
+    telemetry: Telemetry
     calls: Counter[str] = field(default_factory=Counter[str])
     """How many calls of handlers have come to an end, by lane."""
-    telemetry: Telemetry = field(default_factory=lambda: Telemetry(is_on=False))
     events: OutcomeEvents | None = None
     """Where outcomes are told; None where nobody wants to know."""
 
@@ -78,12 +78,12 @@ class Dispatch:
         `spread` is what will decide on when it comes back, so that others can be told.
         """
         started_at = time.time()
-        telemetry = self.telemetry
-        telemetry.record(AT_WORK, 1, {"lane": call.lane})
+        telemetry, of_lane = self.telemetry, {"lane": call.lane}
+        telemetry.record(AT_WORK, 1, of_lane)
         try:
             outcome = await self._run(call, beat)
         finally:
-            telemetry.record(AT_WORK, -1, {"lane": call.lane})
+            telemetry.record(AT_WORK, -1, of_lane)
         if telemetry.is_on:
             record_cycle(telemetry, call, outcome, started_at, time.time())
         if outcome.verdict in ("handed_back", "gated"):

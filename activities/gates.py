@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from temporalio import activity
@@ -34,9 +34,8 @@ class Gates:
     knows: a gate saves calls, nothing depends on it. Its methods are for activities alone, whose client they use.
     """
 
-    def __init__(self, prefix: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self._clock = clock
         self._shared: dict[str, Closing] = {}
         self._own: dict[str, Closing] = {}
         self._untold: set[str] = set()
@@ -46,13 +45,13 @@ class Gates:
     async def find_closing(self, gate: str) -> Closing | None:
         """Say until when a gate is closed; None while it is open."""
         await self._keep_up()
-        found = self._own.get(gate) or self._shared.get(gate)
-        return found if found is not None and found.opens_at > self._clock() else None
+        found = self._find(gate)
+        return found if found is not None and found.opens_at > time.time() else None
 
     async def close(self, gate: str, closing: Closing) -> None:
         """Close a gate for all processes; does nothing where it is closed for about as long already."""
-        known = self._own.get(gate) or self._shared.get(gate)
-        now = self._clock()
+        known = self._find(gate)
+        now = time.time()
         if closing.opens_at <= now:
             return
         if known is not None and known.opens_at - now >= ENOUGH * (closing.opens_at - now):
@@ -63,8 +62,11 @@ class Gates:
             async with asyncio.timeout(ASK_SECONDS):
                 await self._tell()
 
+    def _find(self, gate: str) -> Closing | None:
+        return self._own.get(gate) or self._shared.get(gate)
+
     async def _keep_up(self) -> None:
-        if self._clock() - self._read_at < READ_EVERY_SECONDS:
+        if time.time() - self._read_at < READ_EVERY_SECONDS:
             return
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read())
@@ -75,7 +77,7 @@ class Gates:
             async with asyncio.timeout(ASK_SECONDS):
                 await self._tell()
                 self._shared = await fetch_closings(activity.client(), self._prefix) or {}
-        now = self._read_at = self._clock()
+        now = self._read_at = time.time()
         told = (self._own.keys() & self._shared.keys()) - self._untold
         self._own = pick_closed({gate: self._own[gate] for gate in self._own.keys() - told}, now)
         self._untold &= self._own.keys()

@@ -6,7 +6,6 @@ what lets a workflow replay and a pack hold many messages at once.
 
 import math
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any
 
 from shared.lanes import LANES
@@ -24,10 +23,10 @@ from shared.signals import (
     Stop,
     to_epoch,
 )
-from shared.timespan import format_seconds
+from shared.timespan import HORIZON, format_seconds
 
 MIN_DELAY = 1.0  # seconds; the server itself starts no two runs of one workflow within a second
-MAX_DELAY = timedelta(days=3653).total_seconds()
+MAX_DELAY = HORIZON.total_seconds()
 TOLERANCE_SHARE = 0.05
 TOLERANCE_MAX = 900.0
 EARLIEST_SHARE = 0.5

@@ -153,7 +153,8 @@ def run_process(options: WorkerOptions, follow_parent: FollowParent | None = Non
     stuck = StuckRuns(order.give)
     at_once = functools.partial(leave, EXIT_AT_ONCE, "second signal: leaving at once")
     signals = take_signals(end, at_once if follow_parent is None else end)
-    with contextlib.closing(order), contextlib.closing(runner), stuck, _telemetry_of(options) as telemetry:
+    telling = start_telemetry(options.settings, "dormice-worker")
+    with contextlib.closing(order), contextlib.closing(runner), stuck, telling as telemetry:
         code = runner.run(_take_signals_and_run(signals, _run(options, order, telemetry, follow_parent)))
     begin_anew_if_stuck()
     return EXIT_FAILED if stuck.is_found else code
@@ -162,10 +163,6 @@ def run_process(options: WorkerOptions, follow_parent: FollowParent | None = Non
 async def _take_signals_and_run(signals: AbstractContextManager[None], run: Coroutine[Any, Any, int]) -> int:
     with signals:  # within the loop, because a loop that begins takes the wake-up descriptor for itself
         return await run
-
-
-def _telemetry_of(options: WorkerOptions) -> AbstractContextManager[Telemetry]:
-    return start_telemetry(options.settings, "dormice-worker")
 
 
 async def _run(

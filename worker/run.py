@@ -97,7 +97,7 @@ async def run_workers(
         if events is not None:
             await stack.enter_async_context(events)
         prefix = plan.settings.task_queue_prefix
-        dispatch = Dispatch(plan.registry, plan.settings, http, Gates(prefix), events=events, telemetry=plan.telemetry)
+        dispatch = Dispatch(plan.registry, plan.settings, http, Gates(prefix), plan.telemetry, events=events)
         batches = BatchDispatch(dispatch)
         workers = [build_worker(client, plan, lane, dispatch, batches) for lane in plan.lanes]
         for worker in workers:
