@@ -5,6 +5,7 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,13 +18,15 @@ from shared.encoding import Pack
 from shared.envelope import Envelope
 from shared.lanes import task_queue
 from shared.settings import Settings
+from shared.temporal import connect
 from starter.bulk import BulkStarter
 from starter.control import Control
-from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
 from starter.forecast import OTHER_KINDS, Forecaster
 from starter.receipts import StartOutcome
 from starter.selection import Selection
-from tests.conftest import Serve, serving, wait_until
+from tests.conftest import serving, wait_until
+from worker.main import HEARTBEAT
 from worker.throughput import LEAST_PER_SECOND
 
 pytestmark = pytest.mark.timeout(240)  # thousands of workflows begin in it
@@ -103,7 +106,7 @@ async def test_a_forecast_equals_what_is_counted_one_by_one(quiet: Client, setti
 
 
 async def test_a_worker_that_has_been_busy_tells_what_it_can_do(
-    client: Client, settings: Settings, serve: Serve, kind: str
+    server: EmbeddedServer, settings: Settings, kind: str
 ) -> None:
     """Kept where it is found when nobody runs; a lane whose workers had nothing to do is a lane of which nobody knows."""
 
@@ -111,9 +114,11 @@ async def test_a_worker_that_has_been_busy_tells_what_it_can_do(
     async def tick(message: Message, ctx: Context) -> Again:
         return Again(after=timedelta(seconds=1), tolerance=timedelta(0))
 
+    # as worker processes do: those of a client that tells of them once a minute count as gone in between
+    client = await connect({"TEMPORAL_ADDRESS": server.address}, heartbeat=HEARTBEAT)
     capacity = Capacity(client, task_queue(settings.task_queue_prefix, "short"))
     forecaster = Forecaster(client, settings, [])
-    async with serve(tick, lanes=("short",), sandbox=False):
+    async with serving(client, replace(settings, sandbox=False), tick, lanes=("short",)):
         before = await forecaster.find_capacity("short", {})
         starter = BulkStarter(client, settings)
         envelopes = ((None, Envelope(kind=kind, id=f"{kind}-{n}", lane="short")) for n in range(20))
