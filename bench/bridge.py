@@ -7,18 +7,29 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from statistics import median
+
+from temporalio.client import Client
+from temporalio.common import TypedSearchAttributes
 
 from bench.bridge_faults import measure_kills, measure_spikes
 from bench.bridging import Follower, Stage, bridging, fresh_stage, open_topic, produce
 from bench.harness import alternate, fill, new_prefix, report, working
 from bench.pack_filling import HOUR, Filling, start_packs, to_order, wait_until_asleep
+from shared.envelope import Envelope
+from shared.placement import MESSAGE_WORKFLOW, place
+from shared.search_attributes import attributes_at_start
+from shared.settings import Settings
+from starter.start_request import first_state
 
 PAIRS = 2
 SOLO_COUNT, PACK_COUNT = 4000, 200_000
 SIZE = 1000
 LAG, SHORT_LAG = 200_000, 1000
 LAG_SECONDS = 30.0
+IN_FLIGHT = 64
+INDEX_AFTER_SECONDS = Settings().index_after.total_seconds()
 
 
 async def main(arguments: list[str]) -> None:
@@ -39,7 +50,10 @@ async def main(arguments: list[str]) -> None:
 
 
 async def _solo(count: int = SOLO_COUNT) -> None:
-    """Records a second against the bare client's starts on the same server; no worker runs."""
+    """Records a second against a bare client's starts of the same messages, and of bare workflows; no worker runs."""
+
+    async def start_alike(stage: Stage) -> float:
+        return await _start_alike(await stage.server.connect(), _filling(count, "solo"))
 
     async def start_bare(stage: Stage) -> float:
         return await fill(await stage.server.connect(), "bare", new_prefix(), count, HOUR)
@@ -48,7 +62,31 @@ async def _solo(count: int = SOLO_COUNT) -> None:
         return (await _bridge(stage, _filling(count, "solo"))).rate
 
     note = f"{count:,} each, in the order A B B A; ratio = median of the pairs"
-    await _compare("solo", {"bare client": start_bare, "bridge": bridge}, note)
+    contestants = {"bare client, the same messages": start_alike, "bare client, bare workflows": start_bare}
+    await _compare("solo", {**contestants, "bridge": bridge}, note)
+
+
+async def _start_alike(client: Client, filling: Filling) -> float:
+    """Start messages as a script around the SDK would, a bounded number at once; gives the starts a second."""
+    gate, began = asyncio.Semaphore(IN_FLIGHT), time.monotonic()
+
+    async def start(envelope: Envelope) -> None:
+        async with gate:
+            now = time.time()
+            state = first_state(envelope, now)
+            place_of = place(state.kind, state.id, state.lane, filling.prefix)
+            await client.start_workflow(
+                MESSAGE_WORKFLOW,
+                state.dump(),
+                id=place_of.workflow_id,
+                task_queue=place_of.task_queue,
+                task_timeout=timedelta(seconds=60),
+                search_attributes=TypedSearchAttributes(attributes_at_start(state, now, INDEX_AFTER_SECONDS)),
+                static_summary=f"{state.kind} {state.id}",
+            )
+
+    await asyncio.gather(*(start(envelope) for _, envelope in filling.envelopes()))
+    return filling.count / (time.monotonic() - began)
 
 
 async def _pack(count: int = PACK_COUNT) -> None:
@@ -61,14 +99,17 @@ async def _pack(count: int = PACK_COUNT) -> None:
         filling = _filling(count, "pack")
         return await start_packs(await stage.server.connect(), filling, list(filling.envelopes()))
 
-    async def take_in(stage: Stage) -> float:
+    async def take_in(stage: Stage, room: int | None = None) -> float:
         filling, client = _filling(count, "pack"), await stage.server.connect()
         envelopes = list(filling.envelopes())
         async with working(stage.server, to_order(filling)):
             began = time.monotonic()
-            await start_packs(client, filling, envelopes)
+            await start_packs(client, filling, envelopes, room)
             await wait_until_asleep(client, filling)
             return count / (time.monotonic() - began)
+
+    async def take_in_as_usual(stage: Stage) -> float:
+        return await take_in(stage, Settings().pack_room)
 
     async def bridge(stage: Stage) -> float:
         filling = _filling(count, "pack")
@@ -76,7 +117,12 @@ async def _pack(count: int = PACK_COUNT) -> None:
             return (await _bridge(stage, filling)).rate
 
     note = f"{count:,} each in packs of {SIZE:,}, in the order A B B A; the bulk starter's are ready in memory"
-    contestants = {"bulk starter, until packs have them": take_in, "bulk starter, no worker": start, "bridge": bridge}
+    contestants = {
+        "bulk starter, until packs have them": take_in,
+        "bulk starter, the same with its usual room": take_in_as_usual,
+        "bulk starter, no worker": start,
+        "bridge": bridge,
+    }
     await _compare("pack", contestants, note)
 
 

@@ -91,21 +91,23 @@ class Filling:
             yield [[round(self.first_due(now), 3), f"{self.prefix}-{n}", self.payload(n)] for n in numbers]
 
 
-async def start_packs(client: Client, filling: Filling, envelopes: Iterable[tuple[None, Envelope]]) -> float:
+async def start_packs(
+    client: Client, filling: Filling, envelopes: Iterable[tuple[None, Envelope]], room: int | None = None
+) -> float:
     """Start the messages with a bulk starter in this process; gives the starts per second.
 
-    The starter holds all back until it has seen all, as one does that is given the room: each pack then gets its
-    messages in as few calls as they fit in.
+    Without a `room` the starter holds all back until it has seen all: each pack then gets its messages in as few calls
+    as they fit in.
     """
-    starter, began = build_starter(client, filling), time.monotonic()
+    starter, began = build_starter(client, filling, room), time.monotonic()
     async for receipt in starter.start_all(envelopes):
         assert receipt.outcome is StartOutcome.STARTED, receipt
     return filling.count / (time.monotonic() - began)
 
 
-def build_starter(client: Client, filling: Filling) -> BulkStarter:
-    """Make the bulk starter of a filling, with room for all of it."""
-    settings = Settings(task_queue_prefix=filling.prefix, pack_room=filling.count + 1)
+def build_starter(client: Client, filling: Filling, room: int | None = None) -> BulkStarter:
+    """Make the bulk starter of a filling; it holds back all of it, or so many messages."""
+    settings = Settings(task_queue_prefix=filling.prefix, pack_room=room or filling.count + 1)
     pack = Pack(
         packs=filling.packs,
         size=min(round(filling.size * ROOM) + 20, 5000),

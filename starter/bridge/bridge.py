@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.2
 RECORDS_AT_ONCE = 500
-FETCHED_AT_ONCE_BYTES = 256 * 1024
+FETCHED_AT_ONCE_BYTES = 64 * 1024
 """Of a partition. Fetched ahead of what the window takes in, they are memory and nothing else."""
 
 COMMIT_EVERY = timedelta(seconds=1)
