@@ -5,6 +5,7 @@ import random
 import time
 from collections import defaultdict
 from datetime import timedelta
+from itertools import islice
 from statistics import median
 from typing import Any
 
@@ -45,7 +46,9 @@ async def _measure_spike(encoding: str, seconds: float) -> dict[str, Any]:
     rate, prefix = SUSTAINED[encoding], new_prefix()
     count = round(rate * USUAL_SECONDS + TIMES * rate * (seconds + 1))
     kind, packs = ("bench", 0) if encoding == "solo" else (prefix, (count + PACKED_AT_WORK) // 1000)
-    filling = Filling(prefix=prefix, count=count, size=1000, delay=20.0, due_in=HOUR, coalesce=1.0, encoding=encoding)
+    filling = Filling(
+        prefix=prefix, count=AT_WORK + count, size=1000, delay=20.0, due_in=HOUR, coalesce=1.0, encoding=encoding
+    )
     async with fresh_stage() as stage:
         order = await _busy_order(stage, filling, packs)
         async with (
@@ -53,7 +56,8 @@ async def _measure_spike(encoding: str, seconds: float) -> dict[str, Any]:
             working(stage.server, order) as windows,
             bridging(stage, prefix, kind, packs=packs) as follower,
         ):
-            records = (envelope for _, envelope in filling.envelopes())
+            # the first have the names of those at work: their records would put them to sleep
+            records = (envelope for _, envelope in islice(filling.envelopes(), AT_WORK, None))
             sent = await _send_at(rate, USUAL_SECONDS, producer, prefix, records)
             before = len(windows)
             sent += await _send_at(TIMES * rate, seconds, producer, prefix, records)
