@@ -138,6 +138,7 @@ class _Run:
             state.tenant,
             state.correlation_id,
             state.trace,
+            state.traced,
         )
 
     def _fold(self, position: int, now: float) -> Entry | None:

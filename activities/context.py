@@ -1,14 +1,13 @@
 """What a handler may use besides its message: attempt, idempotency key, heartbeat, HTTP client, logger, lateness."""
 
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from shared.message import HandlerCall
-from shared.placement import workflow_id
+from shared.logs import About
 from shared.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,25 +48,24 @@ class Context:
 class HandlerLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds the message's identity to every line a handler logs."""
 
-    def __init__(self, call: HandlerCall) -> None:
+    def __init__(self, kind: str, about: About) -> None:
         """Remember whose logger it is; it is made when the handler first logs, which most calls don't."""
-        self._call = call
+        self._kind = kind
+        self._about = about
 
     @cached_property
     def logger(self) -> logging.Logger:  # pyright: ignore[reportIncompatibleVariableOverride] — made when first asked for
         """The logger of the message's kind."""
-        return logging.getLogger(f"dormice.handler.{self._call.kind}")
+        return logging.getLogger(f"dormice.handler.{self._kind}")
 
-    @cached_property
-    def extra(self) -> dict[str, object]:  # pyright: ignore[reportIncompatibleVariableOverride] — as above
+    @property
+    def extra(self) -> Mapping[str, object]:  # pyright: ignore[reportIncompatibleVariableOverride] — as above
         """What every line bears."""
-        call = self._call
-        name = workflow_id(call.kind, call.id)
-        return {"workflow_id": name, "version": call.version, "correlation_id": call.correlation_id}
+        return self._about.fields
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Merge the ids into the record's fields."""
-        return msg, {**kwargs, "extra": {**(self.extra or {}), **kwargs.get("extra", {})}}
+        return msg, {**kwargs, "extra": {**self.extra, **kwargs.get("extra", {})}}
 
 
 def moment(epoch: float) -> datetime:

@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from temporalio import activity
 
 from activities.context import Context, HandlerLogger, moment
 from activities.cycle_metrics import record_cycle
+from activities.cycle_span import FAILURES, begin_cycle, end_cycle
 from activities.gates import Gates, wait_at
 from activities.handler import Handler
 from activities.http_client import HttpClient
@@ -25,10 +26,12 @@ from shared.decision import Spread
 from shared.errors import InvalidOutcome
 from shared.gates import Closing
 from shared.lanes import LANES
+from shared.logs import ABOUT, About
 from shared.message import HandlerCall, Outcome
 from shared.metrics import AT_WORK
 from shared.placement import workflow_id
 from shared.settings import Settings
+from shared.spans import Span
 from shared.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -78,31 +81,36 @@ class Dispatch:
         `spread` is what will decide on when it comes back, so that others can be told.
         """
         started_at = time.time()
+        span = begin_cycle(self.telemetry, call, started_at)
+        about = _tell_apart(call, span)
+        before = ABOUT.set(about)
+        try:
+            outcome = await self._measure(call, Surroundings(beat, about, span), started_at)
+            if outcome.verdict in ("handed_back", "gated"):
+                return outcome
+            self.calls[call.lane] += 1
+            if self.events is not None:
+                outcome = outcome._replace(ended_at=stamp_end())
+                await self._tell(self.events.tell(call, outcome, started_at, spread))
+            _log(about, outcome, started_at)
+            return outcome
+        finally:
+            ABOUT.reset(before)
+
+    async def _measure(self, call: HandlerCall, around: "Surroundings", started_at: float) -> Outcome:
         telemetry, of_lane = self.telemetry, {"lane": call.lane}
         telemetry.record(AT_WORK, 1, of_lane)
         try:
-            outcome = await self._run(call, beat)
+            outcome = await self._run(call, around)
+        except asyncio.CancelledError:
+            around.span.end({}, "cancelled")
+            raise
         finally:
             telemetry.record(AT_WORK, -1, of_lane)
         if telemetry.is_on:
             record_cycle(telemetry, call, outcome, started_at, time.time())
-        if outcome.verdict in ("handed_back", "gated"):
-            return outcome
-        self.calls[call.lane] += 1
-        if self.events is not None:
-            outcome = outcome._replace(ended_at=stamp_end())
-            await self._tell(self.events.tell(call, outcome, started_at, spread))
-        if outcome.verdict in ("failed", "reject"):
-            logger.warning(
-                "cycle failed",
-                extra={
-                    "action": "cycle_failed",
-                    "workflow_id": workflow_id(call.kind, call.id),
-                    "verdict": outcome.verdict,
-                    "reason": outcome.reason,
-                },
-            )
-        return outcome
+        # what a closed gate sends away is no cycle, and a span that never ends is never told
+        return outcome if outcome.verdict == "gated" else end_cycle(around.span, outcome)
 
     async def _tell(self, telling: Awaitable[None]) -> None:
         try:
@@ -111,7 +119,7 @@ class Dispatch:
             if not activity.is_worker_shutdown():  # then the outcome still counts, and its event is held already
                 raise
 
-    async def _run(self, call: HandlerCall, beat: Callable[[], None]) -> Outcome:
+    async def _run(self, call: HandlerCall, around: "Surroundings") -> Outcome:
         found = self.registry.get(call.kind)
         if found is None:
             reason = f"no handler for kind {call.kind!r} is loaded in this worker"
@@ -121,8 +129,9 @@ class Dispatch:
         try:
             if (gate := found.gate_of(message)) and (closing := await self.gates.find_closing(gate)):
                 return wait_at(gate, closing, time.time())
-            async with asyncio.timeout(timeout.total_seconds()):
-                returned = await found(message, self._context(call, beat))
+            with around.span.around():
+                async with asyncio.timeout(timeout.total_seconds()):
+                    returned = await found(message, self._context(call, around))
             return to_outcome(returned, self.settings.payload_max_bytes)
         except InvalidOutcome as exc:
             return Outcome("reject", str(exc))
@@ -140,7 +149,7 @@ class Dispatch:
         except Exception as exc:  # noqa: BLE001 — a handler may raise anything; every one of them is an attempt that failed
             return _failed(found, _describe(exc))
 
-    def _context(self, call: HandlerCall, beat: Callable[[], None]) -> Context:
+    def _context(self, call: HandlerCall, around: "Surroundings") -> Context:
         return Context(
             attempt=call.attempt,
             idempotency_key=f"{workflow_id(call.kind, call.id)}:{call.version}",
@@ -148,9 +157,35 @@ class Dispatch:
             started_at=datetime.now(UTC),
             settings=self.settings,
             http=self.http.client,
-            logger=HandlerLogger(call),
-            beat=beat,
+            logger=HandlerLogger(call.kind, around.about),
+            beat=around.beat,
         )
+
+
+class Surroundings(NamedTuple):
+    """What a call of a handler is told apart by, and its heartbeat."""
+
+    beat: Callable[[], None]
+    about: About
+    span: Span
+
+
+def _tell_apart(call: HandlerCall, span: Span) -> About:
+    def make() -> dict[str, object]:
+        return {"kind": call.kind, "lane": call.lane, "version": call.version, "attempt": call.attempt, **span.ids}
+
+    return About({"workflow_id": workflow_id(call.kind, call.id), "correlation_id": call.correlation_id}, make)
+
+
+def _log(about: About, outcome: Outcome, started_at: float) -> None:
+    has_failed = outcome.verdict in FAILURES
+    if not has_failed and not logger.isEnabledFor(logging.DEBUG):
+        return
+    told = {"outcome": outcome.verdict, "seconds": round(time.time() - started_at, 3), "reason": outcome.reason}
+    if has_failed:
+        logger.warning("cycle failed", extra={"action": "cycle_failed", **about.fields, **told})
+    else:
+        logger.debug("cycle ended", extra={"action": "cycle_ended", **about.fields, **told})
 
 
 @contextlib.asynccontextmanager

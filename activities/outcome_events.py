@@ -72,7 +72,8 @@ class OutcomeEvents:
     async def tell(self, call: HandlerCall, outcome: Outcome, started_at: float, spread: Spread | None = None) -> None:
         """Tell what a cycle came to that began at `started_at` (seconds since the epoch); never raises for the broker's sake."""
         event = to_event(call, outcome, started_at, spread)
-        record = Sendable(workflow_id(call.kind, call.id).encode(), encode_to_keep(event), ())
+        headers = (("traceparent", outcome.traced.encode()),) if outcome.traced else ()
+        record = Sendable(workflow_id(call.kind, call.id).encode(), encode_to_keep(event), headers)
         told = asyncio.get_running_loop().create_future()
         self._held.append((record, told))
         if len(self._held) > HELD_MAX:

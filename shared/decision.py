@@ -84,6 +84,8 @@ def _fold(state: MessageState, outcome: Outcome, now: float, spread: Spread | No
         return _come_back(state, outcome, now, spread)
     if outcome.verdict == "gated":
         return _wait_at_gate(state, outcome, now, spread)
+    if outcome.traced:
+        state = state._replace(traced=outcome.traced)
     reason = clip_reason(outcome.reason)
     if state.is_revised and outcome.verdict != "retry_after":
         # nobody has seen the payload yet that came while the handler worked on the one before
@@ -130,6 +132,7 @@ def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread
         latest_at=_floor(now + delay + tolerance) if tolerance else 0.0,
         lane=outcome.lane if outcome.lane in LANES and not state.is_revised else state.lane,
         payload=state.payload if keeps_payload else outcome.payload,
+        traced=outcome.traced,
         decisions=(*state.decisions[1 - DECISIONS_KEPT :], decision),
     )
 

@@ -3,8 +3,10 @@
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, cast
 
 from temporalio import activity, workflow
@@ -14,15 +16,31 @@ from shared.settings import Settings
 CORE = "temporalio.core"
 """Logger of what the SDK's core has to say in a worker."""
 
-CHATTY = ("aiokafka", CORE)
-"""They log each of their attempts, some thirty a second while a broker or a server is away."""
-
-QUIET_SECONDS = 10.0
-"""Between two lines of one kind from a chatty logger."""
+CHATTY = {"aiokafka": 10.0, CORE: 10.0, "opentelemetry": 600.0}
+"""They log each of their attempts while a broker, a server or a receiver is away, some thirty a second; here the seconds between
+two lines of one kind. Nothing of ours depends on whether telemetry is received."""
 
 _OWN_TO_LOGGING = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _OF_TEMPORAL = ("temporal_workflow", "temporal_activity")
 _OF_CORE = "temporal_log"
+
+
+class About:
+    """Which message the work that is being done is about; what its log lines bear is made for the first of them, if there is one."""
+
+    def __init__(self, identity: Mapping[str, str], make: Callable[[], Mapping[str, object]]) -> None:
+        """Take what every line and span bears, and what makes the rest of a line's fields."""
+        self.identity = identity
+        self._make = make
+
+    @cached_property
+    def fields(self) -> Mapping[str, object]:
+        """What a log line bears."""
+        return {**self.identity, **self._make()}
+
+
+ABOUT: ContextVar[About | None] = ContextVar("ABOUT", default=None)
+"""What the present task works on, and the tasks and threads that it begins."""
 
 
 def set_up_logs(settings: Settings) -> None:
@@ -71,11 +89,12 @@ class _Hush(logging.Filter):
         self._seen: dict[tuple[str, str], list[float]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if not record.name.startswith(CHATTY):
+        quiet = next((seconds for name, seconds in CHATTY.items() if record.name.startswith(name)), None)
+        if quiet is None:
             return True
         now = time.monotonic()
-        seen = self._seen.setdefault((record.name, str(record.msg)), [now - QUIET_SECONDS, 0])
-        if now - seen[0] < QUIET_SECONDS:
+        seen = self._seen.setdefault((record.name, str(record.msg)), [now - quiet, 0])
+        if now - seen[0] < quiet:
             seen[1] += 1
             return False
         if seen[1]:
@@ -85,12 +104,14 @@ class _Hush(logging.Filter):
 
 
 def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Give what a caller told beside the message; of what the SDK tells, which workflow it is about."""
-    told: dict[str, Any] = {}
+    """Give what a caller told beside the message, and which message it is about; of what the SDK tells, which workflow."""
+    about = ABOUT.get()
+    told: dict[str, Any] = {} if about is None else dict(about.fields)
     for name, value in vars(record).items():
         if name in _OF_TEMPORAL:
-            about = cast("Mapping[str, Any]", value)
-            told |= {part: about[part] for part in ("workflow_id", "run_id") if part in about}
+            of_sdk = cast("Mapping[str, Any]", value)
+            # within a handler's call that is the workflow of its pack, and the line is about one message of it
+            told = {part: of_sdk[part] for part in ("workflow_id", "run_id") if part in of_sdk} | told
         elif name == _OF_CORE:
             told |= cast("Mapping[str, Any]", value.fields)
         elif name not in _OWN_TO_LOGGING and not name.startswith("__temporal"):

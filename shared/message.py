@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
     """What one cycle came to, as it travels from the dispatching activity to the workflow.
 
     `after`, `earliest`, `tolerance`, `backoff` and `backoff_max` are seconds; `at` and `earliest_at` are moments.
-    The five fields before the last are settings of the worker that ran the cycle: carried here they are part of the
+    The five fields before the last two are settings of the worker that ran the cycle: carried here they are part of the
     history, so a changed setting takes effect with the next cycle and never breaks a replay.
     """
 
@@ -48,6 +48,8 @@ class Outcome(NamedTuple):
     index_after: float = 60.0
     ended_at: float = 0.0
     """When the cycle ended, by its worker's clock; 0 = nobody knows."""
+    traced: str = ""
+    """`traceparent` of the cycle's span; empty where it was not sampled."""
 
     def dump(self) -> dict[str, Any]:
         """Give the wire form."""
@@ -100,6 +102,8 @@ class MessageState(NamedTuple):
     """Newest applied offset by "topic/partition"; an older one is ignored."""
     trace: Mapping[str, str] = NO_TRACE
     """W3C Trace Context of the record that started or last revised it: `traceparent`, and `tracestate` if it had one."""
+    traced: str = ""
+    """`traceparent` of the last cycle, for the next one to name; empty for all messages but those sampled."""
     decisions: tuple[Decision, ...] = ()
     is_running: bool = False
     """A handler is at work; what signals ask meanwhile waits in the three fields below for its outcome."""
@@ -185,6 +189,8 @@ class HandlerCall(NamedTuple):
     tenant: str = ""
     correlation_id: str = ""
     trace: Mapping[str, str] = NO_TRACE
+    traced: str = ""
+    """`traceparent` of the cycle before, if that was sampled."""
 
     def dump(self) -> dict[str, Any]:
         """Give the wire form."""

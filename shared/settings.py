@@ -53,8 +53,15 @@ class Secret:
         return hash(self._text)
 
 
-def _setting(default: Any, note: str, at_least: float | None = None, one_of: tuple[str, ...] = ()) -> Any:
-    return field(default=default, metadata={"note": note, "at_least": at_least, "one_of": one_of})
+def _setting(
+    default: Any,
+    note: str,
+    at_least: float | None = None,
+    one_of: tuple[str, ...] = (),
+    at_most: float = math.inf,
+) -> Any:
+    told = {"note": note, "at_least": at_least, "one_of": one_of, "at_most": at_most}
+    return field(default=default, metadata=told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +129,10 @@ class Settings:
         "", "Kafka topic that is told every cycle's outcome, one event each; none when left out."
     )
     telemetry_prometheus: str = _setting("", "HOST:PORT at which Prometheus may fetch metrics, like 127.0.0.1:9464.")
-    telemetry_otlp: str = _setting("", "OTLP/HTTP receiver to send metrics to, like http://localhost:4318.")
+    telemetry_otlp: str = _setting("", "OTLP/HTTP receiver of metrics and traces, like http://localhost:4318.")
+    trace_ratio: float = _setting(
+        0.01, "Share of messages whose cycles are traced, 0 to 1; sent to telemetry_otlp.", 0, at_most=1
+    )
     spark_master: str = _setting("", "Where Spark runs; local[*] when left out, or what spark-submit says.")
     jdbc_user: str = _setting("", "User name for a database that Spark reads.")
     jdbc_password: Secret = _setting(Secret(), "Password for it; never shown.")  # noqa: RUF009 — a Secret never changes
@@ -200,6 +210,8 @@ def _find_flaw(value: Any, known: "Field[Any]") -> str | None:
         return f"is {_show(value)}; give at least {least:g}s"
     if isinstance(value, int | float) and least is not None and value < least:
         return f"is {_show(value)}; give at least {least:g}"
+    if isinstance(value, int | float) and value > known.metadata["at_most"]:
+        return f"is {_show(value)}; give at most {known.metadata['at_most']:g}"
     if choices and value not in choices:
         return f"is {value!r}; use one of {', '.join(choices)}"
     if value == "" and known.default != "":

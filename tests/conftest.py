@@ -24,6 +24,7 @@ from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.envelope import Envelope
 from shared.lanes import LANES
 from shared.settings import ENV_PREFIX, Settings
+from shared.telemetry import Telemetry
 from spark.packages import packages_for
 from spark.session import build_session
 from starter.bulk import BulkStarter
@@ -170,7 +171,11 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
 @contextlib.asynccontextmanager
 async def serving(
-    client: Client, settings: Settings, *handlers: Handler, lanes: tuple[str, ...] = tuple(LANES)
+    client: Client,
+    settings: Settings,
+    *handlers: Handler,
+    lanes: tuple[str, ...] = tuple(LANES),
+    telemetry: Telemetry | None = None,
 ) -> AsyncGenerator[None]:
     """Run workers in this process for the length of an `async with` block."""
     plan = WorkerPlan(
@@ -178,6 +183,7 @@ async def serving(
         registry=Registry([("the test", h) for h in handlers]),
         lanes=lanes,
         drain=timedelta(seconds=5),
+        telemetry=telemetry or Telemetry(is_on=False),
     )
     stopping = asyncio.Event()
     running = asyncio.create_task(run_workers(client, plan, stopping))

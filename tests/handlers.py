@@ -1,6 +1,7 @@
 """Handlers for worker processes under test: they keep a ledger of every call."""
 
 import asyncio
+import logging
 from datetime import timedelta
 
 from activities import Again, Context, Done, Message, Pack, handler
@@ -39,3 +40,14 @@ note_packed = handler("noted-packed", encoding=Pack(packs=20, size=1000, coalesc
 async def stand_by(message: Message, ctx: Context) -> Done:
     """Be one of very many."""
     return Done()
+
+
+async def tell(message: Message, ctx: Context) -> Again | Done:
+    """Log a line of one's own and one as a library would, and be done at the second time."""
+    ctx.logger.info("told by the handler")
+    logging.getLogger("library").info("told by a library")
+    return Done() if message.version else Again(after=timedelta(seconds=1), tolerance=timedelta(0))
+
+
+tell_solo = handler("telling")(tell)
+tell_packed = handler("telling-packed", encoding=Pack(packs=2, size=100, coalesce=timedelta(0)))(tell)

@@ -160,6 +160,7 @@ class MessageWorkflow:
             tenant=state.tenant,
             correlation_id=state.correlation_id,
             trace=state.trace,
+            traced=state.traced,
         )
 
     def _lost(self, exc: FailureError) -> Outcome:

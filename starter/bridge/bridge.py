@@ -13,12 +13,14 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from shared.errors import RetryLater
+from shared.telemetry import Telemetry
 from starter.bridge.desk import Bury, Desk
 from starter.bridge.formats import Formats
 from starter.bridge.held import Held, hold
 from starter.bridge.intake import Intake
 from starter.bridge.offsets import Assignment, Partition
 from starter.bridge.record import to_record
+from starter.bridge.record_spans import RecordSpans
 from starter.bridge.watchdog import LOOKS, Watchdog
 from starter.bridge.window import Window
 from starter.bulk import BulkStarter
@@ -69,6 +71,7 @@ class Bridge:
         formats: Formats,
         starter: BulkStarter,
         bury: Bury,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.options = options
         self._formats = formats
@@ -76,7 +79,8 @@ class Bridge:
         self._window = Window()
         self.intake = Intake[Held](self._window.follow(0))
         self.assignment = Assignment()
-        self.desk = Desk(self.intake, self.assignment, formats, starter, bury)
+        spans = RecordSpans(telemetry or Telemetry(is_on=False), options.group)
+        self.desk = Desk(self.intake, self.assignment, formats, starter, bury, spans=spans)
         self._watchdog = Watchdog(options.patience)
         self._consumer: Any = _build_consumer(options)  # its types leave the partitions' open
         self._ends: dict[Any, int] = {}

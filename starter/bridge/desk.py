@@ -13,6 +13,7 @@ from starter.bridge.held import Held, read_delivery
 from starter.bridge.intake import Intake
 from starter.bridge.offsets import Assignment
 from starter.bridge.record import Record
+from starter.bridge.record_spans import RecordSpans, describe_held
 from starter.bulk import BulkStarter
 from starter.delivery import Delivery
 from starter.receipts import Receipt, StartOutcome
@@ -21,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 REFUSED = "Refused"
 """Error class of a record that is fine by itself but that the server, or a full pack, does not take."""
+
+DEAD = "dead"
+"""What a record comes to that is laid down as a dead letter."""
 
 SILENT_SECONDS = 10.0
 """Between two lines of the log about failures."""
@@ -33,13 +37,21 @@ class Desk:
     """Works on what the intake gives out. Nothing is acknowledged before the server, or the broker, has it for good."""
 
     def __init__(
-        self, intake: Intake[Held], assignment: Assignment, formats: Formats, starter: BulkStarter, bury: Bury
+        self,
+        intake: Intake[Held],
+        assignment: Assignment,
+        formats: Formats,
+        starter: BulkStarter,
+        bury: Bury,
+        *,
+        spans: RecordSpans,
     ) -> None:
         self._intake = intake
         self._assignment = assignment
         self._formats = formats
         self._starter = starter
         self._bury = bury
+        self._spans = spans
         self._deliveries: asyncio.Queue[list[Held] | None] = asyncio.Queue()
         self._beside: set[asyncio.Task[None]] = set()
         self._is_closed = False
@@ -83,26 +95,26 @@ class Desk:
             for held in batch:
                 # one that comes again was given away: few do, and what all would keep meanwhile is several times the record
                 delivery, held.delivery = held.delivery or read_delivery(held.record, self._formats), None
-                yield held, delivery
+                yield held, self._spans.begin(held, delivery)
 
     def _settle(self, receipt: Receipt[Held]) -> None:
         held = receipt.tag
         self.outcomes[receipt.outcome.value] += 1
         if receipt.outcome is StartOutcome.FAILED:
             held.attempts += 1
-            self._tell_of_failure(receipt)
+            self._tell_of_failure(held, receipt)
             self._run_beside(self._deliver_later(held))
         elif receipt.outcome is StartOutcome.REJECTED:
             self._run_beside(self._lay_down(held, REFUSED, receipt.reason))
         else:
-            self._acknowledge(held)
+            self._acknowledge(held, receipt.outcome.value)
 
-    def _tell_of_failure(self, receipt: Receipt[Held]) -> None:
+    def _tell_of_failure(self, held: Held, receipt: Receipt[Held]) -> None:
         """Log the first of many: while a server is away, thousands fail in every second."""
         if (now := time.monotonic()) >= self._silent_until:
             self._silent_until = now + SILENT_SECONDS
-            told = {"workflow_id": receipt.workflow_id, "failures": self.outcomes[receipt.outcome.value]}
-            logger.warning("not delivered yet, and tried again: %s", receipt.reason, extra=told)
+            told = {"reason": receipt.reason, "failures": self.outcomes[receipt.outcome.value]}
+            logger.warning("not delivered yet, and tried again", extra={**describe_held(held, self._formats), **told})
 
     async def _deliver_later(self, held: Held) -> None:
         await asyncio.sleep(backoff_seconds(held.attempts))
@@ -118,15 +130,20 @@ class Desk:
             except RetryLater as exc:
                 attempts += 1
                 self._intake.block(held.partition, str(exc))
-                logger.warning("dead letter not written", extra={"partition": str(held.partition), "reason": str(exc)})
+                told = {**describe_held(held, self._formats), "reason": str(exc)}
+                logger.warning("dead letter not written", extra=told)
                 await asyncio.sleep(backoff_seconds(attempts))
         if attempts:
             self._intake.unblock(held.partition)
-        self.outcomes["dead"] += 1
-        self._acknowledge(held)
+        self.outcomes[DEAD] += 1
+        self._acknowledge(held, DEAD, error_class)
 
-    def _acknowledge(self, held: Held) -> None:
+    def _acknowledge(self, held: Held, outcome: str, error_class: str = "") -> None:
         self.done += 1
+        held.span.end({"outcome": outcome, "attempts": held.attempts + 1}, error_class)
+        if logger.isEnabledFor(logging.DEBUG):
+            told = {**describe_held(held, self._formats), "outcome": outcome, "error_class": error_class}
+            logger.debug("record settled", extra={"action": "record_settled", **told})
         self._intake.finished(held)
         self._assignment.acknowledged(held.partition, held.epoch, held.offset)
         if not self._is_pumping:  # once for all that are acknowledged in one go: a pack answers for hundreds

@@ -1,5 +1,6 @@
 """Formats: what a record asks for, whether it is an envelope, a CloudEvent, any JSON or a tombstone."""
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard, cast
@@ -67,7 +68,7 @@ class Formats:
             fields = self._read_fields(record.key, record.value, headers)
         else:
             fields = self._read_event_fields(event, Sight(record.key, headers, event.data, event.attributes))
-        if fields.get("correlation_id", "") == "" and (correlation_id := _find_correlation_id(headers)):
+        if fields.get("correlation_id", "") == "" and (correlation_id := _read_correlation_id(headers)):
             fields = {**fields, "correlation_id": correlation_id}
         return Start(self._check(fields), read_trace_context(headers))
 
@@ -147,10 +148,17 @@ def _is_told(kind: str | Place | None) -> TypeGuard[str | HeaderOrigin]:
     return isinstance(kind, str | HeaderOrigin)
 
 
-def _find_correlation_id(headers: Headers) -> str:
+def _read_correlation_id(headers: Headers) -> str:
     for name in CORRELATION_HEADERS:
         if raw := headers.get(name):
             return read_text(raw, name)
+    return ""
+
+
+def find_correlation_id(headers: Headers) -> str:
+    """Give the correlation id of a record that nothing else can be read from; nothing when it is no text either."""
+    with contextlib.suppress(DeadRecord):
+        return _read_correlation_id(headers)
     return ""
 
 

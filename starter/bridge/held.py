@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from shared.placement import workflow_id
+from shared.spans import NO_SPAN, Span
 from starter.bridge.dead_letters import find_origin
 from starter.bridge.formats import Formats, Start
 from starter.bridge.offsets import Partition
@@ -25,6 +26,8 @@ class Held:
     dead: DeadRecord | None = None
     attempts: int = 0
     """Failed ones: the server had stayed away for all of a start's patience."""
+    span: Span = NO_SPAN
+    """What is told of its way, if anybody wants to know."""
 
     @property
     def offset(self) -> int:

@@ -7,11 +7,11 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from starter.bridge.bridge import Bridge
+from starter.bridge.desk import DEAD
 from starter.bridge.intake import Load
 from starter.bridge.offsets import PartitionOffsets
 from starter.receipts import StartOutcome
 
-DEAD = "dead"
 OUTCOMES = (*(outcome.value for outcome in StartOutcome), DEAD)
 """What records come to. Those that failed are tried again, and those rejected are laid down as dead ones."""
 

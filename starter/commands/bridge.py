@@ -104,7 +104,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
             room = replace(settings, pack_room=min(settings.pack_room, MOST * 4 // 5))
             starter = BulkStarter(client, room, encodings=declared_packs(registry), revises=True)
             writer = DeadLetterWriter(dict(options.client))
-            bridge = Bridge(options, formats, starter, writer.write)
+            bridge = Bridge(options, formats, starter, writer.write, telemetry)
             readiness.watch(bridge)
             tune_memory()
             async with alongside(watch_server(client, readiness), publish_regularly(bridge, telemetry)):

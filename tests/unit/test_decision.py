@@ -211,6 +211,24 @@ def test_a_closed_gate_is_waited_for_without_a_call() -> None:
     assert NOW + 30 <= finish(closed).due_at <= NOW + 38
 
 
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Outcome("again", after=60.0, traced="now"), "now"),
+        (Outcome("again", after=60.0), ""),
+        (Outcome("failed", traced="now"), "now"),
+        (Outcome("failed"), "before"),
+        (Outcome("retry_after", after=60.0, traced="now"), "now"),
+        (Outcome("handed_back", traced="now"), "now"),
+        (Outcome("gated", after=60.0), "before"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.verdict,
+)
+def test_a_message_remembers_its_last_cycle_that_was_traced(outcome: Outcome, expected: str) -> None:
+    """For the next one to name; a call that was lost has no trace, and one that is no longer sampled leaves nothing behind."""
+    assert finish(outcome, state=ASLEEP._replace(traced="before")).traced == expected
+
+
 def test_a_call_handed_back_is_due_at_once() -> None:
     """A worker that shut down hands its call to the next one; that is no attempt."""
     assert changes(ASLEEP, finish(Outcome("handed_back"))) == due(NOW)

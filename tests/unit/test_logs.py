@@ -70,7 +70,7 @@ def test_a_chatty_library_is_told_once_in_a_while() -> None:
         "for n in range(50):\n    logging.getLogger('aiokafka.conn').error('no node %s', n)\n"
         "logging.getLogger('aiokafka.conn').error('another')\n"
         "import shared.logs\n"
-        "shared.logs.QUIET_SECONDS = 0.0\n"
+        "shared.logs.CHATTY['aiokafka'] = 0.0\n"
         "logging.getLogger('aiokafka.conn').error('no node %s', 50)\n"
         "for n in range(2):\n    logging.getLogger('starter').error('ours')\n"
     )
@@ -91,3 +91,24 @@ def test_what_a_workflow_logs_names_the_workflow() -> None:
     assert (told["workflow_id"], told["run_id"]) == ("a/1", "r")
     assert "task_queue" not in told
     assert "temporal_workflow" not in told
+
+
+def test_a_line_written_on_the_way_of_a_message_names_it() -> None:
+    """Whoever writes it, also in a thread; what the line itself says comes first, and what the SDK says of a pack last."""
+    code = (
+        "import asyncio\n"
+        "from shared.logs import ABOUT, About\n"
+        "async def call():\n"
+        "    ABOUT.set(About({'workflow_id': 'a:1', 'correlation_id': 'c-1'}, lambda: {'version': 3}))\n"
+        "    await asyncio.to_thread(logging.getLogger('library').info, 'one')\n"
+        "    about = {'workflow_id': 'a~7', 'run_id': 'r'}\n"
+        "    logging.getLogger('x').info('two', extra={'temporal_activity': about, 'version': 4})\n"
+        "asyncio.run(call())\n"
+        "logging.getLogger('x').info('three')"
+    )
+    one, two, three = [json.loads(line) for line in log(code)]
+    own = ("workflow_id", "correlation_id", "version", "run_id")
+
+    assert [one.get(name) for name in own] == ["a:1", "c-1", 3, None]
+    assert [two.get(name) for name in own] == ["a:1", "c-1", 4, "r"]
+    assert [three.get(name) for name in own] == [None] * 4

@@ -93,6 +93,7 @@ states = st.builds(
     ended=st.sampled_from(["", "done", "stopped"]),
     result=payloads,
     revision=st.integers(0, 5),
+    traced=st.sampled_from(["", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"]),
     sources=st.dictionaries(st.text(max_size=3), st.integers(0, 9), max_size=2),
     decisions=st.lists(decisions, max_size=DECISIONS_KEPT).map(tuple),
 )

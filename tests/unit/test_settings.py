@@ -149,6 +149,7 @@ BAD_TEXTS = [
     ("starts_per_second", "nan", "is 'nan'; write a number"),
     ("starts_per_second", "inf", "is 'inf'; write a number"),
     ("starts_per_second", "-0.1", "is -0.1; give at least 0"),
+    ("trace_ratio", "1.01", "is 1.01; give at most 1"),
     ("index_after", "60", "is '60', no duration; write for example 90s, 15m, 6h or 2d"),
     ("index_after", "-1s", "is '-1s', no duration"),
     ("patience", "9999999999d", "longer than time itself"),

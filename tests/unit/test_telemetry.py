@@ -1,24 +1,23 @@
 """Telemetry: what is published is told as declared, to whoever a setting names, and costs nothing without one."""
 
-import http.server
 import re
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http import HTTPStatus
 from pathlib import Path
 
 import httpx
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from shared.errors import InvalidSetting
 from shared.metrics import BRIDGE_METRICS, LAG, REBALANCES, WORKER_METRICS, Reading
 from shared.settings import Settings
+from shared.spans import NO_SPAN
 from shared.telemetry import start_telemetry
 from starter.embedded import find_free_port
+from tests.receivers import Receiver, receiving
 
 ROOT = Path(__file__).parents[2]
 FEEDS = {"group": "dormice", "topic": "feeds", "partition": "0"}
@@ -64,49 +63,23 @@ def test_prometheus_fetches_what_was_published_last() -> None:
     assert set(first) - set(second) == {lag}
 
 
-class Receiver(http.server.ThreadingHTTPServer):
-    """A receiver of OTLP over HTTP on loopback."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Taking)
-        self.received: dict[str, ExportMetricsServiceRequest] = {}
-
-
-class _Taking(http.server.BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        assert isinstance(self.server, Receiver)
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.received[self.path] = ExportMetricsServiceRequest.FromString(body)
-        self.send_response(HTTPStatus.OK)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 — the overridden one's own word
-        """Nobody reads it."""
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     """Receive for the length of a test."""
-    with Receiver() as server:
-        serving = threading.Thread(target=server.serve_forever)
-        serving.start()
+    with receiving() as server:
         yield server
-        server.shutdown()
-        serving.join()
 
 
 def test_a_receiver_gets_what_was_published_last_at_the_end_at_the_latest(receiver: Receiver) -> None:
     """With the unit and description of its declaration, under the name of the service."""
-    settings = Settings(telemetry_otlp=f"http://127.0.0.1:{receiver.server_port}/")
-    with start_telemetry(settings, "dormice-bridge") as telemetry:
+    with start_telemetry(Settings(telemetry_otlp=f"{receiver.url}/"), "dormice-bridge") as telemetry:
         telemetry.publish(READINGS)
 
-    ((path, request),) = receiver.received.items()
-    (resource,) = request.resource_metrics
+    (resource,) = receiver.metrics
     told = {item.key: item.value.string_value for item in resource.resource.attributes}
     metrics = {metric.name: metric for metric in resource.scope_metrics[0].metrics}
     lag = metrics[LAG.name]
-    assert path == "/v1/metrics"
+    assert receiver.refused == []
     assert told["service.name"] == "dormice-bridge"
     assert set(metrics) == {LAG.name, REBALANCES.name}
     assert (lag.unit, lag.description, lag.gauge.data_points[0].as_int) == (LAG.unit, LAG.description, 7)
@@ -145,3 +118,89 @@ def test_metrics_are_declared_once_and_whole() -> None:
     metrics = (*BRIDGE_METRICS, *WORKER_METRICS)
     assert len({metric.name for metric in metrics}) == len(metrics)
     assert [metric.name for metric in metrics if not metric.description.endswith(".") or not metric.unit] == []
+
+
+IDS = [f"feed:{number:07}".encode() for number in range(100_000)]
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.01, 0.3, 1.0])
+def test_a_share_of_all_messages_is_sampled_and_always_the_same(receiver: Receiver, ratio: float) -> None:
+    """However alike their ids are: one that is sampled in one process is sampled in each."""
+    settings = Settings(telemetry_otlp=receiver.url, trace_ratio=ratio)
+    with start_telemetry(settings, "bridge") as bridge, start_telemetry(settings, "worker") as worker:
+        sampled = [name for name in IDS if bridge.samples(name)]
+
+        assert len(sampled) == pytest.approx(ratio * len(IDS), rel=0.1)
+        assert sampled == [name for name in IDS if worker.samples(name)]
+
+
+def test_without_a_receiver_nothing_is_sampled() -> None:
+    """Prometheus takes no traces."""
+    address = f"127.0.0.1:{find_free_port()}"
+    with start_telemetry(Settings(telemetry_prometheus=address, trace_ratio=1.0), "test") as telemetry:
+        assert telemetry.is_on
+        assert not telemetry.samples(b"feed:1")
+        assert telemetry.begin_span("cycle feed", {}) is NO_SPAN
+
+
+def test_a_span_is_received_with_its_links_its_parent_and_its_error(receiver: Receiver) -> None:
+    """A new trace, or part of its parent's; of an exception the class alone, of contexts those that can be read."""
+    record = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-00", "tracestate": "vendor=1"}
+    with start_telemetry(Settings(telemetry_otlp=receiver.url), "dormice-worker") as telemetry:
+        root = telemetry.begin_span(
+            "cycle feed", {"version": 3}, {"record": record, "previous cycle": {"traceparent": ""}}
+        )
+        with pytest.raises(ValueError, match="secret"), root.around():
+            raise ValueError("secret")
+        root.end({"outcome": "failed"}, "failed")
+        child = telemetry.begin_span("process feeds", {}, parent=record)
+        child.end({})
+
+    seen = {span.span.name: span for span in receiver.spans}
+    failed, processed = seen["cycle feed"], seen["process feeds"]
+    assert failed.service == "dormice-worker"
+    assert failed.attributes == {"version": 3, "outcome": "failed", "error.type": "ValueError"}
+    assert failed.links == {"record": ("a" * 32, "b" * 16)}
+    assert (failed.span.parent_span_id, failed.span.status.code) == (b"", Status.STATUS_CODE_ERROR)
+    assert failed.span.status.message == ""
+    assert root.traceparent.rpartition("-")[0] == "-".join(("00", *failed.context))
+    assert root.ids == dict(zip(("trace_id", "span_id"), failed.context, strict=True))
+    assert processed.span.trace_id.hex() == "a" * 32
+    assert processed.span.parent_span_id.hex() == "b" * 16
+    assert processed.span.trace_state == "vendor=1"
+    assert processed.span.kind == Span.SPAN_KIND_CONSUMER
+    assert b"secret" not in b"".join(span.span.SerializeToString() for span in receiver.spans)
+
+
+def test_what_a_library_tells_is_sent_where_it_is_part_of_a_sampled_cycle(receiver: Receiver) -> None:
+    """With the message's ids on it; what it tells of other messages is dropped. In a process where nobody else traces."""
+    code = (
+        "from opentelemetry import trace\n"
+        "from shared.logs import ABOUT, About\n"
+        "from shared.settings import Settings\n"
+        "from shared.telemetry import start_telemetry\n"
+        f"with start_telemetry(Settings(telemetry_otlp={receiver.url!r}), 'test') as telemetry:\n"
+        "    library = trace.get_tracer('library')\n"
+        "    library.start_span('alone').end()\n"
+        "    ABOUT.set(About({'correlation_id': 'c-1'}, dict))\n"
+        "    cycle = telemetry.begin_span('cycle feed', {})\n"
+        "    with cycle.around(), library.start_as_current_span('request'):\n"
+        "        pass\n"
+        "    cycle.end({})\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+    seen = {span.span.name: span for span in receiver.spans}
+    assert set(seen) == {"request", "cycle feed"}
+    assert seen["request"].span.parent_span_id.hex() == seen["cycle feed"].context[1]
+    assert seen["request"].attributes == {"correlation_id": "c-1"}
+
+
+@pytest.mark.timeout(28)  # the SDK itself would wait for half a minute
+def test_a_receiver_that_never_answers_holds_nobody_up() -> None:
+    """Neither while spans are told nor for long at the end."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings = Settings(telemetry_otlp=f"http://127.0.0.1:{silent.getsockname()[1]}", trace_ratio=1.0)
+        with start_telemetry(settings, "test") as telemetry:
+            for _ in range(3000):
+                telemetry.begin_span("cycle feed", {}).end({})
