@@ -39,7 +39,7 @@ class Capacity:
         """Add up the slots in which handlers run: on the short lane those of workflow tasks, else those of activities."""
         free = used = 0
         told_at = datetime.fromtimestamp(0, UTC)
-        async for beat in self._heartbeats():
+        async for beat in self._fresh_heartbeats():
             slots = beat.workflow_task_slots_info if self._is_local else beat.activity_task_slots_info
             free += max(slots.current_available_slots, 0)
             used += slots.current_used_slots
@@ -50,7 +50,7 @@ class Capacity:
         """Give what each worker process that is alive has done at most, None for one that has told nothing yet."""
         memo = await read_memo(self._client, capacity_workflow_id(self._queue)) or {}
         told = read_measured(memo.get(CAPACITY_MEMO, {}))
-        return [told.get(identity) for identity in {beat.worker_identity async for beat in self._heartbeats()}]
+        return [told.get(identity) for identity in {beat.worker_identity async for beat in self._fresh_heartbeats()}]
 
     async def read_backlog(self) -> int:
         """Count the tasks that wait for a worker; those on their way to a worker that waits for them never count."""
@@ -69,8 +69,14 @@ class Capacity:
             waiting += answer.stats.approximate_backlog_count
         return waiting
 
-    async def _heartbeats(self) -> AsyncIterator[WorkerHeartbeat]:
-        oldest, page = datetime.now(UTC) - FRESH, b""
+    async def _fresh_heartbeats(self) -> AsyncIterator[WorkerHeartbeat]:
+        async for beat in self.read_heartbeats():
+            if is_fresh(beat):
+                yield beat
+
+    async def read_heartbeats(self) -> AsyncIterator[WorkerHeartbeat]:
+        """Give the last heartbeat of each worker that has not said good-bye; the server forgets one after some minutes."""
+        page = b""
         while True:
             request = ListWorkersRequest(
                 namespace=self._client.namespace,
@@ -81,9 +87,13 @@ class Capacity:
             answer = await self._client.workflow_service.list_workers(request, timeout=CALL_TIMEOUT)
             for worker in answer.workers_info:
                 beat = worker.worker_heartbeat
-                is_fresh = beat.heartbeat_time.ToDatetime(UTC) >= oldest
-                if is_fresh and beat.task_queue == self._queue and beat.status == WorkerStatus.WORKER_STATUS_RUNNING:
+                if beat.task_queue == self._queue and beat.status == WorkerStatus.WORKER_STATUS_RUNNING:
                     yield beat
             page = answer.next_page_token
             if not page:
                 return
+
+
+def is_fresh(beat: WorkerHeartbeat) -> bool:
+    """Tell whether a worker that told this is there now, as far as anybody knows."""
+    return beat.heartbeat_time.ToDatetime(UTC) >= datetime.now(UTC) - FRESH

@@ -84,22 +84,35 @@ async def check_server(client: Client) -> None:
     """Raise ServerNotReady when the namespace or one of the search attributes is missing or of another type."""
     try:
         await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
-        answer = await client.operator_service.list_search_attributes(
-            ListSearchAttributesRequest(namespace=client.namespace)
-        )
+        found = await read_attribute_types(client)
     except RPCError as exc:
         if exc.status is RPCStatusCode.NOT_FOUND:
             raise ServerNotReady(
                 f"the server has no namespace {client.namespace!r}; create it or set TEMPORAL_NAMESPACE"
             ) from exc
         raise translate_rpc_error(exc) from exc
-    found = {name: IndexedValueType.Name(value) for name, value in answer.custom_attributes.items()}
-    missing = [name for name, kind in REQUIRED.items() if found.get(name) != f"INDEXED_VALUE_TYPE_{kind.upper()}"]
+    missing = [name for name, kind in REQUIRED.items() if found.get(name) != kind]
     if missing:
         raise ServerNotReady(
             f"search attribute {missing[0]} of type {REQUIRED[missing[0]]} is missing in namespace {client.namespace!r}; "
-            f"run: temporal operator search-attribute create {_create_arguments(missing)}"
+            f"run: {command_to_create(missing)}"
         )
+
+
+async def read_attribute_types(client: Client) -> dict[str, str]:
+    """Give the types of the namespace's own search attributes, as REQUIRED writes them. Raises RPCError."""
+    answer = await client.operator_service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
+    names = {name: IndexedValueType.Name(value) for name, value in answer.custom_attributes.items()}
+    return {name: _to_words(kind) for name, kind in names.items()}
+
+
+def command_to_create(names: Iterable[str]) -> str:
+    """Write the command that creates some of the required search attributes."""
+    return "temporal operator search-attribute create " + " ".join(
+        f"--name {name} --type {REQUIRED[name]}" for name in names
+    )
 
 
 def lacks_namespace(exc: RPCError) -> bool:
@@ -185,8 +198,9 @@ def _runtime_with(heartbeat: timedelta | None, metrics: MetricBuffer | None) -> 
     return {"runtime": Runtime(telemetry=telemetry, worker_heartbeat_interval=heartbeat)}
 
 
-def _create_arguments(names: Iterable[str]) -> str:
-    return " ".join(f"--name {name} --type {REQUIRED[name]}" for name in names)
+def _to_words(indexed: str) -> str:
+    """Write the name of an indexed type as people do: "INDEXED_VALUE_TYPE_KEYWORD_LIST" → "KeywordList"."""
+    return "".join(word.capitalize() for word in indexed.removeprefix("INDEXED_VALUE_TYPE_").split("_"))
 
 
 def _first_line(exc: Exception) -> str:

@@ -18,6 +18,7 @@ from starter.commands.bridge_status import add_bridge_status
 from starter.commands.catalogue import add_catalogue
 from starter.commands.dead_letters import add_dead_letters
 from starter.commands.dev import add_dev
+from starter.commands.doctor import add_doctor
 from starter.commands.exit_codes import DEFECT, FINE, INTERRUPTED, MEANINGS, PIPE_CLOSED, WRONG, code_of
 from starter.commands.forecast import add_forecast
 from starter.commands.gates import add_gates
@@ -59,6 +60,7 @@ def build_parser() -> tuple[CommandParser, Commands]:
     add_idle(commands)
     add_gates(commands)
     add_forecast(commands)
+    add_doctor(commands)
     importlib.import_module(ABOVE).add_spark(commands)
     add_catalogue(commands)
     return parser, commands

@@ -32,18 +32,23 @@ def slim_visibility(database: Path, columns: Mapping[str, str]) -> list[str]:
     `columns` maps attribute names to the columns that the server itself says it keeps them in ("DueAt" →
     "Datetime01"). The server must not be running.
     """
-    kept = _SYSTEM | {index_of_column(columns[name]) for name in KEPT_ATTRIBUTES}
     with closing(sqlite3.connect(database)) as connection:
-        rows = connection.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL", (TABLE,)
-        )
-        dropped = sorted(name for (name,) in rows if name not in kept)
+        dropped = find_unneeded(connection, columns)
         for name in dropped:
             connection.execute(f'DROP INDEX "{name}"')
         connection.commit()
         if dropped:
             connection.execute("VACUUM")
     return dropped
+
+
+def find_unneeded(connection: sqlite3.Connection, columns: Mapping[str, str]) -> list[str]:
+    """Name the indexes that messages never use; `columns` as above."""
+    kept = _SYSTEM | {index_of_column(columns[name]) for name in KEPT_ATTRIBUTES if name in columns}
+    rows = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL", (TABLE,)
+    )
+    return sorted(name for (name,) in rows if name not in kept)
 
 
 def index_of_column(column: str) -> str:

@@ -239,18 +239,21 @@ class DeadLetterWriter:
             async with told_of(topic), asyncio.timeout(self._patience), open_admin(self._options) as admin:
                 topics = await list_topics(admin)
                 if topic not in topics:
-                    await _make_topic(admin, topic, topics.get(source, 1))
+                    await make_topic(admin, topic, topics.get(source, 1))
             self._topics.add(topic)
 
 
-async def _make_topic(admin: Any, topic: str, partitions: int) -> None:
-    """Make a topic that keeps its records for good, with as many replicas as the broker gives by itself."""
+async def make_topic(admin: Any, topic: str, partitions: int, *, is_trial: bool = False) -> None:
+    """Make a topic that keeps its records for good, with as many replicas as the broker gives by itself.
+
+    With `is_trial` the broker says whether it would, and makes none. Raises a KafkaError.
+    """
     errors: Any = importlib.import_module("aiokafka.errors")
     new_topic: Any = importlib.import_module("aiokafka.admin").NewTopic
     for configs in (_GENEROUS, _UNLIMITED):
         # aiokafka takes -1, the broker's default, for the replicas only beside an assignment, be it an empty one
         wanted = new_topic(topic, partitions, -1, replica_assignments={}, topic_configs=configs)
-        answer = await admin.create_topics([wanted])
+        answer = await admin.create_topics([wanted], validate_only=is_trial)
         error: Any = errors.for_code(answer.topic_errors[0][1])
         if error in (errors.NoError, errors.TopicAlreadyExistsError):
             return

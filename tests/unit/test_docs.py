@@ -34,6 +34,9 @@ from shared.settings import Settings, describe_settings
 from shared.signals import SIGNAL_NAMES
 from shared.timespan import format_seconds
 from starter.cli import build_parser
+from starter.commands.doctor import CODES
+from starter.doctor.checks import CHECKS
+from starter.doctor.finding import Level
 from tests.sources import parse
 
 ROOT = Path(__file__).parents[2]
@@ -249,6 +252,17 @@ def test_the_table_of_metrics_is_the_one_in_the_code(page: str, metrics: Iterabl
     ]
 
     assert table(page, "Metrics") == expected
+
+
+def test_the_tables_of_the_doctor_are_those_in_the_code() -> None:
+    """What it looks at, in its order; and the exit code of each finding, from good to worst."""
+    _, _, codes = PAGES["docs/operations.md"].partition("The worst finding is the exit code")
+
+    assert table("docs/operations.md", "Doctor") == [list(check) for check in CHECKS.items()]
+    assert re.findall(r"^\| (\w+) \| (\d+) \|", codes, re.MULTILINE) == [
+        (name, str(code)) for name, code in CODES.items()
+    ]
+    assert [*CODES] == [*Level]
 
 
 def test_the_table_of_lanes_is_the_one_in_the_code() -> None:

@@ -1,0 +1,45 @@
+"""Findings: what a check has seen, how bad that is, and what to do about it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shared.errors import DormiceError, RetryLater
+
+
+class Level(StrEnum):
+    """How bad a finding is, from good to worst."""
+
+    FINE = "fine"
+    UNKNOWN = "unknown"
+    WARNING = "warning"
+    UNREACHABLE = "unreachable"
+    WRONG = "wrong"
+
+    @property
+    def severity(self) -> int:
+        """The higher the worse."""
+        return list(Level).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report; `about` is the lane or topic it is about, `check` is filled in by whoever runs the check."""
+
+    level: Level
+    seen: str
+    remedy: str = ""
+    about: str = ""
+    check: str = ""
+
+    @classmethod
+    def of(cls, error: DormiceError, about: str = "") -> "Finding":
+        """Make a finding of an error, whose sentence ends with what to do."""
+        seen, _, remedy = " ".join(str(error).split()).rpartition("; ")
+        level = Level.UNREACHABLE if isinstance(error, RetryLater) else Level.WRONG
+        return cls(level, seen or remedy, remedy if seen else "", about)
+
+
+def find_worst(findings: Iterable[Finding]) -> Level:
+    """Give the worst level there is; fine where there is nothing."""
+    return max((finding.level for finding in findings), key=lambda level: level.severity, default=Level.FINE)

@@ -1,0 +1,172 @@
+"""What the doctor looks at on the lanes: who serves them, what waits there, and whether its kinds are known here."""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
+from temporalio.api.worker.v1 import WorkerHeartbeat
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, DescribeTaskQueueResponse
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.capacity import Capacity, is_fresh
+from activities.registry import Registry
+from shared.lanes import LANES, task_queue
+from shared.search_attributes import KIND
+from shared.settings import Settings
+from shared.temporal import CALL_TIMEOUT
+from shared.timespan import format_seconds
+from starter.doctor.checks import NOT_LOOKED_AT, Check
+from starter.doctor.finding import Finding, Level
+from starter.screen import plural
+from starter.selection import quote
+
+POLL_LASTS = timedelta(seconds=75)
+"""A worker polls anew after a minute at the latest; the server remembers for five who did."""
+
+WAITS_LONG = timedelta(minutes=1)
+KINDS_LISTED = 100
+"""Messages that are looked at for their kind's name."""
+
+ALIVE = "ExecutionStatus = 'Running'"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Who serves a lane, by version, and what waits there."""
+
+    versions: Sequence[str]
+    """One for each worker process that is there."""
+    waiting: int
+    waits: timedelta
+
+
+class Lanes:
+    """Looks at the lanes, once the server has answered."""
+
+    def __init__(
+        self, find_client: Callable[[], Client], find_registry: Callable[[], Registry | None], settings: Settings
+    ) -> None:
+        self._find_client = find_client
+        self._find_registry = find_registry
+        self._settings = settings
+        self._serving: dict[str, Serving] = {}
+
+    def checks(self) -> list[Check]:
+        """Give the checks, in order."""
+        known = ("server", "namespace")
+        return [
+            Check("workers", self._look_at_workers, known),
+            Check("backlog", self._look_at_backlog, known),
+            Check("kinds", self._look_at_kinds, (*known, "search attributes"), is_slow=True),
+        ]
+
+    async def _look_at_workers(self) -> Sequence[Finding]:
+        findings: list[Finding] = []
+        for lane in LANES:
+            self._serving[lane] = serving = await self._find_serving(lane)
+            if not serving.versions:
+                findings.append(await self._judge_unserved(lane, serving.waiting))
+                continue
+            versions = sorted(set(serving.versions))
+            seen = plural(len(serving.versions), "worker")
+            if len(versions) > 1:
+                remedy = "replace the older ones: messages are run by whichever has room"
+                findings.append(Finding(Level.WARNING, f"{seen} of {', '.join(versions)}", remedy, lane))
+            else:
+                findings.append(Finding(Level.FINE, f"{seen} of {versions[0]}", about=lane))
+        return findings
+
+    async def _judge_unserved(self, lane: str, waiting: int) -> Finding:
+        remedy = f"dormice worker --lane {lane}"
+        messages = await self._count(f"TaskQueue = {quote(task_queue(self._settings.task_queue_prefix, lane))}")
+        if messages or waiting:
+            what = f"{plural(messages, 'message')} alive" if messages else f"{plural(waiting, 'task')} waiting"
+            return Finding(Level.WRONG, f"no worker, and {what}: nothing runs there", remedy, lane)
+        registry = self._find_registry()
+        if registry is not None and any(handler.lane == lane for handler in registry.values()):
+            return Finding(Level.WARNING, "no worker; nothing needs one yet, but kinds here would", remedy, lane)
+        return Finding(Level.FINE, "no worker, and nothing that needs one", about=lane)
+
+    async def _look_at_backlog(self) -> Sequence[Finding]:
+        return [judge_backlog(lane, serving) for lane, serving in self._serving.items()]
+
+    async def _look_at_kinds(self) -> Sequence[Finding]:
+        registry = self._find_registry()
+        if registry is None:
+            return [Finding(Level.UNKNOWN, f"{NOT_LOOKED_AT}, see handlers")]
+        queues = ", ".join(quote(task_queue(self._settings.task_queue_prefix, lane)) for lane in LANES)
+        unknown = f"Kind NOT IN ({', '.join(map(quote, sorted(registry)))})" if registry else "Kind IS NOT NULL"
+        query = f"{unknown} AND TaskQueue IN ({queues})"
+        count = await self._count(query)
+        if not count:
+            return [Finding(Level.FINE, "every kind that is alive has a handler here")]
+        names = sorted({name async for name in self._list_kinds(query)})
+        return [
+            Finding(
+                Level.WARNING,
+                f"{plural(count, 'workflow')} of kinds without a handler here: {', '.join(names)}",
+                "install their handlers, or name their modules in DORMICE_HANDLERS, for the workers too",
+            )
+        ]
+
+    async def _list_kinds(self, query: str) -> AsyncIterator[str]:
+        found = self._find_client().list_workflows(f"{query} AND {ALIVE}", limit=KINDS_LISTED, rpc_timeout=CALL_TIMEOUT)
+        async for workflow in found:
+            yield workflow.typed_search_attributes.get(KIND) or "?"
+
+    async def _count(self, query: str) -> int:
+        return (await self._find_client().count_workflows(f"{query} AND {ALIVE}", rpc_timeout=CALL_TIMEOUT)).count
+
+    async def _find_serving(self, lane: str) -> Serving:
+        queue = task_queue(self._settings.task_queue_prefix, lane)
+        described = await self._describe(queue)
+        try:
+            beats = [beat async for beat in Capacity(self._find_client(), queue).read_heartbeats()]
+        except RPCError as exc:
+            if exc.status is not RPCStatusCode.UNIMPLEMENTED:
+                raise
+            beats = list[WorkerHeartbeat]()
+        versions = _versions_of_workers(beats) if beats else _versions_of_pollers(described.pollers)
+        waits = described.stats.approximate_backlog_age.ToTimedelta()
+        return Serving(versions, described.stats.approximate_backlog_count, waits)
+
+    async def _describe(self, queue: str) -> DescribeTaskQueueResponse:
+        request = DescribeTaskQueueRequest(
+            namespace=self._find_client().namespace,
+            task_queue=TaskQueue(name=queue),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+            report_stats=True,
+        )
+        return await self._find_client().workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
+
+
+def judge_backlog(lane: str, serving: Serving) -> Finding:
+    """Tell whether what waits on a lane waits because its workers are too few; where there are none that is told already."""
+    seen = f"{plural(serving.waiting, 'task')} waiting"
+    if serving.versions and serving.waits > WAITS_LONG:
+        return Finding(
+            Level.WARNING,
+            f"{seen}, the first for {format_seconds(serving.waits.total_seconds())}",
+            "start more worker processes; 'dormice forecast' tells how many",
+            lane,
+        )
+    return Finding(Level.FINE, seen, about=lane)
+
+
+def _versions_of_workers(beats: Iterable[WorkerHeartbeat]) -> list[str]:
+    """Tell the version of each process whose heartbeats are fresh; one that was killed still has old ones."""
+    processes = {beat.worker_identity: beat.deployment_version.build_id for beat in beats if is_fresh(beat)}
+    return [version or "an unknown version" for version in processes.values()]
+
+
+def _versions_of_pollers(pollers: Iterable[PollerInfo]) -> list[str]:
+    oldest = datetime.now(UTC) - POLL_LASTS
+    recent = {
+        poller.identity: poller.worker_version_capabilities.build_id
+        for poller in pollers
+        if poller.last_access_time.ToDatetime(UTC) >= oldest
+    }
+    return [version or "an unknown version" for version in recent.values()]
