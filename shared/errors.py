@@ -22,6 +22,7 @@ DormiceError
 └── Misconfigured        a person must change something before anything works
     ├── InvalidSetting
     ├── HandlerProblem
+    ├── PayloadSealed
     └── ServerNotReady
 
 The command line maps them to its exit codes: GiveUp and Misconfigured are 2, RetryLater is 3.
@@ -94,6 +95,10 @@ class InvalidSetting(Misconfigured):
 
 class HandlerProblem(Misconfigured):
     """A handler module can't be loaded, or two handlers claim one kind."""
+
+
+class PayloadSealed(Misconfigured):
+    """What was read is encrypted, and this process lacks the key; nothing is wrong with what was read."""
 
 
 class ServerNotReady(Misconfigured):

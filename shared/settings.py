@@ -94,6 +94,10 @@ class Settings:
     patience: timedelta = _setting(
         timedelta(minutes=5), "How long one start or signal is retried while the server is away.", 0
     )
+    encryption_keys: Secret = _setting(  # noqa: RUF009 — a Secret never changes
+        Secret(), "Keys for payloads, ID:BASE64 of 32 bytes, comma-separated: the first encrypts; never shown."
+    )
+    encryption_keys_file: str = _setting("", "File with such keys, one a line, in place of encryption_keys.")
     http_allow_private: bool = _setting(False, "Let the http handler reach private and loopback addresses.")
     http_max_bytes: int = _setting(5 * 1024 * 1024, "Largest response body the http handler reads.", 1)
     http_timeout: timedelta = _setting(timedelta(seconds=8), "Total time of one request of the http handler.", 0.001)

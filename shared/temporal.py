@@ -24,17 +24,14 @@ from temporalio.runtime import (
 )
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
-from shared.converter import DATA_CONVERTER
+from shared.encryption import build_converter
 from shared.errors import Misconfigured, RetryLater, ServerBusy, ServerNotReady, ServerUnreachable
 from shared.json_value import encode_json
 from shared.logs import CORE
 from shared.search_attributes import REQUIRED
+from shared.settings import Settings
 
 DEFAULT_ADDRESS = "localhost:7233"
-
-# gzip is the SDK's default; for payloads under 100 bytes it costs CPU and saves nothing
-CLIENT_OPTIONS: dict[str, Any] = {"grpc_compression": GrpcCompression.NONE, "data_converter": DATA_CONVERTER}
-"""What every client is made with, whatever it connects to."""
 
 CALL_TIMEOUT = timedelta(seconds=10)
 """One small call to the server."""
@@ -53,7 +50,14 @@ TRANSIENT = frozenset(
 """Answers after which the same call may succeed."""
 
 
+def client_options(settings: Settings) -> dict[str, Any]:
+    """Give what every client is made with, whatever it connects to; raises Misconfigured as `build_converter` does."""
+    # gzip is the SDK's default; for payloads under 100 bytes it costs CPU and saves nothing
+    return {"grpc_compression": GrpcCompression.NONE, "data_converter": build_converter(settings)}
+
+
 async def connect(
+    settings: Settings,
     changes: Mapping[str, str] | None = None,
     heartbeat: timedelta | None = None,
     metrics: MetricBuffer | None = None,
@@ -65,6 +69,7 @@ async def connect(
     measures then. Raises ServerUnreachable when nothing answers there and Misconfigured when the configuration itself is
     unusable.
     """
+    options = client_options(settings)
     try:
         config = ClientConfig.load_client_connect_config(override_env_vars={**os.environ, **(changes or {})})
     except (RuntimeError, ValueError) as exc:
@@ -73,7 +78,7 @@ async def connect(
         ) from exc
     address = config.setdefault("target_host", DEFAULT_ADDRESS)
     try:
-        return await Client.connect(**config, **CLIENT_OPTIONS, **_runtime_with(heartbeat, metrics))
+        return await Client.connect(**config, **options, **_runtime_with(heartbeat, metrics))
     except (RuntimeError, ValueError) as exc:
         raise ServerUnreachable(
             f"no Temporal server answers at {address} ({_first_line(exc)}); start one with 'dormice dev' or set TEMPORAL_ADDRESS"

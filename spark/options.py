@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from shared.encryption import read_keys, write_keys
 from shared.errors import InvalidSetting
-from shared.settings import Settings, load_settings, write_settings
+from shared.settings import Secret, Settings, load_settings, write_settings
 
 SHIPPED = (
     "handlers",
@@ -20,8 +21,12 @@ SHIPPED = (
     "pack_room",
     "starts_per_second",
     "patience",
+    "encryption_keys_file",
 )
 """Settings that a start needs, wherever it runs; each is an option too."""
+
+KEY_OPTION = "encryptionKey"
+"""Id of the key that encrypts: who does not find it must not go on without."""
 
 CONNECTION = {"address": "TEMPORAL_ADDRESS", "namespace": "TEMPORAL_NAMESPACE", "profile": "TEMPORAL_PROFILE"}
 """Option → the variable that says the same. Keys and certificates are no options: plans and logs would show them."""
@@ -128,7 +133,8 @@ def read_topic_options(given: Mapping[str, str]) -> TopicOptions:
 
 def write_settings_options(settings: Settings) -> dict[str, str]:
     """Give settings as options, so that tasks start by the very settings of this process."""
-    return {_to_option(name): text for name, text in write_settings(settings, SHIPPED).items()}
+    told = {_to_option(name): text for name, text in write_settings(settings, SHIPPED).items()}
+    return told | {KEY_OPTION: next(iter(read_keys(settings)), "")}
 
 
 def write_connection_options(environ: Mapping[str, str]) -> dict[str, str]:
@@ -141,7 +147,7 @@ class _Options:
 
     def __init__(self, given: Mapping[str, str], own: tuple[str, ...], others: tuple[str, ...] | None = None) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
-        others = (*CONNECTION, *map(_to_option, SHIPPED)) if others is None else others
+        others = (*CONNECTION, *map(_to_option, SHIPPED), KEY_OPTION) if others is None else others
         known = {name.lower(): name for name in (*own, *others)}
         unknown = next((name for name in given if name.lower() not in known), None)
         if unknown is not None:
@@ -174,9 +180,21 @@ class _Options:
         rate = loaded.starts_per_second
         if rate > 0 and not tasks_at_once:
             raise InvalidSetting(f"tasksAtOnce: is missing; say how many tasks share startsPerSecond={rate:g}")
-        # no others: a start has no use for secrets, which would travel too
+        # no other secrets: they travel, in what Spark sends to its tasks
         shipped = Settings(**{name: getattr(loaded, name) for name in SHIPPED})
-        return replace(shipped, starts_per_second=rate / max(1, tasks_at_once))
+        keys = Secret(write_keys(self._find_keys(loaded)))
+        rate /= max(1, tasks_at_once)
+        return replace(shipped, starts_per_second=rate, encryption_keys=keys, encryption_keys_file="")
+
+    def _find_keys(self, settings: Settings) -> dict[str, bytes]:
+        """Read the keys where Spark plans, which may see another environment than who asked for the start."""
+        keys = read_keys(settings)
+        if (wanted := self.text(KEY_OPTION)) and wanted != next(iter(keys), ""):
+            raise InvalidSetting(
+                f"{KEY_OPTION}: is {wanted!r}, which is not the first key that Spark's own processes find; "
+                "set DORMICE_ENCRYPTION_KEYS where they start, or encryption_keys_file"
+            )
+        return keys
 
 
 def _to_option(name: str) -> str:

@@ -27,7 +27,7 @@ def settle_layouts(connection: Mapping[str, str], settings: Settings, kinds: Ite
     registry = load_registry(settings)
 
     async def settle() -> dict[str, Layout]:
-        client = await connect_quietly(connection)
+        client = await connect_quietly(connection, settings)
         await check_server(client)
         layouts = Layouts(client, settings, declared_packs(registry))
         found = [await layouts.settle(kind, registry[kind].lane) for kind in kinds if kind in registry]

@@ -85,7 +85,7 @@ class TemporalReader(Shipped, DataSourceReader):
         return [WindowPartition(window, self._options.calls_per_second / len(windows)) for window in windows]
 
     async def _cut(self) -> list[Window]:
-        client = await connect_quietly(self._options.connection)
+        client = await connect_quietly(self._options.connection, self._options.settings)
         caller = _make_caller(self._options, self._options.calls_per_second)
 
         async def count(window: Window) -> int:

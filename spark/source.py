@@ -4,11 +4,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 from shared.errors import GiveUp, InvalidSetting
-from shared.kafka.security import read_secret
+from shared.secret import find_secret
 from shared.settings import Settings
 from spark.mapping import RowMapping
 from spark.packages import find_driver
@@ -156,11 +156,7 @@ def _open_database(spark: "SparkSession", source: Source) -> Opened:
 
 
 def _login(settings: Settings) -> dict[str, str]:
-    if settings.jdbc_password and settings.jdbc_password_file:
-        raise InvalidSetting("jdbc_password_file: is set beside jdbc_password; leave one of them out")
-    password = settings.jdbc_password.reveal()
-    if settings.jdbc_password_file:
-        password = read_secret("jdbc_password_file", Path(settings.jdbc_password_file))
+    password = find_secret(settings, "jdbc_password")
     return {name: value for name, value in (("user", settings.jdbc_user), ("password", password)) if value}
 
 

@@ -54,11 +54,11 @@ class Order:
         return replace(self, options=replace(self.options, session=session))
 
 
-async def connect_quietly(connection: Mapping[str, str]) -> Client:
+async def connect_quietly(connection: Mapping[str, str], settings: Settings) -> Client:
     """Connect by variables that count instead of the environment's own; raises as `shared.temporal.connect`."""
     # the SDK's core logs its retries to standard output, which belongs to Spark
     Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)), error_if_already_set=False)
-    return await connect(connection)
+    return await connect(settings, connection)
 
 
 async def connect_patiently(connection: Mapping[str, str], settings: Settings) -> Client:
@@ -67,7 +67,7 @@ async def connect_patiently(connection: Mapping[str, str], settings: Settings) -
     attempts = 0
     while True:
         try:
-            return await connect_quietly(connection)
+            return await connect_quietly(connection, settings)
         except ServerUnreachable:
             if time.monotonic() >= give_up_at:
                 raise
@@ -79,7 +79,7 @@ def check_connection(options: WriteOptions) -> None:
     """Raise the sentence that every task would end with, before any of them begins."""
 
     async def check() -> None:
-        await check_server(await connect_quietly(options.connection))
+        await check_server(await connect_quietly(options.connection, options.settings))
 
     asyncio.run(check())
 

@@ -16,7 +16,8 @@ from temporalio.client import Client
 
 from shared.errors import InvalidSetting, Misconfigured
 from shared.search_attributes import REQUIRED
-from shared.temporal import CLIENT_OPTIONS
+from shared.settings import Settings
+from shared.temporal import client_options
 from starter.slim import slim_visibility
 
 START_SECONDS = 30.0
@@ -139,9 +140,9 @@ class EmbeddedServer:
         """Wait until the process ends, by itself or not; gives its exit code."""
         return 0 if self._process is None else await self._process.wait()
 
-    async def connect(self) -> Client:
+    async def connect(self, settings: Settings | None = None) -> Client:
         """Connect to this server."""
-        return await Client.connect(self.address, **CLIENT_OPTIONS)
+        return await Client.connect(self.address, **client_options(settings or Settings()))
 
     async def _wait_until_ready(self, log: Path) -> None:
         deadline = asyncio.get_running_loop().time() + START_SECONDS

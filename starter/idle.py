@@ -8,7 +8,6 @@ from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.service import RPCError
 
 from shared.idle import IDLE_MEMO, IDLE_WORKFLOW, IdleLimits, Pulled, idle_workflow_id
-from shared.json_value import parse_json
 from shared.lanes import task_queue
 from shared.settings import Settings
 from shared.temporal import CALL_TIMEOUT, is_missing, signal_beginning, translate_rpc_error
@@ -52,7 +51,7 @@ class Idle:
             raise translate_rpc_error(exc) from exc
         memo: Mapping[str, Any] = await described.memo()
         kept: dict[str, Any] = memo.get(IDLE_MEMO, {})
-        shift = _read_shift(described) if kept else dict[str, Any](state="waits for a worker of the lane")
+        shift = await self._read_shift(described) if kept else dict[str, Any](state="waits for a worker of the lane")
         return IdleStatus(
             lane=lane,
             is_on=kept.get("is_on", False),
@@ -68,14 +67,14 @@ class Idle:
         except RPCError as exc:
             raise translate_rpc_error(exc) from exc
 
-
-def _read_shift(described: WorkflowExecutionDescription) -> dict[str, Any]:
-    """Read the last heartbeat of the shift that is at work, or why none is; nothing where none is to be."""
-    for shift in described.raw_description.pending_activities:
-        details: dict[str, Any] = (
-            parse_json(shift.heartbeat_details.payloads[0].data) if shift.heartbeat_details.payloads else {}
-        )
-        if failure := shift.last_failure.message:
-            details["state"] = f"begun again after: {failure}"
-        return details
-    return {}
+    async def _read_shift(self, described: WorkflowExecutionDescription) -> dict[str, Any]:
+        """Read the last heartbeat of the shift that is at work, or why none is; nothing where none is to be."""
+        converter = self._client.data_converter
+        for shift in described.raw_description.pending_activities:
+            details: dict[str, Any] = {}
+            if shift.heartbeat_details.payloads:
+                (details,) = await converter.decode(shift.heartbeat_details.payloads)
+            if shift.HasField("last_failure"):
+                details["state"] = f"begun again after: {await converter.decode_failure(shift.last_failure)}"
+            return details
+        return {}

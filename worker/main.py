@@ -196,7 +196,7 @@ async def prepare(settings: Settings, metrics: MetricBuffer | None = None) -> tu
     check_idle_lanes(settings)
     try:
         async with asyncio.timeout(START_TIMEOUT.total_seconds()):
-            client = await connect(heartbeat=HEARTBEAT, metrics=metrics)
+            client = await connect(settings, heartbeat=HEARTBEAT, metrics=metrics)
             await check_server(client)
     except TimeoutError as exc:
         raise ServerUnreachable(

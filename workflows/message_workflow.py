@@ -21,6 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.description import describe_decisions, describe_markdown, describe_status
     from workflows.hearing import Hearing
     from workflows.options import MEASURES_RETRY, MEASURES_TIMEOUT, ONCE, SETTLE_DELAY, handler_timeout
+    from workflows.sealed import find_seal
 
 
 @workflow.defn(name=MESSAGE_WORKFLOW)
@@ -173,9 +174,8 @@ class MessageWorkflow:
         )
         policy = self._policy
         took = handler_timeout(self._state.lane).total_seconds() if isinstance(exc, ActivityTimeout) else 0.0
-        return Outcome(
-            "failed",
-            reason=f"the handler call was lost: {reason}",
+        outcome = find_seal(exc) or Outcome("failed", reason=f"the handler call was lost: {reason}")
+        return outcome._replace(
             ended_at=self._reached + took,
             cycles_per_run=policy.cycles_per_run,
             index_after=policy.index_after,

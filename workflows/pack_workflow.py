@@ -47,6 +47,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from workflows.pack_batch import HANDED_BACK, Batch
     from workflows.pack_state import PackState
+    from workflows.sealed import find_seal
 
 
 @workflow.defn(name=PACK_WORKFLOW)
@@ -142,6 +143,8 @@ class PackWorkflow:
             answer = None
             took = batch_timeout(batch.lane) if isinstance(exc, ActivityTimeout) else timedelta(0)
             ending = functools.partial(self._lose, batch, f"the batch was lost: {cause}", took)
+            if (sealed := find_seal(exc)) is not None:
+                ending = functools.partial(self._put_off, batch, sealed)
         else:
             batch = self._confirm(batch, answer)
             ending = functools.partial(self._end, batch, answer)
@@ -184,6 +187,10 @@ class PackWorkflow:
         else:  # who was in it, a replay may see otherwise: there is no result to tell
             workflow.logger.warning("%d messages are tried again: %s", len(batch.ids), reason)
             self._pack.retract(batch)
+        self._forget(batch)
+
+    def _put_off(self, batch: Batch, outcome: Outcome) -> None:
+        self._pack.fold(batch, ((n, outcome) for n in range(len(batch.ids))), workflow.time())
         self._forget(batch)
 
     def _forget(self, batch: Batch) -> None:

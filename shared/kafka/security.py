@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import InvalidSetting, Misconfigured
+from shared.secret import find_secret, read_secret
 from shared.settings import Settings
 
 WITH_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -62,19 +63,6 @@ def security_options(settings: Settings) -> dict[str, Any]:
     return options
 
 
-def read_secret(name: str, path: Path) -> str:
-    """Give the one text in a file, without the end of its line; raises InvalidSetting that names the setting."""
-    try:
-        text = path.read_text("utf-8").rstrip("\r\n")
-    except OSError as exc:
-        raise InvalidSetting(f"{name}: {path} can't be read ({exc.strerror}); correct the path or its rights") from exc
-    except UnicodeDecodeError as exc:
-        raise InvalidSetting(f"{name}: {path} is no text in UTF-8; write the secret alone into it") from exc
-    if not text:
-        raise InvalidSetting(f"{name}: {path} is empty; write the secret alone into it")
-    return text
-
-
 def _has_tls(settings: Settings) -> bool:
     return settings.kafka_security_protocol in ("SSL", "SASL_SSL")
 
@@ -124,16 +112,12 @@ def _login_options(settings: Settings, mechanism: str) -> dict[str, Any]:
 
 
 def _read_password(settings: Settings) -> str:
-    if settings.kafka_password and settings.kafka_password_file:
-        raise InvalidSetting("kafka_password_file: is set beside kafka_password; leave one of them out")
-    if settings.kafka_password_file:
-        return read_secret("kafka_password_file", Path(settings.kafka_password_file))
-    if not settings.kafka_password:
-        raise InvalidSetting(
-            f"kafka_password: is missing, {settings.kafka_sasl_mechanism} needs it; "
-            "set DORMICE_KAFKA_PASSWORD or kafka_password_file"
-        )
-    return settings.kafka_password.reveal()
+    if password := find_secret(settings, "kafka_password"):
+        return password
+    raise InvalidSetting(
+        f"kafka_password: is missing, {settings.kafka_sasl_mechanism} needs it; "
+        "set DORMICE_KAFKA_PASSWORD or kafka_password_file"
+    )
 
 
 def _token_provider(settings: Settings) -> TokenFile:

@@ -96,7 +96,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     address = None if args.health_port is None else (args.health_host, args.health_port)
     with start_telemetry(settings, "dormice-bridge") as telemetry:
         async with open_endpoint(address, readiness.report, {"/status": readiness.tell_status}):
-            client = await connect()
+            client = await connect(settings)
             await check_server(client)
             await check_broker(settings)
             await _check_topics(options)

@@ -78,7 +78,7 @@ async def _foresee(args: argparse.Namespace, settings: Settings, given: dict[str
     from starter.forecast import Forecaster
 
     kinds = list(load_registry(settings)) if args.by == "kind" else []
-    forecaster = Forecaster(await open_client(), settings, kinds, args.sample)
+    forecaster = Forecaster(await open_client(settings), settings, kinds, args.sample)
     return await forecaster.foresee(time.time(), timedelta(hours=args.hours), by_kind=args.by == "kind", given=given)
 
 

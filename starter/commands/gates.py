@@ -88,7 +88,7 @@ async def _with_gates(settings: Settings, act: "Callable[[GateControl], Awaitabl
     from starter.commands.connection import open_client
     from starter.gates import GateControl
 
-    return await act(GateControl(await open_client(), settings))
+    return await act(GateControl(await open_client(settings), settings))
 
 
 def _to_cells(gate: str, closing: Closing) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ async def _with_idle(settings: Settings, act: "Callable[[Idle], Awaitable[Answer
     from starter.commands.connection import open_client
     from starter.idle import Idle
 
-    return await act(Idle(await open_client(), settings))
+    return await act(Idle(await open_client(settings), settings))
 
 
 def _lanes_of(args: argparse.Namespace) -> list[str]:

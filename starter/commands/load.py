@@ -112,7 +112,7 @@ class _Run:
         from starter.bulk import BulkStarter
         from starter.commands.connection import open_client
 
-        client = await open_client(is_starting=True)
+        client = await open_client(self._settings, is_starting=True)
         return BulkStarter(
             client, self._settings, restarts_finished=self._args.restart_finished, encodings=self._load.options.packs
         )

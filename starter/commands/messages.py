@@ -85,7 +85,7 @@ async def _start(envelope: "Envelope", settings: Settings, encodings: "Mapping[s
     from starter.commands.connection import open_client
     from starter.control import Control
 
-    return await Control(await open_client(is_starting=True), settings, encodings).start(envelope)
+    return await Control(await open_client(settings, is_starting=True), settings, encodings).start(envelope)
 
 
 def _judge(receipt: "Receipt[None]") -> int:

@@ -40,4 +40,4 @@ async def _repack(args: argparse.Namespace, settings: Settings) -> int:
         if done % TOLD_EVERY == 0 and done < total:
             tell(f"repack: {done:,} of {plural(total, 'pack')} done")
 
-    return await repack(await open_client(), settings, args.kind, args.packs, show)
+    return await repack(await open_client(settings), settings, args.kind, args.packs, show)

@@ -76,7 +76,7 @@ async def _show(settings: Settings, kind: str, message_id: str) -> "tuple[Shown,
     from starter.commands.connection import open_client
     from starter.control import Control
 
-    client = await open_client()
+    client = await open_client(settings)
     return await Control(client, settings).show(kind, message_id), client.namespace
 
 

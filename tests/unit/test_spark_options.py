@@ -1,5 +1,6 @@
 """Options of the format `temporal`: names in any case, judged before anything is started."""
 
+import base64
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import InvalidSetting
-from shared.settings import Settings, load_settings, write_settings
+from shared.settings import Secret, Settings, load_settings, write_settings
 from spark.options import (
     SHIPPED,
     read_read_options,
@@ -51,6 +52,21 @@ def test_secrets_stay_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     read = read_write_options({"receipts": "/r"})
 
     assert read.settings == Settings(in_flight=9)
+
+
+def test_keys_travel_but_are_no_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tasks get what Spark's own processes find; where that is not what was asked for, nothing starts unencrypted."""
+    ring = f"k:{base64.b64encode(bytes(32)).decode()}"
+    (tmp_path / "keys").write_text(ring)
+    asked = write_settings_options(Settings(encryption_keys=Secret(ring)))
+
+    with pytest.raises(InvalidSetting, match="encryptionKey: is 'k', which is not the first key that Spark's own"):
+        read_write_options({"receipts": "/r", **asked})
+    monkeypatch.setenv("DORMICE_ENCRYPTION_KEYS_FILE", str(tmp_path / "keys"))
+    read = read_write_options({"receipts": "/r", **asked})
+
+    assert ring not in str(asked)
+    assert read.settings.encryption_keys == Secret(ring)
 
 
 def test_an_option_is_known_in_any_case(tmp_path: Path) -> None:
@@ -97,7 +113,10 @@ def test_the_server_is_that_of_the_driver_unless_options_say_otherwise(monkeypat
     [
         ({}, "receipts: is missing; name a folder"),
         ({"receipts": " "}, "receipts: is missing; name a folder"),
-        ({"receipts": "/r", "receipt": "/r"}, "receipt: there is no such option; known: address, handlers"),
+        (
+            {"receipts": "/r", "receipt": "/r"},
+            "receipt: there is no such option; known: address, encryptionKey, encryptionKeysFile, handlers",
+        ),
         ({"receipts": "/r", "apiKey": "x"}, "apiKey: there is no such option; known: "),
         ({"receipts": "/r", "restartFinished": "maybe"}, "restartFinished: is 'maybe'; write true or false"),
         ({"receipts": "/r", "run": "../x"}, "run: is '../x'; use at most 64 letters, digits and '-'"),
@@ -118,7 +137,10 @@ def test_a_bad_option_of_a_save_is_refused_in_one_sentence(given: dict[str, str]
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"receipts": "/r"}, "receipts: there is no such option; known: address, callsPerSecond, handlers, "),
+        (
+            {"receipts": "/r"},
+            "receipts: there is no such option; known: address, callsPerSecond, encryptionKey, encryptionKeysFile, handlers, ",
+        ),
         ({"partitions": "none"}, "partitions: is 'none'; give a whole number of at least 1"),
     ],
 )
