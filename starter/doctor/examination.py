@@ -30,7 +30,7 @@ class Scope:
 
 
 async def examine(
-    settings: Settings, scope: Scope, machine: Machine, open_client: Callable[[], Awaitable[Client]]
+    settings: Settings, scope: Scope, machine: Machine, open_client: Callable[[Settings], Awaitable[Client]]
 ) -> list[Finding]:
     """Make all checks but those of the machine, which has been looked at; nothing it meets is raised."""
     server = Server(open_client, settings, scope.data, scope.now)

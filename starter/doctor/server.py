@@ -51,7 +51,7 @@ class Server:
 
     def __init__(
         self,
-        open_client: Callable[[], Awaitable[Client]],
+        open_client: Callable[[Settings], Awaitable[Client]],
         settings: Settings,
         data: Path,
         now: Callable[[], float],
@@ -81,7 +81,7 @@ class Server:
         ]
 
     async def _look_at_server(self) -> Sequence[Finding]:
-        self.client = await self._open_client()
+        self.client = await self._open_client(self._settings)
         self._cluster = await self.client.workflow_service.get_cluster_info(
             GetClusterInfoRequest(), timeout=CALL_TIMEOUT
         )

@@ -65,14 +65,14 @@ def look(client: Client, server: EmbeddedServer, settings: Settings) -> Look:
     async def look(
         *,
         asked: Client | None = None,
-        open_client: Callable[[], Awaitable[Client]] | None = None,
+        open_client: Callable[[Settings], Awaitable[Client]] | None = None,
         data: Path = server.options.data,
         topics: tuple[str, ...] = (),
         seconds: float = 20.0,
         now: Callable[[], float] = time.time,
         **changes: Any,
     ) -> Report:
-        async def give() -> Client:
+        async def give(_: Settings) -> Client:
             return asked or client
 
         changed = dataclasses.replace(settings, **changes)
@@ -112,6 +112,11 @@ async def test_a_sound_installation_gives_no_cause_for_complaint_until_its_worke
     assert list(dict.fromkeys(f.check for f in report.findings)) == list(CHECKS)
 
 
+def to(address: str) -> Callable[[Settings], Awaitable[Client]]:
+    """Give what connects to an address."""
+    return lambda settings: connect(settings, {"TEMPORAL_ADDRESS": address})
+
+
 async def is_heard(client: Client, settings: Settings) -> bool:
     """Tell whether a worker of every lane has sent a heartbeat."""
     lanes = [Capacity(client, task_queue(settings.task_queue_prefix, lane)) for lane in LANES]
@@ -120,7 +125,7 @@ async def is_heard(client: Client, settings: Settings) -> bool:
 
 async def test_a_server_that_is_away_costs_only_the_checks_that_need_it(look: Look) -> None:
     """It is told in one sentence; handlers and settings are looked at all the same."""
-    report = await look(open_client=lambda: connect({"TEMPORAL_ADDRESS": f"127.0.0.1:{find_free_port()}"}))
+    report = await look(open_client=to(f"127.0.0.1:{find_free_port()}"))
 
     assert report.tells("server", Level.UNREACHABLE, "no Temporal server answers", "dormice dev")
     assert find_worst(report.findings) is Level.UNREACHABLE
@@ -133,7 +138,7 @@ async def test_a_server_that_never_answers_does_not_hang_the_doctor(look: Look) 
     """A connection that is taken and left alone is given up after the seconds that a check has."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        report = await look(open_client=lambda: connect({"TEMPORAL_ADDRESS": address}), seconds=0.5)
+        report = await look(open_client=to(address), seconds=0.5)
 
     assert report.tells("server", Level.UNREACHABLE, "nothing came within 0.5 s", "--seconds")
 
@@ -271,8 +276,8 @@ async def test_workers_of_two_versions_are_told(server: EmbeddedServer, look: Lo
     """A deployment that has not come to its end."""
     queue = task_queue(settings.task_queue_prefix, "short")
     clients = [
-        await connect({"TEMPORAL_ADDRESS": server.address}, heartbeat=HEARTBEAT),
-        await connect({"TEMPORAL_ADDRESS": server.address}, heartbeat=HEARTBEAT),
+        await connect(settings, {"TEMPORAL_ADDRESS": server.address}, heartbeat=HEARTBEAT),
+        await connect(settings, {"TEMPORAL_ADDRESS": server.address}, heartbeat=HEARTBEAT),
     ]
     workers = [
         Worker(
