@@ -1,14 +1,16 @@
 """What a handler may use besides its message: attempt, idempotency key, heartbeat, HTTP client, logger, lateness."""
 
 import logging
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shared.logs import About
+from shared.message import HandlerCall
+from shared.placement import workflow_id
 from shared.settings import Settings
+from shared.spans import Span
 
 if TYPE_CHECKING:
     import httpx
@@ -45,23 +47,43 @@ class Context:
         self.beat()
 
 
+class Surroundings(NamedTuple):
+    """What belongs to one call of a handler: its heartbeat, its span, and what its log lines bear."""
+
+    call: HandlerCall
+    beat: Callable[[], None]
+    span: Span
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """See `shared.logs.About`."""
+        call = self.call
+        return {"workflow_id": workflow_id(call.kind, call.id), "correlation_id": call.correlation_id}
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """See `shared.logs.About`."""
+        call = self.call
+        told = {"kind": call.kind, "lane": call.lane, "version": call.version, "attempt": call.attempt}
+        return {**self.identity, **told, **self.span.ids}
+
+
 class HandlerLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds the message's identity to every line a handler logs."""
 
-    def __init__(self, kind: str, about: About) -> None:
+    def __init__(self, around: Surroundings) -> None:
         """Remember whose logger it is; it is made when the handler first logs, which most calls don't."""
-        self._kind = kind
-        self._about = about
+        self._around = around
 
     @cached_property
     def logger(self) -> logging.Logger:  # pyright: ignore[reportIncompatibleVariableOverride] — made when first asked for
         """The logger of the message's kind."""
-        return logging.getLogger(f"dormice.handler.{self._kind}")
+        return logging.getLogger(f"dormice.handler.{self._around.call.kind}")
 
-    @property
-    def extra(self) -> Mapping[str, object]:  # pyright: ignore[reportIncompatibleVariableOverride] — as above
+    @cached_property
+    def extra(self) -> dict[str, object]:  # pyright: ignore[reportIncompatibleVariableOverride] — as above
         """What every line bears."""
-        return self._about.fields
+        return self._around.fields
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Merge the ids into the record's fields."""

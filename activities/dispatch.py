@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from temporalio import activity
 
-from activities.context import Context, HandlerLogger, moment
+from activities.context import Context, HandlerLogger, Surroundings, moment
 from activities.cycle_metrics import record_cycle
 from activities.cycle_span import FAILURES, begin_cycle, end_cycle
 from activities.gates import Gates, wait_at
@@ -26,12 +26,11 @@ from shared.decision import Spread
 from shared.errors import InvalidOutcome
 from shared.gates import Closing
 from shared.lanes import LANES
-from shared.logs import ABOUT, About
+from shared.logs import ABOUT
 from shared.message import HandlerCall, Outcome
 from shared.metrics import AT_WORK
 from shared.placement import workflow_id
 from shared.settings import Settings
-from shared.spans import Span
 from shared.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -82,26 +81,27 @@ class Dispatch:
         """
         started_at = time.time()
         span = begin_cycle(self.telemetry, call, started_at)
-        about = _tell_apart(call, span)
-        before = ABOUT.set(about)
+        around = Surroundings(call, beat, span)
+        before = ABOUT.set(around)
         try:
-            outcome = await self._measure(call, Surroundings(beat, about, span), started_at)
+            outcome = await self._measure(around, started_at)
             if outcome.verdict in ("handed_back", "gated"):
                 return outcome
             self.calls[call.lane] += 1
             if self.events is not None:
                 outcome = outcome._replace(ended_at=stamp_end())
                 await self._tell(self.events.tell(call, outcome, started_at, spread))
-            _log(about, outcome, started_at)
+            _log(around, outcome, started_at)
             return outcome
         finally:
             ABOUT.reset(before)
 
-    async def _measure(self, call: HandlerCall, around: "Surroundings", started_at: float) -> Outcome:
-        telemetry, of_lane = self.telemetry, {"lane": call.lane}
+    async def _measure(self, around: Surroundings, started_at: float) -> Outcome:
+        call, telemetry = around.call, self.telemetry
+        of_lane = {"lane": call.lane}
         telemetry.record(AT_WORK, 1, of_lane)
         try:
-            outcome = await self._run(call, around)
+            outcome = await self._run(around)
         except asyncio.CancelledError:
             around.span.end({}, "cancelled")
             raise
@@ -119,7 +119,8 @@ class Dispatch:
             if not activity.is_worker_shutdown():  # then the outcome still counts, and its event is held already
                 raise
 
-    async def _run(self, call: HandlerCall, around: "Surroundings") -> Outcome:
+    async def _run(self, around: Surroundings) -> Outcome:
+        call = around.call
         found = self.registry.get(call.kind)
         if found is None:
             reason = f"no handler for kind {call.kind!r} is loaded in this worker"
@@ -131,7 +132,7 @@ class Dispatch:
                 return wait_at(gate, closing, time.time())
             with around.span.around():
                 async with asyncio.timeout(timeout.total_seconds()):
-                    returned = await found(message, self._context(call, around))
+                    returned = await found(message, self._context(around))
             return to_outcome(returned, self.settings.payload_max_bytes)
         except InvalidOutcome as exc:
             return Outcome("reject", str(exc))
@@ -149,7 +150,8 @@ class Dispatch:
         except Exception as exc:  # noqa: BLE001 — a handler may raise anything; every one of them is an attempt that failed
             return _failed(found, _describe(exc))
 
-    def _context(self, call: HandlerCall, around: "Surroundings") -> Context:
+    def _context(self, around: Surroundings) -> Context:
+        call = around.call
         return Context(
             attempt=call.attempt,
             idempotency_key=f"{workflow_id(call.kind, call.id)}:{call.version}",
@@ -157,35 +159,20 @@ class Dispatch:
             started_at=datetime.now(UTC),
             settings=self.settings,
             http=self.http.client,
-            logger=HandlerLogger(call.kind, around.about),
+            logger=HandlerLogger(around),
             beat=around.beat,
         )
 
 
-class Surroundings(NamedTuple):
-    """What a call of a handler is told apart by, and its heartbeat."""
-
-    beat: Callable[[], None]
-    about: About
-    span: Span
-
-
-def _tell_apart(call: HandlerCall, span: Span) -> About:
-    def make() -> dict[str, object]:
-        return {"kind": call.kind, "lane": call.lane, "version": call.version, "attempt": call.attempt, **span.ids}
-
-    return About({"workflow_id": workflow_id(call.kind, call.id), "correlation_id": call.correlation_id}, make)
-
-
-def _log(about: About, outcome: Outcome, started_at: float) -> None:
+def _log(around: Surroundings, outcome: Outcome, started_at: float) -> None:
     has_failed = outcome.verdict in FAILURES
     if not has_failed and not logger.isEnabledFor(logging.DEBUG):
         return
     told = {"outcome": outcome.verdict, "seconds": round(time.time() - started_at, 3), "reason": outcome.reason}
     if has_failed:
-        logger.warning("cycle failed", extra={"action": "cycle_failed", **about.fields, **told})
+        logger.warning("cycle failed", extra={"action": "cycle_failed", **around.fields, **told})
     else:
-        logger.debug("cycle ended", extra={"action": "cycle_ended", **about.fields, **told})
+        logger.debug("cycle ended", extra={"action": "cycle_ended", **around.fields, **told})
 
 
 @contextlib.asynccontextmanager

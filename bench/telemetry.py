@@ -1,10 +1,13 @@
-"""What telemetry costs: cold cycles per second with metrics on, against the same worker without, on the same server.
+"""What telemetry costs: cold cycles per second with metrics and traces on, against the same worker without, on the same server.
 
-Prometheus' place is taken by a client that fetches the page more often than it usually does.
+Prometheus' place is taken by a client that fetches the page more often than it usually does, that of a receiver of OTLP by one that
+takes what comes. Messages are sampled as they are where no setting says otherwise.
 """
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import replace
 from statistics import median
 
 import httpx
@@ -22,13 +25,15 @@ async def main(_: list[str]) -> None:
     """Run pairs of off and on, one after the other."""
     seen: dict[str, list[Measured]] = {OFF: [], ON: []}
     pages: list[int] = []
-    async with fresh_server() as server:
+    posts: list[int] = []
+    async with fresh_server() as server, _receiver(posts) as receiver:
         prefix = new_prefix()
         await fill(await server.connect(), "dormice", prefix, SLEEPERS, COLD_DELAY)
         for number in range(PAIRS):
             for what in alternate(seen, number):
                 address = f"127.0.0.1:{find_free_port()}" if what == ON else ""
                 order = Order(what="dormice", prefix=prefix, seconds=SECONDS, cache=CACHE, slots=30, telemetry=address)
+                order = replace(order, receiver=receiver if what == ON else "")
                 fetching = asyncio.create_task(_fetch_on(address, pages))
                 seen[what].append(await run_worker(server, order))
                 fetching.cancel()
@@ -42,9 +47,28 @@ async def main(_: list[str]) -> None:
         }
         for what, runs in seen.items()
     ]
-    report(
-        "telemetry", rows, note=f"{PAIRS} pairs of {SECONDS:.0f} s; {len(pages)} pages of up to {max(pages):,} bytes"
+    fetched, received = (
+        f"{len(pages)} pages of up to {max(pages):,} bytes",
+        f"{len(posts)} posts of {sum(posts):,} bytes",
     )
+    report("telemetry", rows, note=f"{PAIRS} pairs of {SECONDS:.0f} s; {fetched}; {received} in all")
+
+
+@contextlib.asynccontextmanager
+async def _receiver(posts: list[int]) -> AsyncGenerator[str]:
+    """Take what is posted, and note its sizes."""
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                size = int(head.lower().partition(b"content-length:")[2].partition(b"\r")[0])
+                posts.append(len(await reader.readexactly(size)))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 async def _fetch_on(address: str, pages: list[int]) -> None:

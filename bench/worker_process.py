@@ -58,6 +58,7 @@ class Order:
     gzip: bool = False
     is_uvloop: bool = True
     telemetry: str = ""  # HOST:PORT for Prometheus
+    receiver: str = ""  # URL for OTLP
 
 
 @dataclass(slots=True)
@@ -155,7 +156,8 @@ async def _watch(running: asyncio.Task[None], seconds: float, counter: Counter) 
 async def _serve(order: Order, counter: Counter, stopping: asyncio.Event) -> None:
     compression = GrpcCompression.GZIP if order.gzip else GrpcCompression.NONE
     is_bare = order.what.startswith("bare")
-    with start_telemetry(Settings(telemetry_prometheus=order.telemetry), "bench") as telemetry:
+    told = Settings(telemetry_prometheus=order.telemetry, telemetry_otlp=order.receiver)
+    with start_telemetry(told, "bench") as telemetry:
         client = await Client.connect(
             os.environ["TEMPORAL_ADDRESS"],
             runtime=Runtime(telemetry=TelemetryConfig(metrics=telemetry.core), worker_heartbeat_interval=HEARTBEAT),

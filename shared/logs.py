@@ -3,11 +3,10 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from functools import cached_property
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from temporalio import activity, workflow
 
@@ -25,18 +24,18 @@ _OF_TEMPORAL = ("temporal_workflow", "temporal_activity")
 _OF_CORE = "temporal_log"
 
 
-class About:
-    """Which message the work that is being done is about; what its log lines bear is made for the first of them, if there is one."""
+class About(Protocol):
+    """Which message some work is about. It is asked when a line is written or a span begins, which is seldom."""
 
-    def __init__(self, identity: Mapping[str, str], make: Callable[[], Mapping[str, object]]) -> None:
-        """Take what every line and span bears, and what makes the rest of a line's fields."""
-        self.identity = identity
-        self._make = make
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """What every span bears: `workflow_id` and `correlation_id`."""
+        ...
 
-    @cached_property
+    @property
     def fields(self) -> Mapping[str, object]:
-        """What a log line bears."""
-        return {**self.identity, **self._make()}
+        """What every log line bears."""
+        ...
 
 
 ABOUT: ContextVar[About | None] = ContextVar("ABOUT", default=None)

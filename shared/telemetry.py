@@ -326,7 +326,7 @@ class _Tracing:
             attributes,
             [Link(s.get_span_context(), {"link": what}) for what, s in found if s.get_span_context().is_valid],
         )
-        return _SampledSpan(span)
+        return _SampledSpan(span) if span.is_recording() else NO_SPAN  # the SDK's own variables may switch it off
 
 
 class _SampledSpan:

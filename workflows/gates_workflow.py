@@ -56,11 +56,13 @@ class GatesWorkflow:
         try:
             gate, asked = str(wire["gate"]), Closing(workflow.time(), float(wire["opens_at"]), str(wire["reason"]))
         except (KeyError, ValueError, TypeError) as exc:
-            workflow.logger.warning("signal ignored: close: %s", exc)
+            workflow.logger.warning("signal ignored", extra={"signal": "close", "reason": str(exc)})
             return
         present = self._closings.get(gate)
         if present is None and len(self._closings) >= GATES_MAX:
-            workflow.logger.warning("signal ignored: close: %s gates are closed already", GATES_MAX)
+            workflow.logger.warning(
+                "signal ignored", extra={"signal": "close", "reason": f"{GATES_MAX} gates are closed already"}
+            )
             return
         if present is not None:
             if not wire.get("replaces") and present.opens_at >= asked.opens_at:

@@ -89,7 +89,7 @@ class IdleWorkflow:
         try:
             self._limits = IdleLimits.load({**self._limits.dump(), **wire})
         except (ValueError, TypeError) as exc:
-            workflow.logger.warning("signal ignored: limits: %s", exc)
+            workflow.logger.warning("signal ignored", extra={"signal": "limits", "reason": str(exc)})
         else:
             self._is_changed = True
 

@@ -185,7 +185,7 @@ class PackWorkflow:
         elif batch.until is None:
             self._pack.lose(batch, reason, self._pack.reached + took.total_seconds())
         else:  # who was in it, a replay may see otherwise: there is no result to tell
-            workflow.logger.warning("%d messages are tried again: %s", len(batch.ids), reason)
+            workflow.logger.warning("messages are tried again", extra={"count": len(batch.ids), "reason": reason})
             self._pack.retract(batch)
         self._forget(batch)
 
@@ -258,7 +258,7 @@ class PackWorkflow:
     def admit(self, chunk: dict[str, Any]) -> None:
         """Take a chunk of new messages in."""
         if flaw := find_chunk_flaw(chunk):
-            workflow.logger.warning("signal ignored: admit: %s", flaw)
+            workflow.logger.warning("signal ignored", extra={"signal": "admit", "reason": flaw})
         else:
             self._hear(lambda: self._pack.admit(chunk, workflow.time()))
 
@@ -287,13 +287,15 @@ class PackWorkflow:
         if isinstance(packs, int) and packs <= PACKS_MAX:
             self._hear(lambda: self._pack.spread(packs))
         else:
-            workflow.logger.warning("signal ignored: spread: packs is %r, no number of packs", packs)
+            workflow.logger.warning(
+                "signal ignored", extra={"signal": "spread", "reason": f"packs is {packs!r}, no number of packs"}
+            )
 
     def _steer(self, name: str, wire: dict[str, Any]) -> None:
         try:
             ids, signal = read_steering(name, wire)
         except ValueError as exc:
-            workflow.logger.warning("signal ignored: %s", exc)
+            workflow.logger.warning("signal ignored", extra={"signal": name, "reason": str(exc)})
             return
         token = str(wire.get("token", ""))
         self._hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))
@@ -342,7 +344,7 @@ class PackWorkflow:
         try:
             pull = PullMany.read(wire)
         except ValueError as exc:
-            workflow.logger.warning("signal ignored: %s", exc)
+            workflow.logger.warning("signal ignored", extra={"signal": "pull_forward", "reason": str(exc)})
         else:
             self._hear(lambda: self._pack.pull_forward(pull))
 

@@ -97,9 +97,10 @@ def test_a_line_written_on_the_way_of_a_message_names_it() -> None:
     """Whoever writes it, also in a thread; what the line itself says comes first, and what the SDK says of a pack last."""
     code = (
         "import asyncio\n"
-        "from shared.logs import ABOUT, About\n"
+        "from types import SimpleNamespace\n"
+        "from shared.logs import ABOUT\n"
         "async def call():\n"
-        "    ABOUT.set(About({'workflow_id': 'a:1', 'correlation_id': 'c-1'}, lambda: {'version': 3}))\n"
+        "    ABOUT.set(SimpleNamespace(fields={'workflow_id': 'a:1', 'correlation_id': 'c-1', 'version': 3}))\n"
         "    await asyncio.to_thread(logging.getLogger('library').info, 'one')\n"
         "    about = {'workflow_id': 'a~7', 'run_id': 'r'}\n"
         "    logging.getLogger('x').info('two', extra={'temporal_activity': about, 'version': 4})\n"
