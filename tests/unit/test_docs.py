@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,18 +23,26 @@ import pytest
 
 import activities
 from activities import Again, Context, Done, Message, Reject, RetryAfter, policies
+from activities.cycle_span import begin_cycle
 from activities.http_client import HttpClient
 from shared.decision import MAX_DELAY, MIN_DELAY, TOLERANCE_MAX, TOLERANCE_SHARE
 from shared.envelope import Envelope
 from shared.lanes import LANES, task_queue
-from shared.message import Verdict
+from shared.message import HandlerCall, Verdict
 from shared.metrics import BRIDGE_METRICS, WORKER_METRICS, Metric
 from shared.search_attributes import REQUIRED
 from shared.settings import Settings, describe_settings
 from shared.signals import SIGNAL_NAMES
+from shared.spans import NO_SPAN, Attributes, Carrier, Span
+from shared.telemetry import Telemetry
 from shared.timespan import format_seconds
+from starter.bridge.held import Held
+from starter.bridge.offsets import Partition
+from starter.bridge.record import Record
+from starter.bridge.record_spans import RecordSpans
 from starter.cli import build_parser
 from starter.commands.doctor import CODES
+from starter.delivery import Delivery
 from starter.doctor.checks import CHECKS
 from starter.doctor.finding import Level
 from tests.sources import parse
@@ -263,6 +271,30 @@ def test_the_tables_of_the_doctor_are_those_in_the_code() -> None:
         (name, str(code)) for name, code in CODES.items()
     ]
     assert [*CODES] == [*Level]
+
+
+def test_the_table_of_spans_attributes_is_the_one_in_the_code() -> None:
+    """Each attribute, and whether a cycle's span bears it, a record's, or both."""
+    begun: dict[str, list[str]] = {}
+
+    def begin(name: str, attributes: Attributes, _links: Mapping[str, Carrier], _parent: Carrier) -> Span:
+        begun[name.partition(" ")[0]] = list(attributes)
+        return NO_SPAN
+
+    telemetry = Telemetry(is_on=True)
+    telemetry.trace_by(begin, 1.0)
+    begin_cycle(telemetry, HandlerCall("feed", "a", "short", 0, 1, None, 0.0), 0.0)
+    record = Record("feeds", 0, 7, 0, b"a", None)
+    delivery = Delivery("feed", "a", "feeds/0", 7)
+    RecordSpans(telemetry, "dormice").begin(Held(record, Partition("feeds", 0), 1, b"feed:a", delivery), delivery)
+    told = {
+        "cycle": {*begun["cycle"], "outcome", "error.type"},
+        "record": {*begun["process"], "outcome", "error.type", "attempts"},
+    }
+    found = {row[0].strip("`"): row[1] for row in table("docs/operations.md", "Traces and logs")}
+
+    assert {name for name, on in found.items() if on in ("cycle", "both")} == told["cycle"]
+    assert {name for name, on in found.items() if on in ("record", "both")} == told["record"]
 
 
 def test_the_table_of_lanes_is_the_one_in_the_code() -> None:
