@@ -29,8 +29,8 @@ from starter.doctor.finding import Finding, Level
 from starter.screen import plural
 from starter.slim import find_unneeded
 
-TRIED_FROM = (1, 29)
-"""The oldest server on which messages were seen to be started, run and steered."""
+TRIED_FROM = (1, 30)
+"""The oldest server on which messages were seen to run and be steered; 1.29 does not know how to change a priority."""
 
 RETENTION_LEAST = timedelta(days=1)
 SKEW_MOST_SECONDS = 2.0
@@ -229,7 +229,11 @@ def judge_version(version: str, where: str) -> Finding:
     seen = f"Temporal {version or 'of no version'} at {where}"
     if found and tuple(map(int, found.groups())) < TRIED_FROM:
         oldest = ".".join(map(str, TRIED_FROM))
-        return Finding(Level.WARNING, f"{seen}: dormice was tried with {oldest} and newer", "upgrade the server")
+        return Finding(
+            Level.WARNING,
+            f"{seen}: before {oldest}, priorities can't be changed and idle capacity is not told",
+            "upgrade it",
+        )
     return Finding(Level.FINE, seen)
 
 

@@ -40,9 +40,9 @@ def test_a_topic_is_judged_by_what_it_bears(changes: dict[str, int], level: Leve
 @pytest.mark.parametrize(
     ("version", "level"),
     [
-        ("1.28.3", Level.WARNING),
+        ("1.29.1", Level.WARNING),
         ("0.9.0", Level.WARNING),
-        ("1.29.0", Level.FINE),
+        ("1.30.2", Level.FINE),
         ("1.32.0", Level.FINE),
         ("2.0.0", Level.FINE),
         ("1.32.0-150.1", Level.FINE),
