@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import site
+import socket
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from shared.settings import Settings
-from starter.embedded import EmbeddedServer
+from starter.embedded import EmbeddedServer, find_free_port
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("dormice")
@@ -87,6 +88,26 @@ def run(spawn: Spawn, environment: dict[str, str]) -> Run:
         return Ran(process.returncode, out.decode(), err.decode())
 
     return run
+
+
+@pytest.fixture
+def metrics_address(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where worker processes of this test tell what they measure; the port behind it is free as well."""
+    port = find_free_port()
+    while not _is_free(port + 1):
+        port = find_free_port()
+    address = f"127.0.0.1:{port}"
+    monkeypatch.setenv("DORMICE_TELEMETRY_PROMETHEUS", address)
+    return address
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as taking:
+        try:
+            taking.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def install_all_but(missing: str, folder: Path) -> Path:

@@ -1,7 +1,6 @@
 """What worker processes tell Prometheus: their own counts, and those of the SDK's core."""
 
 import re
-import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,7 +13,7 @@ from shared.gates import Closing
 from shared.lanes import task_queue
 from shared.message import MessageState
 from shared.settings import Settings
-from starter.embedded import EmbeddedServer, find_free_port
+from starter.embedded import EmbeddedServer
 from starter.gates import GateControl
 from starter.idle import Idle
 from tests.asleep import start_asleep
@@ -24,26 +23,6 @@ from tests.processes import worker_process
 pytestmark = pytest.mark.timeout(120)  # worker processes begin and end in it
 
 SERIES = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
-
-
-@pytest.fixture
-def address(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where worker processes of this test tell what they measure; the port behind it is free as well."""
-    port = find_free_port()
-    while not _is_free(port + 1):
-        port = find_free_port()
-    address = f"127.0.0.1:{port}"
-    monkeypatch.setenv("DORMICE_TELEMETRY_PROMETHEUS", address)
-    return address
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as taking:
-        try:
-            taking.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 async def fetch(address: str) -> dict[str, float]:
@@ -58,7 +37,7 @@ async def fetch(address: str) -> dict[str, float]:
 
 
 async def test_a_worker_tells_what_its_handlers_came_to(
-    server: EmbeddedServer, settings: Settings, start: Start, client: Client, address: str
+    server: EmbeddedServer, settings: Settings, start: Start, client: Client, metrics_address: str
 ) -> None:
     """Counts by kind, lane and outcome, durations, lateness, parked and gated messages; and the core's own beside them."""
     fails = {"raise": 2, "reject": 1, "retry_after": 1}
@@ -72,18 +51,18 @@ async def test_a_worker_tells_what_its_handlers_came_to(
         done = 'dormice_cycles_total{kind="echo",lane="short",outcome="done"}'
 
         async def is_done() -> bool:
-            return (await fetch(address)).get(done) == 3
+            return (await fetch(metrics_address)).get(done) == 3
 
         await wait_until(is_done, "all are done")
         await start("http", payload={"url": "http://127.0.0.1:9/"})
         gated = 'dormice_gated_total{kind="http",lane="short"}'
 
         async def is_told() -> bool:
-            found = await fetch(address)
+            found = await fetch(metrics_address)
             return gated in found and any(name.startswith("temporal_worker_task_slots_available{") for name in found)
 
         await wait_until(is_told, "one waits at the gate, and the core tells")
-        found = await fetch(address)
+        found = await fetch(metrics_address)
 
     for how in ("reject", "retry_after"):
         assert found[f'dormice_cycles_total{{kind="echo",lane="short",outcome="{how}"}}'] == 1
@@ -95,9 +74,11 @@ async def test_a_worker_tells_what_its_handlers_came_to(
         assert found[f'{histogram}_count{{kind="echo",lane="short"}}'] == calls
 
 
-async def test_each_process_has_a_port_of_its_own(server: EmbeddedServer, settings: Settings, address: str) -> None:
+async def test_each_process_has_a_port_of_its_own(
+    server: EmbeddedServer, settings: Settings, metrics_address: str
+) -> None:
     """The second one serves the next port."""
-    port = int(address.rpartition(":")[2])
+    port = int(metrics_address.rpartition(":")[2])
     async with worker_process(server, settings, "--lane", "short", "--processes", "2"):
 
         async def are_both() -> bool:
@@ -107,7 +88,7 @@ async def test_each_process_has_a_port_of_its_own(server: EmbeddedServer, settin
 
 
 async def test_what_idle_capacity_wakes_is_told_by_how_early_it_is(
-    server: EmbeddedServer, settings: Settings, client: Client, message_id: Callable[[], str], address: str
+    server: EmbeddedServer, settings: Settings, client: Client, message_id: Callable[[], str], metrics_address: str
 ) -> None:
     """The leader tells it, in whichever process it is."""
     queue, now = task_queue(settings.task_queue_prefix, "short"), time.time()
@@ -119,10 +100,10 @@ async def test_what_idle_capacity_wakes_is_told_by_how_early_it_is(
     async with worker_process(server, settings, "--lane", "short"):
 
         async def is_told() -> bool:
-            return (await fetch(address)).get('dormice_earliness_seconds_count{lane="short"}') == 3
+            return (await fetch(metrics_address)).get('dormice_earliness_seconds_count{lane="short"}') == 3
 
         await wait_until(is_told, "three were woken")
-        found = await fetch(address)
+        found = await fetch(metrics_address)
         await idle.switch("short", is_on=False)
 
     assert 3 * 7000 < found['dormice_earliness_seconds_sum{lane="short"}'] <= 3 * 7200
