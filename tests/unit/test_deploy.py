@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from shared.kafka.outlet import PATIENCE_SECONDS
+from shared.lanes import LANES
 from shared.settings import describe_settings, load_settings
 from starter.cli import build_parser
 
@@ -103,12 +104,42 @@ def test_the_scaler_watches_the_group_and_topic_that_the_bridge_consumes() -> No
     assert {value for value in asked.values() if not isinstance(value, str)} == set()
 
 
-def test_a_bridge_tells_its_metrics_at_the_port_that_is_open() -> None:
-    """And that Prometheus is told of."""
-    template = find("Deployment", "dormice-bridge")["spec"]["template"]
+@each_deployment
+def test_a_pod_tells_its_metrics_at_the_port_that_is_open(name: str) -> None:
+    """And that Prometheus is told of, also through the operator, under a job that the alerts know."""
+    template = find("Deployment", name)["spec"]["template"]
     ports = {port["name"]: port["containerPort"] for port in template["spec"]["containers"][0]["ports"]}
-    address = dict(variables("dormice-bridge"))["DORMICE_TELEMETRY_PROMETHEUS"]
+    address = dict(variables(name))["DORMICE_TELEMETRY_PROMETHEUS"]
+    monitor = find("PodMonitor", "dormice")["spec"]
+    (asked,) = monitor["selector"]["matchExpressions"]
 
     assert (
         address.rpartition(":")[2] == str(ports["metrics"]) == template["metadata"]["annotations"]["prometheus.io/port"]
     )
+    assert template["metadata"]["labels"][monitor["jobLabel"]] in asked["values"]
+    assert [endpoint["port"] for endpoint in monitor["podMetricsEndpoints"]] == ["metrics"]
+    assert all(job.startswith("dormice-") for job in asked["values"])
+
+
+@each_deployment
+def test_a_pod_belongs_to_its_deployment_and_may_be_evicted_one_at_a_time(name: str) -> None:
+    """The budget is for the same pods, and for no others."""
+    spec, budget = find("Deployment", name)["spec"], find("PodDisruptionBudget", name)["spec"]
+    labels = spec["selector"]["matchLabels"]
+
+    assert labels == spec["template"]["metadata"]["labels"]
+    assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+
+
+def test_every_lane_has_workers_of_its_own() -> None:
+    """One deployment each, one process a pod."""
+    workers = [
+        each["metadata"]["name"]
+        for each in DOCUMENTS
+        if each["kind"] == "Deployment" and "worker" in each["metadata"]["name"]
+    ]
+    served = {name: read_arguments(name) for name in workers}
+
+    assert {name: (args.lane, args.processes) for name, args in served.items()} == {
+        f"dormice-worker-{lane}": ([lane], 1) for lane in LANES
+    }
