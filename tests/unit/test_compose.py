@@ -137,6 +137,10 @@ def test_prometheus_finds_what_the_others_serve() -> None:
     }
     hosts = {"temporal": "temporal", "otlp": "otel-collector"}
 
+    receiver = collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"].replace("0.0.0.0", hosts["otlp"])  # noqa: S104 — a container's own
+    for name in ("worker", "bridge"):
+        assert SERVICES[name]["environment"]["DORMICE_TELEMETRY_OTLP"] == f"http://{receiver}"
+        assert re.fullmatch(jobs["otlp"]["metric_relabel_configs"][0]["regex"], f"dormice-{name}")
     for name, address in opened.items():
         assert jobs[name]["static_configs"] == [{"targets": [address.replace("0.0.0.0", hosts[name])]}]  # noqa: S104 — a container's own
     for part in ("receivers", "processors", "exporters"):
