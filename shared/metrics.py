@@ -105,5 +105,13 @@ PARKED = Metric("dormice.parked", "counter", "{message}", "Messages that failed 
 GATED = Metric("dormice.gated", "counter", "{message}", "Messages sent away by a closed gate.", ("kind", "lane"))
 AT_WORK = Metric("dormice.handlers", "gauge", "{call}", "Handlers at work.", ("lane",))
 
-WORKER_METRICS = (CYCLES, HANDLER_DURATION, LATENESS, EARLINESS, PARKED, GATED, AT_WORK)
+SERVER_CHECKS = Metric(
+    "dormice.server.checks",
+    "counter",
+    "{check}",
+    "Times that the Temporal server was asked for its health, by whether it answered; bridges tell it too.",
+    ("outcome",),
+)
+
+WORKER_METRICS = (CYCLES, HANDLER_DURATION, LATENESS, EARLINESS, PARKED, GATED, AT_WORK, SERVER_CHECKS)
 """What a worker records as it happens."""

@@ -17,6 +17,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from shared.errors import InvalidSetting
+from shared.metrics import SERVER_CHECKS
+from shared.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -86,16 +88,24 @@ class Readiness:
         return f"task queue {idle[0]} is not polled" if idle else ""
 
 
-async def watch_server(client: Client, readiness: Readiness, every: timedelta = CHECK_EVERY) -> None:
-    """Ask the server for its health again and again, until cancelled."""
+async def watch_server(
+    client: Client, readiness: Readiness, telemetry: Telemetry, every: timedelta = CHECK_EVERY
+) -> None:
+    """Ask the server for its health again and again, until cancelled.
+
+    That is measured here because the SDK's core counts no call that finds no server as failed.
+    """
     while True:
+        outcome = "silent"
         try:
             if await client.service_client.check_health(timeout=every):
                 readiness.note_answer()
+                outcome = "answered"
         except RPCError as exc:
             logger.warning(
                 "server does not answer", extra={"action": "server_check_failed", "reason": exc.message[:200]}
             )
+        telemetry.record(SERVER_CHECKS, 1, {"outcome": outcome})
         await asyncio.sleep(every.total_seconds())
 
 

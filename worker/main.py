@@ -211,7 +211,8 @@ async def serve_lanes(client: Client, plan: WorkerPlan, order: StopOrder, readin
 
     Raises the DormiceError that says so when workers fail because the server is gone or has changed.
     """
-    async with alongside(watch_server(client, readiness), order.follow_event(), plan.telemetry.pass_core_on()):
+    watching = watch_server(client, readiness, plan.telemetry)
+    async with alongside(watching, order.follow_event(), plan.telemetry.pass_core_on()):
         try:
             await run_workers(client, plan, order.event, readiness.take_workers)
         except RuntimeError as exc:

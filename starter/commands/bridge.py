@@ -107,7 +107,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
             bridge = Bridge(options, formats, starter, writer.write, telemetry)
             readiness.watch(bridge)
             tune_memory()
-            async with alongside(watch_server(client, readiness), publish_regularly(bridge, telemetry)):
+            async with alongside(watch_server(client, readiness, telemetry), publish_regularly(bridge, telemetry)):
                 await _serve(bridge, writer, stopping, settings)
     tell("drained; everything that was received and accepted is committed")
     return FINE

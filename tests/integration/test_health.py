@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -20,7 +21,9 @@ from activities.handlers.echo import echo
 from activities.registry import Registry
 from shared.envelope import Envelope
 from shared.errors import InvalidSetting, ServerNotReady
+from shared.metrics import SERVER_CHECKS
 from shared.settings import Settings
+from shared.telemetry import Telemetry
 from starter.bulk import BulkStarter
 from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
 from tests.conftest import wait_until
@@ -179,8 +182,10 @@ async def test_a_host_that_is_not_ours_is_named() -> None:
 @contextlib.asynccontextmanager
 async def run_short_lane(
     client: Client, settings: Settings, readiness: Readiness, stopping: asyncio.Event
-) -> AsyncGenerator[None]:
-    """Run the short lane in this process, with the server watched at short intervals."""
+) -> AsyncGenerator[Counter[str]]:
+    """Run the short lane in this process, with the server watched at short intervals; gives the checks by outcome."""
+    telemetry, checks = Telemetry(is_on=False), Counter[str]()
+    telemetry.declare(SERVER_CHECKS.name, lambda value, labels: checks.update({labels["outcome"]: int(value)}))
     plan = WorkerPlan(
         settings=settings,
         registry=Registry([("the test", echo)]),
@@ -188,9 +193,9 @@ async def run_short_lane(
         drain=timedelta(seconds=5),
     )
     running = asyncio.create_task(run_workers(client, plan, stopping, readiness.take_workers))
-    watching = asyncio.create_task(watch_server(client, readiness, every=timedelta(milliseconds=200)))
+    watching = asyncio.create_task(watch_server(client, readiness, telemetry, every=timedelta(milliseconds=200)))
     try:
-        yield
+        yield checks
     finally:
         stopping.set()
         await running
@@ -199,7 +204,7 @@ async def run_short_lane(
 
 async def test_ready_means_polling_with_a_server_that_answers(tmp_path: Path, settings: Settings) -> None:
     """Not ready while starting; ready while serving; not while the server is gone, again when it is back; not while
-    draining. Messages go on after the server came back.
+    draining. Messages go on after the server came back. Its answers and silences are counted.
     """
     options = EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None, slim=False)
     stopping = asyncio.Event()
@@ -207,10 +212,12 @@ async def test_ready_means_polling_with_a_server_that_answers(tmp_path: Path, se
     async with run_embedded(options) as server, endpoint(readiness.report) as address:
         assert await _ready(address) == (503, "starting")
         client = await server.connect()
-        async with run_short_lane(client, settings, readiness, stopping):
+        async with run_short_lane(client, settings, readiness, stopping) as checks:
             await wait_until(lambda: _is_ready(address, (200, "")), "ready while serving")
+            assert checks["answered"]
             await _kill(server)
             await wait_until(lambda: _is_ready(address, (503, "the server does not answer")), "unready without server")
+            assert checks["silent"]
             await server.start()
             await wait_until(lambda: _is_ready(address, (200, "")), "ready with the server back")
             await _finish_a_message(client, settings)
