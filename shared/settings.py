@@ -70,6 +70,12 @@ class Settings:
 
     handlers: tuple[str, ...] = _setting((), "Modules with handlers, comma-separated, beside the installed ones.")
     task_queue_prefix: str = _setting("dormice", "Task queues are PREFIX-short, PREFIX-medium and PREFIX-long.")
+    deployment_name: str = _setting(
+        "", "Worker deployment that workers belong to; its current version alone gets tasks. Left out, all workers do."
+    )
+    build_id: str = _setting(
+        "", "Build of this code, such as an image's tag or a commit; dormice and its version when left out."
+    )
     payload_max_bytes: int = _setting(4096, "Largest payload of a message, in bytes of JSON.", 1)
     cycles_per_run: int = _setting(5, "Cycles after which a message continues as new.", 1)
     index_after: timedelta = _setting(

@@ -12,6 +12,7 @@ from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
 from shared.backoff import backoff_seconds
+from shared.deployment import find_taking, to_version
 from shared.placement import Layout, pack_workflow_id, workflow_id
 from shared.settings import Settings
 from shared.temporal import CALL_TIMEOUT
@@ -130,13 +131,15 @@ async def find_idle_queue(client: Client, pack_id: str) -> str | None:
 
 
 async def is_served(client: Client, queue: str) -> bool:
-    """Tell whether any worker has asked for workflow tasks of a queue within the last minutes; raises RPCError."""
+    """Tell whether any worker that gets workflow tasks of a queue has asked for them within the last minutes; raises RPCError."""
     request = DescribeTaskQueueRequest(
         namespace=client.namespace,
         task_queue=TaskQueue(name=queue),
         task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
     )
-    return bool((await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)).pollers)
+    answer = await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
+    taking = find_taking(answer.versioning_info)
+    return any(to_version(poller.deployment_options) in taking for poller in answer.pollers)
 
 
 def _find_repeated(names: list[str]) -> list[int]:

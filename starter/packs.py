@@ -163,7 +163,7 @@ class Packs:
             is_ours = prefix_of(queue) == self._settings.task_queue_prefix
             raise PackNotServed(
                 f"no worker of lane {layout.lane} serves pack {name}, and only the pack knows its messages; "
-                f"start one: dormice worker --lane {layout.lane}"
+                f"start one (with worker versioning, of the current version): dormice worker --lane {layout.lane}"
                 + ("" if is_ours else f" --set task_queue_prefix={prefix_of(queue)}")
             )
 

@@ -25,6 +25,7 @@ from shared.lanes import LANES
 from shared.settings import Settings
 from shared.telemetry import Telemetry, start_telemetry
 from shared.temporal import check_server, connect
+from worker.deployment import check_deployment
 from worker.event_loop import new_event_loop
 from worker.health import Readiness, Report, open_endpoint, watch_server
 from worker.leaders import begin_leaders, check_idle_lanes
@@ -194,6 +195,7 @@ async def prepare(settings: Settings, metrics: MetricBuffer | None = None) -> tu
     registry = load_registry(settings)
     read_weights(settings)
     check_idle_lanes(settings)
+    check_deployment(settings)
     try:
         async with asyncio.timeout(START_TIMEOUT.total_seconds()):
             client = await connect(settings, heartbeat=HEARTBEAT, metrics=metrics)

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from importlib.metadata import version
 
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
@@ -23,6 +22,7 @@ from activities.registry import Registry
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from shared.telemetry import Telemetry
+from worker.deployment import version_arguments, watch_deployment
 from worker.profiles import PROFILES, Profile
 from worker.throughput import tell_throughput
 from workflows.capacity_workflow import CapacityWorkflow
@@ -75,8 +75,7 @@ def build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         graceful_shutdown_timeout=plan.drain,
-        # what people see of it; the SDK's own takes the bytecode of every module that is loaded
-        build_id=f"dormice {version('dormice')}",
+        **version_arguments(plan.settings),
     )
 
 
@@ -104,12 +103,16 @@ async def run_workers(
             await stack.enter_async_context(worker)
         logger.info("worker started", extra={"action": "worker_started", "lanes": ",".join(plan.lanes)})
         announce(workers)
-        measuring = asyncio.create_task(tell_throughput(client, prefix, plan.lanes, dispatch.calls))
+        alongside = [
+            asyncio.create_task(tell_throughput(client, prefix, plan.lanes, dispatch.calls)),
+            asyncio.create_task(watch_deployment(client, plan.settings)),
+        ]
         try:
             await stopping.wait()
         finally:
             stopping.set()
-            measuring.cancel()
+            for task in alongside:
+                task.cancel()
             logger.info("worker draining", extra={"action": "worker_draining", "seconds": plan.drain.total_seconds()})
             await asyncio.gather(*(worker.shutdown() for worker in workers))
     logger.info("worker stopped", extra={"action": "worker_stopped"})

@@ -13,6 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.capacity import Capacity, is_fresh
 from activities.registry import Registry
+from shared.deployment import Version, find_taking, name_version, tell_how_to_take_over, to_version
 from shared.lanes import LANES, task_queue
 from shared.search_attributes import KIND
 from shared.settings import Settings
@@ -41,6 +42,8 @@ class Serving:
     """One for each worker process that is there."""
     waiting: int
     waits: timedelta
+    standby: Sequence[Version] = ()
+    """Versions whose workers are there and get no tasks, because another one is current."""
 
 
 class Lanes:
@@ -68,7 +71,7 @@ class Lanes:
         for lane in LANES:
             self._serving[lane] = serving = await self._find_serving(lane)
             if not serving.versions:
-                findings.append(await self._judge_unserved(lane, serving.waiting))
+                findings.append(await self._judge_unserved(lane, serving))
                 continue
             versions = sorted(set(serving.versions))
             seen = plural(len(serving.versions), "worker")
@@ -79,12 +82,15 @@ class Lanes:
                 findings.append(Finding(Level.FINE, f"{seen} of {versions[0]}", about=lane))
         return findings
 
-    async def _judge_unserved(self, lane: str, waiting: int) -> Finding:
-        remedy = f"dormice worker --lane {lane}"
+    async def _judge_unserved(self, lane: str, serving: Serving) -> Finding:
+        remedy, waiting, who = f"dormice worker --lane {lane}", serving.waiting, "no worker"
+        if serving.standby:
+            who = f"no worker of the current version, but of {', '.join(map(name_version, serving.standby))}"
+            remedy = tell_how_to_take_over(serving.standby[0])
         messages = await self._count(f"TaskQueue = {quote(task_queue(self._settings.task_queue_prefix, lane))}")
         if messages or waiting:
             what = f"{plural(messages, 'message')} alive" if messages else f"{plural(waiting, 'task')} waiting"
-            return Finding(Level.WRONG, f"no worker, and {what}: nothing runs there", remedy, lane)
+            return Finding(Level.WRONG, f"{who}, and {what}: nothing runs there", remedy, lane)
         registry = self._find_registry()
         if registry is not None and any(handler.lane == lane for handler in registry.values()):
             return Finding(Level.WARNING, "no worker; nothing needs one yet, but kinds here would", remedy, lane)
@@ -129,9 +135,12 @@ class Lanes:
             if exc.status is not RPCStatusCode.UNIMPLEMENTED:
                 raise
             beats = list[WorkerHeartbeat]()
-        versions = _versions_of_workers(beats) if beats else _versions_of_pollers(described.pollers)
+        taking = find_taking(described.versioning_info)
+        standby = {v for beat in beats if is_fresh(beat) and (v := to_version(beat.deployment_version)) not in taking}
+        beats = [beat for beat in beats if to_version(beat.deployment_version) in taking]
+        versions = _versions_of_workers(beats) if beats or standby else _versions_of_pollers(described.pollers)
         waits = described.stats.approximate_backlog_age.ToTimedelta()
-        return Serving(versions, described.stats.approximate_backlog_count, waits)
+        return Serving(versions, described.stats.approximate_backlog_count, waits, sorted(standby, key=name_version))
 
     async def _describe(self, queue: str) -> DescribeTaskQueueResponse:
         request = DescribeTaskQueueRequest(

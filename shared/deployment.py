@@ -1,0 +1,33 @@
+"""Deployments: which of the workers that poll a task queue get its tasks."""
+
+from temporalio.api.deployment.v1 import WorkerDeploymentOptions, WorkerDeploymentVersion
+from temporalio.api.taskqueue.v1 import TaskQueueVersioningInfo
+
+Version = tuple[str, str] | None
+"""Deployment and build of workers; None for all those without a deployment."""
+
+
+def to_version(version: WorkerDeploymentVersion | WorkerDeploymentOptions) -> Version:
+    """Tell versions apart; workers without a deployment are one, although each tells a build, for people."""
+    return (version.deployment_name, version.build_id) if version.deployment_name else None
+
+
+def find_taking(info: TaskQueueVersioningInfo) -> set[Version]:
+    """Give the versions that get a queue's tasks: the current one, and one that is ramping."""
+    taking = {to_version(info.current_deployment_version)}
+    if info.ramping_version_percentage > 0:
+        taking.add(to_version(info.ramping_deployment_version))
+    return taking
+
+
+def name_version(version: Version) -> str:
+    """Name it for people."""
+    return "workers without a deployment" if version is None else version[1]
+
+
+def tell_how_to_take_over(version: Version, deployment: str = "NAME") -> str:
+    """Give the command that makes a version current; the `deployment` that loses the tasks counts where the version has none."""
+    command = "temporal worker deployment set-current-version --deployment-name"
+    if version is None:
+        return f"{command} '{deployment}' --unversioned"
+    return f"{command} '{version[0]}' --build-id '{version[1]}'"

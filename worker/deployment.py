@@ -1,0 +1,92 @@
+"""The deployment: of which build a worker is, whether the server picks by it who gets tasks, and who gets them now."""
+
+import asyncio
+import contextlib
+import logging
+from importlib.metadata import version
+from typing import Any
+
+from temporalio.api.workflowservice.v1 import DescribeWorkerDeploymentRequest
+from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.service import RPCError
+from temporalio.worker import WorkerDeploymentConfig
+
+from shared.deployment import name_version, tell_how_to_take_over
+from shared.errors import InvalidSetting
+from shared.settings import Settings
+from shared.temporal import CALL_TIMEOUT
+
+logger = logging.getLogger(__name__)
+
+NAME_MAX = BUILD_MAX = 255
+LOOK_SECONDS = 10.0
+
+
+def check_deployment(settings: Settings) -> None:
+    """Raise InvalidSetting for a deployment without a build, or a name that Temporal refuses."""
+    name, build = settings.deployment_name, settings.build_id
+    if name and not build:
+        raise InvalidSetting(
+            f"build_id: is missing, and deployment {name!r} tells its versions apart by it; give each build its own, "
+            "such as an image's tag or a commit"
+        )
+    if len(name) > NAME_MAX or name.startswith("__") or any(sign in name for sign in ".:"):
+        raise InvalidSetting(
+            f"deployment_name: is {name[:40]!r}; use at most {NAME_MAX} characters without '.' and ':', and not '__' first"
+        )
+    if len(build) > BUILD_MAX:
+        raise InvalidSetting(f"build_id: is longer than {BUILD_MAX} characters; give a shorter one")
+
+
+def version_arguments(settings: Settings) -> dict[str, Any]:
+    """Give what a worker is made with: a build that people see, or a version by which the server picks who gets tasks."""
+    if not settings.deployment_name:
+        # the SDK's own takes the bytecode of every module that is loaded
+        return {"build_id": settings.build_id or f"dormice {version('dormice')}"}
+    return {
+        "deployment_config": WorkerDeploymentConfig(
+            version=WorkerDeploymentVersion(settings.deployment_name, settings.build_id),
+            use_worker_versioning=True,
+            # messages sleep for months: pinned ones would keep the workers of every old build alive for as long
+            default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
+        )
+    }
+
+
+async def watch_deployment(client: Client, settings: Settings) -> None:
+    """Log whenever another version begins to get the tasks, with what makes ours current while it gets none; for ever.
+
+    Without a deployment there is nothing to watch.
+    """
+    if not settings.deployment_name:
+        return
+    told: str | None = None
+    while True:
+        with contextlib.suppress(RPCError):  # the deployment appears with its first poll
+            taking = await _find_taking(client, settings.deployment_name)
+            if (now := ", ".join(taking)) != told:
+                _tell(settings, taking, now)
+                told = now
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _find_taking(client: Client, deployment: str) -> list[str]:
+    """Name the builds that get tasks: the current one, and one that is ramping."""
+    request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=deployment)
+    answer = await client.workflow_service.describe_worker_deployment(request, timeout=CALL_TIMEOUT)
+    routing = answer.worker_deployment_info.routing_config
+    taking = [routing.current_deployment_version.build_id or name_version(None)]
+    if routing.ramping_version_percentage > 0:
+        taking.append(routing.ramping_deployment_version.build_id or name_version(None))
+    return taking
+
+
+def _tell(settings: Settings, taking: list[str], now: str) -> None:
+    name, build = settings.deployment_name, settings.build_id
+    fields = {"deployment": name, "build": build, "taking": now}
+    if build in taking:
+        logger.info("this build gets tasks", extra={"action": "version_current", **fields})
+        return
+    mend = tell_how_to_take_over((name, build))
+    logger.warning("this build gets no tasks", extra={"action": "version_waits", **fields, "mend": mend})
