@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 NAME_MAX = BUILD_MAX = 255
 LOOK_SECONDS = 10.0
+FIRST_LOOK_SECONDS = 1.0
+"""A deployment appears with the first poll of its first worker."""
 
 
 def check_deployment(settings: Settings) -> None:
@@ -63,12 +65,12 @@ async def watch_deployment(client: Client, settings: Settings) -> None:
         return
     told: str | None = None
     while True:
-        with contextlib.suppress(RPCError):  # the deployment appears with its first poll
+        with contextlib.suppress(RPCError):  # not there yet, or no answer: the next look tells
             taking = await _find_taking(client, settings.deployment_name)
             if (now := ", ".join(taking)) != told:
                 _tell(settings, taking, now)
                 told = now
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(FIRST_LOOK_SECONDS if told is None else LOOK_SECONDS)
 
 
 async def _find_taking(client: Client, deployment: str) -> list[str]:

@@ -113,6 +113,47 @@ async def test_a_change_without_a_patch_is_found(path: Path) -> None:
         await replayer.replay_workflow(read(path))
 
 
+@workflow.defn(name="message", sandboxed=False)
+class ChangedBehindAPatch(MessageWorkflow):
+    """The same change as it should be made."""
+
+    @workflow.init
+    def __init__(self, wire: dict[str, Any]) -> None:
+        super().__init__(wire)
+
+    @workflow.run
+    async def run(self, wire: dict[str, Any]) -> Any:
+        """Do something else first, where no older code has been at work."""
+        if workflow.patched("something-else"):
+            await workflow.execute_activity("something_else", start_to_close_timeout=timedelta(seconds=1))
+        return await super().run(wire)
+
+
+@workflow.defn(name="pack", sandboxed=False)
+class PackChangedBehindAPatch(PackWorkflow):
+    """The same, a thousand messages at a time."""
+
+    @workflow.init
+    def __init__(self, wire: dict[str, Any]) -> None:
+        super().__init__(wire)
+
+    @workflow.run
+    async def run(self, wire: dict[str, Any]) -> Any:
+        """Do something else first, where no older code has been at work."""
+        if workflow.patched("something-else"):
+            await workflow.execute_activity("something_else", start_to_close_timeout=timedelta(seconds=1))
+        return await super().run(wire)
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=[path.stem for path in RECORDED])
+async def test_a_change_behind_a_patch_replays(path: Path) -> None:
+    """Messages that are asleep take the old way to their next run; the guard is all that a change needs."""
+    changed = [ChangedBehindAPatch, PackChangedBehindAPatch]
+    result = await Replayer(workflows=changed, workflow_runner=UnsandboxedWorkflowRunner()).replay_workflow(read(path))
+
+    assert result.replay_failure is None
+
+
 async def test_a_signal_that_meets_a_refused_continue_as_new_is_not_lost() -> None:
     """A stop that arrives while a run tries to continue as new stops the message."""
     *before, begun, finished, _ = read(HISTORIES / "loop-0.json").events
