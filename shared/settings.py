@@ -104,6 +104,13 @@ class Settings:
         Secret(), "Keys for payloads, ID:BASE64 of 32 bytes, comma-separated: the first encrypts; never shown."
     )
     encryption_keys_file: str = _setting("", "File with such keys, one a line, in place of encryption_keys.")
+    codec_token: Secret = _setting(  # noqa: RUF009 — a Secret never changes
+        Secret(), "Token that the codec server wants, 16 characters at least; never shown."
+    )
+    codec_token_file: str = _setting("", "File with the token alone, in place of codec_token.")
+    codec_origins: tuple[str, ...] = _setting(
+        ("http://127.0.0.1:8233", "http://localhost:8233"), "Web UIs whose pages may ask the codec server."
+    )
     http_allow_private: bool = _setting(False, "Let the http handler reach private and loopback addresses.")
     http_max_bytes: int = _setting(5 * 1024 * 1024, "Largest response body the http handler reads.", 1)
     http_timeout: timedelta = _setting(timedelta(seconds=8), "Total time of one request of the http handler.", 0.001)

@@ -16,6 +16,7 @@ from starter.commands.arguments import CommandParser, Commands, add_settings, co
 from starter.commands.bridge import add_bridge
 from starter.commands.bridge_status import add_bridge_status
 from starter.commands.catalogue import add_catalogue
+from starter.commands.codec_server import add_codec_server
 from starter.commands.dead_letters import add_dead_letters
 from starter.commands.dev import add_dev
 from starter.commands.doctor import add_doctor
@@ -61,6 +62,7 @@ def build_parser() -> tuple[CommandParser, Commands]:
     add_gates(commands)
     add_forecast(commands)
     add_doctor(commands)
+    add_codec_server(commands)
     importlib.import_module(ABOVE).add_spark(commands)
     add_catalogue(commands)
     return parser, commands

@@ -251,7 +251,7 @@ async def _slim_once(options: EmbeddedOptions, lock: int) -> None:
 
 
 def _command(options: EmbeddedOptions) -> list[str]:
-    command = [_find_program(), "server", "start-dev", "--db-filename", str(options.database)]
+    command = [find_program(), "server", "start-dev", "--db-filename", str(options.database)]
     command += ["--ip", "127.0.0.1", "--port", str(options.port), "--log-level", "warn"]
     command += ["--headless"] if options.ui_port is None else ["--ui-port", str(options.ui_port)]
     command += ["--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", f"synchronous={options.sync}"]
@@ -263,7 +263,8 @@ def _command(options: EmbeddedOptions) -> list[str]:
     return command
 
 
-def _find_program() -> str:
+def find_program() -> str:
+    """Find Temporal's own program; raises Misconfigured where it is not installed."""
     beside = Path(sys.executable).with_name("temporal")
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("temporal")
     if found is None:
