@@ -14,7 +14,8 @@ import pytest
 import yaml
 from temporalio.client import Client
 
-from shared.temporal import CLIENT_OPTIONS, check_server
+from shared.settings import Settings
+from shared.temporal import check_server, client_options
 from starter.embedded import EmbeddedServer
 from starter.kafka.broker import EmbeddedBroker
 from starter.slim import index_of_column
@@ -48,7 +49,7 @@ async def test_the_namespace_step_makes_what_messages_need_and_says_where_it_is(
     run_step("temporal/namespace.sh", str(columns), **variables)
     written = columns.read_text()
     run_step("temporal/namespace.sh", str(columns), **variables)
-    client = await Client.connect(server.address, namespace=namespace, **CLIENT_OPTIONS)
+    client = await Client.connect(server.address, namespace=namespace, **client_options(Settings()))
 
     await check_server(client)
     found = dict(line.split("=") for line in written.splitlines())
