@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from activities.registry import Registry, load_registry
+from shared.encryption import build_converter
 from shared.errors import DormiceError
 from shared.lanes import LANES
 from shared.settings import Settings
@@ -54,6 +55,7 @@ class Machine:
     def _look_at_settings(self) -> Finding:
         read_weights(self._settings)
         check_idle_lanes(self._settings)
+        build_converter(self._settings)
         return Finding(Level.FINE, f"task queues {self._settings.task_queue_prefix}-{{{','.join(LANES)}}}")
 
     def _look_at_open_files(self) -> Finding:
