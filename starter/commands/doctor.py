@@ -67,7 +67,7 @@ def run_doctor(args: argparse.Namespace, settings: Settings) -> int:
     machine = Machine(settings, args.data)
     findings = machine.look()
     scope = Scope(topics=tuple(dict.fromkeys(args.topics)), data=args.data, seconds=args.seconds)
-    findings += run_interruptibly(examine(settings, scope, machine, lambda: open_client(settings)))
+    findings += run_interruptibly(examine(settings, scope, machine, open_client))
     if args.json:
         for finding in findings:
             print_json(_to_document(finding))
