@@ -115,6 +115,9 @@ class PullMany:
         return PullForward(datetime.fromtimestamp(due / 1000, UTC).isoformat())
 
 
+NO_INPUT: dict[str, Any] = {}
+"""What a signal without input is taken for; a handler that demands one would stop its workflow for good. Never changed."""
+
 TOMBSTONE = "its record was deleted"
 """Reason of a stop that a null record asks for."""
 

@@ -58,4 +58,4 @@ def format_exact(epoch: float) -> str:
 
 def format_moment(epoch: float) -> str:
     """Write a moment for people, in UTC to the second."""
-    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"{datetime.fromtimestamp(epoch, UTC).isoformat(' ', 'seconds')[:19]} UTC"

@@ -6,6 +6,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from shared.capacity import CAPACITY_MEMO, CAPACITY_WORKFLOW, MEASURED, WORKERS_KEPT, Measured, read_measured
+    from workflows.description import describe_capacity
 
 SIGNALS_PER_RUN = 500
 
@@ -26,6 +27,7 @@ class CapacityWorkflow:
         while True:
             signals = self._signals
             workflow.upsert_memo({CAPACITY_MEMO: self._dump()})
+            workflow.set_current_details(describe_capacity(self._told))
             if self._signals >= SIGNALS_PER_RUN:
                 # signal handlers are synchronous and nothing awaits before this, so none can be lost
                 workflow.continue_as_new(self._dump(), memo={CAPACITY_MEMO: self._dump()})
@@ -35,8 +37,10 @@ class CapacityWorkflow:
         return {worker: list(measured) for worker, measured in self._told.items()}
 
     @workflow.signal(name=MEASURED)
-    def measured(self, worker: str, per_second: float) -> None:
+    def measured(self, worker: str = "", per_second: float = 0.0) -> None:
         """Keep what a worker process has done at most; the one that has been silent for longest makes room."""
+        if not worker:  # nobody's: sent by hand, without input
+            return
         self._told.pop(worker, None)
         self._told[worker] = Measured(round(per_second, 2), round(workflow.time(), 3))
         while len(self._told) > WORKERS_KEPT:

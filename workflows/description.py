@@ -6,12 +6,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from shared.capacity import Measured
+from shared.gates import Closing
 from shared.message import Decision, MessageState
-from shared.timespan import format_moment
+from shared.timespan import format_moment, format_seconds
 from workflows.pack_batch import Outlook
 
 PAGE_MAX = 1000
 """Most messages in one answer of a pack."""
+
+_MARKUP = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>&|~"} | {"\r": " ", "\n": " "})
 
 
 def explain_due(state: MessageState) -> str:
@@ -74,8 +78,30 @@ def describe_decisions(state: MessageState) -> dict[str, Any]:
 
 
 def describe_markdown(state: MessageState) -> str:
-    """Write the Web UI's current details: the state in bold, why, and the version."""
-    return f"**{_phase(state)}** — {explain_due(state)}\n\nversion {state.version}, priority {state.priority}"
+    """Write the Web UI's current details: the state in bold and why, where it stands, and the last decisions."""
+    facts = [f"lane {state.lane}", f"priority {state.priority}", f"version {state.version}"]
+    facts += [f"failed attempts {state.attempt}"] if state.attempt else []
+    facts += [f"tenant {escape_markdown(state.tenant)}"] if state.tenant else []
+    return "\n".join(
+        [
+            f"**{_phase(state)}** — {escape_markdown(explain_due(state))}",
+            "",
+            ", ".join(facts),
+            "",
+            *map(_retell, state.decisions),
+        ]
+    ).rstrip()
+
+
+def escape_markdown(text: str) -> str:
+    """Write text in one line so that Markdown shows it as it is: the Web UI renders what stands in angle brackets as HTML."""
+    return text.translate(_MARKUP)
+
+
+def _retell(decision: Decision) -> str:
+    reason = f" ({escape_markdown(decision.reason)})" if decision.reason else ""
+    at, due = format_moment(decision.at), format_moment(decision.due_at)
+    return f"- {at} version {decision.version}: {decision.what}{reason}, then due {due}"
 
 
 def describe_overview(outlook: Outlook) -> dict[str, Any]:
@@ -89,12 +115,35 @@ def describe_overview(outlook: Outlook) -> dict[str, Any]:
     }
 
 
-def describe_pack(outlook: Outlook) -> str:
+def describe_pack(kind: str, lane: str, outlook: Outlook) -> str:
     """Write the Web UI's current details of a pack."""
     counts = describe_overview(outlook)
     next_due = counts.pop("next_due")
     words = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    return f"**{sum(counts.values()):,} messages**: {words}\n\nnext due {next_due or 'never'}"
+    total = f"**{sum(counts.values()):,} messages of kind {kind}**: {words}"
+    return f"{total}\n\nlane {lane}, next due {next_due or 'never'}"
+
+
+def describe_gates(closings: Mapping[str, Closing]) -> str:
+    """Write the Web UI's current details of the gates: which are closed, until when and why."""
+    lines = [
+        f"- **{escape_markdown(name)}** opens {'when somebody opens it' if closing.lasts_for_good else format_moment(closing.opens_at)}"
+        + (f": {escape_markdown(closing.reason)}" if closing.reason else "")
+        for name, closing in sorted(closings.items())
+    ]
+    return "\n".join([f"**closed gates**: {len(lines)}", "", *lines]) if lines else "all gates are open"
+
+
+def describe_layout(layout: Mapping[str, Any]) -> str:
+    """Write the Web UI's current details of a kind's layout."""
+    coalesce = format_seconds(layout["coalesce"])
+    return f"**{layout['packs']:,} packs** of up to {layout['size']:,} messages, lane {layout['lane']}, coalescing {coalesce}"
+
+
+def describe_capacity(told: Mapping[str, Measured]) -> str:
+    """Write the Web UI's current details of a lane's capacity."""
+    most = sum(measured.per_second for measured in told.values())
+    return f"**{most:,.1f} messages a second** at most, by what {len(told)} worker processes have measured so far"
 
 
 def page_of(states: Iterable[MessageState], request: Mapping[str, Any]) -> dict[str, Any]:

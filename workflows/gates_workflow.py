@@ -7,6 +7,8 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from shared.gates import CLOSE, GATES_MAX, GATES_MEMO, GATES_WORKFLOW, OPEN, Closing, pick_closed, read_closings
+    from shared.signals import NO_INPUT
+    from workflows.description import describe_gates
 
 CHANGES_PER_RUN = 500
 
@@ -47,11 +49,10 @@ class GatesWorkflow:
 
     def _publish(self) -> None:
         workflow.upsert_memo({GATES_MEMO: self._dump()})
-        lines = [f"- `{name}` {closing.reason}" for name, closing in sorted(self._closings.items())]
-        workflow.set_current_details("\n".join(["**closed gates**", *lines]) if lines else "all gates are open")
+        workflow.set_current_details(describe_gates(self._closings))
 
     @workflow.signal(name=CLOSE)
-    def close(self, wire: dict[str, Any]) -> None:
+    def close(self, wire: dict[str, Any] = NO_INPUT) -> None:
         """Close a gate: until a moment that replaces the present one, or only if that is later."""
         try:
             gate, asked = str(wire["gate"]), Closing(workflow.time(), float(wire["opens_at"]), str(wire["reason"]))
@@ -72,7 +73,7 @@ class GatesWorkflow:
         self._note_change()
 
     @workflow.signal(name=OPEN)
-    def open(self, wire: dict[str, Any]) -> None:
+    def open(self, wire: dict[str, Any] = NO_INPUT) -> None:
         """Open a gate; one that is open stays so."""
         if self._closings.pop(str(wire.get("gate")), None) is not None:
             self._note_change()

@@ -7,6 +7,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from shared.idle import IDLE_MEMO, IDLE_WORKFLOW, PULL_AHEAD, SHIFT_SECONDS, IdleLimits, Pulled
+    from shared.signals import NO_INPUT
     from workflows.options import MEASURES_RETRY
 
 SHIFTS_PER_RUN = 100
@@ -84,7 +85,7 @@ class IdleWorkflow:
         self._switch(is_on=False)
 
     @workflow.signal
-    def limits(self, wire: dict[str, Any]) -> None:
+    def limits(self, wire: dict[str, Any] = NO_INPUT) -> None:
         """Take other limits; those not named stay. What can't be meant changes nothing."""
         try:
             self._limits = IdleLimits.load({**self._limits.dump(), **wire})

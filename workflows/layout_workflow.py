@@ -6,6 +6,8 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from shared.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW
+    from shared.signals import NO_INPUT
+    from workflows.description import describe_layout
 
 
 @workflow.defn(name=LAYOUT_WORKFLOW)
@@ -15,9 +17,15 @@ class LayoutWorkflow:
     @workflow.run
     async def run(self) -> None:
         """Wait for ever."""
+        self._tell(workflow.memo_value(LAYOUT_MEMO, type_hint=dict[str, Any]))
         await workflow.wait_condition(lambda: False)
 
     @workflow.signal
-    def keep(self, layout: dict[str, Any]) -> None:
+    def keep(self, layout: dict[str, Any] = NO_INPUT) -> None:
         """Keep another layout from now on."""
-        workflow.upsert_memo({LAYOUT_MEMO: layout})
+        if layout:
+            workflow.upsert_memo({LAYOUT_MEMO: layout})
+            self._tell(layout)
+
+    def _tell(self, layout: dict[str, Any]) -> None:
+        workflow.set_current_details(describe_layout(layout))

@@ -55,6 +55,7 @@ class MessageWorkflow:
                 await self._run_cycle()
             self._publish()
             if self._state.ended:
+                self._tell()
                 return self._result()
 
     def _result(self) -> dict[str, Any]:
@@ -87,6 +88,7 @@ class MessageWorkflow:
 
     async def _wait_while(self, wake: float | None) -> None:
         lane, priority = self._state.lane, self._state.priority
+        self._tell()
         self._hearing.open_once_asleep()
         try:
             await workflow.wait_condition(
@@ -137,6 +139,7 @@ class MessageWorkflow:
                 retry_policy=ONCE,
                 summary=summary,
             )
+        self._tell()  # beside a local activity nobody is answered
         return await workflow.execute_activity(
             DISPATCH,
             call.dump(),
@@ -182,7 +185,7 @@ class MessageWorkflow:
         )
 
     def _publish(self) -> None:
-        """Bring the search attributes and the Web UI's details up to date with the state."""
+        """Bring the search attributes and the memo up to date with the state."""
         updates = attribute_updates(self._indexed, self._state, self._policy.index_after)
         if updates:
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] — the SDK leaves the type argument open
@@ -191,6 +194,9 @@ class MessageWorkflow:
             workflow.upsert_memo(memo)
         if updates or memo is not None:
             self._indexed = self._state
+
+    def _tell(self) -> None:
+        """Say in the Web UI where the message stands; once a rest, because a cold wake does it for each rest of its history."""
         workflow.set_current_details(describe_markdown(self._state))
 
     async def _match_priority(self) -> None:
@@ -224,52 +230,55 @@ class MessageWorkflow:
             memo=parked_memo(self._state),  # else the server would go on with the memo this run was started with
         )
 
-    def _take(self, signal: Signal) -> None:
+    def _take(self, signal: Signal | None) -> None:
         self._hearing.hear(lambda: self._apply(signal))
 
-    def _apply(self, signal: Signal) -> None:
+    def _apply(self, signal: Signal | None) -> None:
         before = self._state
+        if signal is None:  # the Web UI's form lets people leave the input empty
+            self._state = before.remember(workflow.time(), "ignored", "a signal without the input that it needs")
+            return
         self._state = decide(before, signal, workflow.time(), reached=self._reached)
         is_asked = asks_at_once(signal, before, self._state)
         self._is_asked = self._is_asked if is_asked is None else is_asked
 
     @workflow.signal
-    def run_now(self, signal: RunNow) -> None:
+    def run_now(self, signal: RunNow = RunNow()) -> None:
         """Run as soon as a worker is free."""
         self._take(signal)
 
     @workflow.signal
-    def reschedule(self, signal: Reschedule) -> None:
+    def reschedule(self, signal: Reschedule | None = None) -> None:
         """Be due at another moment."""
         self._take(signal)
 
     @workflow.signal
-    def reprioritize(self, signal: Reprioritize) -> None:
+    def reprioritize(self, signal: Reprioritize | None = None) -> None:
         """Take another priority."""
         self._take(signal)
 
     @workflow.signal
-    def revise(self, signal: Revise) -> None:
+    def revise(self, signal: Revise | None = None) -> None:
         """Take another payload."""
         self._take(signal)
 
     @workflow.signal
-    def pause(self, signal: Pause) -> None:
+    def pause(self, signal: Pause = Pause()) -> None:
         """Hold until resumed."""
         self._take(signal)
 
     @workflow.signal
-    def resume(self, signal: Resume) -> None:
+    def resume(self, signal: Resume = Resume()) -> None:
         """End a pause."""
         self._take(signal)
 
     @workflow.signal
-    def stop(self, signal: Stop) -> None:
+    def stop(self, signal: Stop = Stop()) -> None:
         """End for good."""
         self._take(signal)
 
     @workflow.signal
-    def pull_forward(self, signal: PullForward) -> None:
+    def pull_forward(self, signal: PullForward | None = None) -> None:
         """Run ahead of time if still due at the expected moment."""
         self._take(signal)
 

@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.pack_entry import find_chunk_flaw, is_ended
     from shared.placement import PACK_WORKFLOW
     from shared.search_attributes import PackIndex, pack_updates
-    from shared.signals import PullMany, read_steering
+    from shared.signals import NO_INPUT, PullMany, read_steering
     from shared.temporal import to_raw
     from workflows.alarm import Alarm
     from workflows.description import (
@@ -240,7 +240,7 @@ class PackWorkflow:
         if updates:
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] — the SDK leaves the type argument open
             self._indexed = index
-        workflow.set_current_details(describe_pack(outlook))
+        workflow.set_current_details(describe_pack(self._pack.kind, self._pack.lane, outlook))
 
     def _is_run_full(self) -> bool:
         return self._folded > max(len(self._pack) * REFOLD_SHARE, REFOLD_LEAST) or self._is_history_long
@@ -255,7 +255,7 @@ class PackWorkflow:
         workflow.continue_as_new(to_raw(self._pack.dump() | {"indexed": self._indexed.dump()}))
 
     @workflow.signal
-    def admit(self, chunk: dict[str, Any]) -> None:
+    def admit(self, chunk: dict[str, Any] = NO_INPUT) -> None:
         """Take a chunk of new messages in."""
         if flaw := find_chunk_flaw(chunk):
             workflow.logger.warning("signal ignored", extra={"signal": "admit", "reason": flaw})
@@ -263,7 +263,7 @@ class PackWorkflow:
             self._hear(lambda: self._pack.admit(chunk, workflow.time()))
 
     @workflow.signal(name=REPORT)
-    def report(self, news: dict[str, Any]) -> None:
+    def report(self, news: dict[str, Any] = NO_INPUT) -> None:
         """Take in what a batch has finished while others of it are still at work."""
         batch = self._batches.get(news.get("batch", 0))
         if batch is not None:
@@ -281,7 +281,7 @@ class PackWorkflow:
         self._hearing.hear(stir)
 
     @workflow.signal
-    def spread(self, wire: dict[str, Any]) -> None:
+    def spread(self, wire: dict[str, Any] = NO_INPUT) -> None:
         """Send what belongs to other packs there, now that the kind has `packs` of them."""
         packs = wire.get("packs")
         if isinstance(packs, int) and packs <= PACKS_MAX:
@@ -301,42 +301,42 @@ class PackWorkflow:
         self._hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))
 
     @workflow.signal
-    def run_now(self, wire: dict[str, Any]) -> None:
+    def run_now(self, wire: dict[str, Any] = NO_INPUT) -> None:
         """Run messages as soon as a worker is free."""
         self._steer("run_now", wire)
 
     @workflow.signal
-    def reschedule(self, wire: dict[str, Any]) -> None:
+    def reschedule(self, wire: dict[str, Any] = NO_INPUT) -> None:
         """Make messages due at another moment."""
         self._steer("reschedule", wire)
 
     @workflow.signal
-    def reprioritize(self, wire: dict[str, Any]) -> None:
+    def reprioritize(self, wire: dict[str, Any] = NO_INPUT) -> None:
         """Give messages another priority."""
         self._steer("reprioritize", wire)
 
     @workflow.signal
-    def revise(self, wire: dict[str, Any]) -> None:
+    def revise(self, wire: dict[str, Any] = NO_INPUT) -> None:
         """Give messages another payload."""
         self._steer("revise", wire)
 
     @workflow.signal
-    def pause(self, wire: dict[str, Any]) -> None:
+    def pause(self, wire: dict[str, Any] = NO_INPUT) -> None:
         """Hold messages until they are resumed."""
         self._steer("pause", wire)
 
     @workflow.signal
-    def resume(self, wire: dict[str, Any]) -> None:
+    def resume(self, wire: dict[str, Any] = NO_INPUT) -> None:
         """End the pause of messages."""
         self._steer("resume", wire)
 
     @workflow.signal
-    def stop(self, wire: dict[str, Any]) -> None:
+    def stop(self, wire: dict[str, Any] = NO_INPUT) -> None:
         """End messages for good."""
         self._steer("stop", wire)
 
     @workflow.signal
-    def pull_forward(self, wire: dict[str, Any]) -> None:
+    def pull_forward(self, wire: dict[str, Any] = NO_INPUT) -> None:
         """Run messages ahead of time if they are still due at the expected moment; or, without ids, a number of the earliest due."""
         if "ids" in wire:
             self._steer("pull_forward", wire)

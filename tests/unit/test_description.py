@@ -4,8 +4,21 @@ from typing import Any
 
 import pytest
 
+from shared.capacity import Measured
+from shared.gates import Closing
 from shared.message import Decision, MessageState
-from workflows.description import describe_decisions, describe_markdown, describe_status, explain_due
+from workflows.description import (
+    describe_capacity,
+    describe_decisions,
+    describe_gates,
+    describe_layout,
+    describe_markdown,
+    describe_pack,
+    describe_status,
+    escape_markdown,
+    explain_due,
+)
+from workflows.pack_batch import Outlook
 
 NOON = 1_795_262_400.0
 EVENING = NOON + 8 * 3600
@@ -127,10 +140,53 @@ def test_the_last_decisions_are_told_oldest_first() -> None:
     }
 
 
-def test_the_details_in_the_web_ui_fit_three_lines() -> None:
-    """The word in bold, the reason, then version and priority."""
-    state = SLEEPER._replace(version=4, priority=1, decisions=(AGAIN,))
+def test_the_details_in_the_web_ui_tell_state_reason_place_and_the_last_decisions() -> None:
+    """In Markdown, the last decision last; failed attempts and a tenant only where there are some."""
+    state = SLEEPER._replace(version=4, priority=1, decisions=(AGAIN, decided("run_now", NOON)))
 
     assert describe_markdown(state) == (
-        "**active** \u2014 due 2026-11-21 20:00:00 UTC since again (changed, 200)\n\nversion 4, priority 1"
+        "**active** \u2014 due 2026-11-21 20:00:00 UTC\n\nlane short, priority 1, version 4\n\n"
+        "- 2026-11-21 12:00:00 UTC version 3: again (changed, 200), then due 2026-11-21 20:00:00 UTC\n"
+        "- 2026-11-21 12:00:01 UTC version 3: run_now, then due 2026-11-21 12:00:00 UTC"
+    )
+    assert describe_markdown(SLEEPER._replace(attempt=2, tenant="a_b")).endswith(
+        "lane short, priority 3, version 0, failed attempts 2, tenant a\\_b"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<html>502</html> & more", "\\<html\\>502\\</html\\> \\& more"),
+        ("*a* [b](c) `d` _e_ ~f~ |g|\\", "\\*a\\* \\[b\\](c) \\`d\\` \\_e\\_ \\~f\\~ \\|g\\|\\\\"),
+        ("retry_after\n# no heading", "retry\\_after # no heading"),
+    ],
+)
+def test_what_handlers_say_is_shown_as_they_said_it(text: str, expected: str) -> None:
+    """No reason turns into markup, and none ends its line."""
+    assert escape_markdown(text) == expected
+
+
+def test_the_workflows_beside_messages_describe_themselves() -> None:
+    """A pack, the gates, a layout and a lane's capacity say in a line or two what they hold."""
+    outlook = Outlook(0, EVENING, NOON, asleep=97, held=2, parked=1, running=1)
+    closings = {
+        "host:a": Closing(NOON, EVENING, "429 <slow>"),
+        "bank": Closing(NOON, NOON + 10 * 366 * 86400),
+    }
+
+    assert describe_pack("price", "short", outlook) == (
+        "**100 messages of kind price**: 97 asleep, 1 running, 1 paused, 1 parked\n\n"
+        "lane short, next due 2026-11-21 20:00:00 UTC"
+    )
+    assert describe_gates(closings) == (
+        "**closed gates**: 2\n\n- **bank** opens when somebody opens it\n"
+        "- **host:a** opens 2026-11-21 20:00:00 UTC: 429 \\<slow\\>"
+    )
+    assert describe_gates({}) == "all gates are open"
+    assert describe_layout({"packs": 2000, "size": 1000, "lane": "short", "coalesce": 300.0}) == (
+        "**2,000 packs** of up to 1,000 messages, lane short, coalescing 5 min"
+    )
+    assert describe_capacity({"a": Measured(10.5, NOON), "b": Measured(20, NOON)}) == (
+        "**30.5 messages a second** at most, by what 2 worker processes have measured so far"
     )
