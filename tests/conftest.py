@@ -87,7 +87,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Embe
     options = EmbeddedOptions(
         data=tmp_path_factory.mktemp("temporal"),
         port=find_free_port(),
-        ui_port=None,
+        ui_port=find_free_port(),
         extra_config=("frontend.WorkflowTimeSkippingEnabled=true",),
     )
     async with run_embedded(options) as running:

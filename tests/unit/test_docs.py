@@ -6,13 +6,14 @@ import contextlib
 import importlib
 import inspect
 import itertools
+import json
 import logging
 import re
 import shlex
 import sys
 import textwrap
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -32,7 +33,7 @@ from shared.message import HandlerCall, Verdict
 from shared.metrics import BRIDGE_METRICS, WORKER_METRICS, Metric
 from shared.search_attributes import REQUIRED
 from shared.settings import Settings, describe_settings
-from shared.signals import SIGNAL_NAMES
+from shared.signals import SIGNAL_NAMES, read_steering
 from shared.spans import NO_SPAN, Attributes, Carrier, Span
 from shared.telemetry import Telemetry
 from shared.timespan import format_seconds
@@ -242,6 +243,32 @@ def _arguments(function: Callable[..., Any]) -> Iterator[str]:
 def test_a_table_has_a_row_for_each_and_no_other(page: str, heading: str, expected: Iterable[str]) -> None:
     """Whatever is added to the code has to be added to its table."""
     assert [row[0].strip("`") for row in table(page, heading)] == list(expected)
+
+
+def test_the_inputs_of_signals_for_the_web_ui_are_ones_that_the_signals_take() -> None:
+    """Each signal has its row, and each input makes the signal; to a pack it makes the same one, for the ids beside it."""
+    types = {name: kind for kind, name in SIGNAL_NAMES.items()}
+    rows = table("docs/web-ui.md", "Send a signal")
+
+    assert [name.strip("`") for name, _ in rows] == list(SIGNAL_NAMES.values())
+    for name, text in ((row[0].strip("`"), row[1]) for row in rows):
+        (written,) = re.findall(r"`([^`]+)`", text)
+        given = json.loads(written)
+        wanted = types[name](**given)
+        assert read_steering(name, {"ids": ["a"], **given}) == (["a"], wanted)
+        is_bare = all(f.default is not MISSING for f in fields(types[name]))
+        assert text.startswith("none, or ") is is_bare
+
+
+def test_the_queries_for_the_web_ui_name_attributes_that_there_are() -> None:
+    """Those of dormice, and those of Temporal that every server has."""
+    known = {*REQUIRED, "WorkflowType", "WorkflowId", "ExecutionStatus", "TemporalReportedProblems"}
+    queries = [row[0].strip("`") for row in table("docs/web-ui.md", "The list")]
+    found = {
+        name for query in queries for name in re.findall(r"\b[A-Z][a-z]+[A-Za-z]*\b", re.sub(r"'[^']*'", "", query))
+    }
+
+    assert set(REQUIRED) <= found <= known
 
 
 @pytest.mark.parametrize(

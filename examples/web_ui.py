@@ -1,0 +1,110 @@
+"""Temporal's Web UI in a headless browser, used as docs/web-ui.md tells a person to use it."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from playwright.async_api import Locator, Page, async_playwright
+
+COLUMNS = ("Kind", "Lane", "State", "DueAt")
+"""What the list of messages is to show beside status and workflow id."""
+
+UNUSED_COLUMNS = ("Run ID", "Type", "Start", "End")
+"""What must go for those to fit in."""
+
+PATIENCE_SECONDS = 60.0
+"""So long a step may take: a busy machine lets a browser wait."""
+
+
+def find_chromium() -> str | None:
+    """Give the path of the browser, None where it is not installed."""
+    return shutil.which("chromium")
+
+
+@dataclass(frozen=True, slots=True)
+class WebUi:
+    """One browser window before the Web UI of a server."""
+
+    page: Page
+    url: str
+    namespace: str = "default"
+
+    async def show_list(self, query: str) -> Locator:
+        """Open the list of the workflows that a query finds; gives its table."""
+        await self.page.goto(f"{self.url}/namespaces/{self.namespace}/workflows?query={quote(query)}")
+        table = self.page.get_by_role("table", name="Workflows")
+        await table.get_by_role("row").nth(1).wait_for()
+        return table
+
+    async def arrange_columns(self, add: Sequence[str] = COLUMNS, remove: Sequence[str] = UNUSED_COLUMNS) -> None:
+        """Arrange the columns of the list, which the browser remembers for the namespace."""
+        await self.page.get_by_role("button", name="Configure Columns").click()
+        for verb, names in (("Add", add), ("Remove", remove)):
+            for name in names:
+                await self.page.get_by_role("button", name=f"{verb} {name} column", exact=True).click()
+        await self.page.get_by_role("button", name="Close Workflows Table configuration").click()
+
+    async def save_view(self, name: str) -> None:
+        """Save the filter of the list under a name, which the browser remembers."""
+        await self.page.get_by_role("button", name="Save as New").click()
+        dialog = self.page.get_by_role("dialog", name="Save as New View")
+        await dialog.get_by_role("textbox", name="Name").fill(name)
+        await dialog.get_by_role("button", name="Save", exact=True).click()
+        await dialog.wait_for(state="hidden")
+
+    async def open_view(self, name: str) -> None:
+        """Show the list by a filter that was saved."""
+        await self.page.get_by_test_id("saved-views-button").click()
+        await self.page.locator("#workflow-saved-views-menu").get_by_text(name, exact=True).click()
+
+    async def open_workflow(self, workflow_id: str, tab: str = "Timeline") -> None:
+        """Open the page of a message, a pack or another workflow: the run that is under way."""
+        await self.page.goto(f"{self.url}/namespaces/{self.namespace}/workflows/{quote(workflow_id, safe='')}")
+        await self.page.get_by_role("tab", name=tab).click()
+
+    async def read_details(self) -> str:
+        """Give the current details of the workflow whose page is open, as a reader sees them."""
+        await self.page.get_by_role("tab", name="User Metadata").click()
+        frame = self.page.locator("iframe").last
+        return await frame.content_frame.locator("main").inner_text()
+
+    async def fill_in_signal(self, name: str, text: str = "") -> Locator:
+        """Open the form for a signal to the workflow whose page is open and fill it in; gives the form."""
+        await self.page.get_by_role("button", name="More Actions").click()
+        await self.page.get_by_role("menuitem", name="Send a Signal").click()
+        dialog = self.page.get_by_role("dialog", name="Send a Signal")
+        await dialog.get_by_role("button", name="Select a signal").click()
+        await dialog.get_by_role("option", name=name, exact=True).click()
+        if text:
+            await dialog.get_by_role("textbox", name="Data").fill(text)
+            # the editor lays the text out when it is left, which moves the buttons away from under a click
+            await dialog.get_by_role("button", name="Submit").focus()
+        return dialog
+
+    async def send_signal(self, name: str, text: str = "") -> None:
+        """Send a signal with the form, its input as JSON."""
+        dialog = await self.fill_in_signal(name, text)
+        await dialog.get_by_role("button", name="Submit").click()
+        await dialog.wait_for(state="hidden")
+
+    async def take_picture(self, path: Path) -> None:
+        """Write what the window shows as PNG."""
+        await self.page.screenshot(path=path, animations="disabled", scale="css")
+
+
+@contextlib.asynccontextmanager
+async def open_web_ui(url: str, chromium: str, arguments: Iterable[str] = ()) -> AsyncGenerator[WebUi]:
+    """Open a window of 1400 by 900 for the length of the block; nothing of it stays on the machine."""
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium has none for root
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium, args=[*sandbox, *arguments])
+        page = await browser.new_page(viewport={"width": 1400, "height": 900}, locale="en-GB", timezone_id="UTC")
+        page.set_default_timeout(PATIENCE_SECONDS * 1000)
+        try:
+            yield WebUi(page, url)
+        finally:
+            await browser.close()
