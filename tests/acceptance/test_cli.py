@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of th
 
 LATER = "2036-01-01T00:00:00Z"
 COMMANDS = [leaf.prog.removeprefix("dormice ") for leaf in build_parser()[1].leaves]
-KINDS = ["echo", "http", "ledger", "ledger-packed", "noted", "noted-packed", "standby"]
+KINDS = ["echo", "http", "ledger", "ledger-packed", "noted", "noted-packed", "standby", "telling", "telling-packed"]
 NO_SERVER = f"127.0.0.1:{find_free_port()}"
 
 

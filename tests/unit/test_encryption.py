@@ -13,7 +13,7 @@ from shared.settings import Secret, Settings
 from starter.cli import run
 
 GOOD = base64.b64encode(bytes(range(32))).decode()
-OTHER = base64.b64encode(os.urandom(32)).decode()
+OTHER = base64.b64encode(bytes(range(32, 64))).decode()
 PLAIN = Payload(metadata={"encoding": b"json/plain"}, data=b'"a secret"')
 
 FLAWS = [
