@@ -13,7 +13,7 @@ from starter.doctor.finding import Finding, Level
 CHECKS = {
     "installation": "versions of dormice, Python and Temporal's SDK",
     "handlers": "every installed handler module and those of the setting `handlers` load",
-    "settings": "lanes, weights of tenants and encryption keys of the settings can be meant",
+    "settings": "lanes, weights of tenants, encryption keys and the deployment of the settings can be meant",
     "open files": "the limit of open files, against what one worker process may need",
     "disk": "room where the embedded server keeps its messages",
     "server": "a Temporal server answers, of a version that dormice has been tried with",

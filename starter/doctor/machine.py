@@ -15,6 +15,7 @@ from shared.settings import Settings
 from starter.doctor.checks import stamp
 from starter.doctor.finding import Finding, Level
 from starter.screen import plural
+from worker.deployment import check_deployment
 from worker.leaders import check_idle_lanes
 from worker.profiles import PROFILES
 from worker.tenants import read_weights
@@ -56,6 +57,7 @@ class Machine:
         read_weights(self._settings)
         check_idle_lanes(self._settings)
         build_converter(self._settings)
+        check_deployment(self._settings)
         return Finding(Level.FINE, f"task queues {self._settings.task_queue_prefix}-{{{','.join(LANES)}}}")
 
     def _look_at_open_files(self) -> Finding:

@@ -1,7 +1,6 @@
 """The key ring and the codec: what is a key, what is sealed with which, and what a wrong one is told."""
 
 import base64
-import os
 from pathlib import Path
 
 import pytest
