@@ -1,5 +1,6 @@
 """The one way to connect to Temporal, and what a server must have before messages can live on it."""
 
+import asyncio
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -30,6 +31,7 @@ from shared.json_value import encode_json
 from shared.logs import CORE
 from shared.search_attributes import REQUIRED
 from shared.settings import Settings
+from shared.tls_faults import explain_tls
 
 DEFAULT_ADDRESS = "localhost:7233"
 
@@ -67,12 +69,12 @@ async def connect(
     `changes` are variables (TEMPORAL_…) that count instead of the environment's own. `heartbeat` is how often workers of
     this client tell the server of their slots; a minute, the SDK's own, when left out. `metrics` takes what the SDK's core
     measures then. Raises ServerUnreachable when nothing answers there and Misconfigured when the configuration itself is
-    unusable.
+    unusable, certificates included.
     """
     options = client_options(settings)
     try:
         config = ClientConfig.load_client_connect_config(override_env_vars={**os.environ, **(changes or {})})
-    except (RuntimeError, ValueError) as exc:
+    except (RuntimeError, ValueError, OSError) as exc:
         raise Misconfigured(
             f"Temporal's connection settings can't be read ({exc}); correct TEMPORAL_* or its file"
         ) from exc
@@ -80,6 +82,9 @@ async def connect(
     try:
         return await Client.connect(**config, **options, **_runtime_with(heartbeat, metrics))
     except (RuntimeError, ValueError) as exc:
+        fault = await asyncio.to_thread(explain_tls, address, str(exc), tls=config.get("tls"))
+        if fault is not None:
+            raise fault from exc
         raise ServerUnreachable(
             f"no Temporal server answers at {address} ({_first_line(exc)}); start one with 'dormice dev' or set TEMPORAL_ADDRESS"
         ) from exc
