@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from shared.settings import Settings
+from shared.settings import ENV_PREFIX, Settings
 from starter.commands import arguments
 from starter.commands.arguments import Commands, collect_settings
 from starter.commands.exit_codes import FINE, INTERRUPTED
@@ -63,10 +63,12 @@ def add_dev(commands: Commands) -> None:
     add("--processes", metavar="N", type=arguments.count, default=1, help="worker processes (1)")
 
 
-def run_dev(args: argparse.Namespace, _settings: Settings) -> int:
+def run_dev(args: argparse.Namespace, settings: Settings) -> int:
     """Run the server and the worker."""
+    from shared.encryption import build_converter
     from starter.embedded import EmbeddedOptions, find_free_port
 
+    build_converter(settings)  # what is wrong with a key is told before anything runs
     options = EmbeddedOptions(
         data=args.data,
         port=args.port or find_free_port(),
@@ -99,7 +101,9 @@ async def _run(options: "EmbeddedOptions", asked: "BrokerOptions | None", args: 
     with _cancelled_by_signals():
         try:
             async with run_embedded(options) as server, _with_broker(asked) as broker:
-                worker = await start_on_leash(_worker_command(args), env=_environment(os.environ, server.address))
+                worker = await start_on_leash(
+                    _worker_command(args), env=_environment(os.environ, server.address, collect_settings(args))
+                )
                 try:
                     _greet(server, broker)
                     return await _first_end(worker, server, broker)
@@ -153,16 +157,18 @@ def _worker_command(args: argparse.Namespace) -> list[str]:
     # -P: what lies in the working folder must not stand in for our own packages
     command = [sys.executable, "-P", "-m", "starter", "worker"]
     command += ["--processes", str(args.processes), "--drain-seconds", str(DRAIN_SECONDS)]
-    for name, value in collect_settings(args).items():
-        command += ["--set", f"{name}={value}"]
     if args.config is not None:
         command += ["--config", str(args.config)]
     return command
 
 
-def _environment(environ: Mapping[str, str], address: str) -> dict[str, str]:
-    """Give the worker's environment: it belongs to this server, whatever Temporal's own settings say elsewhere."""
+def _environment(environ: Mapping[str, str], address: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Give the worker's environment: it belongs to this server, whatever Temporal's own settings say elsewhere.
+
+    Settings `given` by flag travel in it too: there may be secrets among them, and everybody sees a command line.
+    """
     kept = {name: value for name, value in environ.items() if not name.startswith("TEMPORAL_")}
+    kept |= {ENV_PREFIX + name.upper(): value for name, value in given.items()}
     return {**kept, "TEMPORAL_ADDRESS": address, "TEMPORAL_CONFIG_FILE": os.devnull}
 
 

@@ -12,7 +12,8 @@ import psutil
 import pytest
 from temporalio.client import Client
 
-from shared.settings import Settings
+from shared.settings import Secret, Settings
+from shared.temporal import connect
 from starter.control import Control
 from starter.embedded import find_free_port
 from tests.acceptance.conftest import Run, Spawn
@@ -97,6 +98,39 @@ async def test_messages_run_until_ctrl_c_and_go_on_the_next_time(begin: Begin, r
     assert dev.said.index(b"draining the worker") < dev.said.index(b"worker stopped")
     assert await again.process.wait() == 0
     assert (tmp_path / "mine" / "temporal.db").exists()
+
+
+LISTENING = psutil.CONN_LISTEN
+
+
+async def test_a_secret_given_by_flag_is_on_no_other_command_line_and_all_listens_on_loopback(
+    begin: Begin, run: Run
+) -> None:
+    """Everybody on a machine may read command lines; the worker has the key nevertheless, and says nothing of it."""
+    key = "mine:" + "A" * 43 + "="
+    dev = await begin("--set", f"encryption_keys={key}")
+    assert dev.address is not None
+    payload = '{"delay": 1, "tolerance": 0}'
+    variables = {"TEMPORAL_ADDRESS": dev.address, "DORMICE_ENCRYPTION_KEYS": key}
+    ran = await run("start", "echo", "hello", "--payload", payload, **variables)
+    keyed = Settings(encryption_keys=Secret(key))
+    control = Control(await connect(keyed, {"TEMPORAL_ADDRESS": dev.address}), keyed)
+
+    async def has_run() -> bool:
+        shown = await control.show("echo", "hello")
+        return shown.status is not None and shown.status["version"] > 0
+
+    await wait_until(has_run, "the worker has read it")
+    listening = {c.laddr for process in dev.family for c in process.net_connections("inet") if c.status == LISTENING}
+    lines = [" ".join(process.cmdline()) for process in dev.family]
+    dev.process.send_signal(signal.SIGINT)
+    await dev.process.wait()
+
+    assert ran.code == 0
+    assert listening
+    assert {address.ip for address in listening} <= {"127.0.0.1", "::1"}
+    assert any("starter worker" in line for line in lines)
+    assert not any("AAAA" in line for line in [*lines, dev.said.decode(), ran.err])
 
 
 async def test_a_kill_9_takes_all_processes_along_and_loses_nothing(begin: Begin, run: Run) -> None:

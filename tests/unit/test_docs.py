@@ -343,6 +343,23 @@ def _write(span: timedelta | None) -> str:
     return "none" if span is None else format_seconds(span.total_seconds())
 
 
+def test_what_listens_does_so_on_loopback_unless_asked() -> None:
+    """The options that say where, and the settings that open something at all."""
+    parser, _ = build_parser()
+    hosts = [
+        getattr(parser.parse_args(words), name)
+        for words, name in (
+            (["worker"], "health_host"),
+            (["bridge", "topic"], "health_host"),
+            (["codec-server"], "host"),
+        )
+    ]
+
+    assert set(hosts) == {"127.0.0.1"}
+    assert parser.parse_args(["worker"]).health_port is None
+    assert Settings().telemetry_prometheus == Settings().telemetry_otlp == ""
+
+
 def test_the_clamps_are_those_of_the_decision() -> None:
     """The numbers of the table are the constants of the code."""
     rows = re.findall(r"^\| (?:a delay|no `tolerance`|a `tolerance`).*$", PAGES["docs/handlers.md"], re.MULTILINE)
