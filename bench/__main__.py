@@ -1,4 +1,7 @@
-"""`./run bench NAME [ARGUMENT …]`: runs one scenario; without a name, lists them."""
+"""`./run bench NAME [ARGUMENT …] [--cluster]`: runs one scenario; without a name, lists them.
+
+With `--cluster` on Temporal's server with a PostgreSQL of its own, both made for the run.
+"""
 
 import asyncio
 import importlib
@@ -8,6 +11,7 @@ import pkgutil
 import sys
 
 import bench
+from bench.harness import CLUSTER_OPTION
 
 NO_SCENARIO = {
     "__main__",
@@ -42,6 +46,6 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
+    code = main([argument for argument in sys.argv[1:] if argument != CLUSTER_OPTION])
     sys.stdout.flush()
     os._exit(code)  # temporalio may abort at interpreter exit: github.com/temporalio/sdk-python/issues/300

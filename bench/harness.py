@@ -21,6 +21,8 @@ from temporalio.client import Client
 
 from bench.bare_loop import start_bare
 from bench.worker_process import KIND, Measured, Order
+from cluster.cluster import Cluster
+from cluster.program import build_program
 from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.envelope import Envelope
 from shared.settings import Settings
@@ -35,15 +37,50 @@ RESULTS = Path(__file__).parent / "results"
 STOP_SECONDS = 20.0
 
 
+SHARDS = 16
+CLUSTER_OPTION = "--cluster"
+is_on_cluster = CLUSTER_OPTION in sys.argv
+"""Scenarios run on Temporal's server with a PostgreSQL in place of the embedded one."""
+
+
 @contextlib.asynccontextmanager
 async def fresh_server(*, slim: bool = True) -> AsyncGenerator[EmbeddedServer]:
-    """Run a new embedded server on an empty database, thrown away afterwards."""
+    """Run a new embedded server on an empty database, thrown away afterwards; a cluster where that was asked for."""
+    if is_on_cluster:
+        assert slim, "a cluster has no other indexes than those that messages need"
+        async with fresh_cluster() as server:
+            yield server
+            return
     with tempfile.TemporaryDirectory(prefix="dormice-bench-") as folder:
         options = EmbeddedOptions(
             data=Path(folder), port=find_free_port(), ui_port=None, slim=slim, metrics_port=find_free_port()
         )
         async with run_embedded(options) as server:
             yield server
+
+
+class ClusterServer(EmbeddedServer):
+    """A cluster where scenarios expect the embedded server; it runs already, and nobody starts or stops it here."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Take a cluster that is up."""
+        super().__init__(
+            EmbeddedOptions(data=cluster.folder, port=cluster.port, ui_port=None, metrics_port=cluster.metrics_port)
+        )
+        self.cluster = cluster
+
+
+@contextlib.asynccontextmanager
+async def fresh_cluster() -> AsyncGenerator[ClusterServer]:
+    """Run Temporal's server on a PostgreSQL of its own, thrown away afterwards; builds it first if need be."""
+    program = await asyncio.to_thread(build_program)
+    # PostgreSQL's own user must get there
+    cluster = Cluster(Path(tempfile.mkdtemp(prefix="dormice-bench-cluster-")))
+    try:
+        await cluster.up(program, SHARDS)
+        yield ClusterServer(cluster)
+    finally:
+        await asyncio.to_thread(cluster.down, is_deleting=True)
 
 
 def alternate(contestants: Mapping[Name, Contestant], number: int) -> dict[Name, Contestant]:
@@ -165,7 +202,9 @@ async def fill(client: Client, what: str, prefix: str, count: int, delay: float,
 
 
 def database_bytes(server: EmbeddedServer) -> int:
-    """Give the size of the server's database with its write-ahead log."""
+    """Give the size of the server's database with its write-ahead log; PostgreSQL's without."""
+    if isinstance(server, ClusterServer):
+        return server.cluster.database_bytes()
     return sum(path.stat().st_size for path in server.options.data.glob("temporal.db*"))
 
 
@@ -180,6 +219,7 @@ async def metric_total(server: EmbeddedServer, name: str) -> float:
 
 def report(scenario: str, rows: Sequence[Mapping[str, Any]], note: str = "", case: str = "") -> None:
     """Print the rows as a table and keep them as JSON with the machine, the date and the command."""
+    case = f"{case} {CLUSTER_OPTION}".strip() if is_on_cluster else case
     command = f"{scenario} {case}".strip()
     table = Table(title=command, caption=note or None)
     for column in rows[0]:
@@ -197,7 +237,7 @@ def report(scenario: str, rows: Sequence[Mapping[str, Any]], note: str = "", cas
         "note": note,
         "rows": [dict(row) for row in rows],
     }
-    path = RESULTS / f"{'-'.join([scenario, *case.split()])}.json"
+    path = RESULTS / f"{'-'.join([scenario, *case.replace('--', '').split()])}.json"
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     print(f"kept in {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}", file=sys.stderr)
 

@@ -12,7 +12,7 @@ from typing import Any
 from temporalio.client import Client
 
 from bench.bare_pack import BareMessage, start_bare_packs
-from bench.harness import database_bytes
+from bench.harness import ClusterServer, database_bytes
 from bench.worker_process import Order
 from shared.encoding import Pack
 from shared.envelope import Envelope
@@ -136,6 +136,8 @@ async def wait_until_asleep(client: Client, filling: Filling) -> None:
 
 async def settled_bytes(server: EmbeddedServer) -> int:
     """Give the size of the database once its write-ahead log has been worked in, as far as the server lets it."""
+    if isinstance(server, ClusterServer):
+        return database_bytes(server)
 
     def work_in() -> None:
         database = sqlite3.connect(server.options.database, timeout=10)

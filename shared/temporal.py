@@ -134,9 +134,17 @@ def lacks_namespace(exc: RPCError) -> bool:
     return exc.status is RPCStatusCode.NOT_FOUND and any(d.Unpack(failure) for d in exc.grpc_status.details)
 
 
+def lacks_attribute(exc: RPCError) -> bool:
+    """Tell whether the server does not know a search attribute: its services learn of a new one some seconds later.
+
+    As with the namespace, one that is missing for good is told before work begins. There is no detail to tell it by.
+    """
+    return exc.status is RPCStatusCode.INVALID_ARGUMENT and "no mapping defined for search attribute" in exc.message
+
+
 def is_transient(exc: RPCError) -> bool:
     """Tell whether the same call may succeed."""
-    return exc.status in TRANSIENT or lacks_namespace(exc)
+    return exc.status in TRANSIENT or lacks_namespace(exc) or lacks_attribute(exc)
 
 
 def is_missing(exc: RPCError) -> bool:
@@ -155,6 +163,10 @@ def translate_rpc_error(exc: RPCError) -> RetryLater | Misconfigured:
     if lacks_namespace(exc):
         return ServerNotReady(
             f"the server refuses the call ({_first_line(exc)}); create the namespace or set TEMPORAL_NAMESPACE"
+        )
+    if lacks_attribute(exc):
+        return ServerNotReady(
+            f"the server refuses the call ({_first_line(exc)}); create it, or give the server time to learn of it"
         )
     return Misconfigured(f"the server refuses the call ({_first_line(exc)}); correct the request")
 

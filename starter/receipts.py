@@ -6,7 +6,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from temporalio.service import RPCError, RPCStatusCode
 
-from shared.temporal import TRANSIENT, translate_rpc_error
+from shared.temporal import TRANSIENT, lacks_attribute, translate_rpc_error
 
 Tag = TypeVar("Tag")
 
@@ -58,7 +58,7 @@ def to_refusal(exc: RPCError | None, tag: Tag, name: str, attempts: int) -> Rece
 
     Raises Misconfigured when the server refuses this client as such.
     """
-    if exc is None or exc.status in TRANSIENT:
+    if exc is None or exc.status in TRANSIENT or lacks_attribute(exc):
         reason = "" if exc is None else str(translate_rpc_error(exc))
         return Receipt(tag, name, StartOutcome.FAILED, "", reason, attempts)
     if exc.status is RPCStatusCode.INVALID_ARGUMENT:

@@ -44,11 +44,16 @@ def slim_visibility(database: Path, columns: Mapping[str, str]) -> list[str]:
 
 def find_unneeded(connection: sqlite3.Connection, columns: Mapping[str, str]) -> list[str]:
     """Name the indexes that messages never use; `columns` as above."""
-    kept = _SYSTEM | {index_of_column(columns[name]) for name in KEPT_ATTRIBUTES if name in columns}
+    kept = indexes_to_keep(columns)
     rows = connection.execute(
         "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL", (TABLE,)
     )
     return sorted(name for (name,) in rows if name not in kept)
+
+
+def indexes_to_keep(columns: Mapping[str, str]) -> set[str]:
+    """Name the indexes that the server itself or a query of dormice needs, beside the primary key."""
+    return _SYSTEM | {index_of_column(columns[name]) for name in KEPT_ATTRIBUTES if name in columns}
 
 
 def index_of_column(column: str) -> str:

@@ -20,6 +20,7 @@ from temporalio.client import Client, WorkflowHandle
 
 from activities.handler import Handler
 from activities.registry import Registry
+from cluster.cluster import Cluster, find_folder
 from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.envelope import Envelope
 from shared.lanes import LANES
@@ -47,6 +48,11 @@ SPARE_SECONDS = 5.0
 Serve = Callable[..., AbstractAsyncContextManager[None]]
 Start = Callable[..., Awaitable[WorkflowHandle[Any, Any]]]
 Begin = Callable[..., Awaitable[Subject]]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let the suite run against the real server on PostgreSQL that './run cluster up' has brought up."""
+    parser.addoption("--cluster", action="store_true", help="run against the cluster of './run cluster up'")
 
 
 def pytest_configure() -> None:
@@ -82,10 +88,21 @@ def _clean_environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedServer]:
-    """The embedded server, slimmed as users get it; time skipping is switched on for tests of long delays."""
+async def server(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> AsyncIterator[EmbeddedServer]:
+    """The embedded server, slimmed as users get it; time skipping is switched on for tests of long delays.
+
+    With `--cluster` the server that runs already, which nobody here starts or stops; its folder is for the logs of tests.
+    """
+    data = tmp_path_factory.mktemp("temporal")
+    if pytestconfig.getoption("--cluster"):
+        cluster = Cluster(find_folder())
+        assert cluster.process is not None, "no cluster runs; './run cluster up' starts it"
+        yield EmbeddedServer(EmbeddedOptions(data=data, port=cluster.port, ui_port=None))
+        return
     options = EmbeddedOptions(
-        data=tmp_path_factory.mktemp("temporal"),
+        data=data,
         port=find_free_port(),
         ui_port=find_free_port(),
         extra_config=("frontend.WorkflowTimeSkippingEnabled=true",),

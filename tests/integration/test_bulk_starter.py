@@ -10,6 +10,9 @@ from typing import Any
 
 import psutil
 import pytest
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 
 from activities import Context, Done, Message, handler
@@ -17,6 +20,7 @@ from shared.encoding import Pack
 from shared.envelope import Envelope
 from shared.errors import Misconfigured
 from shared.placement import workflow_id
+from shared.search_attributes import REQUIRED
 from shared.settings import Settings
 from starter.bulk import BulkStarter
 from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
@@ -262,6 +266,25 @@ async def test_a_server_at_its_limit_is_given_time(tmp_path: Path, settings: Set
     assert outcomes(receipts) == dict.fromkeys(numbered, "started")
     assert starter.throttled > 0
     assert max(receipt.attempts for receipt in receipts) > 1
+
+
+async def test_attributes_that_the_server_has_only_just_got_are_waited_for(client: Client, settings: Settings) -> None:
+    """Services learn of them one after the other: what is started meanwhile is no bad message."""
+    namespace = f"new-{settings.task_queue_prefix}"
+    request = RegisterNamespaceRequest(namespace=namespace)
+    request.workflow_execution_retention_period.FromTimedelta(timedelta(days=1))
+    await client.workflow_service.register_namespace(request)
+    fresh = Client(client.service_client, namespace=namespace, data_converter=client.data_converter)
+    starter = BulkStarter(fresh, settings)
+    loading = asyncio.create_task(load(starter, asleep(["a", "b", "c"])))
+    await wait_until(lambda: starter.retried > 5, "the starter has noticed")
+    assert not loading.done()
+    types = {name: IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{kind.upper()}") for name, kind in REQUIRED.items()}
+    await client.operator_service.add_search_attributes(
+        AddSearchAttributesRequest(namespace=namespace, search_attributes=types)
+    )
+
+    assert outcomes(await loading) == dict.fromkeys("abc", "started")
 
 
 async def test_a_server_killed_and_started_again_in_mid_load_loses_and_doubles_nothing(

@@ -4,7 +4,6 @@ import asyncio
 import csv
 import gzip
 import json
-import subprocess
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -25,7 +24,7 @@ from spark.source import Source, guess_form
 from spark.summary import read_summary
 from starter.bridge.mapping import FormatOptions
 from starter.kafka.broker import EmbeddedBroker
-from tests.databases import run_postgres
+from tests.databases import jdbc_url, run_postgres
 from tests.topics import create_topic
 
 if TYPE_CHECKING:
@@ -275,11 +274,11 @@ def test_a_table_of_postgres_is_read_in_the_order_of_its_query(
             FROM generate_series(1, 2000) n;
             UPDATE orders SET id = NULL WHERE id = 1000;
         """
-        subprocess.run(database.command, input=sql.encode(), check=True)
+        database.run(sql)
         options: dict[str, Any] = {"kind": "feed", "id_from": "/id", "scheduled_at_from": "/due"}
-        manifest = make(database.url, table="SELECT * FROM orders ORDER BY due", **options)
+        manifest = make(jdbc_url(database), table="SELECT * FROM orders ORDER BY due", **options)
         with pytest.raises(GiveUp, match="nowhere"):
-            make(database.url, "again", table="nowhere", **options)
+            make(jdbc_url(database), "again", table="nowhere", **options)
     kept = messages_of(manifest, spark)
 
     assert len(kept) == 1999

@@ -1,0 +1,263 @@
+"""One cluster in a folder: brought up, looked at, brought down; its messages survive both."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Generator, Iterable
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, RegisterNamespaceRequest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from cluster.postgres import Postgres
+from cluster.program import VERSION, Program
+from cluster.schema import CORE, VISIBILITY, make_tables, slim_tables
+from cluster.server import choose_ports, end_process, is_alive, start_server, write_configuration
+from shared.errors import InvalidSetting, Misconfigured
+from shared.search_attributes import REQUIRED
+from shared.settings import Settings
+from shared.temporal import CALL_TIMEOUT, client_options
+from starter.embedded import hold_folder, is_answered
+from starter.kafka.jars import find_cache
+
+NAMESPACE = "default"
+START_SECONDS = 90.0
+SETTLE_SECONDS = 30.0
+REFRESH_SECONDS = 3.0
+"""Each service reads anew what it knows of namespaces every two seconds (system.namespaceCacheRefreshInterval)."""
+
+# as it comes, PostgreSQL is for machines of long ago; nothing here makes it less durable
+POSTGRES_SETTINGS = ("max_connections=200", "shared_buffers=512MB", "max_wal_size=4GB")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What is known of a cluster between two commands; kept in its folder."""
+
+    version: str = VERSION
+    shards: int
+    ports: dict[str, int] = field(default_factory=choose_ports)
+    process_id: int = 0
+    process_began: float = 0.0
+    """When the server's process began, so that nobody takes another one of that id for it."""
+    is_ready: bool = False
+    """Namespace, search attributes and indexes are as they should be."""
+
+
+class Cluster:
+    """PostgreSQL and Temporal's server with their files in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder, which need not exist."""
+        self.folder = folder
+
+    @property
+    def state(self) -> State | None:
+        """What is known of it, None where there is none yet."""
+        try:
+            return State(**json.loads(self._path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, TypeError, ValueError) as exc:
+            raise InvalidSetting(
+                f"--data: {self._path} can't be read ({exc}); delete the folder, or choose another"
+            ) from exc
+
+    @property
+    def address(self) -> str:
+        """Where clients connect, while it is up or not."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def port(self) -> int:
+        """The port of that, on loopback."""
+        return self._known.ports["frontend-rpc"]
+
+    @property
+    def metrics_port(self) -> int:
+        """Where the server shows its metrics to Prometheus, on loopback."""
+        return self._known.ports["metrics"]
+
+    def database_bytes(self) -> int:
+        """Give the size of both databases; what PostgreSQL keeps to recover from a crash is not in it."""
+        (size,) = self.postgres.run(f"SELECT pg_database_size('{CORE}') + pg_database_size('{VISIBILITY}')")
+        return int(size)
+
+    @property
+    def postgres(self) -> Postgres:
+        """Where its state is kept."""
+        return Postgres(self.folder / "postgres", self._known.ports["postgres"], POSTGRES_SETTINGS)
+
+    @property
+    def process(self) -> psutil.Process | None:
+        """The server's process, None while it does not run."""
+        state = self.state
+        if state is None or not state.process_id:
+            return None
+        try:
+            found = psutil.Process(state.process_id)
+        except psutil.NoSuchProcess:
+            return None
+        return found if abs(found.create_time() - state.process_began) < 1.0 and is_alive(found) else None
+
+    @property
+    def log(self) -> Path:
+        """What the server had to say."""
+        return self.folder / "server.log"
+
+    async def up(self, program: Program, shards: int) -> None:
+        """Run it, made first if need be; one that runs already is left alone.
+
+        Raises InvalidSetting when `shards` is not what it was made with, and Misconfigured when a part does not start.
+        """
+        with self._held():
+            state = self.state or State(shards=shards)
+            if state.shards != shards:
+                raise InvalidSetting(
+                    f"--shards: this cluster has {state.shards} history shards for good, not {shards}; "
+                    f"leave it out, or begin anew with 'down --delete'"
+                )
+            if self.process is None and any(map(is_answered, state.ports.values())) and not self._has_postgres(state):
+                state = replace(state, ports=choose_ports())
+            self._keep(state)
+            if self.postgres.process_id is None:
+                self.postgres.start()
+            make_tables(self.postgres, program)
+            if self.process is None:
+                self._start(program, state)
+            await self._settle()
+
+    def down(self, *, is_deleting: bool = False) -> None:
+        """End what runs, by its process id; one that does not run is no error. Messages stay, unless it is `is_deleting`."""
+        if self.state is None:
+            return
+        with self._held():
+            if (process := self.process) is not None:
+                end_process(process)
+            self.postgres.stop("immediate" if is_deleting else "fast")
+        if is_deleting:
+            shutil.rmtree(self.folder)
+
+    async def connect(self) -> Client:
+        """Connect to it."""
+        return await Client.connect(self.address, **client_options(Settings()))
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / "cluster.json"
+
+    @property
+    def _known(self) -> State:
+        state = self.state
+        if state is None:
+            raise Misconfigured(f"there is no cluster in {self.folder}; './run cluster up' makes one")
+        return state
+
+    def _has_postgres(self, state: State) -> bool:
+        return Postgres(self.folder / "postgres", state.ports["postgres"]).process_id is not None
+
+    def _keep(self, state: State) -> None:
+        fresh = self._path.with_suffix(".new")
+        fresh.write_text(json.dumps(asdict(state), indent=2) + "\n")
+        fresh.replace(self._path)
+
+    @contextlib.contextmanager
+    def _held(self) -> Generator[None]:
+        """Have the folder to ourselves while it is changed; PostgreSQL's own user must get through it."""
+        _check_owner(self.folder)
+        with hold_folder(self.folder):
+            self.folder.chmod(0o755)
+            yield
+
+    def _start(self, program: Program, state: State) -> None:
+        configuration = write_configuration(self.folder, state.ports, state.shards)
+        process = start_server(program, configuration, self.log)
+        self._keep(replace(state, process_id=process.pid, process_began=process.create_time()))
+
+    async def _settle(self) -> None:
+        """Wait until it answers, and give it what messages need."""
+        client = await self._wait_until_ready()
+        if not self._known.is_ready:
+            await _make_namespace(client)
+            slim_tables(self.postgres, await _make_attributes(client))
+            await asyncio.sleep(REFRESH_SECONDS)
+            self._keep(replace(self._known, is_ready=True))
+
+    async def _wait_until_ready(self) -> Client:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self.process is not None:
+            if is_answered(self.port):
+                with contextlib.suppress(RuntimeError, RPCError):
+                    client = await self.connect()
+                    if await client.service_client.check_health():
+                        return client
+            await asyncio.sleep(0.2)
+        words = self.log.read_text(errors="replace").strip().splitlines() or ["it is empty"]
+        raise Misconfigured(f"the server did not start; read {self.log}: {words[-1][:300]}")
+
+
+def find_folder() -> Path:
+    """Give where a cluster lives unless somebody says otherwise: in the user's cache.
+
+    PostgreSQL refuses to be root and can't get into root's own folder, so root's is among the temporary ones.
+    """
+    if os.geteuid() == 0:
+        return Path(tempfile.gettempdir(), "dormice-cluster")
+    return find_cache().parent / "cluster"
+
+
+def _check_owner(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise InvalidSetting(f"--data: {folder} is not a folder of yours; choose another")
+
+
+async def _make_namespace(client: Client) -> None:
+    request = RegisterNamespaceRequest(namespace=NAMESPACE)
+    request.workflow_execution_retention_period.FromTimedelta(timedelta(days=1))
+    try:
+        await client.workflow_service.register_namespace(request, timeout=CALL_TIMEOUT)
+    except RPCError as exc:
+        if exc.status is not RPCStatusCode.ALREADY_EXISTS:
+            raise
+
+
+async def _make_attributes(client: Client) -> dict[str, str]:
+    """Make the search attributes; gives the column of each. A namespace that is new is not known everywhere at once."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        try:
+            columns = await _read_columns(client)
+            if missing := REQUIRED.keys() - columns:
+                await _add(client, missing)
+            else:
+                return columns
+        except RPCError as exc:
+            if time.monotonic() > deadline:
+                raise Misconfigured(f"the search attributes could not be made: {exc.message}") from exc
+        await asyncio.sleep(0.5)
+
+
+async def _read_columns(client: Client) -> dict[str, str]:
+    answer = await client.workflow_service.describe_namespace(
+        DescribeNamespaceRequest(namespace=NAMESPACE), timeout=CALL_TIMEOUT
+    )
+    return {name: column for column, name in answer.config.custom_search_attribute_aliases.items()}
+
+
+async def _add(client: Client, names: Iterable[str]) -> None:
+    types = {name: IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{REQUIRED[name].upper()}") for name in names}
+    request = AddSearchAttributesRequest(namespace=NAMESPACE, search_attributes=types)
+    await client.operator_service.add_search_attributes(request, timeout=CALL_TIMEOUT)

@@ -1,0 +1,117 @@
+"""Temporal's server and its SQL tool, built from the Go module proxy once and kept in the user's cache."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.errors import Misconfigured
+from starter.kafka.jars import find_cache
+from starter.screen import tell
+
+VERSION = "1.32.0"
+"""The one that the embedded server is made of, so that the two differ in what keeps the state and in nothing else."""
+
+MODULE = f"go.temporal.io/server@v{VERSION}"
+PACKAGES = ("go.temporal.io/server/cmd/server", "go.temporal.io/server/cmd/tools/sql")
+GO_FOLDERS = ("/usr/local/go/bin", "/usr/lib/go/bin")
+MARK = "built"
+
+_VERSION_LINE = re.compile(r'^const (Version|VisibilityVersion) = "([\d.]+)"$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A folder with what was built, and the tables that it wants."""
+
+    folder: Path
+
+    @property
+    def server(self) -> Path:
+        """The server: all four services in one process."""
+        return self.folder / "server"
+
+    @property
+    def sql_tool(self) -> Path:
+        """What makes tables and notes their version."""
+        return self.folder / "sql"
+
+    @property
+    def is_built(self) -> bool:
+        """Everything is there; the mark is written last."""
+        return (self.folder / MARK).exists()
+
+    def schema(self, database: str) -> Path:
+        """Give the tables of `temporal` or `visibility`, as Temporal ships them."""
+        return self.folder / f"{database}.sql"
+
+    def schema_version(self, database: str) -> str:
+        """Give the version that those tables have."""
+        return json.loads((self.folder / MARK).read_text())[database]
+
+
+def find_program() -> Program:
+    """Give where the program is, or will be, in the user's cache."""
+    return Program(find_cache().parent / f"temporal-server-{VERSION}")
+
+
+def build_program(environ: Mapping[str, str] = os.environ) -> Program:
+    """Build what is not there yet; takes some minutes and 2 GB of Go's own caches, once.
+
+    Raises Misconfigured when there is no Go, or it can't do it.
+    """
+    program = find_program()
+    if program.is_built:
+        return program
+    go = find_go()
+    tell(f"building Temporal's server {VERSION} into {program.folder}; this takes some minutes, once")
+    program.folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{program.folder.name}-", dir=program.folder.parent) as made:
+        folder = Path(made, "whole")
+        folder.mkdir()
+        found = json.loads(_run([go, "mod", "download", "-json", MODULE], environ))
+        _copy_schema(Path(found["Dir"], "schema", "postgresql", "v12"), folder)
+        _run(
+            [go, "install", "-ldflags=-s -w", *(f"{package}@v{VERSION}" for package in PACKAGES)],
+            {**environ, "GOBIN": str(folder)},
+        )
+        # renamed when it is whole, so that a build that was interrupted leaves nothing that looks like one
+        shutil.rmtree(program.folder, ignore_errors=True)
+        folder.rename(program.folder)
+    return program
+
+
+def find_go() -> str:
+    """Give the Go program; raises Misconfigured when there is none."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), *GO_FOLDERS])
+    found = shutil.which("go", path=path)
+    if found is None:
+        raise Misconfigured(
+            f"Temporal's server {VERSION} is not built yet, which needs Go; "
+            "install Go (go.dev/doc/install) or put it on the PATH, and try again"
+        )
+    return found
+
+
+def _copy_schema(source: Path, folder: Path) -> None:
+    versions = {
+        name.removesuffix("Version").lower(): v
+        for name, v in _VERSION_LINE.findall((source / "version.go").read_text())
+    }
+    for database in ("temporal", "visibility"):
+        shutil.copyfile(source / database / "schema.sql", folder / f"{database}.sql")
+    mark = {"temporal": versions[""], "visibility": versions["visibility"]}
+    (folder / MARK).write_text(json.dumps(mark) + "\n")
+
+
+def _run(command: list[str], environ: Mapping[str, str]) -> str:
+    done = subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=False)  # noqa: S603 — our own
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
+        raise Misconfigured(f"'{' '.join(command[:2])}' failed: {words[-1][:300]}; mend that and try again")
+    return done.stdout

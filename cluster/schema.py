@@ -1,0 +1,72 @@
+"""The cluster's tables: what Temporal ships for PostgreSQL, without the indexes that messages never use."""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from cluster.postgres import USER, Postgres
+from cluster.program import Program
+from shared.errors import Misconfigured
+from starter.slim import TABLE, indexes_to_keep
+
+CORE, VISIBILITY = "temporal", "temporal_visibility"
+
+# Temporal indexes lists and texts with GIN, which needs the extension btree_gin: a small PostgreSQL lacks it, and
+# dormice searches neither
+_EXTENSION = re.compile(
+    r"^DO LANGUAGE 'plpgsql' \$\$\n.*?CREATE EXTENSION btree_gin;.*?^\$\$;\n", re.MULTILINE | re.DOTALL
+)
+_GIN_INDEX = re.compile(r"^CREATE INDEX [^;]*USING GIN[^;]*;[^\n]*$", re.MULTILINE)
+
+
+def make_tables(postgres: Postgres, program: Program) -> None:
+    """Make both databases on a fresh PostgreSQL; what is there is left as it is."""
+    there = set(postgres.run("SELECT datname FROM pg_database"))
+    for database, schema in ((CORE, "temporal"), (VISIBILITY, "visibility")):
+        if database in there and not _is_whole(postgres, database):
+            postgres.run(f'DROP DATABASE "{database}"')
+            there.remove(database)
+        if database not in there:
+            postgres.run(f'CREATE DATABASE "{database}"')
+            _set_up(postgres, program, database, schema)
+
+
+def _is_whole(postgres: Postgres, database: str) -> bool:
+    """Say whether the tables were made to the end: their version is noted last."""
+    if not postgres.run("SELECT 1 FROM pg_tables WHERE tablename = 'schema_version'", database):
+        return False
+    return bool(postgres.run("SELECT 1 FROM schema_version", database))
+
+
+def slim_tables(postgres: Postgres, columns: Mapping[str, str]) -> list[str]:
+    """Drop the visibility indexes that nobody needs and give their names; a second call finds nothing to do.
+
+    `columns` maps attribute names to the columns that the server itself says it keeps them in.
+    """
+    kept = indexes_to_keep(columns) | {f"{TABLE}_pkey"}
+    found = postgres.run("SELECT tablename, indexname FROM pg_indexes", VISIBILITY)
+    indexes = {name for table, _, name in (row.partition("|") for row in found) if table == TABLE}
+    dropped = sorted(indexes - kept)
+    if dropped:
+        postgres.run(f"DROP INDEX {', '.join(dropped)}", VISIBILITY)
+    return dropped
+
+
+def without_gin(schema: str) -> str:
+    """Give visibility tables that any PostgreSQL can make."""
+    return _GIN_INDEX.sub("", _EXTENSION.sub("", schema))
+
+
+def _set_up(postgres: Postgres, program: Program, database: str, schema: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "schema.sql")
+        path.write_text(without_gin(program.schema(schema).read_text()))
+        command = [str(program.sql_tool), "--plugin", "postgres12", "--endpoint", "127.0.0.1"]
+        command += ["--port", str(postgres.port), "--user", USER, "--database", database]
+        command += ["setup-schema", "--version", program.schema_version(schema), "--schema-file", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 — our own
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
+        raise Misconfigured(f"the tables of {database} could not be made: {words[-1][:300]}")

@@ -1,0 +1,151 @@
+"""Temporal's four services as one process on PostgreSQL: their configuration, and the process itself."""
+
+import contextlib
+import json
+import os
+import random
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from cluster.postgres import USER
+from cluster.program import Program
+from cluster.schema import CORE, VISIBILITY
+from shared.errors import Misconfigured
+from starter.embedded import DYNAMIC_CONFIG
+
+SERVICES = ("frontend", "history", "matching", "worker")
+STOP_SECONDS = 30.0
+
+PORTS = ("postgres", "metrics", *(f"{service}-{use}" for service in SERVICES for use in ("rpc", "membership")))
+"""What each port of a cluster is for."""
+
+PORT_RANGE = (15_000, 32_767)
+PORT_TRIES = 200
+
+# the tests travel through time on the embedded server, too
+EXTRA_CONFIG = {"frontend.WorkflowTimeSkippingEnabled": True}
+
+
+def choose_ports() -> dict[str, int]:
+    """Give free ports on loopback, no two the same.
+
+    None above 32767: Temporal keeps its services' ports in columns of 16 bits with a sign where the database is PostgreSQL.
+    Those are also the ones that systems do not hand out to whoever connects somewhere.
+    """
+    with contextlib.ExitStack() as held:
+        return {name: _bind_one(held) for name in PORTS}
+
+
+def _bind_one(held: contextlib.ExitStack) -> int:
+    for port in random.sample(range(*PORT_RANGE), PORT_TRIES):
+        probe = held.enter_context(socket.socket())
+        with contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise Misconfigured(f"no port from {PORT_RANGE[0]} to {PORT_RANGE[1]} is free; end something that takes them")
+
+
+def write_configuration(folder: Path, ports: Mapping[str, int], shards: int) -> Path:
+    """Write what the server reads at its start; gives the file. JSON is YAML, too."""
+    dynamic = folder / "dynamic.yaml"
+    values = {key: json.loads(str(value).lower()) for key, value in {**DYNAMIC_CONFIG, **EXTRA_CONFIG}.items()}
+    dynamic.write_text(json.dumps({key: [{"value": value}] for key, value in values.items()}, indent=2) + "\n")
+    path = folder / "server.yaml"
+    path.write_text(json.dumps(_configure(ports, shards, dynamic), indent=2) + "\n")
+    return path
+
+
+def _configure(ports: Mapping[str, int], shards: int, dynamic: Path) -> dict[str, Any]:
+    frontend = f"127.0.0.1:{ports['frontend-rpc']}"
+    return {
+        "log": {"stdout": True, "level": "warn"},
+        "persistence": {
+            "defaultStore": "core",
+            "visibilityStore": "visibility",
+            "numHistoryShards": shards,
+            "datastores": {
+                "core": _store(CORE, ports["postgres"], 40),
+                "visibility": _store(VISIBILITY, ports["postgres"], 10),
+            },
+        },
+        "global": {
+            "membership": {"maxJoinDuration": "30s", "broadcastAddress": "127.0.0.1"},
+            "metrics": {
+                "prometheus": {"timerType": "histogram", "listenAddress": f"127.0.0.1:{ports['metrics']}"},
+            },
+        },
+        "services": {
+            service: {
+                "rpc": {
+                    "grpcPort": ports[f"{service}-rpc"],
+                    "membershipPort": ports[f"{service}-membership"],
+                    "bindOnLocalHost": True,
+                }
+            }
+            for service in SERVICES
+        },
+        "clusterMetadata": {
+            "enableGlobalNamespace": False,
+            "failoverVersionIncrement": 10,
+            "masterClusterName": "active",
+            "currentClusterName": "active",
+            "clusterInformation": {
+                "active": {"enabled": True, "initialFailoverVersion": 1, "rpcName": "frontend", "rpcAddress": frontend}
+            },
+        },
+        "dcRedirectionPolicy": {"policy": "noop"},
+        "dynamicConfigClient": {"filepath": str(dynamic), "pollInterval": "10s"},
+    }
+
+
+def _store(database: str, port: int, connections: int) -> dict[str, Any]:
+    return {
+        "sql": {
+            "pluginName": "postgres12",
+            "databaseName": database,
+            "connectAddr": f"127.0.0.1:{port}",
+            "connectProtocol": "tcp",
+            "user": USER,
+            "maxConns": connections,
+            "maxIdleConns": connections,
+            "maxConnLifetime": "1h",
+        }
+    }
+
+
+def start_server(program: Program, configuration: Path, log: Path) -> psutil.Process:
+    """Start the server as a process of its own, which outlives this one."""
+    command = [str(program.server), "--config-file", str(configuration), "--allow-no-auth", "start"]
+    appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    files = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, str(log), appending, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    # not Popen, which insists on waiting for what it started
+    return psutil.Process(os.posix_spawn(command[0], command, os.environ, file_actions=files, setsid=True))
+
+
+def end_process(process: psutil.Process) -> None:
+    """Ask a process to end and insist after a while; returns when it is gone."""
+    for ask in (process.terminate, process.kill):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            ask()
+        deadline = time.monotonic() + STOP_SECONDS
+        while time.monotonic() < deadline:  # Process.wait would wait for whoever began it to notice, too
+            if not is_alive(process):
+                return
+            time.sleep(0.05)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Say whether a process is at work; one that has ended and that nobody has waited for is not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
