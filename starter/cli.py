@@ -27,6 +27,7 @@ from starter.commands.idle import add_idle
 from starter.commands.load import add_load
 from starter.commands.messages import add_list, add_start
 from starter.commands.parked import add_parked
+from starter.commands.plan import add_plan
 from starter.commands.repack import add_repack
 from starter.commands.show import add_show
 from starter.commands.verbs import add_verbs
@@ -61,6 +62,7 @@ def build_parser() -> tuple[CommandParser, Commands]:
     add_idle(commands)
     add_gates(commands)
     add_forecast(commands)
+    add_plan(commands)
     add_doctor(commands)
     add_codec_server(commands)
     importlib.import_module(ABOVE).add_spark(commands)
