@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from cluster.cluster import Cluster, find_folder
 from cluster.program import VERSION, build_program
 from shared.errors import DormiceError
 from starter.commands.arguments import CommandParser, count
-from starter.commands.exit_codes import FINE, PARTLY, code_of
+from starter.commands.exit_codes import FINE, PARTLY, PIPE_CLOSED, code_of
 from starter.screen import print_fields, print_json, tell
 
 SHARDS = 16
@@ -25,6 +26,8 @@ def main(arguments: Sequence[str]) -> int:
         return args.run(Cluster(args.data.absolute()), args)
     except SystemExit as exc:  # how argparse leaves after --help
         return exc.code if isinstance(exc.code, int) else FINE
+    except BrokenPipeError:
+        return PIPE_CLOSED
     except DormiceError as exc:
         tell(f"cluster: {exc}")
         return code_of(exc)
@@ -87,5 +90,6 @@ def _run_status(cluster: Cluster, args: argparse.Namespace) -> int:
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    sys.stdout.flush()
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
     os._exit(code)  # temporalio may abort at interpreter exit: github.com/temporalio/sdk-python/issues/300
