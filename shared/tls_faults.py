@@ -1,8 +1,8 @@
 """Faults of TLS and login: what a connection to Temporal failed for, as the sentence that says what to set."""
 
-import os
 import socket
 import ssl
+import tempfile
 
 from temporalio.service import TLSConfig
 
@@ -79,10 +79,10 @@ def _find_alert(address: str, config: TLSConfig) -> str | None:
 
 
 def _show_certificate(context: ssl.SSLContext, config: TLSConfig) -> None:
-    """Load the client certificate from memory, which the standard library does from files alone."""
+    """Load the client certificate, which the standard library does from files alone."""
     if config.client_cert is None or config.client_private_key is None:
         return
-    with open(os.memfd_create("certificate"), "wb") as file:  # noqa: PTH123 — a descriptor is no path
+    with tempfile.NamedTemporaryFile() as file:  # nobody else may read it, and it is gone with the block
         file.write(config.client_cert + b"\n" + config.client_private_key)
         file.flush()
-        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        context.load_cert_chain(file.name)
