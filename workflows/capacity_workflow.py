@@ -6,6 +6,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from shared.capacity import CAPACITY_MEMO, CAPACITY_WORKFLOW, MEASURED, WORKERS_KEPT, Measured, read_measured
+    from workflows.cancellation import ignores_cancellation, tell
     from workflows.description import describe_capacity
 
 SIGNALS_PER_RUN = 500
@@ -22,12 +23,13 @@ class CapacityWorkflow:
         self._signals = 0
 
     @workflow.run
+    @ignores_cancellation
     async def run(self, wire: dict[str, Any] | None = None) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
         """Keep it; for ever."""
         while True:
             signals = self._signals
             workflow.upsert_memo({CAPACITY_MEMO: self._dump()})
-            workflow.set_current_details(describe_capacity(self._told))
+            tell(describe_capacity(self._told))
             if self._signals >= SIGNALS_PER_RUN:
                 # signal handlers are synchronous and nothing awaits before this, so none can be lost
                 workflow.continue_as_new(self._dump(), memo={CAPACITY_MEMO: self._dump()})

@@ -8,6 +8,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from shared.gates import CLOSE, GATES_MAX, GATES_MEMO, GATES_WORKFLOW, OPEN, Closing, pick_closed, read_closings
     from shared.signals import NO_INPUT
+    from workflows.cancellation import ignores_cancellation, tell
     from workflows.description import describe_gates
 
 CHANGES_PER_RUN = 500
@@ -25,6 +26,7 @@ class GatesWorkflow:
         self._is_changed = False
 
     @workflow.run
+    @ignores_cancellation
     async def run(self, wire: dict[str, Any] | None = None) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
         """Keep the gates; for ever."""
         while True:
@@ -49,7 +51,7 @@ class GatesWorkflow:
 
     def _publish(self) -> None:
         workflow.upsert_memo({GATES_MEMO: self._dump()})
-        workflow.set_current_details(describe_gates(self._closings))
+        tell(describe_gates(self._closings))
 
     @workflow.signal(name=CLOSE)
     def close(self, wire: dict[str, Any] = NO_INPUT) -> None:

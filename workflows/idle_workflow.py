@@ -4,10 +4,12 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from shared.idle import IDLE_MEMO, IDLE_WORKFLOW, PULL_AHEAD, SHIFT_SECONDS, IdleLimits, Pulled
     from shared.signals import NO_INPUT
+    from workflows.cancellation import ignores_cancellation, tell
     from workflows.options import MEASURES_RETRY
 
 SHIFTS_PER_RUN = 100
@@ -30,6 +32,7 @@ class IdleWorkflow:
         self._is_changed = False
 
     @workflow.run
+    @ignores_cancellation
     async def run(self, wire: dict[str, Any] | None = None) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
         """Spend idle capacity in shifts while switched on; for ever."""
         while True:
@@ -55,7 +58,11 @@ class IdleWorkflow:
         await workflow.wait_condition(lambda: self._is_changed or shift.done())
         if not shift.done():
             shift.cancel()
-        self._pulled = self._pulled.and_also(Pulled.load(await shift))
+        try:
+            self._pulled = self._pulled.and_also(Pulled.load(await shift))
+        except ActivityError as exc:
+            if not is_cancelled_exception(exc):  # called off before a worker had taken it
+                raise
         self._shifts += 1
 
     def _continue(self) -> NoReturn:
@@ -69,7 +76,7 @@ class IdleWorkflow:
         """Write what it knows where it can be read while no worker runs, and in the Web UI."""
         workflow.upsert_memo({IDLE_MEMO: self._dump()})
         pulled = self._pulled
-        workflow.set_current_details(
+        tell(
             f"**{'on' if self._is_on else 'off'}** — pulled forward so far: {pulled.messages:,} messages, "
             f"{pulled.packs:,} packs, {pulled.mean_early_seconds:,.0f} s early on average"
         )

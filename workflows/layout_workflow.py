@@ -7,6 +7,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from shared.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW
     from shared.signals import NO_INPUT
+    from workflows.cancellation import ignores_cancellation, tell
     from workflows.description import describe_layout
 
 
@@ -15,6 +16,7 @@ class LayoutWorkflow:
     """Stays open for as long as the kind is packed; what it keeps is its memo."""
 
     @workflow.run
+    @ignores_cancellation
     async def run(self) -> None:
         """Wait for ever."""
         self._tell(workflow.memo_value(LAYOUT_MEMO, type_hint=dict[str, Any]))
@@ -28,4 +30,4 @@ class LayoutWorkflow:
             self._tell(layout)
 
     def _tell(self, layout: dict[str, Any]) -> None:
-        workflow.set_current_details(describe_layout(layout))
+        tell(describe_layout(layout))

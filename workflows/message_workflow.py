@@ -3,7 +3,7 @@
 from typing import Any, NoReturn
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
@@ -18,6 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.timespan import format_moment
     from workflows.alarm import span_until
     from workflows.asked import asks_at_once
+    from workflows.cancellation import is_requested, outlive
     from workflows.description import describe_decisions, describe_markdown, describe_status
     from workflows.hearing import Hearing
     from workflows.options import MEASURES_RETRY, MEASURES_TIMEOUT, ONCE, SETTLE_DELAY, handler_timeout
@@ -49,6 +50,10 @@ class MessageWorkflow:
     @workflow.run
     async def run(self, wire: dict[str, Any]) -> Any:  # noqa: ARG002 — Temporal gives it to __init__ as well
         """Sleep, run, decide; for ever, or until the message is done or stopped."""
+        return await outlive(self._live(), self._stop_as_requested)
+
+    async def _live(self) -> dict[str, Any]:
+        self._mind_cancellation()
         while True:
             await self._sleep()
             if not self._state.ended:
@@ -103,6 +108,7 @@ class MessageWorkflow:
             )
         except TimeoutError:
             self._reached = self._reached if wake is None else wake
+        self._mind_cancellation()
 
     async def _run_cycle(self) -> None:
         self._state = begin(self._state)
@@ -123,8 +129,6 @@ class MessageWorkflow:
         try:
             return Outcome.load(await self._execute(self._call()))
         except FailureError as exc:  # local activities fail with their cause itself, ordinary ones wrap it
-            if is_cancelled_exception(exc):
-                raise
             return self._lost(exc)
 
     async def _execute(self, call: HandlerCall) -> dict[str, Any]:
@@ -217,6 +221,17 @@ class MessageWorkflow:
         """
         self._hearing.open_once_asleep()
         await workflow.sleep(SETTLE_DELAY, summary="settle before the end")
+        self._mind_cancellation()
+
+    def _mind_cancellation(self) -> None:
+        """Stop where cancellation was requested: a task's signals are heard before all else in it, a request is not by itself."""
+        if is_requested():
+            self._stop_as_requested()
+
+    def _stop_as_requested(self) -> None:
+        """Take a request to cancel for the signal `stop`; again is as good as once."""
+        reason = workflow.cancellation_reason()
+        self._take(Stop(f"cancellation was requested: {reason}" if reason else "cancellation was requested"))
 
     def _is_run_full(self) -> bool:
         return self._cycles >= self._policy.cycles_per_run or workflow.info().is_continue_as_new_suggested()

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
@@ -23,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.signals import NO_INPUT, PullMany, read_steering
     from shared.temporal import to_raw
     from workflows.alarm import Alarm
+    from workflows.cancellation import ignores_cancellation, tell
     from workflows.description import (
         count_due,
         describe_decisions,
@@ -77,6 +78,7 @@ class PackWorkflow:
         self._pack.reach(workflow.info().workflow_start_time.timestamp())
 
     @workflow.run
+    @ignores_cancellation
     async def run(self, wire: dict[str, Any]) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
         """Run what is due, sleep until more is; for ever."""
         while True:
@@ -137,8 +139,6 @@ class PackWorkflow:
         try:
             answer = await self._execute(batch)
         except FailureError as exc:  # local activities fail with their cause itself, ordinary ones wrap it
-            if is_cancelled_exception(exc):
-                raise
             cause = exc.cause if isinstance(exc, ActivityError) else exc
             answer = None
             took = batch_timeout(batch.lane) if isinstance(exc, ActivityTimeout) else timedelta(0)
@@ -240,7 +240,7 @@ class PackWorkflow:
         if updates:
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] — the SDK leaves the type argument open
             self._indexed = index
-        workflow.set_current_details(describe_pack(self._pack.kind, self._pack.lane, outlook))
+        tell(describe_pack(self._pack.kind, self._pack.lane, outlook))
 
     def _is_run_full(self) -> bool:
         return self._folded > max(len(self._pack) * REFOLD_SHARE, REFOLD_LEAST) or self._is_history_long

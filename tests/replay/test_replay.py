@@ -164,6 +164,22 @@ async def test_a_signal_that_meets_a_refused_continue_as_new_is_not_lost() -> No
     await Replayer(workflows=[MessageWorkflow]).replay_workflow(WorkflowHistory("replay:refused", _number(order)))
 
 
+@pytest.mark.parametrize("is_timer_first", [True, False])
+async def test_a_cancellation_that_meets_continue_as_new_is_not_lost(*, is_timer_first: bool) -> None:
+    """One that comes in the very task in which a run would continue as new stops the message, like a signal `stop`."""
+    *before, fired, scheduled, begun, finished, _ = read(HISTORIES / "loop-0.json").events
+    *_, indexed, stopped = read(HISTORIES / "steered-1.json").events
+    assert fired.event_type == EventType.EVENT_TYPE_TIMER_FIRED
+    requested = HistoryEvent(
+        event_type=EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED, event_time=fired.event_time
+    )
+    requested.workflow_execution_cancel_requested_event_attributes.SetInParent()
+    both = [fired, requested] if is_timer_first else [requested, fired]
+    order = [*before, *both, scheduled, begun, finished, indexed, stopped]
+
+    await Replayer(workflows=[MessageWorkflow]).replay_workflow(WorkflowHistory("replay:cancelled", _number(order)))
+
+
 @pytest.mark.parametrize("signal", ["revise", None])
 async def test_a_revision_between_the_last_outcome_and_the_end_is_not_lost(signal: str | None) -> None:
     """With another payload in the history before the run settled, a message that was done is not over."""
