@@ -21,6 +21,9 @@ GATES_MAX = 500
 
 GATE_MAX_BYTES = 300
 
+HEARD_WITHIN = timedelta(days=30)
+"""Workers may be away for so long before they hear of a closing: one that ends in ten years less this is for good."""
+
 
 class Closing(NamedTuple):
     """Since when a gate is closed and when it opens by itself, in seconds since the epoch."""
@@ -37,8 +40,8 @@ class Closing(NamedTuple):
 
     @property
     def lasts_for_good(self) -> bool:
-        """Nobody said when it opens."""
-        return self.opens_at - self.closed_at >= HORIZON.total_seconds() - 1
+        """Nobody said when it opens: that is as late as can be, less what a worker took to hear of it."""
+        return self.opens_at - self.closed_at >= (HORIZON - HEARD_WITHIN).total_seconds()
 
 
 def gates_workflow_id(prefix: str) -> str:

@@ -1,9 +1,12 @@
 """Waiting at a gate: how long, and how often one that waits looks again."""
 
+from datetime import timedelta
+
 import pytest
 
 from activities.gates import wait_at
 from shared.gates import Closing, pick_closed, read_closings
+from shared.timespan import HORIZON
 
 NOW = 1_800_000_000.0
 FOR_GOOD = 10 * 366 * 86400
@@ -39,6 +42,15 @@ def test_a_message_waits_until_the_gate_opens_and_looks_ever_less_often(
 def test_a_message_says_what_it_waits_for(opens_in: float, reason: str) -> None:
     """The gate, how long still, and why it was closed."""
     assert wait_at("mail", Closing(NOW, NOW + opens_in, "busy"), NOW).reason == reason
+
+
+@pytest.mark.parametrize(("lasts", "is_for_good"), [(HORIZON, True), (timedelta(days=3600), False)])
+def test_a_gate_closed_for_good_stays_so_when_workers_hear_of_it_late(lasts: timedelta, *, is_for_good: bool) -> None:
+    """It counts from when a worker has heard of it, which may be a minute or a week later."""
+    closing = Closing.lasting(lasts)
+    heard = closing._replace(closed_at=closing.closed_at + timedelta(days=7).total_seconds())
+
+    assert (closing.lasts_for_good, heard.lasts_for_good) == (is_for_good, is_for_good)
 
 
 def test_what_was_kept_is_read_by_older_and_newer_code() -> None:
