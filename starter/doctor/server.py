@@ -16,9 +16,10 @@ from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceResponse,
     GetClusterInfoRequest,
     GetClusterInfoResponse,
+    GetSystemInfoRequest,
 )
 from temporalio.client import Client
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from shared.search_attributes import REQUIRED
 from shared.settings import Settings
@@ -40,6 +41,7 @@ SHARDS_LEAST = 512
 """Temporal's own default; the embedded server has one, and its database would not bear more."""
 
 EMBEDDED_STORE = "sqlite"
+NOT_TOLD = "not told"
 INDEXLESS_STORES = ("elasticsearch", "opensearch")
 
 PROBE_SECONDS = 600
@@ -82,11 +84,17 @@ class Server:
 
     async def _look_at_server(self) -> Sequence[Finding]:
         self.client = await self._open_client(self._settings)
-        self._cluster = await self.client.workflow_service.get_cluster_info(
-            GetClusterInfoRequest(), timeout=CALL_TIMEOUT
-        )
+        service = self.client.workflow_service
+        told = await service.get_system_info(GetSystemInfoRequest(), timeout=CALL_TIMEOUT)
+        try:
+            self._cluster = await service.get_cluster_info(GetClusterInfoRequest(), timeout=CALL_TIMEOUT)
+        except RPCError as exc:
+            if exc.status is not RPCStatusCode.PERMISSION_DENIED:
+                raise
+            # an authorizer shows the cluster only to whoever has rights beyond a namespace
+            self._cluster = GetClusterInfoResponse(persistence_store=NOT_TOLD, visibility_store=NOT_TOLD)
         where = self.client.service_client.config.target_host
-        return [judge_version(self._cluster.server_version, where)]
+        return [judge_version(told.server_version, where)]
 
     async def _look_at_namespace(self) -> Sequence[Finding]:
         request = DescribeNamespaceRequest(namespace=self.client.namespace)
@@ -241,13 +249,15 @@ def judge_shards(store: str, shards: int) -> Finding:
     """Tell whether a server has room for many messages; their number can't be changed once it holds any."""
     if store == EMBEDDED_STORE:
         return Finding(Level.FINE, f"{store}, for one machine")
-    if 0 < shards < SHARDS_LEAST:
+    if not shards:
+        return Finding(Level.UNKNOWN, "the server does not tell how many history shards it has")
+    if shards < SHARDS_LEAST:
         return Finding(
             Level.WARNING,
             f"{store}, {plural(shards, 'history shard')}, fixed for good: millions of messages need {SHARDS_LEAST} or more",
             "before there are many messages, make a new cluster with numHistoryShards of 4096",
         )
-    return Finding(Level.FINE, f"{store}, {plural(shards, 'history shard')}" if shards else store or "not told")
+    return Finding(Level.FINE, f"{store}, {plural(shards, 'history shard')}")
 
 
 async def measure_skew(client: Client, prefix: str, now: Callable[[], float]) -> tuple[float, float]:

@@ -61,7 +61,7 @@ def test_a_server_older_than_what_was_tried_is_told(version: str, level: Level) 
         ("postgres12", 4, Level.WARNING),
         ("postgres12", 512, Level.FINE),
         ("cassandra", 4096, Level.FINE),
-        ("", 0, Level.FINE),
+        ("", 0, Level.UNKNOWN),
     ],
 )
 def test_a_cluster_with_few_shards_is_told(store: str, shards: int, level: Level) -> None:
