@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from temporalio.api.enums.v1 import TaskQueueType, WorkerStatus
-from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.worker.v1 import WorkerHeartbeat
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, DescribeTaskQueueResponse, ListWorkersRequest
+from temporalio.api.workflowservice.v1 import ListWorkersRequest
 from temporalio.client import Client
 
 from shared.capacity import CAPACITY_MEMO, Measured, capacity_workflow_id, read_measured
 from shared.deployment import find_taking, to_version
 from shared.lanes import LANES, lane_of_queue
-from shared.temporal import CALL_TIMEOUT, read_memo
+from shared.temporal import CALL_TIMEOUT, describe_queue, read_memo
 
 FRESH = timedelta(seconds=20)
 """Of a worker that has been silent for longer nobody knows whether it is there."""
@@ -40,7 +39,7 @@ class Capacity:
         """Add up the slots in which handlers run: on the short lane those of workflow tasks, else those of activities."""
         free = used = 0
         told_at = datetime.fromtimestamp(0, UTC)
-        async for beat in self._heartbeats():
+        for beat in await self._find_heartbeats():
             slots = beat.workflow_task_slots_info if self._is_local else beat.activity_task_slots_info
             free += max(slots.current_available_slots, 0)
             used += slots.current_used_slots
@@ -51,7 +50,7 @@ class Capacity:
         """Give what each worker process that is alive has done at most, None for one that has told nothing yet."""
         memo = await read_memo(self._client, capacity_workflow_id(self._queue)) or {}
         told = read_measured(memo.get(CAPACITY_MEMO, {}))
-        return [told.get(identity) for identity in {beat.worker_identity async for beat in self._heartbeats()}]
+        return [told.get(identity) for identity in {beat.worker_identity for beat in await self._find_heartbeats()}]
 
     async def read_backlog(self) -> int:
         """Count the tasks that wait for a worker; those on their way to a worker that waits for them never count."""
@@ -60,26 +59,17 @@ class Capacity:
             kinds.append(TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
         waiting = 0
         for kind in kinds:
-            waiting += (await self._describe(kind)).stats.approximate_backlog_count
+            described = await describe_queue(self._client, self._queue, kind, report_stats=True)
+            waiting += described.stats.approximate_backlog_count
         return waiting
 
-    async def _describe(self, kind: TaskQueueType.ValueType) -> DescribeTaskQueueResponse:
-        request = DescribeTaskQueueRequest(
-            namespace=self._client.namespace,
-            task_queue=TaskQueue(name=self._queue),
-            task_queue_type=kind,
-            report_stats=True,
-        )
-        return await self._client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
-
-    async def _heartbeats(self) -> AsyncIterator[WorkerHeartbeat]:
+    async def _find_heartbeats(self) -> list[WorkerHeartbeat]:
         """Give the last heartbeat of each worker that gets tasks: with worker versioning not all that poll do."""
         beats = [beat async for beat in self.read_heartbeats() if is_fresh(beat)]
         if any(beat.deployment_version.deployment_name for beat in beats):
-            taking = find_taking((await self._describe(TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW)).versioning_info)
+            taking = find_taking((await describe_queue(self._client, self._queue)).versioning_info)
             beats = [beat for beat in beats if to_version(beat.deployment_version) in taking]
-        for beat in beats:
-            yield beat
+        return beats
 
     async def read_heartbeats(self) -> AsyncIterator[WorkerHeartbeat]:
         """Give the last heartbeat of each worker that has not said good-bye; the server forgets one after some minutes."""

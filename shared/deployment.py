@@ -1,6 +1,8 @@
 """Deployments: which of the workers that poll a task queue get its tasks."""
 
-from temporalio.api.deployment.v1 import WorkerDeploymentOptions, WorkerDeploymentVersion
+from collections.abc import KeysView
+
+from temporalio.api.deployment.v1 import RoutingConfig, WorkerDeploymentOptions, WorkerDeploymentVersion
 from temporalio.api.taskqueue.v1 import TaskQueueVersioningInfo
 
 Version = tuple[str, str] | None
@@ -12,12 +14,12 @@ def to_version(version: WorkerDeploymentVersion | WorkerDeploymentOptions) -> Ve
     return (version.deployment_name, version.build_id) if version.deployment_name else None
 
 
-def find_taking(info: TaskQueueVersioningInfo) -> set[Version]:
-    """Give the versions that get a queue's tasks: the current one, and one that is ramping."""
-    taking = {to_version(info.current_deployment_version)}
+def find_taking(info: TaskQueueVersioningInfo | RoutingConfig) -> KeysView[Version]:
+    """Give the versions that get the tasks of a queue, or of a deployment: the current one, then one that is ramping."""
+    taking = dict.fromkeys([to_version(info.current_deployment_version)])
     if info.ramping_version_percentage > 0:
-        taking.add(to_version(info.ramping_deployment_version))
-    return taking
+        taking[to_version(info.ramping_deployment_version)] = None
+    return taking.keys()
 
 
 def name_version(version: Version) -> str:

@@ -8,10 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
-from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.enums.v1 import IndexedValueType, TaskQueueType
 from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    DescribeTaskQueueRequest,
+    DescribeTaskQueueResponse,
+)
 from temporalio.client import Client
 from temporalio.common import RawValue
 from temporalio.envconfig import ClientConfig
@@ -193,6 +198,25 @@ async def read_memo(client: Client, name: str) -> Mapping[str, Any] | None:
             return None
         raise
     return await described.memo()
+
+
+async def describe_queue(
+    client: Client,
+    name: str,
+    kind: TaskQueueType.ValueType = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+    *,
+    report_stats: bool = False,
+    report_config: bool = False,
+) -> DescribeTaskQueueResponse:
+    """Ask the server about a task queue: who polls it, and, if asked for, what waits there or how it is set. Raises RPCError."""
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=name),
+        task_queue_type=kind,
+        report_stats=report_stats,
+        report_config=report_config,
+    )
+    return await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
 
 
 def to_raw(value: Any) -> RawValue:

@@ -5,9 +5,6 @@ import time
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
@@ -15,7 +12,7 @@ from shared.backoff import backoff_seconds
 from shared.deployment import find_taking, to_version
 from shared.placement import Layout, pack_workflow_id, workflow_id
 from shared.settings import Settings
-from shared.temporal import CALL_TIMEOUT
+from shared.temporal import CALL_TIMEOUT, describe_queue
 from starter.caller import Caller
 from starter.chunks import Chunk, build_admit_request
 from starter.receipts import Receipt, StartOutcome, to_refusal
@@ -132,12 +129,7 @@ async def find_idle_queue(client: Client, pack_id: str) -> str | None:
 
 async def is_served(client: Client, queue: str) -> bool:
     """Tell whether any worker that gets workflow tasks of a queue has asked for them within the last minutes; raises RPCError."""
-    request = DescribeTaskQueueRequest(
-        namespace=client.namespace,
-        task_queue=TaskQueue(name=queue),
-        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-    )
-    answer = await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
+    answer = await describe_queue(client, queue)
     taking = find_taking(answer.versioning_info)
     return any(to_version(poller.deployment_options) in taking for poller in answer.pollers)
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import KeysView
 from importlib.metadata import version
 from typing import Any
 
@@ -12,7 +13,7 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.service import RPCError
 from temporalio.worker import WorkerDeploymentConfig
 
-from shared.deployment import name_version, tell_how_to_take_over
+from shared.deployment import Version, find_taking, name_version, tell_how_to_take_over
 from shared.errors import InvalidSetting
 from shared.settings import Settings
 from shared.temporal import CALL_TIMEOUT
@@ -67,27 +68,22 @@ async def watch_deployment(client: Client, settings: Settings) -> None:
     while True:
         with contextlib.suppress(RPCError):  # not there yet, or no answer: the next look tells
             taking = await _find_taking(client, settings.deployment_name)
-            if (now := ", ".join(taking)) != told:
+            if (now := ", ".join(map(name_version, taking))) != told:
                 _tell(settings, taking, now)
                 told = now
         await asyncio.sleep(FIRST_LOOK_SECONDS if told is None else LOOK_SECONDS)
 
 
-async def _find_taking(client: Client, deployment: str) -> list[str]:
-    """Name the builds that get tasks: the current one, and one that is ramping."""
+async def _find_taking(client: Client, deployment: str) -> KeysView[Version]:
     request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=deployment)
     answer = await client.workflow_service.describe_worker_deployment(request, timeout=CALL_TIMEOUT)
-    routing = answer.worker_deployment_info.routing_config
-    taking = [routing.current_deployment_version.build_id or name_version(None)]
-    if routing.ramping_version_percentage > 0:
-        taking.append(routing.ramping_deployment_version.build_id or name_version(None))
-    return taking
+    return find_taking(answer.worker_deployment_info.routing_config)
 
 
-def _tell(settings: Settings, taking: list[str], now: str) -> None:
+def _tell(settings: Settings, taking: KeysView[Version], now: str) -> None:
     name, build = settings.deployment_name, settings.build_id
     fields = {"deployment": name, "build": build, "taking": now}
-    if build in taking:
+    if (name, build) in taking:
         logger.info("this build gets tasks", extra={"action": "version_current", **fields})
         return
     mend = tell_how_to_take_over((name, build))

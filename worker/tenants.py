@@ -4,15 +4,14 @@ import logging
 from collections.abc import Iterable
 
 from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, UpdateTaskQueueConfigRequest
+from temporalio.api.workflowservice.v1 import UpdateTaskQueueConfigRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from shared.errors import InvalidSetting
 from shared.lanes import task_queue
 from shared.settings import Settings
-from shared.temporal import CALL_TIMEOUT, translate_rpc_error
+from shared.temporal import CALL_TIMEOUT, describe_queue, translate_rpc_error
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ async def weigh_tenants(client: Client, settings: Settings, lanes: Iterable[str]
     if not (weights := read_weights(settings)):
         return
     for lane in lanes:
-        queue = TaskQueue(name=task_queue(settings.task_queue_prefix, lane))
+        queue = task_queue(settings.task_queue_prefix, lane)
         for sort in (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY):
             try:
                 await _set_weights(client, queue, sort, weights)
@@ -62,15 +61,8 @@ async def weigh_tenants(client: Client, settings: Settings, lanes: Iterable[str]
                 return
 
 
-async def _set_weights(
-    client: Client, queue: TaskQueue, sort: TaskQueueType.ValueType, weights: dict[str, float]
-) -> None:
-    described = await client.workflow_service.describe_task_queue(
-        DescribeTaskQueueRequest(
-            namespace=client.namespace, task_queue=queue, task_queue_type=sort, report_config=True
-        ),
-        timeout=CALL_TIMEOUT,
-    )
+async def _set_weights(client: Client, queue: str, sort: TaskQueueType.ValueType, weights: dict[str, float]) -> None:
+    described = await describe_queue(client, queue, sort, report_config=True)
     present = dict(described.config.fairness_weight_overrides)
     if {tenant: round(weight, 4) for tenant, weight in present.items()} == weights:
         return
@@ -78,7 +70,7 @@ async def _set_weights(
         UpdateTaskQueueConfigRequest(
             namespace=client.namespace,
             identity=client.identity,
-            task_queue=queue.name,
+            task_queue=queue,
             task_queue_type=sort,
             set_fairness_weight_overrides=weights,
             unset_fairness_weight_overrides=[tenant for tenant in present if tenant not in weights],

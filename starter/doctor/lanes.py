@@ -4,10 +4,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
+from temporalio.api.taskqueue.v1 import PollerInfo
 from temporalio.api.worker.v1 import WorkerHeartbeat
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, DescribeTaskQueueResponse
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -17,7 +15,7 @@ from shared.deployment import Version, find_taking, name_version, tell_how_to_ta
 from shared.lanes import LANES, task_queue
 from shared.search_attributes import KIND
 from shared.settings import Settings
-from shared.temporal import CALL_TIMEOUT
+from shared.temporal import CALL_TIMEOUT, describe_queue
 from shared.timespan import format_seconds
 from starter.doctor.checks import NOT_LOOKED_AT, Check
 from starter.doctor.finding import Finding, Level
@@ -128,7 +126,7 @@ class Lanes:
 
     async def _find_serving(self, lane: str) -> Serving:
         queue = task_queue(self._settings.task_queue_prefix, lane)
-        described = await self._describe(queue)
+        described = await describe_queue(self._find_client(), queue, report_stats=True)
         try:
             beats = [beat async for beat in Capacity(self._find_client(), queue).read_heartbeats()]
         except RPCError as exc:
@@ -141,15 +139,6 @@ class Lanes:
         versions = _versions_of_workers(beats) if beats or standby else _versions_of_pollers(described.pollers)
         waits = described.stats.approximate_backlog_age.ToTimedelta()
         return Serving(versions, described.stats.approximate_backlog_count, waits, sorted(standby, key=name_version))
-
-    async def _describe(self, queue: str) -> DescribeTaskQueueResponse:
-        request = DescribeTaskQueueRequest(
-            namespace=self._find_client().namespace,
-            task_queue=TaskQueue(name=queue),
-            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-            report_stats=True,
-        )
-        return await self._find_client().workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
 
 
 def judge_backlog(lane: str, serving: Serving) -> Finding:
