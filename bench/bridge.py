@@ -14,13 +14,16 @@ from temporalio.client import Client
 from temporalio.common import TypedSearchAttributes
 
 from bench.bridge_faults import measure_kills, measure_spikes
-from bench.bridging import Follower, Stage, bridging, fresh_stage, open_topic, produce
+from bench.bridging import PARTITIONS, Follower, Stage, bridging, fresh_stage, open_topic, produce
 from bench.harness import alternate, fill, new_prefix, report, working
-from bench.pack_filling import HOUR, Filling, start_packs, to_order, wait_until_asleep
+from bench.pack_filling import HOUR, Filling, build_starter, start_packs, to_order, wait_until_asleep
 from shared.envelope import Envelope
 from shared.placement import MESSAGE_WORKFLOW, place
 from shared.search_attributes import attributes_at_start
 from shared.settings import Settings
+from starter.bridge.window import PACK_ROOM
+from starter.delivery import Delivery
+from starter.receipts import StartOutcome
 from starter.start_request import first_state
 
 PAIRS = 2
@@ -90,26 +93,36 @@ async def _start_alike(client: Client, filling: Filling) -> float:
 
 
 async def _pack(count: int = PACK_COUNT) -> None:
-    """Records a second against the bulk starter's pace until the packs have the messages, as a record counts only then.
+    """Records a second against the bulk starter's own, given the same deliveries ready in memory; a worker runs beside both.
 
-    A worker runs beside both; the bulk starter is also measured without one, when it is done as soon as the server has them.
+    Also what it does with messages, which know of no records: all held back until each pack gets its thousand in one call,
+    until the packs have them, and without a worker until the server has them.
     """
 
     async def start(stage: Stage) -> float:
         filling = _filling(count, "pack")
         return await start_packs(await stage.server.connect(), filling, list(filling.envelopes()))
 
-    async def take_in(stage: Stage, room: int | None = None) -> float:
+    async def take_in(stage: Stage) -> float:
         filling, client = _filling(count, "pack"), await stage.server.connect()
         envelopes = list(filling.envelopes())
         async with working(stage.server, to_order(filling)):
             began = time.monotonic()
-            await start_packs(client, filling, envelopes, room)
+            await start_packs(client, filling, envelopes)
             await wait_until_asleep(client, filling)
             return count / (time.monotonic() - began)
 
-    async def take_in_as_usual(stage: Stage) -> float:
-        return await take_in(stage, Settings().pack_room)
+    async def deliver(stage: Stage) -> float:
+        filling, client = _filling(count, "pack"), await stage.server.connect()
+        deliveries = [
+            Delivery(e.kind, e.id, f"{filling.prefix}/{number % PARTITIONS}", number, e)
+            for number, (_, e) in enumerate(filling.envelopes())
+        ]
+        async with working(stage.server, to_order(filling)):
+            starter, began = build_starter(client, filling, PACK_ROOM, revises=True), time.monotonic()
+            async for receipt in starter.start_all((None, delivery) for delivery in deliveries):
+                assert receipt.outcome is StartOutcome.STARTED, receipt
+            return count / (time.monotonic() - began)
 
     async def bridge(stage: Stage) -> float:
         filling = _filling(count, "pack")
@@ -118,9 +131,9 @@ async def _pack(count: int = PACK_COUNT) -> None:
 
     note = f"{count:,} each in packs of {SIZE:,}, in the order A B B A; the bulk starter's are ready in memory"
     contestants = {
-        "bulk starter, until packs have them": take_in,
-        "bulk starter, the same with its usual room": take_in_as_usual,
-        "bulk starter, no worker": start,
+        "bulk starter, the same deliveries": deliver,
+        "bulk starter, messages, until packs have them": take_in,
+        "bulk starter, messages, no worker": start,
         "bridge": bridge,
     }
     await _compare("pack", contestants, note)

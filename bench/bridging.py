@@ -81,7 +81,7 @@ async def produce(producer: Any, topic: str, envelopes: Iterable[Envelope]) -> i
 
 
 class Follower:
-    """Looks at a bridge process, and at what its group has committed, five times a second."""
+    """Looks at a bridge process, and at what its group has committed, five times a second, once it has committed at all."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -99,11 +99,11 @@ class Follower:
 
     @property
     def rate(self) -> float:
-        """Records a second, from its first commit to the last but one: the last has waited for nothing but time."""
+        """Records a second, from its first commit, that of where it begins, to its last: each is up to a second late."""
         changes = [b for a, b in zip(self.samples, self.samples[1:], strict=False) if b.committed > a.committed]
-        if len(changes) < 3:
+        if not changes:
             return 0.0
-        first, last = changes[0], changes[-2]
+        first, last = self.samples[0], changes[-1]
         return (last.committed - first.committed) / (last.at - first.at)
 
     async def wait_until_committed(self, count: int, seconds: float = 1800.0) -> None:
@@ -123,10 +123,11 @@ class Follower:
         await consumer.start()
         try:
             while True:
-                committed = sum([await consumer.committed(partition) or 0 for partition in partitions])
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    rss = psutil.Process(self.process.pid).memory_info().rss
-                    self.samples.append(Sample(time.monotonic(), committed, rss))
+                committed = [await consumer.committed(partition) for partition in partitions]
+                if any(position is not None for position in committed):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        rss = psutil.Process(self.process.pid).memory_info().rss
+                        self.samples.append(Sample(time.monotonic(), sum(at or 0 for at in committed), rss))
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             await consumer.stop()

@@ -91,22 +91,19 @@ class Filling:
             yield [[round(self.first_due(now), 3), f"{self.prefix}-{n}", self.payload(n)] for n in numbers]
 
 
-async def start_packs(
-    client: Client, filling: Filling, envelopes: Iterable[tuple[None, Envelope]], room: int | None = None
-) -> float:
+async def start_packs(client: Client, filling: Filling, envelopes: Iterable[tuple[None, Envelope]]) -> float:
     """Start the messages with a bulk starter in this process; gives the starts per second.
 
-    Without a `room` the starter holds all back until it has seen all: each pack then gets its messages in as few calls
-    as they fit in.
+    The starter holds all back until it has seen all: each pack then gets its messages in as few calls as they fit in.
     """
-    starter, began = build_starter(client, filling, room), time.monotonic()
+    starter, began = build_starter(client, filling), time.monotonic()
     async for receipt in starter.start_all(envelopes):
         assert receipt.outcome is StartOutcome.STARTED, receipt
     return filling.count / (time.monotonic() - began)
 
 
-def build_starter(client: Client, filling: Filling, room: int | None = None) -> BulkStarter:
-    """Make the bulk starter of a filling; it holds back all of it, or so many messages."""
+def build_starter(client: Client, filling: Filling, room: int | None = None, *, revises: bool = False) -> BulkStarter:
+    """Make the bulk starter of a filling; it holds back all of it, or so many messages. It `revises` what it is delivered."""
     settings = Settings(task_queue_prefix=filling.prefix, pack_room=room or filling.count + 1)
     pack = Pack(
         packs=filling.packs,
@@ -114,7 +111,7 @@ def build_starter(client: Client, filling: Filling, room: int | None = None) -> 
         coalesce=timedelta(seconds=filling.coalesce),
     )
     encodings = {filling.prefix: pack} if filling.encoding == "pack" else {}
-    return BulkStarter(client, settings, encodings=encodings)
+    return BulkStarter(client, settings, encodings=encodings, revises=revises)
 
 
 async def start_bare(client: Client, filling: Filling, packs: Iterable[list[BareMessage]], *, wakes: int) -> float:

@@ -18,6 +18,9 @@ KIND_MAX_BYTES = 50  # kind + ":" + id must fit the 255 characters that SQL stor
 TENANT_MAX_BYTES = 64  # Temporal's limit for a fairness key
 TOLERANCE_MAX = timedelta(days=30)
 
+_LANES = tuple(LANES)
+_HORIZON = datetime.now(UTC) + HORIZON  # it only moves out; most are asked for far before it
+_TOLERANCE_SECONDS_MAX = TOLERANCE_MAX.total_seconds()
 _SHOWN_MAX = 10**15  # numbers beyond it are named in sentences, not printed
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -68,7 +71,7 @@ def _message_id(value: Any) -> str:
 
 
 def _lane(value: Any) -> str | None:
-    if value is not None and value not in tuple(LANES):
+    if value is not None and value not in _LANES:
         raise ValueError(f"is {_show(value)}; use one of {', '.join(LANES)}, or leave it out for the handler's own")
     return value
 
@@ -99,7 +102,7 @@ def _within_horizon(moment: datetime) -> datetime:
         moment = moment.astimezone(UTC)
     except OverflowError as exc:
         raise ValueError(f"is {moment.isoformat()}, outside the calendar; correct the date") from exc
-    if moment > datetime.now(UTC) + HORIZON:
+    if moment > _HORIZON and moment > datetime.now(UTC) + HORIZON:
         raise ValueError(f"is {moment.isoformat()}, more than ten years ahead; correct the date")
     return moment
 
@@ -107,9 +110,8 @@ def _within_horizon(moment: datetime) -> datetime:
 def _tolerance(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"must be a number of seconds, not {_name_type(value)}; write for example 60")  # noqa: TRY004 — see _text
-    limit = TOLERANCE_MAX.total_seconds()
-    if not 0 <= value <= limit:
-        raise ValueError(f"is {_show(value)}; give seconds between 0 and {limit:.0f}")
+    if not 0 <= value <= _TOLERANCE_SECONDS_MAX:
+        raise ValueError(f"is {_show(value)}; give seconds between 0 and {_TOLERANCE_SECONDS_MAX:.0f}")
     return float(value)
 
 
@@ -155,7 +157,7 @@ def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -
     `raw` is JSON text or an already parsed object. Raises InvalidEnvelope with one sentence that names the
     first offending field; a record that is no JSON object is reported under the field name "envelope".
     """
-    if not isinstance(raw, Mapping):
+    if isinstance(raw, str | bytes):
         try:
             raw = parse_json(raw)
         except ValueError as exc:

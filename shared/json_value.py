@@ -1,6 +1,5 @@
 """JSON values: the one place that parses, checks and measures what travels as a payload."""
 
-import contextlib
 import json
 import math
 from typing import Any, NoReturn, cast
@@ -28,11 +27,13 @@ def parse_json(text: str | bytes) -> Any:
     NaN and Infinity included.
     """
     # what is quicker reads a number of so many digits with a loss, and explains nothing that it refuses
-    with contextlib.suppress(orjson.JSONDecodeError, UnicodeEncodeError):
+    try:
         encoded = text.encode() if isinstance(text, str) else text
-        if _LONG_NUMBER not in encoded.translate(_ZEROES):  # a tenth of what a regular expression takes
-            return orjson.loads(encoded)
-    return _parse_strict(text)
+        if _LONG_NUMBER in encoded.translate(_ZEROES):  # a tenth of what a regular expression takes
+            return _parse_strict(text)
+        return orjson.loads(encoded)
+    except (orjson.JSONDecodeError, UnicodeEncodeError):
+        return _parse_strict(text)
 
 
 def _parse_strict(text: str | bytes) -> Any:

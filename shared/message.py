@@ -172,7 +172,8 @@ def find_unusual(state: MessageState) -> dict[str, Any]:
     seldom = state[_USUAL_FIRST:_USUAL_END]
     if seldom == USUAL:
         return {}
-    return {n: value for n, value, usual in zip(USUAL_FIELDS, seldom, USUAL, strict=True) if value != usual}
+    fields = zip(USUAL_FIELDS, seldom, USUAL, strict=True)
+    return {n: value for n, value, usual in fields if value is not usual and value != usual}
 
 
 class HandlerCall(NamedTuple):

@@ -5,6 +5,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from functools import lru_cache
 from typing import TypeVar
 
 from temporalio.client import Client
@@ -13,7 +14,7 @@ from shared.encoding import Pack
 from shared.envelope import Envelope
 from shared.errors import RetryLater
 from shared.message import NO_TRACE, MessageState
-from shared.pack_entry import Entry, to_entry
+from shared.pack_entry import to_entry
 from shared.placement import Layout, PackSpread, pack_index, workflow_id
 from shared.settings import Settings
 from starter.admission import Admission
@@ -25,7 +26,7 @@ from starter.flight import Flight
 from starter.layouts import Layouts
 from starter.receipts import Counts, Receipt, StartOutcome
 from starter.solo import SoloStarter
-from starter.start_request import NO_SOURCES, first_state
+from starter.start_request import NO_SOURCES, first_entry
 
 LINGER_SECONDS = 0.2
 """How long messages wait for others of their pack while the stream gives nothing new."""
@@ -134,9 +135,11 @@ class BulkStarter:
                 except RetryLater as exc:
                     await flight.take_off(_fail(wish, tag, str(exc), self._layouts.attempts))
                     continue
-                if layout is None or not _has_lane(wish):  # without a lane it is refused there
+                envelope = wish.envelope if isinstance(wish, Delivery) else wish
+                lacks_lane = envelope is not None and envelope.lane is None
+                if layout is None or lacks_lane:  # it is refused there
                     await flight.take_off(self._start_solo(wish, tag))
-                elif (chunk := _gather(gathering, layout, wish, tag)) is not None:
+                elif (chunk := _gather(gathering, layout, wish, envelope, tag)) is not None:
                     await flight.take_off(self._start_chunk(chunk))
             async with flushing:  # a flush that waits for room has a chunk in hand that nobody else knows of
                 lingering.cancel()
@@ -169,28 +172,20 @@ async def _fail(wish: Wish, tag: Tag, reason: str, attempts: int) -> list[Receip
     return [Receipt(tag, workflow_id(wish.kind, wish.id), StartOutcome.FAILED, "", reason, attempts)]
 
 
-def _has_lane(wish: Wish) -> bool:
-    envelope = _envelope_of(wish)
-    return envelope is None or envelope.lane is not None
-
-
-def _envelope_of(wish: Wish) -> Envelope | None:
-    return wish.envelope if isinstance(wish, Delivery) else wish
-
-
-def _gather(gathering: Gathering[Tag], layout: Layout, wish: Wish, tag: Tag) -> Chunk[Tag] | None:
-    index = pack_index(wish.id, layout.packs)
-    return gathering.add(layout, index, tag, _to_entry(wish, layout, index))
-
-
-def _to_entry(wish: Wish, layout: Layout, index: int) -> Entry:
-    now, envelope = time.time(), _envelope_of(wish)
+def _gather(
+    gathering: Gathering[Tag], layout: Layout, wish: Wish, envelope: Envelope | None, tag: Tag
+) -> Chunk[Tag] | None:
+    index, now = pack_index(wish.id, layout.packs), time.time()
     sources, trace = (wish.sources, wish.trace) if isinstance(wish, Delivery) else (NO_SOURCES, NO_TRACE)
     if envelope is None:
         ended = MessageState(wish.kind, wish.id, layout.lane, now, now, ended="stopped", sources=sources)
-        return to_entry(ended, layout.lane)
-    spread = PackSpread.of(layout.kind, index, layout.coalesce) if envelope.tolerance_seconds else None
-    return to_entry(first_state(envelope, now, sources, trace, spread), layout.lane)
+        return gathering.add(layout, index, tag, to_entry(ended, layout.lane))
+    spread = _find_spread(layout.kind, index, layout.coalesce) if envelope.tolerance_seconds else None
+    entry = first_entry(envelope, now, layout.lane, sources=sources, trace=trace, spread=spread)
+    return gathering.add(layout, index, tag, entry)
+
+
+_find_spread = lru_cache(maxsize=10_000)(PackSpread.of)
 
 
 async def _iterate(items: Iterable[tuple[Tag, Wish]]) -> AsyncIterator[tuple[Tag, Wish]]:

@@ -35,27 +35,33 @@ class Chunk(Generic[Tag]):
     layout: Layout
     index: int
     tags: list[Tag] = field(default_factory=list)
-    ids: list[str] = field(default_factory=list)
+    names: bytearray = field(default_factory=bytearray)
+    """The ids, a line each: in one piece they take a quarter of the memory."""
     body: bytearray = field(default_factory=bytearray)
-    """The entries as they travel. In one piece, because orjson leaves 4 KB of room behind whatever it writes."""
+    """The entries as they travel. In one piece too, because orjson leaves 4 KB of room behind whatever it writes."""
 
     @property
     def is_full(self) -> bool:
         """No more fit in: into a signal, or into a pack that begins with them."""
-        return len(self.body) >= CHUNK_BYTES_MAX or len(self.ids) >= self.layout.size
+        return len(self.body) >= CHUNK_BYTES_MAX or len(self.tags) >= self.layout.size
+
+    @property
+    def ids(self) -> list[str]:
+        """The messages' ids, in order."""
+        return self.names.decode().split("\n") if self.tags else []  # no id holds a control character
 
     def add(self, tag: Tag, entry: Entry) -> None:
         """Add a message."""
-        if self.ids:
+        if self.tags:
             self.body += b","
+            self.names += b"\n"
         self.body += encode_json(entry)
+        self.names += entry[ID].encode()
         self.tags.append(tag)
-        self.ids.append(entry[ID])
 
     def token(self, session: str) -> str:
         """Name this chunk, the same for every retry of it within a session."""
-        ids = "\n".join(self.ids)
-        return uuid.uuid5(REQUEST_NAMESPACE, f"{session}|{self.layout.kind}~{self.index}|{ids}").hex
+        return uuid.uuid5(REQUEST_NAMESPACE, f"{session}|{self.layout.kind}~{self.index}|{self.names.decode()}").hex
 
 
 class Gathering(Generic[Tag]):
@@ -85,14 +91,17 @@ class Gathering(Generic[Tag]):
         return None
 
     def take_all(self) -> Iterator[Chunk[Tag]]:
-        """Give all that has been gathered by now; what fills up and goes meanwhile is passed over."""
-        for key in list(self._chunks):
+        """Give all that has been gathered by now; what fills up and goes meanwhile is passed over.
+
+        Packs that have just been given a chunk come first: a worker may have them at hand still.
+        """
+        for key in reversed(list(self._chunks)):
             if key in self._chunks:
                 yield self._take(key)
 
     def _take(self, key: tuple[str, int]) -> Chunk[Tag]:
         chunk = self._chunks.pop(key)
-        self._count -= len(chunk.ids)
+        self._count -= len(chunk.tags)
         return chunk
 
 

@@ -11,7 +11,7 @@ from shared.temporal import TRANSIENT, lacks_attribute, translate_rpc_error
 Tag = TypeVar("Tag")
 
 
-class StartOutcome(enum.Enum):
+class StartOutcome(enum.StrEnum):
     """What became of one wish to start a message."""
 
     STARTED = "started"

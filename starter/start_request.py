@@ -19,6 +19,7 @@ from shared.decision import Spread, find_offset
 from shared.envelope import Envelope
 from shared.errors import InvalidEnvelope
 from shared.message import NO_TRACE, Decision, MessageState
+from shared.pack_entry import Entry
 from shared.placement import MESSAGE_WORKFLOW, place, workflow_id
 from shared.search_attributes import attributes_at_start
 from shared.settings import Settings
@@ -42,27 +43,66 @@ def first_state(
     """
     if envelope.lane is None:
         raise InvalidEnvelope("lane", "is not resolved; pass envelopes through parse_envelope first")
-    scheduled = now if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
-    base = max(scheduled, now)
-    tolerance = envelope.tolerance_seconds
-    offset = find_offset(workflow_id(envelope.kind, envelope.id), tolerance, spread)
-    due_at = _to_millisecond(base + offset, now)
-    why = "due at once" if scheduled <= now else "scheduled by its sender"
+    due, earliest, latest, why = _find_moments(envelope, now, spread)
     return MessageState(
         kind=envelope.kind,
         id=envelope.id,
         lane=envelope.lane,
-        due_at=due_at,
-        earliest_at=_to_millisecond(base, now),
-        latest_at=math.floor((base + tolerance) * 1000) / 1000 if tolerance else 0.0,
+        due_at=due / 1000,
+        earliest_at=earliest / 1000,
+        latest_at=latest / 1000,
         payload=envelope.payload,
         priority=envelope.priority,
         tenant=envelope.tenant,
         correlation_id=envelope.correlation_id,
         sources=sources,
         trace=trace,
-        decisions=(Decision(round(now, 3), 0, "started", due_at, why),),
+        decisions=(Decision(round(now * 1000) / 1000, 0, "started", due / 1000, why),),
     )
+
+
+def first_entry(
+    envelope: Envelope,
+    now: float,
+    pack_lane: str,
+    *,
+    sources: Mapping[str, int] = NO_SOURCES,
+    trace: Mapping[str, str] = NO_TRACE,
+    spread: Spread | None = None,
+) -> Entry:
+    """Make the entry of the state a message starts from, `to_entry` of `first_state`, at a third of its time."""
+    due, earliest, latest, why = _find_moments(envelope, now, spread)
+    started = [due - round(now * 1000), 0, "started", 0, why]
+    entry: Entry = [envelope.id, due, due - earliest, max(latest - due, 0), 0, envelope.payload, [started]]
+    others: dict[str, Any] = {}
+    if envelope.priority != USUAL_PRIORITY:
+        others["priority"] = envelope.priority
+    if envelope.tenant:
+        others["tenant"] = envelope.tenant
+    if envelope.correlation_id:
+        others["correlation_id"] = envelope.correlation_id
+    if sources:
+        others["sources"] = sources
+    if trace:
+        others["trace"] = trace
+    if envelope.lane != pack_lane:
+        others["lane"] = envelope.lane
+    if others:
+        entry.append(others)
+    return entry
+
+
+def _find_moments(envelope: Envelope, now: float, spread: Spread | None) -> tuple[int, int, int, str]:
+    """Say when a message is due, its earliest and its latest moment (milliseconds; 0 = no tolerance), and why."""
+    scheduled = now if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
+    base, tolerance = max(scheduled, now), envelope.tolerance_seconds
+    why = "due at once" if scheduled <= now else "scheduled by its sender"
+    earliest = _to_milliseconds(base, now)
+    if not tolerance:
+        return earliest, earliest, 0, why
+    # most come with a spread, and need no name to be hashed
+    offset = spread(tolerance) if spread else find_offset(workflow_id(envelope.kind, envelope.id), tolerance, None)
+    return _to_milliseconds(base + offset, now), earliest, math.floor((base + tolerance) * 1000), why
 
 
 def request_id(envelope: Envelope, session: str) -> str:
@@ -134,6 +174,6 @@ def index_request(
         payload.data = json.dumps(pair.value if is_text else pair.value.isoformat()).encode()
 
 
-def _to_millisecond(moment: float, now: float) -> float:
+def _to_milliseconds(moment: float, now: float) -> int:
     # up in the future, because nothing may run early; down at once, because a fraction ahead would cost a timer
-    return (math.ceil if moment > now else math.floor)(moment * 1000) / 1000
+    return (math.ceil if moment > now else math.floor)(moment * 1000)

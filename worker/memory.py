@@ -15,10 +15,10 @@ once it has seen a few; mapped, each is given back when it ends."""
 _M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
 
-def tune_memory() -> None:
+def tune_memory(collect_after: tuple[int, int, int] = COLLECT_AFTER) -> None:
     """Look for garbage less often, and never among what was imported; give large pieces back. Call it once all is loaded."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER)
+    gc.set_threshold(*collect_after)
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)

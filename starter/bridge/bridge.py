@@ -18,17 +18,22 @@ from starter.bridge.desk import Bury, Desk
 from starter.bridge.formats import Formats
 from starter.bridge.held import Held, hold
 from starter.bridge.intake import Intake
-from starter.bridge.offsets import Assignment, Partition
+from starter.bridge.offsets import Assignment, Partition, PartitionOffsets
 from starter.bridge.record import to_record
 from starter.bridge.record_spans import RecordSpans
 from starter.bridge.watchdog import LOOKS, Watchdog
-from starter.bridge.window import Window
+from starter.bridge.window import FEWEST, limits_of
 from starter.bulk import BulkStarter
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.2
-RECORDS_AT_ONCE = 500
+POLL_SECONDS, PAUSED_POLL_SECONDS = 0.2, 0.02
+"""The second while partitions pause: nothing that comes for them would wake the consumer."""
+
+RECORDS_AT_ONCE = 2000
+SLICE = 100
+"""Between so many records others have their turn: the next fetch goes out first, and is answered while the rest is read."""
+
 FETCHED_AT_ONCE_BYTES = 64 * 1024
 """Of a partition. Fetched ahead of what the window takes in, they are memory and nothing else."""
 
@@ -76,8 +81,7 @@ class Bridge:
         self.options = options
         self._formats = formats
         self.starter = starter
-        self._window = Window()
-        self.intake = Intake[Held](self._window.follow(0))
+        self.intake = Intake[Held](limits_of(FEWEST))
         self.assignment = Assignment()
         spans = RecordSpans(telemetry or Telemetry(is_on=False), options.group)
         self.desk = Desk(self.intake, self.assignment, formats, starter, bury, spans=spans)
@@ -135,21 +139,24 @@ class Bridge:
 
     async def _consume(self) -> None:
         while True:
-            batches = await self._consumer.getmany(timeout_ms=round(POLL_SECONDS * 1000), max_records=RECORDS_AT_ONCE)
-            for topic_partition, messages in batches.items():
-                self._take_in(Partition(*topic_partition), messages)
+            timeout = PAUSED_POLL_SECONDS if self._consumer.paused() else POLL_SECONDS
+            batches = await self._consumer.getmany(timeout_ms=round(timeout * 1000), max_records=RECORDS_AT_ONCE)
+            held = {partition: self.assignment.find(Partition(*partition)) for partition in batches}
+            for partition, messages in batches.items():
+                for first in range(0, len(messages), SLICE):
+                    if (offsets := held[partition]) is None or self.assignment.find(offsets.partition) is not offsets:
+                        break  # taken away meanwhile; given back, it begins anew
+                    self._take_in(offsets, messages[first : first + SLICE])
+                    await asyncio.sleep(0)
             await self._leave_tails()
             self.desk.pump()
             self.apply_pauses()
 
-    def _take_in(self, partition: Partition, messages: Collection[Any]) -> None:
-        now = time.monotonic()
+    def _take_in(self, offsets: PartitionOffsets, messages: Collection[Any]) -> None:
+        now, partition, epoch = time.monotonic(), offsets.partition, offsets.epoch
         for message in messages:
-            epoch = self.assignment.received(partition, message.offset, now, message.timestamp)
-            if epoch is None:  # taken away while the batch was on its way
-                return
-            held = hold(to_record(message), partition, epoch, self._formats)
-            self.intake.offer(partition, epoch, held)
+            offsets.received(message.offset, now, message.timestamp)
+            self.intake.offer(partition, epoch, hold(to_record(message), partition, epoch, self._formats))
         self.received += len(messages)
         self._watchdog.note_progress()
 
@@ -175,8 +182,6 @@ class Bridge:
     async def _commit_regularly(self) -> None:
         while True:
             await asyncio.sleep(COMMIT_EVERY.total_seconds())
-            self.intake.resize(self._window.follow(self.desk.done))
-            self.desk.pump()
             await self.commit()
 
     async def _commit_last(self) -> None:

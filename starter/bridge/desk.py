@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from shared.backoff import backoff_seconds
 from shared.errors import RetryLater
+from shared.spans import NO_SPAN
 from starter.bridge.formats import Formats
 from starter.bridge.held import Held, read_delivery
 from starter.bridge.intake import Intake
 from starter.bridge.offsets import Assignment
 from starter.bridge.record import Record
 from starter.bridge.record_spans import RecordSpans, describe_held
+from starter.bridge.window import limits_of, size_for
 from starter.bulk import BulkStarter
 from starter.delivery import Delivery
 from starter.receipts import Receipt, StartOutcome
@@ -57,10 +59,10 @@ class Desk:
         self._is_closed = False
         self._is_pumping = False
         self._silent_until = 0.0
+        self._in_hand = 0
+        self._size = 0
         self.outcomes: Counter[str] = Counter()
         """What became of records, by outcome."""
-        self.done = 0
-        """Records that need no more work."""
 
     async def run(self) -> None:
         """Deliver until `finish`; raises Misconfigured when the server refuses this client as such."""
@@ -71,6 +73,9 @@ class Desk:
         """Begin what may begin now."""
         if self._is_closed:
             return
+        if (size := size_for(self._in_hand)) != self._size:
+            self._size = size
+            self._intake.resize(limits_of(size))
         taken = self._intake.take()
         if alive := [held for held in taken if held.dead is None]:
             self._deliveries.put_nowait(alive)
@@ -91,15 +96,21 @@ class Desk:
         await asyncio.gather(*self._beside, return_exceptions=True)
 
     async def _wishes(self) -> AsyncIterator[tuple[Held, Delivery]]:
-        while (batch := await self._deliveries.get()) is not None:
+        while True:
+            if self._deliveries.empty():  # the starter reaches for more, and so the window has grown
+                self.pump()
+            if (batch := await self._deliveries.get()) is None:
+                return
             for held in batch:
                 # one that comes again was given away: few do, and what all would keep meanwhile is several times the record
                 delivery, held.delivery = held.delivery or read_delivery(held.record, self._formats), None
+                self._in_hand += 1
                 yield held, self._spans.begin(held, delivery)
 
     def _settle(self, receipt: Receipt[Held]) -> None:
         held = receipt.tag
-        self.outcomes[receipt.outcome.value] += 1
+        self._in_hand -= 1
+        self.outcomes[receipt.outcome] += 1
         if receipt.outcome is StartOutcome.FAILED:
             held.attempts += 1
             self._tell_of_failure(held, receipt)
@@ -107,13 +118,13 @@ class Desk:
         elif receipt.outcome is StartOutcome.REJECTED:
             self._run_beside(self._lay_down(held, REFUSED, receipt.reason))
         else:
-            self._acknowledge(held, receipt.outcome.value)
+            self._acknowledge(held, receipt.outcome)
 
     def _tell_of_failure(self, held: Held, receipt: Receipt[Held]) -> None:
         """Log the first of many: while a server is away, thousands fail in every second."""
         if (now := time.monotonic()) >= self._silent_until:
             self._silent_until = now + SILENT_SECONDS
-            told = {"reason": receipt.reason, "failures": self.outcomes[receipt.outcome.value]}
+            told = {"reason": receipt.reason, "failures": self.outcomes[receipt.outcome]}
             logger.warning("not delivered yet, and tried again", extra={**describe_held(held, self._formats), **told})
 
     async def _deliver_later(self, held: Held) -> None:
@@ -139,8 +150,8 @@ class Desk:
         self._acknowledge(held, DEAD, error_class)
 
     def _acknowledge(self, held: Held, outcome: str, error_class: str = "") -> None:
-        self.done += 1
-        held.span.end({"outcome": outcome, "attempts": held.attempts + 1}, error_class)
+        if held.span is not NO_SPAN:
+            held.span.end({"outcome": outcome, "attempts": held.attempts + 1}, error_class)
         if logger.isEnabledFor(logging.DEBUG):
             told = {**describe_held(held, self._formats), "outcome": outcome, "error_class": error_class}
             logger.debug("record settled", extra={"action": "record_settled", **told})

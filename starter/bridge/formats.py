@@ -91,14 +91,13 @@ class Formats:
 
     def _read_fields(self, key: bytes | None, value: bytes, headers: Headers) -> dict[str, Any]:
         document = read_json(value, "value")
-        sight = Sight(key, headers, document)
         if self._options.id_from is not None:
-            return map_fields(self._options, sight)
+            return map_fields(self._options, Sight(key, headers, document))
         if not isinstance(document, dict):
             raise DeadRecord("NotAnObject", "is no JSON object; send an envelope, or map it with --id-from", "value")
         fields = cast("dict[str, Any]", document)
         if self._options.kind is not None:
-            _agree_on_kind(fields, find_kind(self._options.kind, sight))
+            _agree_on_kind(fields, find_kind(self._options.kind, Sight(key, headers, document)))
         return fields
 
     def _read_event_fields(self, event: CloudEvent, sight: Sight) -> dict[str, Any]:

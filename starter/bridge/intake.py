@@ -14,6 +14,9 @@ class Keyed(Protocol):
     """What the intake must know of a record: records of one key go in the order of their offsets, null is no key."""
 
     @property
+    def partition(self) -> Partition: ...  # noqa: D102 — described above
+
+    @property
     def key(self) -> bytes | None: ...  # noqa: D102 — described above
 
     @property
@@ -82,7 +85,7 @@ class Intake(Generic[R]):
         self._limits = limits
         self._lanes: dict[Partition, _Lane[R]] = {}
         self._turns: deque[_Lane[R]] = deque()  # those of which a record may begin, each once
-        self._under_way: dict[int, tuple[_Lane[R], R]] = {}
+        self._under_way: dict[int, R] = {}
         self._over: set[Partition] = set()
         self._is_full = False
         self._load = self._in_flight = 0  # both without those of blocked partitions
@@ -115,7 +118,7 @@ class Intake(Generic[R]):
             if not lane.in_flight:
                 del self._lanes[lane.partition]
         self._note_load()
-        return [record for lane, record in self._under_way.values() if lane in lanes]
+        return [record for record in self._under_way.values() if self._lanes.get(record.partition) in lanes]
 
     def offer(self, partition: Partition, epoch: int, record: R) -> bool:
         """Hold a record; False, and nothing changes, for another epoch than the partition's, or a repeated offset."""
@@ -152,7 +155,7 @@ class Intake(Generic[R]):
             lane = turns.popleft()
             record = heappop(lane.ready)[1]
             lane.in_flight += 1
-            self._under_way[id(record)] = (lane, record)
+            self._under_way[id(record)] = record
             taken.append(record)
             if lane.ready and lane.in_flight < most:
                 turns.append(lane)
@@ -163,10 +166,9 @@ class Intake(Generic[R]):
 
     def finished(self, record: R) -> bool:
         """End a record, whatever became of it; False, and nothing changes, when it was not under way."""
-        found = self._under_way.pop(id(record), None)
-        if found is None:
+        if self._under_way.pop(id(record), None) is None:
             return False
-        lane, key = found[0], record.key
+        lane, key = self._lanes[record.partition], record.key
         if key is not None:
             waiting = lane.chains.pop(key, None)
             if waiting:
@@ -266,7 +268,7 @@ class Intake(Generic[R]):
             self._load -= lane.load - lane.in_flight
         lane.load = lane.in_flight
         lane.ready.clear()
-        keys = (record.key for other, record in self._under_way.values() if other is lane)
+        keys = (record.key for record in self._under_way.values() if record.partition == lane.partition)
         lane.chains = {key: None for key in keys if key is not None}
         self._over.discard(lane.partition)
 

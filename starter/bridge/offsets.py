@@ -1,6 +1,5 @@
 """Offsets: what may be committed, so that no record is skipped and none that is done comes again for long."""
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -35,19 +34,20 @@ class OffsetsWentBack(RetryLater):
 class PartitionOffsets:
     """The records of one partition under one assignment that are not acknowledged yet, and what follows from them.
 
-    Memory grows with the records outstanding, each operation takes the same time however many these are. Gaps
-    between offsets are normal (compaction, transaction markers), so nothing is ever inferred from neighbours.
+    Memory grows with the records outstanding. To note a record takes the same time however many these are; what looks for
+    the first of them has to look past those acknowledged of late, and is asked for once a second. Gaps between offsets
+    are normal (compaction, transaction markers), so nothing is ever inferred from neighbours.
     """
 
-    __slots__ = ("_committed", "_next", "_outstanding", "epoch", "ignored", "partition")
+    __slots__ = ("_committed", "_last", "_next", "_outstanding", "epoch", "ignored", "partition")
 
     def __init__(self, partition: Partition, epoch: int = 0) -> None:
         self.partition = partition
         self.epoch = epoch
         self.ignored = 0
         """Acknowledgements of offsets that were not outstanding: unknown ones, or repeated."""
-        # a dict looks past all it has lost at its front
-        self._outstanding: OrderedDict[int, Outstanding] = OrderedDict()
+        self._outstanding: dict[int, Outstanding] = {}
+        self._last = Outstanding(0.0, NO_TIMESTAMP)
         self._next = NOTHING
         self._committed = NOTHING
 
@@ -62,7 +62,9 @@ class PartitionOffsets:
                 "was put back; begin again from the committed position under a new assignment"
             )
         self._next = offset + 1
-        self._outstanding[offset] = Outstanding(now, timestamp)
+        if timestamp != self._last.timestamp or now != self._last.received_at:  # those that come together share one
+            self._last = Outstanding(now, timestamp)
+        self._outstanding[offset] = self._last
 
     def acknowledged(self, offset: int) -> bool:
         """Note that a record needs no more work; says whether it was outstanding, and counts it if not."""

@@ -29,6 +29,9 @@ header:NAME or a JSON pointer like /user/id; --id-from takes key too. A record w
 Offsets are committed when the server has what their records asked for. A record that can't become a message goes to
 TOPIC.dead-letters, see 'dormice dead-letters'. SIGTERM and Ctrl-C drain, a second one leaves at once."""
 
+COLLECT_AFTER = (100_000, 10, 2)
+"""New containers until Python looks for cycles: the window is a multiple of that, and none of it is in a cycle."""
+
 PLACES = ("lane", "scheduled-at", "priority", "tenant", "payload")
 
 
@@ -63,13 +66,15 @@ def add_bridge(commands: Commands) -> None:
 def run_bridge(args: argparse.Namespace, settings: Settings) -> int:
     """Consume until told to stop."""
     from shared.logs import set_up_logs
+    from worker.event_loop import new_event_loop
 
     set_up_logs(settings)
     try:
         import aiokafka as _  # noqa: F401 — asked for here, so that one sentence says what is missing
     except ImportError as exc:
         raise Misconfigured("the bridge needs aiokafka; install dormice with the extra kafka") from exc
-    return asyncio.run(_run(args, settings))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_run(args, settings))
 
 
 async def _run(args: argparse.Namespace, settings: Settings) -> int:
@@ -82,7 +87,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     from starter.bridge.formats import Formats
     from starter.bridge.readiness import BridgeReadiness
     from starter.bridge.readings import publish_regularly
-    from starter.bridge.window import MOST
+    from starter.bridge.window import PACK_ROOM
     from starter.bulk import BulkStarter
     from worker.health import open_endpoint, watch_server
     from worker.main import alongside
@@ -100,13 +105,12 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
             await check_server(client)
             await check_broker(settings)
             await _check_topics(options)
-            # most of the window is gathered for packs, the rest is on its way to them: a chunk costs as much as a hundred messages
-            room = replace(settings, pack_room=min(settings.pack_room, MOST * 4 // 5))
+            room = replace(settings, pack_room=min(settings.pack_room, PACK_ROOM))
             starter = BulkStarter(client, room, encodings=declared_packs(registry), revises=True)
             writer = DeadLetterWriter(dict(options.client))
             bridge = Bridge(options, formats, starter, writer.write, telemetry)
             readiness.watch(bridge)
-            tune_memory()
+            tune_memory(COLLECT_AFTER)
             async with alongside(watch_server(client, readiness, telemetry), publish_regularly(bridge, telemetry)):
                 await _serve(bridge, writer, stopping, settings)
     tell("drained; everything that was received and accepted is committed")

@@ -107,6 +107,7 @@ class Parcel:
 
     def __init__(self, offset: int) -> None:
         self.key = None
+        self.partition = FEEDS
         self.offset = offset
 
 

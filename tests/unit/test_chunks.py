@@ -31,7 +31,7 @@ def test_a_chunk_is_full_by_bytes() -> None:
     """What goes in one signal stays far below what the server warns of: the entry that reaches the limit is the last."""
     chunk = Chunk[int](layout(), 0)
     while not chunk.is_full:
-        chunk.add(0, entry(f"m{len(chunk.ids)}", "x" * 999))
+        chunk.add(0, entry(f"m{len(chunk.tags)}", "x" * 999))
 
     last = len(encode_json(entries_of(chunk)[-1]))
     assert CHUNK_BYTES_MAX <= len(chunk.body) <= CHUNK_BYTES_MAX + last
@@ -74,14 +74,24 @@ def test_messages_go_to_their_own_packs_in_the_order_of_the_stream() -> None:
 def test_what_fills_up_while_the_rest_is_taken_is_given_once() -> None:
     """The stream may go on between two chunks of what is left."""
     gathering, small = Gathering[str](ROOM), layout("small", size=2)
-    gathering.add(layout("first"), 0, "a", entry("a"))
     gathering.add(small, 0, "b", entry("b"))
+    gathering.add(layout("last"), 0, "a", entry("a"))
     left = gathering.take_all()
     taken = next(left).tags
     meanwhile = gathering.add(small, 0, "c", entry("c"))
 
     assert meanwhile is not None
     assert (taken, meanwhile.tags, list(left), len(gathering)) == (["a"], ["b", "c"], [], 0)
+
+
+def test_ids_are_told_apart_whatever_they_hold() -> None:
+    """They lie in one piece, a line each, and other characters than ours end lines, too."""
+    chunk, ids = Chunk[int](layout(), 0), ["a", "b\u2028c", " ", "☃"]
+    nothing = chunk.ids
+    for message_id in ids:
+        chunk.add(0, entry(message_id))
+
+    assert (nothing, chunk.ids) == ([], ids)
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,23 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from temporalio.api.common.v1 import SearchAttributes
 from temporalio.client import Client
 from temporalio.common import TypedSearchAttributes
 from temporalio.converter import encode_search_attributes
 
-from shared.envelope import Envelope
+from shared.envelope import TOLERANCE_MAX, Envelope
+from shared.lanes import LANES
+from shared.message import NO_TRACE
+from shared.pack_entry import to_entry
+from shared.placement import PackSpread
 from shared.search_attributes import REQUIRED, attributes_at_start
 from shared.settings import Settings
-from starter.start_request import build_start_request, first_state, request_id
+from starter.start_request import build_start_request, first_entry, first_state, request_id
 
+NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 ENVELOPE = Envelope(kind="echo", id="ä ☃:1", lane="medium", priority=2, tenant="t", payload={"delay": 1})
 
 
@@ -61,3 +68,35 @@ def test_one_wish_has_one_request_id(first: tuple[str, str], second: tuple[str, 
     ]
 
     assert (ids[0] == ids[1]) is is_same
+
+
+moments = st.datetimes(NOON.replace(tzinfo=None) - timedelta(days=1), NOON.replace(tzinfo=None) + timedelta(days=400))
+envelopes = st.builds(
+    Envelope,
+    kind=st.just("feed"),
+    id=st.sampled_from(["a", "ä ☃:1"]),
+    lane=st.sampled_from(list(LANES)),
+    scheduled_at=st.none() | moments.map(lambda moment: moment.replace(tzinfo=UTC)),
+    tolerance_seconds=st.just(0.0) | st.floats(0, TOLERANCE_MAX.total_seconds()),
+    priority=st.integers(1, 5),
+    tenant=st.sampled_from(["", "t"]),
+    payload=st.none() | st.integers() | st.text(max_size=3),
+    correlation_id=st.sampled_from(["", "c"]),
+)
+
+
+@given(
+    envelopes,
+    st.floats(0, 86_400).map(lambda seconds: NOON.timestamp() + seconds),
+    st.sampled_from([{}, {"feeds/0": 7}]),
+    st.sampled_from([NO_TRACE, {"traceparent": "00-1-1-01"}]),
+    st.none() | st.builds(PackSpread, st.floats(0, 1, exclude_max=True), st.floats(0, 600)),
+)
+def test_the_first_entry_is_that_of_the_first_state(
+    envelope: Envelope, now: float, sources: dict[str, int], trace: dict[str, str], spread: PackSpread | None
+) -> None:
+    """What is written straight from an envelope is what the long way over a state comes to."""
+    state = first_state(envelope, now, sources, trace, spread)
+    entry = first_entry(envelope, now, "short", sources=sources, trace=trace, spread=spread)
+
+    assert entry == to_entry(state, "short")
