@@ -245,4 +245,6 @@ def report(scenario: str, rows: Sequence[Mapping[str, Any]], note: str = "", cas
 def _show(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.2f}" if abs(value) < 100 else f"{value:,.0f}"
+    if value is None:
+        return "-"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -34,6 +34,9 @@ LINGER_SECONDS = 0.2
 LINGERS_MAX, FEW = 5, 1000
 """A stream that trickles gives something new all the time: so few messages wait for no more than so many such times."""
 
+GATHERED_SECONDS = 10.0
+"""No message waits longer for others while the server would have room for it; while it has not, larger calls are what helps."""
+
 Tag = TypeVar("Tag")
 Wish = Envelope | Delivery
 
@@ -122,8 +125,11 @@ class BulkStarter:
                 lingers = lingers + 1 if len(gathering) else 0
                 if not is_fresh or (lingers >= LINGERS_MAX and len(gathering) < FEW):
                     async with flushing:
-                        await self._flush(gathering, flight)
+                        await self._hand_over(gathering.take_all(), flight)
                     lingers = 0
+                elif flight.is_half_empty:
+                    async with flushing:
+                        await self._hand_over(gathering.take_old(time.monotonic() - GATHERED_SECONDS), flight)
                 is_fresh = False
 
         lingering = asyncio.create_task(flush_when_idle())
@@ -145,10 +151,10 @@ class BulkStarter:
                 lingering.cancel()
         finally:
             lingering.cancel()
-        await self._flush(gathering, flight)
+        await self._hand_over(gathering.take_all(), flight)
 
-    async def _flush(self, gathering: Gathering[Tag], flight: Flight[list[Receipt[Tag]]]) -> None:
-        for chunk in gathering.take_all():
+    async def _hand_over(self, chunks: Iterable[Chunk[Tag]], flight: Flight[list[Receipt[Tag]]]) -> None:
+        for chunk in chunks:
             await flight.take_off(self._start_chunk(chunk))
 
     async def _find_layout(self, wish: Wish) -> Layout | None:

@@ -34,6 +34,7 @@ class Chunk(Generic[Tag]):
 
     layout: Layout
     index: int
+    begun_at: float = field(default_factory=time.monotonic)
     tags: list[Tag] = field(default_factory=list)
     names: bytearray = field(default_factory=bytearray)
     """The ids, a line each: in one piece they take a quarter of the memory."""
@@ -89,6 +90,11 @@ class Gathering(Generic[Tag]):
         if self._count >= self._room:
             return self._take(next(iter(self._chunks)))
         return None
+
+    def take_old(self, begun_by: float) -> Iterator[Chunk[Tag]]:
+        """Give what has been gathered since a monotonic moment or longer."""
+        while self._chunks and self._chunks[key := next(iter(self._chunks))].begun_at <= begun_by:
+            yield self._take(key)
 
     def take_all(self) -> Iterator[Chunk[Tag]]:
         """Give all that has been gathered by now; what fills up and goes meanwhile is passed over.

@@ -11,9 +11,15 @@ class Flight(Generic[Landing]):
     """Runs calls beside each other and gives what they come to, in the order in which they end."""
 
     def __init__(self, room: int) -> None:
+        self._places = room
         self._room = asyncio.Semaphore(room)
         self._under_way: set[asyncio.Task[Landing]] = set()
         self._ended: asyncio.Queue[asyncio.Task[Landing] | None] = asyncio.Queue()
+
+    @property
+    def is_half_empty(self) -> bool:
+        """The server answers sooner than there is something to ask of it."""
+        return len(self._under_way) * 2 <= self._places
 
     async def take_off(self, call: Coroutine[Any, Any, Landing]) -> None:
         """Begin a call as soon as there is room; room is given back when what it came to has been taken."""

@@ -22,6 +22,7 @@ from shared.errors import Misconfigured
 from shared.placement import workflow_id
 from shared.search_attributes import REQUIRED
 from shared.settings import Settings
+from starter import bulk
 from starter.bulk import BulkStarter
 from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
 from starter.receipts import Receipt, StartOutcome
@@ -344,3 +345,26 @@ async def test_a_stream_that_trickles_has_its_messages_started_meanwhile(
 
     assert found[0] is StartOutcome.STARTED
     assert given < 400
+
+
+async def test_a_stream_that_never_pauses_has_its_messages_started_meanwhile(
+    client: Client, settings: Settings, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of more than a few that wait for others of their pack none waits for long while the server has room."""
+    monkeypatch.setattr(bulk, "GATHERED_SECONDS", 0.5)
+    given, found, is_told = 0, list[StartOutcome](), asyncio.Event()
+
+    async def flow() -> AsyncIterator[tuple[int, Envelope]]:
+        nonlocal given
+        while not is_told.is_set() and given < 10 * bulk.FEW:
+            given += 1
+            yield given, Envelope(kind=kind, id=f"m{given}", lane="short", scheduled_at=LATER)
+            await asyncio.sleep(0.05 if given > 2 * bulk.FEW else 0)
+
+    pack = Pack(packs=1, size=5000)
+    async for receipt in BulkStarter(client, settings, encodings={kind: pack}).start_all(flow()):
+        found.append(receipt.outcome)
+        is_told.set()
+
+    assert found[0] is StartOutcome.STARTED
+    assert 2 * bulk.FEW < given < 3 * bulk.FEW

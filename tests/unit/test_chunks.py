@@ -1,6 +1,7 @@
 """Chunks: new messages gathered by pack, none lost, none held back for ever."""
 
 import json
+import time
 
 import pytest
 
@@ -82,6 +83,18 @@ def test_what_fills_up_while_the_rest_is_taken_is_given_once() -> None:
 
     assert meanwhile is not None
     assert (taken, meanwhile.tags, list(left), len(gathering)) == (["a"], ["b", "c"], [], 0)
+
+
+def test_what_has_been_gathered_for_long_is_taken_alone() -> None:
+    """By when a chunk was begun, whatever came to it later."""
+    gathering = Gathering[str](ROOM)
+    gathering.add(layout("old"), 0, "a", entry("a"))
+    between = time.monotonic()
+    gathering.add(layout("new"), 0, "b", entry("b"))
+    gathering.add(layout("old"), 0, "c", entry("c"))
+
+    assert [chunk.tags for chunk in gathering.take_old(between)] == [["a", "c"]]
+    assert (len(gathering), [chunk.tags for chunk in gathering.take_old(between)]) == (1, [])
 
 
 def test_ids_are_told_apart_whatever_they_hold() -> None:
