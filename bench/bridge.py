@@ -26,7 +26,7 @@ from starter.delivery import Delivery
 from starter.receipts import StartOutcome
 from starter.start_request import first_state
 
-PAIRS = 2
+PAIRS, LAG_PAIRS = 4, 2
 SOLO_COUNT, PACK_COUNT = 4000, 200_000
 SIZE = 1000
 LAG, SHORT_LAG = 200_000, 1000
@@ -180,7 +180,7 @@ async def _lag(count: int = LAG) -> None:
     """Rate and memory with a long queue and with a short one that is filled up all the time, in the order A B B A."""
     seen: dict[int, list[Follower]] = {SHORT_LAG: [], count: []}
     async with fresh_stage() as stage:
-        for number in range(PAIRS):
+        for number in range(LAG_PAIRS):
             for lag in alternate({str(lag): lag for lag in seen}, number).values():
                 seen[lag].append(await _bridge_with_lag(stage, lag))
     rows = [
