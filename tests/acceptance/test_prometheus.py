@@ -89,7 +89,7 @@ async def test_rules_and_panels_work_on_what_a_worker_tells(
         queue = task_queue(settings.task_queue_prefix, "short")
         lost = await client.start_workflow("nobody's", id=settings.task_queue_prefix, task_queue=queue)
         # and a workflow that is gone when its task is done: a call that fails
-        gone = await start(payload={"work": 4})
+        gone = await start(payload={"work": 8, "delay": 1})
         await wait_until(lambda: has_value(prometheus, "dormice_handlers > 0"), "a handler is at work")
         await gone.terminate()
 
