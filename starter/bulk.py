@@ -123,13 +123,13 @@ class BulkStarter:
             while True:
                 await asyncio.sleep(LINGER_SECONDS)
                 lingers = lingers + 1 if len(gathering) else 0
+                chunks: Iterable[Chunk[Tag]] = ()
                 if not is_fresh or (lingers >= LINGERS_MAX and len(gathering) < FEW):
-                    async with flushing:
-                        await self._hand_over(gathering.take_all(), flight)
-                    lingers = 0
+                    chunks, lingers = gathering.take_all(), 0
                 elif flight.is_half_empty:
-                    async with flushing:
-                        await self._hand_over(gathering.take_old(time.monotonic() - GATHERED_SECONDS), flight)
+                    chunks = gathering.take_old(time.monotonic() - GATHERED_SECONDS)
+                async with flushing:
+                    await self._hand_over(chunks, flight)
                 is_fresh = False
 
         lingering = asyncio.create_task(flush_when_idle())

@@ -100,8 +100,7 @@ def _find_moments(envelope: Envelope, now: float, spread: Spread | None) -> tupl
     earliest = _to_milliseconds(base, now)
     if not tolerance:
         return earliest, earliest, 0, why
-    # most come with a spread, and need no name to be hashed
-    offset = spread(tolerance) if spread else find_offset(workflow_id(envelope.kind, envelope.id), tolerance, None)
+    offset = find_offset(workflow_id(envelope.kind, envelope.id), tolerance, spread)
     return _to_milliseconds(base + offset, now), earliest, math.floor((base + tolerance) * 1000), why
 
 
