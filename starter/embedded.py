@@ -36,6 +36,11 @@ DYNAMIC_CONFIG = {
     "matching.enableFairness": True,
     # five seconds by default: so long due work would wait before idle capacity is drawn back from what is not due yet
     "matching.TaskQueueInfoByBuildIdTTL": '"500ms"',
+    # 20 by default, for one shard all there is: what is read again after a kill would wait behind new tasks
+    "history.transferProcessorMaxPollRPS": 200,
+    # 30 seconds by default: what needs a closing acknowledged is put off until it is saved, and keeps tasks behind it
+    "history.transferProcessorUpdateAckInterval": '"2s"',
+    "history.visibilityProcessorUpdateAckInterval": '"2s"',
 }
 
 
