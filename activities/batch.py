@@ -6,11 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.service import RPCError
 
 from activities.dispatch import Dispatch, stamp_end
+from activities.left_runs import LeftRuns
 from shared.decision import begin, decide
 from shared.json_value import encode_json
 from shared.lanes import LANES
@@ -40,6 +39,7 @@ class BatchDispatch:
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
         self._room = asyncio.Semaphore(dispatch.settings.handlers_at_once)
+        self.left_runs = LeftRuns()
 
     @activity.defn(name=RUN_BATCH)
     async def run_batch(self, wire: Any) -> Any:
@@ -50,6 +50,8 @@ class BatchDispatch:
         a pack that replays has nothing to decide. As with a single message nothing that a handler does makes this fail. Takes and
         gives plain JSON, see `workflows.pack_workflow`.
         """
+        if wire["left_run"]:
+            self.left_runs.add(activity.info().workflow_id or "", wire["left_run"])
         return await _Run(self._dispatch, self._room, wire).run()
 
 
@@ -60,7 +62,6 @@ class _Run:
         self._kind: str = wire["kind"]
         self._lane: str = wire["lane"]
         self._number: int = wire["batch"]
-        self._left_run: str = wire["left_run"]
         self._begun_at: float = wire["begun_at"]  # the pack reads it back from its history
         self._pack_lane: str = wire["pack_lane"]
         self._spread = PackSpread(*wire["spread"])
@@ -79,7 +80,6 @@ class _Run:
         self._restore()
         done = self._done
         calls = [asyncio.create_task(self._call(n)) for n in range(len(self._entries)) if n not in done]
-        forgetting = asyncio.create_task(self._forget_left_run())
         beside: list[asyncio.Task[None]] = []
         if not self._is_local:
             beside = [asyncio.create_task(self._beat()), asyncio.create_task(self._report())]
@@ -92,7 +92,7 @@ class _Run:
         finally:
             for task in (*calls, *beside):
                 task.cancel()
-            await asyncio.gather(forgetting, *beside, return_exceptions=True)
+            await asyncio.gather(*beside, return_exceptions=True)
         ended_at = stamp_end()
         answer = {
             "index_after": self._dispatch.settings.index_after.total_seconds(),
@@ -182,19 +182,6 @@ class _Run:
                     news = {"batch": self._number, "outcomes": sorted(fresh.items()), "ended_at": stamp_end()}
                     await pack.signal(REPORT, to_raw(news), rpc_timeout=CALL_TIMEOUT)
                     self._reported |= fresh.keys()
-
-    async def _forget_left_run(self) -> None:
-        """Delete the run that the pack continued from: all it knew is in this one, and it would stay for a day."""
-        if not self._left_run:
-            return
-        info = activity.info()
-        client = activity.client()
-        request = DeleteWorkflowExecutionRequest(
-            namespace=client.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=info.workflow_id or "", run_id=self._left_run),
-        )
-        with contextlib.suppress(RPCError):  # the server's own retention deletes it too, later
-            await client.workflow_service.delete_workflow_execution(request, timeout=CALL_TIMEOUT)
 
 
 def _no_beat() -> None:

@@ -1,14 +1,20 @@
 """The kinds of a bridge under measurement, as its environment names them; and those that keep a ledger."""
 
 import os
+import random
 from datetime import timedelta
 
-from activities import Again, Context, Done, Message, Pack, handler
+from activities import Again, Context, Done, Message, Pack, handler, left_runs
 from examples.ledger import ledgered
 
 KIND_VARIABLE = "DORMICE_BENCH_KIND"
 PACKS_VARIABLE = "DORMICE_BENCH_PACKS"
+DELETE_AFTER_VARIABLE = "DORMICE_BENCH_DELETE_AFTER"
 NOTED, HERDED = "bench-noted", "bench-herded"
+RESTLESS, RESTLESS_PACKED = "bench-restless", "bench-restless-packed"
+
+if DELETE_AFTER_VARIABLE in os.environ:
+    left_runs.DELETE_AFTER = timedelta(seconds=float(os.environ[DELETE_AFTER_VARIABLE]))
 
 _packs = int(os.environ.get(PACKS_VARIABLE, "0"))
 
@@ -34,3 +40,13 @@ async def note_payload(message: Message, ctx: Context) -> Again:  # noqa: ARG001
 async def run_with_herd(message: Message, ctx: Context) -> Done:  # noqa: ARG001 — as above
     """Be done."""
     return Done()
+
+
+@handler(RESTLESS)
+@ledgered
+async def never_rest(message: Message, ctx: Context) -> Again:  # noqa: ARG001 — as above
+    """Come back within half a minute."""
+    return Again(after=timedelta(seconds=random.uniform(5, 30)), tolerance=timedelta(0))
+
+
+never_rest_packed = handler(RESTLESS_PACKED)(never_rest.function)

@@ -44,16 +44,25 @@ is_on_cluster = CLUSTER_OPTION in sys.argv
 
 
 @contextlib.asynccontextmanager
-async def fresh_server(*, slim: bool = True) -> AsyncGenerator[EmbeddedServer]:
-    """Run a new embedded server on an empty database, thrown away afterwards; a cluster where that was asked for."""
+async def fresh_server(*, slim: bool = True, config: Sequence[str] = ()) -> AsyncGenerator[EmbeddedServer]:
+    """Run a new embedded server on an empty database, thrown away afterwards; a cluster where that was asked for.
+
+    `config` are dynamic settings (`name=value`) that count instead of the embedded server's own.
+    """
     if is_on_cluster:
         assert slim, "a cluster has no other indexes than those that messages need"
+        assert not config, "a cluster has the settings that it is started with"
         async with fresh_cluster() as server:
             yield server
             return
     with tempfile.TemporaryDirectory(prefix="dormice-bench-") as folder:
         options = EmbeddedOptions(
-            data=Path(folder), port=find_free_port(), ui_port=None, slim=slim, metrics_port=find_free_port()
+            data=Path(folder),
+            port=find_free_port(),
+            ui_port=None,
+            slim=slim,
+            extra_config=tuple(config),
+            metrics_port=find_free_port(),
         )
         async with run_embedded(options) as server:
             yield server
@@ -156,8 +165,11 @@ async def _read_windows(process: asyncio.subprocess.Process, windows: list[Measu
 
 
 @contextlib.asynccontextmanager
-async def noting(server: EmbeddedServer, prefix: str) -> AsyncGenerator[Ledger]:
-    """Run a worker for the length of a `with` block whose handlers keep a ledger, thrown away afterwards."""
+async def noting(server: EmbeddedServer, prefix: str, **extra: str) -> AsyncGenerator[Ledger]:
+    """Run a worker for the length of a `with` block whose handlers keep a ledger, thrown away afterwards.
+
+    `extra` is for its environment.
+    """
     with tempfile.TemporaryDirectory(prefix="dormice-bench-ledger-") as folder:
         path = Path(folder, "ledger.jsonl")
         process = await asyncio.create_subprocess_exec(
@@ -169,6 +181,7 @@ async def noting(server: EmbeddedServer, prefix: str) -> AsyncGenerator[Ledger]:
                 "DORMICE_HANDLERS": "bench.handlers",
                 "DORMICE_TASK_QUEUE_PREFIX": prefix,
                 LEDGER_VARIABLE: str(path),
+                **extra,
             },
         )
         try:

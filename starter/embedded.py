@@ -38,8 +38,11 @@ DYNAMIC_CONFIG = {
     "matching.TaskQueueInfoByBuildIdTTL": '"500ms"',
     # 20 by default, for one shard all there is: what is read again after a kill would wait behind new tasks
     "history.transferProcessorMaxPollRPS": 200,
-    # 30 seconds by default: what needs a closing acknowledged is put off until it is saved, and keeps tasks behind it
+    "history.timerProcessorMaxPollRPS": 200,
+    "history.visibilityProcessorMaxPollRPS": 200,
+    # 30 seconds by default: so much of a queue is read again after a kill, and what needs a closing saved waits for it
     "history.transferProcessorUpdateAckInterval": '"2s"',
+    "history.timerProcessorUpdateAckInterval": '"2s"',
     "history.visibilityProcessorUpdateAckInterval": '"2s"',
 }
 

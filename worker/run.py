@@ -106,6 +106,7 @@ async def run_workers(
         alongside = [
             asyncio.create_task(tell_throughput(client, prefix, plan.lanes, dispatch.calls)),
             asyncio.create_task(watch_deployment(client, plan.settings)),
+            asyncio.create_task(batches.left_runs.delete_when_due(client)),
         ]
         try:
             await stopping.wait()
