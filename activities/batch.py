@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
 from temporalio.service import RPCError
 
-from activities.dispatch import Dispatch, stamp_end
+from activities.dispatch import Dispatch, fail, stamp_end
+from activities.handler import Handler
 from activities.left_runs import LeftRuns
 from shared.decision import begin, decide
 from shared.json_value import encode_json
@@ -27,6 +29,9 @@ ANSWER_BYTES_MAX = 1_800_000
 
 OUTCOME_ROOM = 700
 """What an outcome may take beside its payload: a reason of 300 characters and the numbers."""
+
+DEAF_SECONDS = 4.0
+"""A handler that goes on for so long after it was cut off does not listen: its batch is answered without it."""
 
 REPORT_EVERY = timedelta(seconds=10)
 BEAT_CHECK_SECONDS = 0.2
@@ -74,23 +79,24 @@ class _Run:
         self._left = ANSWER_BYTES_MAX - (STATE_BYTES_MAX if self._is_local else 0)
         self._tries_before = activity.info().attempt - 1
         self._clock = asyncio.get_running_loop().time
-        self._begin_before = self._clock() + LANES[self._lane].batch_start.total_seconds()
+        self._begun_last = self._clock()
+        self._begin_before = self._begun_last + LANES[self._lane].batch_start.total_seconds()
+        self._found = dispatch.registry.get(self._kind)
+        self._timeout = 0.0 if self._found is None else self._found.timeout_on(self._lane).total_seconds()
+        self._at_work: dict[int, MessageState] = {}
+        self._abandoned: set[int] = set()
 
     async def run(self) -> Any:
         self._restore()
         done = self._done
-        calls = [asyncio.create_task(self._call(n)) for n in range(len(self._entries)) if n not in done]
+        calls = {n: asyncio.create_task(self._call(n)) for n in range(len(self._entries)) if n not in done}
         beside: list[asyncio.Task[None]] = []
         if not self._is_local:
             beside = [asyncio.create_task(self._beat()), asyncio.create_task(self._report())]
         try:
-            await asyncio.gather(*calls)
-        except asyncio.CancelledError:
-            if not activity.is_worker_shutdown():
-                raise
-            await asyncio.gather(*calls, return_exceptions=True)  # each hands its message back
+            await self._wait_for(calls.values())
         finally:
-            for task in (*calls, *beside):
+            for task in (*calls.values(), *beside):
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
         ended_at = stamp_end()
@@ -110,20 +116,56 @@ class _Run:
     def _done(self) -> set[int]:
         return self._reported | self._outcomes.keys()
 
+    async def _wait_for(self, calls: Collection[asyncio.Task[None]]) -> None:
+        """Wait until each call has come to its end, or goes on though its time is over."""
+        pending, patience = set(calls), self._timeout + DEAF_SECONDS
+        try:
+            while pending and (left := self._begun_last + patience - self._clock()) > 0:
+                done, pending = await asyncio.wait(pending, timeout=left)
+                for task in done:
+                    task.result()
+        except asyncio.CancelledError:
+            if not activity.is_worker_shutdown():
+                raise
+            for task in pending:
+                task.cancel()
+            await asyncio.wait(calls, timeout=DEAF_SECONDS)  # each hands its message back
+            return
+        if self._found is not None:
+            for position in list(self._at_work):
+                self._abandon(position, self._found)
+
     async def _call(self, position: int) -> None:
-        async with self._room:
+        await self._room.acquire()
+        try:
             most = self._dispatch.settings.payload_max_bytes + OUTCOME_ROOM
             if self._left < most or self._clock() > self._begin_before:
                 return
             self._left -= most
-            state = to_state(self._entries[position], self._kind, self._pack_lane)
-            outcome = await self._dispatch.run(self._to_call(state), _no_beat, self._spread)
+            self._begun_last = self._clock()
+            state = self._at_work[position] = to_state(self._entries[position], self._kind, self._pack_lane)
+            outcome = self._dispatch.find_exhausted(self._kind, state.attempt)
+            outcome = outcome or await self._dispatch.run(self._to_call(state), _no_beat, self._spread)
+            if position not in self._abandoned:
+                self._note(position, outcome, most)
+        finally:
+            if position not in self._abandoned:
+                self._room.release()
+
+    def _note(self, position: int, outcome: Outcome, room: int) -> None:
+        state = self._at_work.pop(position)
         content = outcome.payload if outcome.is_payload_changed else outcome.result
-        self._left += most - OUTCOME_ROOM - (0 if content is None else len(encode_json(content)))
+        self._left += room - OUTCOME_ROOM - (0 if content is None else len(encode_json(content)))
         if self._is_local:
             self._decided[position] = (state, outcome)
         else:
             self._outcomes[position] = outcome.dump()
+
+    def _abandon(self, position: int, found: Handler) -> None:
+        """Go on without a handler that does not heed being cut off; what it comes to, if ever, counts for nothing."""
+        self._note(position, fail(found, f"no outcome within {self._timeout:g} s, and no heed of being cut off"), 0)
+        self._abandoned.add(position)
+        self._room.release()
 
     def _to_call(self, state: MessageState) -> HandlerCall:
         return HandlerCall(

@@ -27,7 +27,7 @@ from shared.errors import InvalidOutcome
 from shared.gates import Closing
 from shared.lanes import LANES
 from shared.logs import ABOUT
-from shared.message import HandlerCall, Outcome
+from shared.message import HandlerCall, Outcome, clip_reason
 from shared.metrics import AT_WORK
 from shared.placement import workflow_id
 from shared.settings import Settings
@@ -65,7 +65,8 @@ class Dispatch:
         call = HandlerCall.load(wire)
         timeout = LANES[call.lane].heartbeat_timeout
         async with _heartbeats(timeout):
-            outcome = await self.run(call, _no_beat if timeout is None else activity.heartbeat)
+            outcome = self.find_exhausted(call.kind, call.attempt - 1)
+            outcome = outcome or await self.run(call, _no_beat if timeout is None else activity.heartbeat)
         settings = self.settings
         stamped = outcome._replace(
             cycles_per_run=settings.cycles_per_run,
@@ -73,6 +74,13 @@ class Dispatch:
             ended_at=outcome.ended_at or stamp_end(),
         )
         return stamped.dump()
+
+    def find_exhausted(self, kind: str, attempts: int) -> Outcome | None:
+        """Give the outcome of a message whose attempts are used up already: all of them were lost with their workers."""
+        found = self.registry.get(kind)
+        if found is None or attempts < found.max_attempts:
+            return None
+        return fail(found, f"its {attempts} calls before were lost with their workers, or blocked them")
 
     async def run(self, call: HandlerCall, beat: Callable[[], None], spread: Spread | None = None) -> Outcome:
         """Call the handler of one message and give what it came to; `beat` is what `ctx.heartbeat()` does.
@@ -125,6 +133,19 @@ class Dispatch:
         if found is None:
             reason = f"no handler for kind {call.kind!r} is loaded in this worker"
             return Outcome("retry_after", reason, after=NO_HANDLER_DELAY.total_seconds())
+        try:
+            return await self._attempt(found, around)
+        except BaseException as exc:
+            if isinstance(exc, asyncio.CancelledError):
+                if activity.is_worker_shutdown():
+                    return Outcome("handed_back", "its worker was shutting down")
+                if activity.is_cancelled():
+                    raise
+                _take_cancel_back()
+            return fail(found, _describe(exc))
+
+    async def _attempt(self, found: Handler, around: Surroundings) -> Outcome:
+        call = around.call
         timeout = found.timeout_on(call.lane)
         message = _to_message(call)
         try:
@@ -135,20 +156,13 @@ class Dispatch:
                     returned = await found(message, self._context(around))
             return to_outcome(returned, self.settings.payload_max_bytes)
         except InvalidOutcome as exc:
-            return Outcome("reject", str(exc))
+            return Outcome("reject", clip_reason(str(exc)))
         except RetryAfter as exc:
             if exc.gate:
                 await self.gates.close(exc.gate, Closing.lasting(exc.gate_delay, str(exc)))
-            return Outcome("retry_after", str(exc), after=exc.delay.total_seconds())
+            return Outcome("retry_after", clip_reason(str(exc)), after=exc.delay.total_seconds())
         except TimeoutError as exc:
-            reason = _describe(exc) if str(exc) else f"no outcome within {timeout.total_seconds():g} s"
-            return _failed(found, reason)
-        except asyncio.CancelledError:
-            if not activity.is_worker_shutdown():
-                raise
-            return Outcome("handed_back", "its worker was shutting down")
-        except Exception as exc:  # noqa: BLE001 — a handler may raise anything; every one of them is an attempt that failed
-            return _failed(found, _describe(exc))
+            return fail(found, _describe(exc) if str(exc) else f"no outcome within {timeout.total_seconds():g} s")
 
     def _context(self, around: Surroundings) -> Context:
         call = around.call
@@ -188,7 +202,8 @@ async def _heartbeats(within: timedelta | None) -> AsyncGenerator[None]:
         beating.cancel()
 
 
-def _failed(found: Handler, reason: str) -> Outcome:
+def fail(found: Handler, reason: str) -> Outcome:
+    """Give the outcome of a call that counts as a failed attempt, by what its handler has declared."""
     return Outcome(
         "failed",
         reason,
@@ -232,5 +247,15 @@ def _to_message(call: HandlerCall) -> Message:
 
 
 def _describe(exc: BaseException) -> str:
-    text = str(exc).strip().partition("\n")[0]
-    return f"{type(exc).__name__}: {text}"[:300] if text else type(exc).__name__
+    try:
+        text = str(exc).strip().partition("\n")[0]
+    except BaseException as worse:  # noqa: BLE001 — even what an exception says of itself is the handler's own code
+        text = f"its text can't be had ({type(worse).__name__})"
+    return clip_reason(f"{type(exc).__name__}: {text}" if text else type(exc).__name__)
+
+
+def _take_cancel_back() -> None:
+    """Forget that a handler has cancelled the task that it runs in; nobody else wanted that."""
+    task = asyncio.current_task()
+    while task is not None and task.uncancel():
+        pass

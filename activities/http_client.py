@@ -16,7 +16,8 @@ from shared.errors import GiveUp, RetryLater
 from shared.settings import Settings
 
 USER_AGENT = "dormice"
-LIMITS = httpx.Limits(max_connections=200, max_keepalive_connections=50)
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=50)
+"""Handlers at work are limited already; one that waited for a connection would lose its own time by others' calls."""
 PIECE_BYTES = 64 * 1024
 GZIP_FIRST_BYTE = b"\x1f"
 SECONDS_MAX = 2**31
@@ -44,6 +45,29 @@ class GuardedTransport(httpx.AsyncHTTPTransport):
         )
 
 
+class SharedClient(httpx.AsyncClient):
+    """A client that no handler can close, because all others use it too."""
+
+    async def aclose(self) -> None:
+        """Leave it open."""
+
+    async def __aenter__(self) -> Self:
+        """Give itself."""
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        """Leave it open."""
+
+    async def close_for_all(self) -> None:
+        """Close it, when the last handler has ended."""
+        await super().aclose()
+
+
 class HttpClient:
     """Owns one `httpx.AsyncClient`; redirects are never followed here, handlers that follow them check each hop.
 
@@ -55,13 +79,13 @@ class HttpClient:
         """Take the limits from the settings; nothing is opened yet."""
         self._settings = settings
         self._guard = guard or AddressGuard(is_any if settings.http_allow_private else is_public)
-        self._client: httpx.AsyncClient | None = None
+        self._client: SharedClient | None = None
 
     @property
     def client(self) -> httpx.AsyncClient:
         """Give the client, opening it at the first use."""
         if self._client is None:
-            self._client = httpx.AsyncClient(
+            self._client = SharedClient(
                 transport=GuardedTransport(self._guard),
                 timeout=self._settings.http_timeout.total_seconds(),
                 headers={"User-Agent": USER_AGENT},
@@ -79,7 +103,7 @@ class HttpClient:
     ) -> None:
         """Close the client if it was opened."""
         if self._client is not None:
-            await self._client.aclose()
+            await self._client.close_for_all()
 
 
 async def iterate_body(response: httpx.Response, max_bytes: int) -> AsyncGenerator[bytes, None]:

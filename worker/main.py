@@ -26,7 +26,7 @@ from shared.settings import Settings
 from shared.telemetry import Telemetry, start_telemetry
 from shared.temporal import check_server, connect
 from worker.deployment import check_deployment
-from worker.event_loop import new_event_loop
+from worker.event_loop import new_event_loop, run_unstoppably
 from worker.health import Readiness, Report, open_endpoint, watch_server
 from worker.leaders import begin_leaders, check_idle_lanes
 from worker.memory import tune_memory
@@ -156,7 +156,8 @@ def run_process(options: WorkerOptions, follow_parent: FollowParent | None = Non
     signals = take_signals(end, at_once if follow_parent is None else end)
     telling = start_telemetry(options.settings, "dormice-worker")
     with contextlib.closing(order), contextlib.closing(runner), stuck, telling as telemetry:
-        code = runner.run(_take_signals_and_run(signals, _run(options, order, telemetry, follow_parent)))
+        running = _take_signals_and_run(signals, _run(options, order, telemetry, follow_parent))
+        code = run_unstoppably(runner.get_loop(), running)
     begin_anew_if_stuck()
     return EXIT_FAILED if stuck.is_found else code
 

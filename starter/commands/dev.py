@@ -6,8 +6,10 @@ import argparse
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import sys
+import time
 from collections.abc import AsyncGenerator, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from shared.settings import ENV_PREFIX, Settings
 from starter.commands import arguments
 from starter.commands.arguments import Commands, collect_settings
-from starter.commands.exit_codes import FINE, INTERRUPTED
+from starter.commands.exit_codes import FINE, INTERRUPTED, WRONG
 from starter.screen import tell
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ DEFAULT_PORT = 7233
 DEFAULT_UI_PORT = 8233
 DEFAULT_KAFKA_PORT = 9092
 DRAIN_SECONDS = 10
+RESTART_SECONDS, RESTART_SECONDS_MAX = 0.5, 30.0
 LEAVE_SECONDS = 30.0
 """What the worker gets to be gone: its drain time, and as much again to hand back what did not finish."""
 
@@ -96,23 +99,45 @@ def _plan_broker(server: "EmbeddedOptions", port: int | None) -> "BrokerOptions 
 
 
 async def _run(options: "EmbeddedOptions", asked: "BrokerOptions | None", args: argparse.Namespace) -> int:
-    from starter.embedded import end_on_leash, run_embedded, start_on_leash
+    from starter.embedded import run_embedded
 
     with _cancelled_by_signals():
         try:
             async with run_embedded(options) as server, _with_broker(asked) as broker:
-                worker = await start_on_leash(
-                    _worker_command(args), env=_environment(os.environ, server.address, collect_settings(args))
-                )
-                try:
-                    _greet(server, broker)
-                    return await _first_end(worker, server, broker)
-                finally:
-                    rest = "the server" if broker is None else "the broker and the server"
-                    tell(f"draining the worker, then stopping {rest}; Ctrl-C leaves at once")
-                    await end_on_leash(worker, LEAVE_SECONDS)
+                return await _keep_working(args, server, broker)
         except asyncio.CancelledError:
             return FINE
+
+
+async def _keep_working(args: argparse.Namespace, server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> int:
+    """Run the worker again and again, whatever ends it; gives its exit code when it was told to end, or would refuse again."""
+    from starter.embedded import start_on_leash
+
+    env, deaths = _environment(os.environ, server.address, collect_settings(args)), 0
+    while True:
+        worker, began = await start_on_leash(_worker_command(args), env=env), time.monotonic()
+        if not deaths:
+            _greet(server, broker)
+        code = await _work(worker, server, broker)
+        if code in (FINE, WRONG):
+            tell(f"the worker has ended with code {code}")
+            return code
+        deaths = 1 if time.monotonic() - began > RESTART_SECONDS_MAX else deaths + 1
+        pause = min(RESTART_SECONDS_MAX, RESTART_SECONDS * 2**deaths) * random.uniform(0.5, 1)  # noqa: S311 — no secret
+        tell(f"the worker has ended with code {code}; the server stays, and a new worker starts in {pause:.1f} s")
+        await asyncio.sleep(pause)
+
+
+async def _work(worker: asyncio.subprocess.Process, server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> int:
+    from starter.embedded import end_on_leash
+
+    try:
+        return await _first_end(worker, server, broker)
+    finally:
+        if worker.returncode is None:
+            rest = "the server" if broker is None else "the broker and the server"
+            tell(f"draining the worker, then stopping {rest}; Ctrl-C leaves at once")
+        await end_on_leash(worker, LEAVE_SECONDS)
 
 
 @contextlib.asynccontextmanager
@@ -203,7 +228,6 @@ async def _first_end(
     try:
         ended, _ = await asyncio.wait({worker_end, *logs}, return_when=asyncio.FIRST_COMPLETED)
         if worker_end in ended:
-            tell(f"the worker has ended with code {worker_end.result()}")
             return worker_end.result()
         name, log = logs[ended.pop()]
         raise Misconfigured(f"the embedded {name} has ended by itself; read {log}")

@@ -150,7 +150,22 @@ async def test_a_kill_9_takes_all_processes_along_and_loses_nothing(begin: Begin
     assert await again.process.wait() == 0
 
 
-async def test_a_worker_that_ends_by_itself_ends_it_all_with_its_code(begin: Begin, tmp_path: Path) -> None:
+async def test_a_worker_that_is_killed_is_started_again(begin: Begin, run: Run) -> None:
+    """As by a handler that takes its process down: the server stays, and messages go on with a new worker."""
+    dev = await begin()
+    await start(run, dev)
+    await wait_until(lambda: has_version(dev, 1), "the message has come back")
+    for process in dev.family:
+        if "-m starter worker" in " ".join(process.cmdline()) and "starter.leash" not in process.cmdline():
+            process.kill()
+
+    await wait_until(lambda: has_version(dev, 4), "the message goes on", seconds=60)
+    assert b"the server stays, and a new worker starts in" in dev.said
+    dev.process.terminate()
+    assert await dev.process.wait() == 0
+
+
+async def test_a_worker_that_would_refuse_again_ends_it_all_with_its_code(begin: Begin, tmp_path: Path) -> None:
     """Here it can't load its handlers: its own sentence is the last word."""
     dev = await begin("--set", "handlers=none_such")
     family = dev.family

@@ -1,6 +1,8 @@
 """What the `http` handler bears: sizes, broken and slow bodies, odd validators, on a real site on loopback."""
 
+import asyncio
 import gzip
+import threading
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Iterator
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from shared.json_value import encode_json
-from tests.integration.web_site import Reply, Visitor, WebSite, digest, open_visitor
+from tests.integration.web_site import Reply, Visit, Visitor, WebSite, digest, open_visitor
 
 
 @pytest.fixture
@@ -204,3 +206,19 @@ async def test_validators_that_were_tampered_with_are_not_sent(site: WebSite, vi
 
     assert second.reason == "unchanged, 200"
     assert not {"x-evil", "if-none-match", "if-modified-since"} & set(site.visits[1].headers)
+
+
+async def test_a_burst_of_handlers_has_a_connection_each(site: WebSite, visitor: Visitor) -> None:
+    """None waits for another's, which would be taken from its own timeout: here all must be there before one is answered."""
+    burst = threading.Barrier(300)
+
+    def answer(_: Visit) -> Reply:
+        burst.wait(timeout=40)
+        return Reply(200, b"all are here")
+
+    site.pages["/a"] = answer
+    answers = await asyncio.gather(
+        *(visitor.client.client.get(site.url("/a"), timeout=40) for _ in range(burst.parties))
+    )
+
+    assert {answer.status_code for answer in answers} == {200}

@@ -1,17 +1,26 @@
 """Handlers that misbehave: each hurts its own message only, and says so where people look."""
 
 import asyncio
+import contextlib
 import functools
+import sys
 import time
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from temporalio.client import Client
+
 from activities import Again, Context, Done, Message, RetryAfter, handler
+from shared.lanes import task_queue
+from shared.message import MessageState
+from shared.settings import Settings
 from shared.signals import RunNow
 from starter.control import Control
 from starter.selection import Selection
+from tests.asleep import start_asleep
 from tests.conftest import Begin, Serve, wait_until
 from tests.subjects import Subject
 from workflows.options import BATCHES_MAX
@@ -20,6 +29,13 @@ MODES = {
     "raises": ("parked", "attempt 2 of 2: RuntimeError: on purpose"),
     "hangs": ("parked", "attempt 2 of 2: no outcome within 0.3 s"),
     "blocks": ("parked", "attempt 2 of 2: no outcome within 0.3 s"),
+    "lets a cancellation out": ("parked", "attempt 2 of 2: CancelledError"),
+    "cancels itself": ("parked", "attempt 2 of 2: CancelledError"),
+    "exits": ("parked", "attempt 2 of 2: SystemExit: 1"),
+    "interrupts": ("parked", "attempt 2 of 2: KeyboardInterrupt"),
+    "raises what has no text": ("parked", "attempt 2 of 2: Unspeakable: its text can't be had (SystemExit)"),
+    "raises what is no UTF-8": ("parked", "attempt 2 of 2: RuntimeError: ?"),
+    "closes the HTTP client": ("active", "it is open"),
     "no outcome": ("parked", "the handler returned int 7; return Again, Done or Reject"),
     "forgets to return": ("parked", "the handler returned NoneType None; return Again, Done or Reject"),
     "oversize payload": ("parked", "the returned payload is 5002 bytes of JSON, the limit is 4096"),
@@ -34,6 +50,14 @@ MODES = {
 }
 
 
+class Unspeakable(BaseException):
+    """Ends whoever wants to read it."""
+
+    def __str__(self) -> str:
+        """End the process."""
+        raise SystemExit("not even its text")
+
+
 async def misbehave(message: Message, ctx: Context) -> Any:  # noqa: C901, PLR0912 — a table of modes
     """Do what the payload names."""
     match message.payload:
@@ -44,6 +68,27 @@ async def misbehave(message: Message, ctx: Context) -> Any:  # noqa: C901, PLR09
         case "blocks":
             time.sleep(0.5)  # noqa: ASYNC251 — on purpose: it stops the event loop of its worker
             await asyncio.sleep(0.2)
+        case "lets a cancellation out":
+            inner = asyncio.create_task(asyncio.sleep(60))
+            inner.cancel()
+            await inner
+        case "cancels itself":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(60)
+        case "exits":
+            sys.exit(1)
+        case "interrupts":
+            raise KeyboardInterrupt
+        case "raises what has no text":
+            raise Unspeakable
+        case "raises what is no UTF-8":
+            raise RuntimeError("\ud800")
+        case "closes the HTTP client":
+            async with ctx.http:
+                await ctx.http.aclose()
+            return Again(after=timedelta(hours=1), reason="it is closed" if ctx.http.is_closed else "it is open")
         case "no outcome":
             return 7
         case "oversize payload":
@@ -93,6 +138,31 @@ async def test_what_a_handler_does_wrong_parks_or_clamps_its_own_message_only(
         assert all(m.parked_reason and m.parked_at for m in listed)
 
 
+@pytest.mark.parametrize("encoding", ["pack"])  # what has a workflow of its own is given up by Temporal itself
+async def test_a_handler_that_does_not_heed_being_cut_off_is_given_up(serve: Serve, begin: Begin, kind: str) -> None:
+    """It counts as a failed attempt, and its place in its process is free for others: here there is one alone."""
+    calls: list[str] = []
+
+    @handler(kind, max_attempts=1, timeout=timedelta(milliseconds=300))
+    async def be_deaf(message: Message, ctx: Context) -> Done:
+        calls.append(message.id)
+        until = time.monotonic() + (20 if message.payload == "deaf" else 0)
+        while time.monotonic() < until:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.2)
+        return Done()
+
+    async with serve(be_deaf, lanes=("short",), handlers_at_once=1):
+        deaf = await begin(kind, payload="deaf")
+        await wait_until(lambda: calls, "it is at work")
+        [neighbour] = [await begin(kind, name) for name in deaf.neighbours(1)]
+
+        assert (await neighbour.wait_ended())["state"] == "done"
+        await wait_until(lambda: deaf.has(state="parked"), "it is parked")
+        assert "no heed of being cut off" in (await deaf.explain())[-1]["reason"]
+        assert Counter(calls) == {deaf.id: 1, neighbour.id: 1}
+
+
 async def _lists(control: Control, selection: Selection, ids: set[str]) -> bool:
     return {m.id async for m in control.list(selection)} == ids
 
@@ -103,6 +173,31 @@ async def _shows(control: Control, message: Subject, state: str, reason: str) ->
         return False
     reasons = [d["reason"] for d in shown.decisions]
     return any(reason in text for text in reasons) and (state != "parked" or reason in shown.listed.parked_reason)
+
+
+async def test_calls_that_were_lost_with_their_workers_count_as_attempts(
+    client: Client, settings: Settings, serve: Serve, control: Control, kind: str
+) -> None:
+    """A message that has lost as many as its handler allows is parked by the next worker, and not called again."""
+    calls: list[str] = []
+
+    @handler(kind, max_attempts=2)
+    async def be_called(message: Message, ctx: Context) -> Done:
+        calls.append(message.id)
+        return Done()
+
+    now = time.time()
+    async with serve(be_called, lanes=("short",)):
+        for name, lost in (("lost", 2), ("lucky", 1)):
+            state = MessageState(kind, name, "short", due_at=now, earliest_at=now, attempt=lost)
+            await start_asleep(client, task_queue(settings.task_queue_prefix, "short"), state, now)
+
+        async def is_parked() -> bool:
+            return (await control.show(kind, "lost")).listed.state == "parked"
+
+        await wait_until(is_parked, "it is parked")
+        assert "2 calls before were lost" in (await control.show(kind, "lost")).listed.parked_reason
+        await wait_until(lambda: calls == ["lucky"], "the other is called")
 
 
 @pytest.mark.parametrize("lane", ["short", "medium"])
