@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-
 from temporalio.client import Client
 
 from activities import Again, Context, Done, Message, RetryAfter, handler
