@@ -5,6 +5,7 @@ DormiceError
 │   ├── ServerUnreachable
 │   ├── ServerBusy
 │   ├── PackNotServed
+│   ├── StandsStill
 │   ├── GatesNotServed   (starter.gates)
 │   ├── OffsetsWentBack  (starter.bridge.offsets)
 │   ├── BrokerTrouble    (shared.kafka.outlet)
@@ -61,6 +62,10 @@ class ServerBusy(RetryLater):
 
 class PackNotServed(RetryLater):
     """No worker answers for the pack that the message lives in; a signal for it is kept by the server meanwhile."""
+
+
+class StandsStill(RetryLater):
+    """The workflow that the message lives in can't go on, because its task fails; a signal for it is kept meanwhile."""
 
 
 class GiveUp(DormiceError):

@@ -29,6 +29,7 @@ from starter.commands.messages import add_list, add_start
 from starter.commands.parked import add_parked
 from starter.commands.plan import add_plan
 from starter.commands.repack import add_repack
+from starter.commands.repair import add_repair
 from starter.commands.show import add_show
 from starter.commands.verbs import add_verbs
 from starter.commands.worker import add_worker
@@ -59,6 +60,7 @@ def build_parser() -> tuple[CommandParser, Commands]:
     add_bridge_status(commands)
     add_dead_letters(commands)
     add_repack(commands)
+    add_repair(commands)
     add_idle(commands)
     add_gates(commands)
     add_forecast(commands)

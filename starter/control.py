@@ -21,7 +21,7 @@ from activities.measures import set_priority
 from shared.backoff import backoff_seconds
 from shared.encoding import Pack
 from shared.envelope import Envelope
-from shared.errors import GiveUp, MessageNotFound, PackNotServed, RetryLater
+from shared.errors import GiveUp, MessageNotFound, PackNotServed, RetryLater, StandsStill
 from shared.placement import Layout, pack_index, pack_workflow_id, workflow_id
 from shared.settings import Settings
 from shared.signals import (
@@ -44,6 +44,7 @@ from starter.listing import Listed, from_status, to_listed
 from starter.packs import Packs
 from starter.receipts import Receipt
 from starter.selection import Selection
+from starter.standstill import find_standstill, to_standstill
 from starter.start_request import USUAL_PRIORITY
 
 QUERY_TIMEOUT = timedelta(seconds=5)
@@ -148,6 +149,8 @@ class Control:
                 await set_priority(self._client, name, signal.priority)
             handle = self._client.get_workflow_handle(name)
             await handle.signal(SIGNAL_NAMES[type(signal)], signal, rpc_timeout=CALL_TIMEOUT)
+            if isinstance(signal, Stop) and (found := await find_standstill(self._client, name)) is not None:
+                raise StandsStill(f"{found.describe()}; 'dormice repair --help' says what to do")
         except RPCError as exc:
             raise _translate(exc, _not_alive(kind, message_id)) from exc
 
@@ -192,7 +195,7 @@ class Control:
         while True:
             try:
                 missing = await self._send_to_group(group, signal)
-            except PackNotServed as exc:
+            except (PackNotServed, StandsStill) as exc:
                 tally.sent += len(group.ids)
                 tally.tell_missing(f"{exc}; the signal is kept and takes effect then")
                 return
@@ -274,6 +277,7 @@ class Control:
         handle = self._client.get_workflow_handle(workflow_id(kind, message_id), run_id=described.run_id)
         status, explained = await asyncio.gather(_ask(handle.query, "status"), _ask(handle.query, "explain"))
         listed = await to_listed(described)
+        note = "" if status else await self._explain_silence(described, listed.lane)
         return Shown(
             listed=listed,
             status=status,
@@ -282,8 +286,13 @@ class Control:
             priority=described.raw_description.workflow_execution_info.priority.priority_key or USUAL_PRIORITY,
             history_length=described.history_length,
             lives_in=described.id,
-            note="" if status else f"no worker of lane {listed.lane} could tell more within {QUERY_TIMEOUT.seconds} s",
+            note=note,
         )
+
+    async def _explain_silence(self, described: WorkflowExecutionDescription, lane: str) -> str:
+        if (found := await to_standstill(self._client, described)) is not None:
+            return f"{found.describe()}; 'dormice repair --help' says what to do"
+        return f"no worker of lane {lane} could tell more within {QUERY_TIMEOUT.seconds} s"
 
     async def _show_packed(self, layout: Layout, message_id: str) -> Shown:
         index = pack_index(message_id, layout.packs)

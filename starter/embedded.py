@@ -36,6 +36,8 @@ DYNAMIC_CONFIG = {
     "matching.enableFairness": True,
     # five seconds by default: so long due work would wait before idle capacity is drawn back from what is not due yet
     "matching.TaskQueueInfoByBuildIdTTL": '"500ms"',
+    # five by default, which takes a minute: so long nobody could find a workflow that stands still
+    "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute": 3,
     # 20 by default, for one shard all there is: what is read again after a kill would wait behind new tasks
     "history.transferProcessorMaxPollRPS": 200,
     "history.timerProcessorMaxPollRPS": 200,

@@ -12,7 +12,7 @@ from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError
 
 from shared.backoff import backoff_seconds
-from shared.errors import PackNotServed
+from shared.errors import PackNotServed, StandsStill
 from shared.lanes import prefix_of
 from shared.placement import Layout, pack_workflow_id
 from shared.settings import Settings
@@ -22,6 +22,7 @@ from starter.admission import find_idle_queue
 from starter.layouts import Layouts
 from starter.listing import Listed
 from starter.selection import Selection
+from starter.standstill import find_standstill
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 PATIENCE_SECONDS = 20.0
@@ -32,7 +33,10 @@ ASKED_AT_ONCE = 16
 
 
 class Packs:
-    """Asks and steers packs. All methods raise PackNotServed, within seconds, where no worker answers for the pack."""
+    """Asks and steers packs. All methods raise PackNotServed, within seconds, where no worker answers for the pack.
+
+    StandsStill where the pack's own task fails.
+    """
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
@@ -166,6 +170,12 @@ class Packs:
                 f"start one (with worker versioning, of the current version): dormice worker --lane {layout.lane}"
                 + ("" if is_ours else f" --set task_queue_prefix={prefix_of(queue)}")
             )
+        try:
+            found = await find_standstill(self._client, name)
+        except RPCError:
+            return  # whether it is served is known, and why it does not answer is told another time
+        if found is not None:
+            raise StandsStill(f"{found.describe()}; 'dormice repair --help' says what to do")
 
 
 _NOTHING: dict[str, Any] = {

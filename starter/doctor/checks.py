@@ -27,6 +27,7 @@ CHECKS = {
     "clock": "this machine's clock against the server's: a workflow is started and deleted for that",
     "workers": "each lane that needs a worker has one, all of one version",
     "backlog": "no task of a lane waits for long",
+    "workflows": "no workflow's task fails over and over",
     "kinds": "every kind of which a message is alive has a handler here",
     "broker": "a Kafka broker answers and lets us in",
     "topic": "each topic named with `--topic`: partitions, replicas, how many of them must have a record",

@@ -21,6 +21,7 @@ from starter.doctor.checks import NOT_LOOKED_AT, Check
 from starter.doctor.finding import Finding, Level
 from starter.screen import plural
 from starter.selection import quote
+from starter.standstill import query_reported
 
 POLL_LASTS = timedelta(seconds=75)
 """A worker polls anew after a minute at the latest; the server remembers for five who did."""
@@ -61,6 +62,7 @@ class Lanes:
         return [
             Check("workers", self._look_at_workers, known),
             Check("backlog", self._look_at_backlog, known),
+            Check("workflows", self._look_at_workflows, known),
             Check("kinds", self._look_at_kinds, (*known, "search attributes"), is_slow=True),
         ]
 
@@ -96,6 +98,19 @@ class Lanes:
 
     async def _look_at_backlog(self) -> Sequence[Finding]:
         return [judge_backlog(lane, serving) for lane, serving in self._serving.items()]
+
+    async def _look_at_workflows(self) -> Sequence[Finding]:
+        query = query_reported(self._settings.task_queue_prefix)
+        count = (await self._find_client().count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
+        if not count:
+            return [Finding(Level.FINE, "no workflow's task fails over and over")]
+        return [
+            Finding(
+                Level.WRONG,
+                f"{plural(count, 'workflow')} whose task fails over and over: what lives there stands still",
+                "put the release before back if it came with one, or see 'dormice repair --dry-run'",
+            )
+        ]
 
     async def _look_at_kinds(self) -> Sequence[Finding]:
         registry = self._find_registry()

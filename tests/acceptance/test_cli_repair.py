@@ -1,0 +1,103 @@
+"""`dormice repair`: what stands still because its workflow's task fails is found, told as that, and brought back."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.client import Client
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from activities import Context, Done, Message, handler
+from shared.errors import StandsStill
+from shared.lanes import task_queue
+from shared.settings import Settings
+from starter.control import Control
+from starter.standstill import find_standstill
+from tests.acceptance.conftest import Run
+from tests.conftest import Begin, Serve, wait_until
+from workflows.layout_workflow import LayoutWorkflow
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Broken:
+    """Workflow code that can't bear a signal to pause."""
+
+    @workflow.run
+    async def run(self, _: Any) -> None:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+
+    @workflow.signal
+    async def pause(self, _: Any = None) -> None:
+        """Fail the task."""
+        raise ValueError("what a bad release says")
+
+
+@workflow.defn(name="message")
+class BrokenMessage(Broken):
+    """The same under the name of a message's workflow."""
+
+    @workflow.run
+    async def run(self, _: Any) -> None:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+
+
+@workflow.defn(name="pack")
+class BrokenPack(Broken):
+    """The same under the name of a pack's."""
+
+    @workflow.run
+    async def run(self, _: Any) -> None:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+
+    @workflow.signal
+    async def admit(self, _: Any = None) -> None:
+        """Take newcomers."""
+
+
+async def test_what_stands_still_is_told_and_brought_back(  # noqa: PLR0917 — fixtures
+    client: Client, settings: Settings, serve: Serve, begin: Begin, control: Control, run: Run, kind: str
+) -> None:
+    """A bad release fails on a signal; `show` and `stop` say so, the doctor finds it, and repair keeps both signals."""
+
+    @handler(kind)
+    async def finish(message: Message, ctx: Context) -> Done:
+        return Done()
+
+    queue = task_queue(settings.task_queue_prefix, "short")
+    workflows = [BrokenMessage, BrokenPack, LayoutWorkflow]
+    broken = Worker(client, task_queue=queue, workflows=workflows, workflow_runner=UnsandboxedWorkflowRunner())
+    async with broken:
+        message = await begin(kind, payload="a")
+        name = message.handle.id
+        await message.handle.signal("pause", {"ids": [message.id]} if message.is_packed else None)
+        await wait_until(lambda: find_standstill(client, name), "its task fails")
+
+        if message.is_packed:
+            with pytest.raises(StandsStill, match="what a bad release says"):
+                await control.show(kind, message.id)
+        else:
+            assert "what a bad release says" in (await control.show(kind, message.id)).note
+        with pytest.raises(StandsStill, match=r"fails .*: what a bad release says"):
+            await control.stop(kind, message.id)
+
+        async def is_found() -> bool:
+            ran = await run("repair", "--dry-run", "--json")
+            assert ran.code == 0, ran.err
+            return [line["workflow_id"] for line in ran.lines] == [name]
+
+        await wait_until(is_found, "the server reports it", seconds=60)
+        assert "1 workflow whose task fails over and over" in (await run("doctor")).out
+
+    ran = await run("repair", f"{kind}:{message.id}", "--json")
+
+    assert ran.code == 0, ran.err
+    assert ran.document["signals"][-2:] == ["pause", "stop"]
+    assert ran.document["new_run_id"] != ran.document["run_id"]
+    async with serve(finish, lanes=("short",)):
+        assert (await message.wait_ended())["state"] == "stopped"
+        assert "nothing stands still" in (await run("repair", f"{kind}:{message.id}")).err
