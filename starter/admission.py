@@ -5,6 +5,7 @@ import time
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
@@ -129,9 +130,13 @@ async def find_idle_queue(client: Client, pack_id: str) -> str | None:
 
 async def is_served(client: Client, queue: str) -> bool:
     """Tell whether any worker that gets workflow tasks of a queue has asked for them within the last minutes; raises RPCError."""
-    answer = await describe_queue(client, queue)
-    taking = find_taking(answer.versioning_info)
-    return any(to_version(poller.deployment_options) in taking for poller in answer.pollers)
+    return is_polled(await describe_queue(client, queue))
+
+
+def is_polled(queue: DescribeTaskQueueResponse) -> bool:
+    """Tell the same of a queue that is described already."""
+    taking = find_taking(queue.versioning_info)
+    return any(to_version(poller.deployment_options) in taking for poller in queue.pollers)
 
 
 def _find_repeated(names: list[str]) -> list[int]:

@@ -5,9 +5,16 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError, WorkflowQueryRejectedError
+from temporalio.api.enums.v1 import PendingWorkflowTaskState
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
 from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError
 
@@ -17,16 +24,16 @@ from shared.lanes import prefix_of
 from shared.placement import Layout, pack_workflow_id
 from shared.settings import Settings
 from shared.signals import SIGNAL_NAMES, Signal, write_steering
-from shared.temporal import CALL_TIMEOUT, is_missing, translate_rpc_error
-from starter.admission import find_idle_queue
+from shared.temporal import CALL_TIMEOUT, describe_queue, is_missing, translate_rpc_error
+from starter.admission import is_polled
 from starter.layouts import Layouts
 from starter.listing import Listed
 from starter.selection import Selection
-from starter.standstill import find_standstill
+from starter.standstill import to_standstill
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 PATIENCE_SECONDS = 20.0
-"""How long a pack that is served may take to answer before a person is told; a batch may hold it that long."""
+"""How long a pack that is served may stand before a person is told; one that moves is asked until it answers."""
 
 PAGE_SIZE = 1000
 ASKED_AT_ONCE = 16
@@ -131,11 +138,13 @@ class Packs:
             raise translate_rpc_error(exc) from exc
 
     async def _ask(self, layout: Layout, index: int, query: str, argument: Any = None) -> dict[str, Any]:
-        """Ask until there is an answer: one that has been sent a signal may have to finish a batch before it hears it."""
+        """Ask until there is an answer: one that has been sent a signal may have to finish a batch before it hears it.
+
+        So for as long as the pack moves, however long that takes.
+        """
         name = pack_workflow_id(layout.kind, index)
         handle = self._client.get_workflow_handle(name)
-        give_up_at = time.monotonic() + PATIENCE_SECONDS
-        attempts = 0
+        moved, seen, attempts = time.monotonic(), None, 0
         while True:
             try:
                 # the SDK repeats a query that timed out: only a limit around it all is one
@@ -148,34 +157,52 @@ class Packs:
             except RPCError as exc:
                 if is_missing(exc):
                     return _NOTHING
-                await self._check_served(layout, name)
             except WorkflowQueryRejectedError as exc:
                 if exc.status != WorkflowExecutionStatus.CONTINUED_AS_NEW:  # then the next one is about to begin
                     return _NOTHING  # ended from outside: its messages are no longer alive
             except (TimeoutError, WorkflowQueryFailedError):
-                await self._check_served(layout, name)
-            if time.monotonic() >= give_up_at:
+                pass
+            before, seen = seen, await self._look(layout, handle)
+            if seen is not None and (seen.is_in_turn or seen != before):
+                moved = time.monotonic()
+            elif time.monotonic() - moved >= PATIENCE_SECONDS:
                 raise PackNotServed(
                     f"pack {name} on lane {layout.lane} does not answer; its workers are busy, or stuck"
                 )
             attempts += 1
             await asyncio.sleep(backoff_seconds(attempts))
 
-    async def _check_served(self, layout: Layout, name: str) -> None:
-        queue = await find_idle_queue(self._client, name)
-        if queue is not None:
-            is_ours = prefix_of(queue) == self._settings.task_queue_prefix
-            raise PackNotServed(
-                f"no worker of lane {layout.lane} serves pack {name}, and only the pack knows its messages; "
-                f"start one (with worker versioning, of the current version): dormice worker --lane {layout.lane}"
-                + ("" if is_ours else f" --set task_queue_prefix={prefix_of(queue)}")
-            )
+    async def _look(self, layout: Layout, handle: WorkflowHandle[Any, Any]) -> "_Progress | None":
+        """See how far a pack has come; None while the server does not tell. Raises what explains that it never answers."""
         try:
-            found = await find_standstill(self._client, name)
+            described = await handle.describe(rpc_timeout=CALL_TIMEOUT)
+            queue = await describe_queue(self._client, described.task_queue, report_stats=True)
+            standstill = await to_standstill(self._client, described)
         except RPCError:
-            return  # whether it is served is known, and why it does not answer is told another time
-        if found is not None:
-            raise StandsStill(f"{found.describe()}; 'dormice repair --help' says what to do")
+            return None  # the caller's patience decides
+        if not is_polled(queue):
+            prefix = prefix_of(described.task_queue)
+            raise PackNotServed(
+                f"no worker of lane {layout.lane} serves pack {described.id}, and only the pack knows its messages; "
+                f"start one (with worker versioning, of the current version): dormice worker --lane {layout.lane}"
+                + ("" if prefix == self._settings.task_queue_prefix else f" --set task_queue_prefix={prefix}")
+            )
+        if standstill is not None:
+            raise StandsStill(f"{standstill.describe()}; 'dormice repair --help' says what to do")
+        task = described.raw_description.pending_workflow_task
+        is_begun = task.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_STARTED
+        is_in_turn = task.attempt == 1 and (is_begun or queue.stats.tasks_dispatch_rate > 0)
+        return _Progress(described.run_id, described.history_length, task.attempt, is_in_turn)
+
+
+class _Progress(NamedTuple):
+    """How far a pack has come."""
+
+    run_id: str
+    history_length: int
+    attempt: int
+    is_in_turn: bool
+    """A worker has its task, or has those that wait before it; and none was lost with it."""
 
 
 _NOTHING: dict[str, Any] = {

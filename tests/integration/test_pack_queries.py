@@ -23,6 +23,7 @@ from shared.encoding import Pack
 from shared.envelope import Envelope
 from shared.placement import pack_workflow_id
 from shared.settings import Settings
+from starter import packs
 from starter.bulk import BulkStarter
 from starter.control import Control
 from starter.selection import Selection
@@ -139,3 +140,25 @@ async def test_a_count_misses_no_pack_that_is_just_continuing_as_new(
         assert await Control(meeting, settings).count(Selection(kind=kind)) == MESSAGES
 
     assert len(ends.met) == pack.packs
+
+
+async def test_a_pack_is_asked_for_as_long_as_it_is_at_work(
+    settings: Settings, client: Client, serve: Serve, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that takes longer than a pack may stand still costs nobody the answer."""
+    monkeypatch.setattr(packs, "PATIENCE_SECONDS", 1.0)
+    at_work = asyncio.Event()
+
+    @handler(kind, encoding=PACK, timeout=timedelta(seconds=30))
+    async def be_slow(message: Message, ctx: Context) -> Again:
+        at_work.set()
+        await asyncio.sleep(12)
+        return Again(after=timedelta(hours=1))
+
+    async with serve(be_slow, lanes=("short",)):
+        starter = BulkStarter(client, settings, encodings={kind: PACK})
+        await starter.start(Envelope(kind=kind, id="m0", lane="short"), None)
+        await at_work.wait()
+
+        found = Control(client, settings).list(Selection(kind=kind))
+        assert [listed.id async for listed in found] == ["m0"]
