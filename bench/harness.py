@@ -103,8 +103,11 @@ def new_prefix() -> str:
     return f"bench-{uuid.uuid4().hex[:8]}"
 
 
-async def run_worker(server: EmbeddedServer, order: Order) -> Measured:
-    """Measure one worker process against the server; raises RuntimeError with its last words when it fails."""
+async def run_worker(server: EmbeddedServer, order: Order, folder: Path | None = None) -> Measured:
+    """Measure one worker process against the server; raises RuntimeError with its last words when it fails.
+
+    Its code is that of the checkout in `folder`, this one unless told.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -112,6 +115,7 @@ async def run_worker(server: EmbeddedServer, order: Order) -> Measured:
         json.dumps(asdict(order)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        cwd=folder,
         env={**os.environ, "TEMPORAL_ADDRESS": server.address},
     )
     try:
