@@ -80,7 +80,9 @@ class Dispatch:
         found = self.registry.get(kind)
         if found is None or attempts < found.max_attempts:
             return None
-        return fail(found, f"its {attempts} calls before were lost with their workers, or blocked them")
+        lost = f"its {attempts} calls before were lost with their workers, or blocked them"
+        # not as one more failure, which would be told as an attempt that nobody made
+        return Outcome("reject", f"attempt {attempts} of {found.max_attempts}: {lost}")
 
     async def run(self, call: HandlerCall, beat: Callable[[], None], spread: Spread | None = None) -> Outcome:
         """Call the handler of one message and give what it came to; `beat` is what `ctx.heartbeat()` does.

@@ -12,6 +12,8 @@ import sys
 
 import bench
 from bench.harness import CLUSTER_OPTION
+from starter.commands.exit_codes import FINE, INTERRUPTED, WRONG
+from starter.commands.interruption import run_until_signal
 
 NO_SCENARIO = {
     "__main__",
@@ -40,9 +42,19 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] not in known:
         for name, summary in known.items():
             print(f"{name:10} {summary}")
-        return 0 if not arguments else 2
-    asyncio.run(importlib.import_module(f"bench.{arguments[0]}").main(arguments[1:]))
-    return 0
+        if arguments:
+            print(f"bench: there is no scenario {arguments[0]!r}; name one of those above", file=sys.stderr)
+        return WRONG if arguments else FINE
+    code = asyncio.run(run_until_signal(_run(arguments[0], arguments[1:])))
+    if code is None:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return code
+
+
+async def _run(name: str, arguments: list[str]) -> int:
+    await importlib.import_module(f"bench.{name}").main(arguments)
+    return FINE
 
 
 if __name__ == "__main__":

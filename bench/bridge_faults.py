@@ -19,6 +19,7 @@ from shared.encoding import Pack
 from shared.envelope import Envelope
 from shared.settings import Settings
 from starter.bulk import BulkStarter
+from starter.embedded import kill_on_leash
 from starter.receipts import StartOutcome
 
 SUSTAINED = {"solo": 15, "pack": 150}
@@ -126,8 +127,7 @@ async def measure_kills(keys: int = KEYS) -> None:
                 async with bridging(stage, prefix, "bench", *MEMBER) as follower:
                     await follower.wait_until_committed(1)
                     await follower.wait_until_committed(follower.committed + chance.randrange(1, keys // 4))
-                    follower.process.kill()
-                    await follower.process.wait()
+                    await kill_on_leash(follower.process)
             async with bridging(stage, prefix, "bench", *MEMBER) as follower:
                 await follower.wait_until_committed(REVISIONS * keys)
                 while not _is_newest(ledger, keys):  # noqa: ASYNC110 — another process keeps it

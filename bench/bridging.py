@@ -18,7 +18,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from bench.handlers import KIND_VARIABLE, PACKS_VARIABLE
 from bench.harness import fresh_server
 from shared.envelope import Envelope
-from starter.embedded import EmbeddedServer, find_free_port
+from starter.embedded import EmbeddedServer, find_free_port, kill_on_leash, start_on_leash
 from starter.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
 
 PARTITIONS = 4
@@ -125,8 +125,9 @@ class Follower:
             while True:
                 committed = [await consumer.committed(partition) for partition in partitions]
                 if any(position is not None for position in committed):
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        rss = psutil.Process(self.process.pid).memory_info().rss
+                    with contextlib.suppress(psutil.NoSuchProcess, ValueError):  # it has just ended
+                        (bridge,) = psutil.Process(self.process.pid).children()
+                        rss = bridge.memory_info().rss
                         self.samples.append(Sample(time.monotonic(), sum(at or 0 for at in committed), rss))
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
@@ -140,11 +141,10 @@ async def bridging(stage: Stage, topic: str, kind: str, *arguments: str, packs: 
     It drains at the end, and is killed when that takes too long.
     """
     with tempfile.TemporaryFile() as log:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "starter", "bridge", topic, "--group", topic, *arguments),
-            stdout=log,
-            stderr=log,
-            env={
+        process = await start_on_leash(
+            [sys.executable, "-m", "starter", "bridge", topic, "--group", topic, *arguments],
+            log.fileno(),
+            {
                 **os.environ,
                 "TEMPORAL_ADDRESS": stage.server.address,
                 "DORMICE_KAFKA_SERVERS": stage.broker.address,
@@ -169,6 +169,4 @@ async def bridging(stage: Stage, topic: str, kind: str, *arguments: str, packs: 
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+            await kill_on_leash(process)

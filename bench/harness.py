@@ -9,10 +9,10 @@ import sys
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import httpx
 from rich.console import Console
@@ -27,7 +27,14 @@ from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.envelope import Envelope
 from shared.settings import Settings
 from starter.bulk import BulkStarter
-from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.embedded import (
+    EmbeddedOptions,
+    EmbeddedServer,
+    find_free_port,
+    kill_on_leash,
+    run_embedded,
+    start_on_leash,
+)
 from starter.receipts import StartOutcome
 
 Name = TypeVar("Name")
@@ -108,25 +115,11 @@ async def run_worker(server: EmbeddedServer, order: Order, folder: Path | None =
 
     Its code is that of the checkout in `folder`, this one unless told.
     """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "bench.worker_process",
-        json.dumps(asdict(order)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=folder,
-        env={**os.environ, "TEMPORAL_ADDRESS": server.address},
-    )
-    try:
-        output, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-    if process.returncode != 0:
-        raise RuntimeError(f"the worker process failed: {errors.decode(errors='replace')[-500:]}")
-    told = [line for line in output.splitlines() if line.startswith(b"{")]  # the SDK's core logs there too
-    return Measured(**json.loads(told[-1]))
+    async with _measuring(server, order, folder) as worker:
+        await worker.reading
+        await worker.process.wait()
+        worker.check()
+    return worker.windows[-1]
 
 
 @contextlib.asynccontextmanager
@@ -135,28 +128,52 @@ async def working(server: EmbeddedServer, order: Order) -> AsyncGenerator[list[M
 
     Raises RuntimeError with its last words when it has failed meanwhile.
     """
-    windows: list[Measured] = []
+    async with _measuring(server, order) as worker:
+        yield worker.windows
+        if worker.process.returncode is None:  # otherwise it has ended by itself, after the last of its windows
+            worker.process.terminate()
+            await asyncio.wait([worker.reading], timeout=STOP_SECONDS)
+        else:
+            worker.check()
+
+
+@dataclass(frozen=True, slots=True)
+class _WorkerProcess:
+    process: asyncio.subprocess.Process
+    errors: IO[bytes]
+    windows: list[Measured]
+    reading: asyncio.Task[None]
+
+    def check(self) -> None:
+        if self.process.returncode != 0:
+            self.errors.seek(0)
+            raise RuntimeError(f"the worker process failed: {self.errors.read().decode(errors='replace')[-500:]}")
+
+
+@contextlib.asynccontextmanager
+async def _measuring(
+    server: EmbeddedServer, order: Order, folder: Path | None = None
+) -> AsyncGenerator[_WorkerProcess]:
+    """Run a worker process that is killed at the end of the `with` block, if it still runs then."""
     with tempfile.TemporaryFile() as errors:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bench.worker_process", json.dumps(asdict(order))),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=errors,
-            env={**os.environ, "TEMPORAL_ADDRESS": server.address},
+        process = await start_on_leash(
+            [*_entering(folder), sys.executable, "-m", "bench.worker_process", json.dumps(asdict(order))],
+            asyncio.subprocess.PIPE,
+            {**os.environ, "TEMPORAL_ADDRESS": server.address},
+            errors=errors.fileno(),
         )
+        windows: list[Measured] = []
         reading = asyncio.create_task(_read_windows(process, windows))
         try:
-            yield windows
-            if process.returncode is None:  # otherwise it has ended by itself, after the last of its windows
-                process.terminate()
-                await asyncio.wait([reading], timeout=STOP_SECONDS)
-            elif process.returncode != 0:
-                errors.seek(0)
-                raise RuntimeError(f"the worker process failed: {errors.read().decode(errors='replace')[-500:]}")
+            yield _WorkerProcess(process, errors, windows, reading)
         finally:
-            if process.returncode is None:
-                process.kill()
+            await kill_on_leash(process)
             await asyncio.wait([reading])
-            await process.wait()
+
+
+def _entering(folder: Path | None) -> list[str]:
+    """Give what comes before a command that is to run in another folder; its leash is this checkout's own."""
+    return [] if folder is None else ["env", "-C", str(folder)]
 
 
 async def _read_windows(process: asyncio.subprocess.Process, windows: list[Measured]) -> None:
@@ -176,10 +193,10 @@ async def noting(server: EmbeddedServer, prefix: str, **extra: str) -> AsyncGene
     """
     with tempfile.TemporaryDirectory(prefix="dormice-bench-ledger-") as folder:
         path = Path(folder, "ledger.jsonl")
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "worker", "--lane", "short", "--processes", "1"),
-            stderr=asyncio.subprocess.DEVNULL,
-            env={
+        process = await start_on_leash(
+            [sys.executable, "-m", "worker", "--lane", "short", "--processes", "1"],
+            asyncio.subprocess.DEVNULL,
+            {
                 **os.environ,
                 "TEMPORAL_ADDRESS": server.address,
                 "DORMICE_HANDLERS": "bench.handlers",
@@ -191,8 +208,7 @@ async def noting(server: EmbeddedServer, prefix: str, **extra: str) -> AsyncGene
         try:
             yield Ledger(path)
         finally:
-            process.kill()
-            await process.wait()
+            await kill_on_leash(process)
 
 
 async def fill(client: Client, what: str, prefix: str, count: int, delay: float, *, cycles_per_run: int = 5) -> float:

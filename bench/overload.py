@@ -18,6 +18,7 @@ from bench.worker_process import KIND, Order
 from shared.envelope import Envelope
 from shared.settings import Settings
 from starter.bulk import BulkStarter
+from starter.embedded import kill_on_leash, start_on_leash
 from starter.receipts import StartOutcome
 
 MESSAGES = 5000
@@ -43,13 +44,12 @@ async def _measure(case: str, count: int) -> dict[str, Any]:
         prefix = new_prefix()
         at = await _start(await server.connect(), prefix, count // 2 if case == "steady" else count, case)
         await asyncio.sleep(max(0.0, at - time.time()))
-        burner = await asyncio.create_subprocess_exec(sys.executable, "-c", "while True: pass")
+        burner = await start_on_leash([sys.executable, "-c", "while True: pass"])
         try:
             order = Order(what="dormice", prefix=prefix, seconds=SECONDS, warmup=5 if case == "steady" else 0)
             measured = await run_worker(server, replace(order, **NAIVE) if case == "naive" else order)
         finally:
-            burner.kill()
-            await burner.wait()
+            await kill_on_leash(burner)
         return {
             "case": case,
             "cycles/s": measured.rate,

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from bench.pack_filling import HOUR
-from starter.embedded import EmbeddedServer
+from starter.embedded import EmbeddedServer, kill_on_leash, start_on_leash
 
 PACK_SIZE = 1000
 SAMPLE_SECONDS = 0.25
@@ -70,16 +70,15 @@ async def measure(command: list[str], variables: Mapping[str, str]) -> Measured:
     """Run a command to its end; raises RuntimeError with its last words when it fails."""
     measured, environment = Measured(), {**os.environ, **variables}
     with tempfile.TemporaryFile() as errors:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdout=asyncio.subprocess.PIPE, stderr=errors, env=environment
-        )
+        process = await start_on_leash(command, asyncio.subprocess.PIPE, environment, errors=errors.fileno())
+        assert process.stdout is not None
         watching = asyncio.create_task(_watch(process.pid, measured.rss))
         try:
-            out, _ = await process.communicate()
+            out = await process.stdout.read()
+            await process.wait()
         finally:
             watching.cancel()
-            if process.returncode is None:
-                process.kill()
+            await kill_on_leash(process)
         if process.returncode != 0:
             errors.seek(0)
             raise RuntimeError(errors.read().decode(errors="replace")[-500:])
@@ -90,12 +89,7 @@ async def measure(command: list[str], variables: Mapping[str, str]) -> Measured:
 @contextlib.asynccontextmanager
 async def run_beside(command: list[str], variables: Mapping[str, str]) -> AsyncGenerator[None]:
     """Run a command for the length of a `with` block, then kill it and all that it has started."""
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-        env={**os.environ, **variables},
-    )
+    process = await start_on_leash(command, asyncio.subprocess.DEVNULL, {**os.environ, **variables})
     family = [psutil.Process(process.pid)]
     try:
         yield
@@ -109,13 +103,14 @@ async def run_beside(command: list[str], variables: Mapping[str, str]) -> AsyncG
 
 
 async def _watch(process_id: int, most: dict[str, int]) -> None:
-    root = psutil.Process(process_id)
+    leash = psutil.Process(process_id)
     while True:
         seen = dict.fromkeys(most, 0)
         with contextlib.suppress(psutil.NoSuchProcess):
-            for process in (root, *root.children(recursive=True)):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    seen[_sort_of(process, root)] += process.memory_info().rss
+            for root in leash.children():
+                for process in (root, *root.children(recursive=True)):
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        seen[_sort_of(process, root)] += process.memory_info().rss
         for sort, size in seen.items():
             most[sort] = max(most[sort], size)
         await asyncio.sleep(SAMPLE_SECONDS)

@@ -74,7 +74,11 @@ async def _time(command: list[str], server: EmbeddedServer) -> float:
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "TEMPORAL_ADDRESS": server.address},
     )
-    _, errors = await process.communicate()
+    try:
+        _, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
     if process.returncode != 0:
         raise RuntimeError(errors.decode(errors="replace")[-500:])
     return time.monotonic() - began

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +12,9 @@ from pathlib import Path
 from cluster.cluster import Cluster, find_folder
 from cluster.program import VERSION, build_program
 from shared.errors import DormiceError
+from shared.stop_signals import find_stop_signals
 from starter.commands.arguments import CommandParser, count
-from starter.commands.exit_codes import FINE, PARTLY, PIPE_CLOSED, code_of
+from starter.commands.exit_codes import FINE, INTERRUPTED, PARTLY, PIPE_CLOSED, code_of
 from starter.screen import print_fields, print_json, tell
 
 SHARDS = 16
@@ -28,6 +30,9 @@ def main(arguments: Sequence[str]) -> int:
         return exc.code if isinstance(exc.code, int) else FINE
     except BrokenPipeError:
         return PIPE_CLOSED
+    except KeyboardInterrupt:
+        tell("cluster: interrupted; './run cluster status' shows what runs")
+        return INTERRUPTED
     except DormiceError as exc:
         tell(f"cluster: {exc}")
         return code_of(exc)
@@ -89,6 +94,8 @@ def _run_status(cluster: Cluster, args: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    for number in find_stop_signals():
+        signal.signal(number, signal.default_int_handler)
     code = main(sys.argv[1:])
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.flush()

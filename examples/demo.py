@@ -12,7 +12,6 @@ import contextlib
 import csv
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -45,6 +44,7 @@ from shared.placement import unit_hash, workflow_id
 from shared.settings import Settings
 from starter.bulk import BulkStarter
 from starter.commands.exit_codes import INTERRUPTED
+from starter.commands.interruption import call_at_signals
 from starter.embedded import EmbeddedOptions, EmbeddedServer, end_on_leash, find_free_port, run_embedded, start_on_leash
 from starter.kafka.broker import check_extras
 from starter.layouts import Layouts
@@ -91,13 +91,12 @@ def make_envelopes(urls: list[str], site: str) -> list[Envelope]:
 
 
 async def run_demo(options: DemoOptions, console: Console) -> dict[str, Any] | None:
-    """Run the demonstration and give its report; ends after the time, or at SIGINT or SIGTERM.
+    """Run the demonstration and give its report; ends after the time, or at a signal.
 
     There is no report when it was told to end before all messages were started.
     """
     stopping = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    call_at_signals(stopping.set)
     if options.is_kafka:
         check_extras()
     with tempfile.TemporaryDirectory(prefix="dormice-demo-") as folder, run_site() as site:

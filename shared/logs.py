@@ -19,6 +19,9 @@ CHATTY = {"aiokafka": 10.0, CORE: 10.0, "opentelemetry": 600.0}
 """They log each of their attempts while a broker, a server or a receiver is away, some thirty a second; here the seconds between
 two lines of one kind. Nothing of ours depends on whether telemetry is received."""
 
+WORDY = ("httpx", "httpcore", "urllib3", "py4j")
+"""They log each request, or each of their own steps: nothing below a warning, unless everything is asked for."""
+
 _OWN_TO_LOGGING = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _OF_TEMPORAL = ("temporal_workflow", "temporal_activity")
 _OF_CORE = "temporal_log"
@@ -49,6 +52,9 @@ def set_up_logs(settings: Settings) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonLines() if settings.log_format == "json" else _PlainLines())
     handler.addFilter(_Hush())
+    if settings.log_level != "debug":
+        for name in WORDY:
+            logging.getLogger(name).setLevel(logging.WARNING)
     logging.basicConfig(level=settings.log_level.upper(), handlers=[handler])
 
 

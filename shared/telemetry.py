@@ -222,10 +222,7 @@ def _serve_prometheus(address: str) -> "Generator[MetricReader]":
     try:
         server, serving = start_http_server(port, host)
     except OSError as exc:
-        raise InvalidSetting(
-            f"telemetry_prometheus: {address} can't be opened ({exc.strerror}); give another port, or an address of "
-            "this machine"
-        ) from exc
+        raise _cannot_open(address, exc) from exc
     logger.info("metrics endpoint open", extra={"action": "metrics_open", "address": address})
     try:
         yield PrometheusMetricReader(scope_info_enabled=False, registry=REGISTRY)
@@ -233,6 +230,25 @@ def _serve_prometheus(address: str) -> "Generator[MetricReader]":
         server.shutdown()
         server.server_close()
         serving.join()
+
+
+def check_ports(address: str, processes: int) -> None:
+    """Raise InvalidSetting unless each of several processes can have its own port, from that of `address` on."""
+    for number in range(processes if address else 0):
+        own = shift_port(address, number)
+        host, port = _read_address(own)
+        try:
+            family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            socket.create_server(place, family=family).close()
+        except OSError as exc:
+            raise _cannot_open(own, exc) from exc
+
+
+def _cannot_open(address: str, exc: OSError) -> InvalidSetting:
+    return InvalidSetting(
+        f"telemetry_prometheus: {address} can't be opened ({exc.strerror}); give another port, or an address of "
+        "this machine; several processes take a port each, from that on"
+    )
 
 
 def shift_port(address: str, by: int) -> str:

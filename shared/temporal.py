@@ -30,18 +30,21 @@ from temporalio.runtime import (
 )
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
+from shared.connection_faults import check_address, explain_failure
 from shared.encryption import build_converter
 from shared.errors import Misconfigured, RetryLater, ServerBusy, ServerNotReady, ServerUnreachable
 from shared.json_value import encode_json
 from shared.logs import CORE
 from shared.search_attributes import REQUIRED
 from shared.settings import Settings
-from shared.tls_faults import explain_tls
 
 DEFAULT_ADDRESS = "localhost:7233"
 
 CALL_TIMEOUT = timedelta(seconds=10)
 """One small call to the server."""
+
+CONNECT_TIMEOUT = timedelta(seconds=20)
+"""For the connection and its first call, which the SDK leaves without a limit."""
 
 TRANSIENT = frozenset(
     {
@@ -77,22 +80,22 @@ async def connect(
     unusable, certificates included.
     """
     options = client_options(settings)
+    environ = {**os.environ, **(changes or {})}
     try:
-        config = ClientConfig.load_client_connect_config(override_env_vars={**os.environ, **(changes or {})})
+        config = ClientConfig.load_client_connect_config(override_env_vars=environ)
     except (RuntimeError, ValueError, OSError) as exc:
         raise Misconfigured(
             f"Temporal's connection settings can't be read ({exc}); correct TEMPORAL_* or its file"
         ) from exc
     address = config.setdefault("target_host", DEFAULT_ADDRESS)
+    # one that is empty is most likely a variable that nobody has set, and another server would be used without a word
+    check_address(environ.get("TEMPORAL_ADDRESS", address) and address)
     try:
-        return await Client.connect(**config, **options, **_runtime_with(heartbeat, metrics))
-    except (RuntimeError, ValueError) as exc:
-        fault = await asyncio.to_thread(explain_tls, address, str(exc), tls=config.get("tls"))
-        if fault is not None:
-            raise fault from exc
-        raise ServerUnreachable(
-            f"no Temporal server answers at {address} ({_first_line(exc)}); start one with 'dormice dev' or set TEMPORAL_ADDRESS"
-        ) from exc
+        async with asyncio.timeout(CONNECT_TIMEOUT.total_seconds()):
+            return await Client.connect(**config, **options, **_runtime_with(heartbeat, metrics))
+    except (RuntimeError, ValueError, TimeoutError) as exc:
+        said = str(exc) or "timed out"
+        raise await asyncio.to_thread(explain_failure, address, said, tls=config.get("tls")) from exc
 
 
 async def check_server(client: Client) -> None:

@@ -5,9 +5,10 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -170,11 +171,15 @@ class EmbeddedServer:
 
 
 async def start_on_leash(
-    command: Sequence[str], output: int | None = None, env: dict[str, str] | None = None, keep: int | None = None
+    command: Sequence[str],
+    output: int | None = None,
+    env: Mapping[str, str] | None = None,
+    keep: int | None = None,
+    errors: int | None = None,
 ) -> asyncio.subprocess.Process:
     """Start a command that ends when this process does; its group is its own, so Ctrl-C does not reach it.
 
-    `keep` is a file descriptor that stays open until the command has ended, also when this process is gone before.
+    Its standard error is its output too, unless `errors` is another file. `keep` is a file descriptor that stays open until the command has ended, also when this process is gone before.
     """
     return await asyncio.create_subprocess_exec(
         sys.executable,
@@ -184,7 +189,7 @@ async def start_on_leash(
         *command,
         stdin=asyncio.subprocess.PIPE,
         stdout=output,
-        stderr=output,
+        stderr=output if errors is None else errors,
         env=env,
         start_new_session=True,
         pass_fds=() if keep is None else (keep,),
@@ -204,6 +209,14 @@ async def end_on_leash(process: asyncio.subprocess.Process, seconds: float) -> i
                 process.stdin.close()  # the leash kills its child before it goes
             await process.wait()
     return process.returncode or 0
+
+
+async def kill_on_leash(process: asyncio.subprocess.Process) -> None:
+    """End a process that `start_on_leash` started, and its leash, with SIGKILL; one that has ended is no error."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # the leash leads a group of its own
+    await process.wait()
 
 
 def find_free_port() -> int:

@@ -7,6 +7,7 @@ import functools
 import inspect
 import itertools
 import os
+import signal
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
@@ -25,6 +26,7 @@ from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.envelope import Envelope
 from shared.lanes import LANES
 from shared.settings import ENV_PREFIX, Settings
+from shared.stop_signals import find_stop_signals
 from shared.telemetry import Telemetry
 from spark.packages import packages_for
 from spark.session import build_session
@@ -56,7 +58,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let every Java of the tests compile fast code only: what lives for seconds never earns the best."""
+    """Let every Java of the tests compile fast code only, and whoever ends the suite end what its tests have started.
+
+    What lives for seconds never earns the best code. A signal is an interruption as Ctrl-C is, which `./run test` is begun without.
+    """
+    for number in find_stop_signals():
+        signal.signal(number, signal.default_int_handler)
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 

@@ -23,6 +23,7 @@ from activities.registry import Registry, load_registry
 from shared.errors import DormiceError, RetryLater, ServerUnreachable
 from shared.lanes import LANES
 from shared.settings import Settings
+from shared.stop_signals import find_stop_signals
 from shared.telemetry import Telemetry, start_telemetry
 from shared.temporal import check_server, connect
 from worker.deployment import check_deployment
@@ -129,7 +130,7 @@ FollowParent = Callable[[Callable[[], Report], StopOrder], None]
 def run_process(options: WorkerOptions, follow_parent: FollowParent | None = None) -> int:
     """Serve the lanes in this process until told to stop, then drain; gives the exit code.
 
-    The first SIGTERM or SIGINT drains, the second one ends the process from within, with code 130; under a parent
+    The first SIGTERM, SIGINT or SIGHUP drains, the second one ends the process from within, with code 130; under a parent
     it changes nothing, because the parent decides. Raises Misconfigured or RetryLater when it can't start. In a process
     where a workflow is stuck all others are drained as well; then a parent starts another, and without one this begins anew
     unless a signal has come.
@@ -248,19 +249,19 @@ async def alongside(*work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
 
 @contextlib.contextmanager
 def take_signals(first: Callable[[], None], second: Callable[[], None]) -> Generator[None]:
-    """Call `first` at the first SIGTERM or SIGINT and `second` at each later one, in a thread of its own.
+    """Call `first` at the first signal that asks to end and `second` at each later one, in a thread of its own.
 
-    The kernel may give a signal to any thread, such as one of the Temporal runtime, and then nothing wakes a main
+    A terminal that ends may hang up twice, and some supervisors hang up after SIGTERM: that is no second one. The kernel may give a signal to any thread, such as one of the Temporal runtime, and then nothing wakes a main
     thread that waits or is blocked by a handler; the wake-up descriptor is written to whichever thread it was.
     """
-    taken = (signal.SIGTERM, signal.SIGINT)
+    taken = find_stop_signals()
     reading, writing = socket.socketpair()
     writing.setblocking(False)
 
     def listen() -> None:
         call = first
         while number := reading.recv(1):
-            if number[0] in taken:
+            if number[0] in taken and (call is first or number[0] != signal.SIGHUP):
                 call()
                 call = second
 

@@ -16,11 +16,12 @@ from datetime import timedelta
 
 from shared.errors import InvalidSetting
 from shared.lanes import LANES
-from shared.telemetry import shift_port
+from shared.telemetry import check_ports, shift_port
 from worker.health import ANSWER_MAX_AGE, Report, open_endpoint
 from worker.main import (
     EXIT_AT_ONCE,
     EXIT_FAILED,
+    EXIT_MISCONFIGURED,
     EXIT_OK,
     EXIT_UNREACHABLE,
     HAND_BACK,
@@ -108,10 +109,13 @@ class _Parent:
 
     async def run(self) -> int:
         async with open_endpoint(self._options.health_address, self.report):
+            check_ports(self._options.settings.telemetry_prometheus, len(self._children))
             # the temporal runtime does not survive a fork, so children are new interpreters that connect themselves
             if await self._order.unless_given(prepare(self._options.settings)) is None:
                 return EXIT_OK
             codes = await asyncio.gather(*(self._keep(child) for child in self._children))
+        if EXIT_MISCONFIGURED in codes:
+            return EXIT_MISCONFIGURED
         return EXIT_FAILED if any(codes) else EXIT_OK
 
     def report(self) -> Report:
@@ -136,7 +140,7 @@ class _Parent:
             if pause is None:
                 logger.error("worker process keeps dying: giving up", extra={"action": "worker_gave_up", **fields})
                 self._order.give()
-                return EXIT_FAILED
+                return EXIT_MISCONFIGURED if code == EXIT_MISCONFIGURED else EXIT_FAILED
             logger.warning("worker process died", extra={"action": "worker_died", "pause": pause, **fields})
             await self._order.unless_given(asyncio.sleep(pause))
             if self._order.is_given:
@@ -218,7 +222,12 @@ class Child:
         return {"process": self.number, "pid": pid, **report}
 
     def next_pause(self, code: int, now: float) -> float | None:
-        """Say how many seconds to wait before the next start, or None after too many deaths in a short time."""
+        """Say how many seconds to wait before the next start, None where that would end alike.
+
+        That is after too many deaths in a short time, and at once where a person must change something first.
+        """
+        if code == EXIT_MISCONFIGURED:
+            return None
         if code == EXIT_UNREACHABLE:
             return UNREACHABLE_PAUSE.total_seconds() * random.uniform(0.5, 1)  # noqa: S311 — jitter is no secret
         self._deaths.append(now)

@@ -4,8 +4,6 @@
 
 import argparse
 import asyncio
-import os
-import signal
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -14,7 +12,8 @@ from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import Settings
 from starter.commands import arguments
 from starter.commands.arguments import Commands
-from starter.commands.exit_codes import FINE, INTERRUPTED
+from starter.commands.exit_codes import FINE
+from starter.commands.interruption import call_at_signals
 from starter.screen import tell
 
 if TYPE_CHECKING:
@@ -172,14 +171,10 @@ def _to_formats(args: argparse.Namespace) -> "FormatOptions":
 
 
 def _listen(stopping: asyncio.Event) -> None:
-    """Let the first SIGTERM or Ctrl-C set the event; the second one leaves at once."""
-    loop = asyncio.get_running_loop()
+    """Let the first signal that asks to end set the event; the second one leaves at once."""
 
     def stop() -> None:
-        if stopping.is_set():
-            os._exit(INTERRUPTED)
         stopping.set()
         tell("draining: once more leaves at once")
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+    call_at_signals(stop)

@@ -8,6 +8,7 @@ import threading
 
 from shared.errors import InvalidSetting
 from shared.settings import Settings
+from shared.stop_signals import find_stop_signals
 from starter.commands import arguments
 from starter.commands.arguments import Commands
 from starter.commands.exit_codes import FINE
@@ -47,7 +48,7 @@ def run_codec_server(args: argparse.Namespace, settings: Settings) -> int:
             # in a thread, because it waits for the loop that this interrupts
             threading.Thread(target=server.shutdown).start()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in find_stop_signals():
             signal.signal(number, end)
         tell(
             f"codec server at http://{args.host}:{server.server_address[1]}, for pages of {', '.join(gatekeeper.origins)}"

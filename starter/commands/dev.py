@@ -7,17 +7,17 @@ import asyncio
 import contextlib
 import os
 import random
-import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from shared.settings import ENV_PREFIX, Settings
 from starter.commands import arguments
 from starter.commands.arguments import Commands, collect_settings
-from starter.commands.exit_codes import FINE, INTERRUPTED, WRONG
+from starter.commands.exit_codes import FINE, WRONG
+from starter.commands.interruption import run_until_signal
 from starter.screen import tell
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def run_dev(args: argparse.Namespace, settings: Settings) -> int:
         ui_port=None if args.no_ui else args.ui_port or find_free_port(),
         sync=args.sync,
     )
-    return asyncio.run(_run(options, _plan_broker(options, args.kafka), args))
+    code = asyncio.run(run_until_signal(_run(options, _plan_broker(options, args.kafka), args)))
+    return FINE if code is None else code
 
 
 def _plan_broker(server: "EmbeddedOptions", port: int | None) -> "BrokerOptions | None":
@@ -101,12 +102,8 @@ def _plan_broker(server: "EmbeddedOptions", port: int | None) -> "BrokerOptions 
 async def _run(options: "EmbeddedOptions", asked: "BrokerOptions | None", args: argparse.Namespace) -> int:
     from starter.embedded import run_embedded
 
-    with _cancelled_by_signals():
-        try:
-            async with run_embedded(options) as server, _with_broker(asked) as broker:
-                return await _keep_working(args, server, broker)
-        except asyncio.CancelledError:
-            return FINE
+    async with run_embedded(options) as server, _with_broker(asked) as broker:
+        return await _keep_working(args, server, broker)
 
 
 async def _keep_working(args: argparse.Namespace, server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> int:
@@ -153,29 +150,6 @@ async def _with_broker(asked: "BrokerOptions | None") -> AsyncGenerator["Embedde
         tell(f"fetching Apache Kafka {KAFKA_VERSION} (43 MB) into {find_cache()}, once; this takes about a minute")
     async with run_broker(asked) as broker:
         yield broker
-
-
-@contextlib.contextmanager
-def _cancelled_by_signals() -> Generator[None]:
-    """The first SIGINT or SIGTERM cancels the running task, the second one leaves everything to the leashes."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    is_asked = False
-
-    def end() -> None:
-        nonlocal is_asked
-        if is_asked:
-            _leave_at_once()
-        is_asked = True
-        if task is not None:
-            task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, end)
-    yield
-
-
-def _leave_at_once() -> NoReturn:
-    os._exit(INTERRUPTED)
 
 
 def _worker_command(args: argparse.Namespace) -> list[str]:

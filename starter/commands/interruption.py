@@ -1,9 +1,13 @@
 """Ctrl-C for commands that wait: noticed at once, whichever thread of the process the signal reaches."""
 
 import asyncio
+import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+from shared.stop_signals import find_stop_signals
+from starter.commands.exit_codes import INTERRUPTED
 
 Result = TypeVar("Result")
 
@@ -24,3 +28,33 @@ def run_interruptibly(work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run(run())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+
+
+def call_at_signals(first: Callable[[], object]) -> None:
+    """Call `first` when a signal asks this process to end; the second one leaves at once, and the leashes do the rest.
+
+    A terminal that ends may hang up twice: that is no second one.
+    """
+    loop = asyncio.get_running_loop()
+    is_asked = False
+
+    def end(number: signal.Signals) -> None:
+        nonlocal is_asked
+        if not is_asked:
+            is_asked = True
+            first()
+        elif number is not signal.SIGHUP:
+            os._exit(INTERRUPTED)
+
+    for number in find_stop_signals():
+        loop.add_signal_handler(number, end, number)
+
+
+async def run_until_signal(work: Coroutine[Any, Any, Result]) -> Result | None:
+    """Run a coroutine to its end; cancelled by a signal that asks to end, so that it ends all it has started, it gives None."""
+    working = asyncio.ensure_future(work)
+    call_at_signals(working.cancel)
+    try:
+        return await working
+    except asyncio.CancelledError:
+        return None

@@ -7,14 +7,21 @@ import importlib.util
 import json
 import os
 import secrets
-import signal
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shared.errors import InvalidSetting, Misconfigured
-from starter.embedded import check_free, end_on_leash, find_free_port, hold_folder, is_answered, start_on_leash
+from starter.embedded import (
+    check_free,
+    end_on_leash,
+    find_free_port,
+    hold_folder,
+    is_answered,
+    kill_on_leash,
+    start_on_leash,
+)
 from starter.kafka.jars import find_cache, prepare_jars
 from starter.kafka.java import find_java
 
@@ -165,8 +172,7 @@ class EmbeddedBroker:
     async def kill(self) -> None:
         """End the process and its leash with SIGKILL, as tests of a crash want it; returns when it is gone."""
         if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)  # the leash leads a group of its own
-            await self._process.wait()
+            await kill_on_leash(self._process)
             self._process = None
             while is_answered(self.options.port):  # noqa: ASYNC110 — nobody tells us when a child of our child ends
                 await asyncio.sleep(0.01)

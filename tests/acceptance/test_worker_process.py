@@ -429,6 +429,11 @@ def test_pauses_before_a_restart_double_and_end() -> None:
         assert full / 2 <= pause <= full
 
 
+def test_a_refusal_is_not_tried_again() -> None:
+    """Exit code 2: a person must change something first."""
+    assert Child(1).next_pause(2, 0.0) is None
+
+
 @pytest.mark.parametrize(("code", "seconds"), [(-9, 16.0), (3, 1.0)], ids=["rare deaths", "no server"])
 def test_some_deaths_never_add_up(code: int, seconds: float) -> None:
     """A child that dies now and then, or finds no server, is started again for ever."""
@@ -496,6 +501,17 @@ async def test_a_taken_health_port_is_refused(run: Run, processes: str) -> None:
         running = run("--processes", processes, "--health-port", str(port))
 
         await _assert_refused(running, 2, f"health-port: 127.0.0.1:{port} is taken")
+
+
+async def test_a_taken_metrics_port_is_refused_before_any_process_begins(run: Run, metrics_address: str) -> None:
+    """Also that of the second process: the sentence names it, once, and nothing is tried again."""
+    host, _, port = metrics_address.rpartition(":")
+    with socket.create_server((host, int(port) + 1)):
+        running = run("--processes", "2", DORMICE_TELEMETRY_PROMETHEUS=metrics_address)
+
+        await _assert_refused(running, 2, f"telemetry_prometheus: {host}:{int(port) + 1} can't be opened")
+
+    assert "process_started" not in running.output
 
 
 async def test_a_missing_search_attribute_is_named_with_its_remedy(run: Run, client: Client) -> None:

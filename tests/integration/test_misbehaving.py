@@ -35,6 +35,8 @@ MODES = {
     "raises what has no text": ("parked", "attempt 2 of 2: Unspeakable: its text can't be had (SystemExit)"),
     "raises what is no UTF-8": ("parked", "attempt 2 of 2: RuntimeError: ?"),
     "closes the HTTP client": ("active", "it is open"),
+    "has no gate to name": ("parked", "attempt 2 of 2: LookupError: on purpose"),
+    "can't be shown": ("parked", "attempt 2 of 2: SystemExit: not even its text"),
     "no outcome": ("parked", "the handler returned int 7; return Again, Done or Reject"),
     "forgets to return": ("parked", "the handler returned NoneType None; return Again, Done or Reject"),
     "oversize payload": ("parked", "the returned payload is 5002 bytes of JSON, the limit is 4096"),
@@ -55,6 +57,15 @@ class Unspeakable(BaseException):
     def __str__(self) -> str:
         """End the process."""
         raise SystemExit("not even its text")
+
+    __repr__ = __str__
+
+
+def find_gate(message: Message) -> str:
+    """Fail for one of the modes; the others need no gate."""
+    if message.payload == "has no gate to name":
+        raise LookupError("on purpose")
+    return ""
 
 
 async def misbehave(message: Message, ctx: Context) -> Any:  # noqa: C901, PLR0912 — a table of modes
@@ -88,6 +99,8 @@ async def misbehave(message: Message, ctx: Context) -> Any:  # noqa: C901, PLR09
             async with ctx.http:
                 await ctx.http.aclose()
             return Again(after=timedelta(hours=1), reason="it is closed" if ctx.http.is_closed else "it is open")
+        case "can't be shown":
+            return Unspeakable()
         case "no outcome":
             return 7
         case "oversize payload":
@@ -119,7 +132,8 @@ async def test_what_a_handler_does_wrong_parks_or_clamps_its_own_message_only(
     serve: Serve, begin: Begin, control: Control, kind: str
 ) -> None:
     """Each mode ends as documented, with the reason in `show` and the state in the index; a neighbour is unharmed."""
-    declare = handler(kind, max_attempts=2, timeout=timedelta(milliseconds=300), backoff=timedelta(milliseconds=100))
+    timeout, backoff = timedelta(milliseconds=300), timedelta(milliseconds=100)
+    declare = handler(kind, max_attempts=2, timeout=timeout, backoff=backoff, gate=find_gate)
     async with serve(declare(misbehave), lanes=("short",)):
         messages = {mode: await begin(kind, payload=mode) for mode in MODES}
         neighbour = await begin(kind, payload="well")
@@ -195,7 +209,8 @@ async def test_calls_that_were_lost_with_their_workers_count_as_attempts(
             return (await control.show(kind, "lost")).listed.state == "parked"
 
         await wait_until(is_parked, "it is parked")
-        assert "2 calls before were lost" in (await control.show(kind, "lost")).listed.parked_reason
+        reason = (await control.show(kind, "lost")).listed.parked_reason
+        assert reason.startswith("attempt 2 of 2: its 2 calls before were lost")
         await wait_until(lambda: calls == ["lucky"], "the other is called")
 
 

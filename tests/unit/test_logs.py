@@ -113,3 +113,26 @@ def test_a_line_written_on_the_way_of_a_message_names_it() -> None:
     assert [one.get(name) for name in own] == ["a:1", "c-1", 3, None]
     assert [two.get(name) for name in own] == ["a:1", "c-1", 4, "r"]
     assert [three.get(name) for name in own] == [None] * 4
+
+
+REQUEST = """
+import http.server, threading, httpx
+with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+    server.RequestHandlerClass.log_message = lambda *_: None
+    threading.Thread(target=server.handle_request).start()
+    httpx.get(f"http://127.0.0.1:{server.server_port}", trust_env=False)
+logging.getLogger("py4j.clientserver").info("Closing down clientserver connection")
+"""
+
+
+def test_no_line_is_written_for_each_request() -> None:
+    """A worker makes thousands a second; whoever wants to see them asks for everything."""
+    assert log(REQUEST) == []
+    assert any("HTTP Request: GET http://127.0.0.1" in line for line in log(REQUEST, level="debug"))
+
+
+def test_a_warning_of_a_wordy_library_is_written() -> None:
+    """What it can't do is worth a line."""
+    (line,) = log("logging.getLogger('httpx').warning('unusual')")
+
+    assert json.loads(line)["message"] == "unusual"

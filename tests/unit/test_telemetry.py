@@ -16,7 +16,7 @@ from shared.errors import InvalidSetting
 from shared.metrics import BRIDGE_METRICS, LAG, REBALANCES, WORKER_METRICS, Reading
 from shared.settings import Settings
 from shared.spans import NO_SPAN
-from shared.telemetry import start_telemetry
+from shared.telemetry import check_ports, start_telemetry
 from starter.embedded import find_free_port
 from tests.receivers import Receiver, receiving
 
@@ -112,6 +112,20 @@ def test_a_port_that_is_taken_is_named() -> None:
             start_telemetry(Settings(telemetry_prometheus=address), "test"),
         ):
             pass
+
+
+def test_the_ports_of_all_processes_are_checked() -> None:
+    """The first that can't be had is named; none is kept open, and a setting that is off needs none."""
+    free = f"127.0.0.1:{find_free_port()}"
+    check_ports(free, 1)
+    check_ports(free, 1)
+    check_ports("", 2)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(InvalidSetting, match=f"^telemetry_prometheus: {address} can't be opened"):
+            check_ports(address, 2)
+    with pytest.raises(InvalidSetting, match=re.escape("is '127.0.0.1:65536'; write HOST:PORT")):
+        check_ports("127.0.0.1:65535", 2)
 
 
 def test_metrics_are_declared_once_and_whole() -> None:

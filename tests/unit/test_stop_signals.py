@@ -1,0 +1,104 @@
+"""What is told to end ends, with all that it has started, whoever told it and however its parent went."""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Generator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from shared.stop_signals import find_stop_signals
+from starter.commands.interruption import run_until_signal
+from starter.embedded import kill_on_leash, start_on_leash
+from tests.conftest import wait_until
+from tests.processes import ending_family, is_gone
+from worker.main import take_signals
+
+ROOT = Path(__file__).parents[2]
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Generator[None]:
+    """Give the handlers of this process back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_lets_work_end_what_it_has_started(number: signal.Signals) -> None:
+    """It is cancelled, so that each of its blocks ends what it began; there is no result then."""
+    ended: list[str] = []
+
+    async def work() -> str:
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.Event().wait()
+        finally:
+            ended.append("what it began")
+        return "never"
+
+    assert await run_until_signal(work()) is None
+    assert ended == ["what it began"]
+    for taken in find_stop_signals():
+        asyncio.get_running_loop().remove_signal_handler(taken)
+
+
+def test_a_terminal_that_ends_lets_a_worker_drain() -> None:
+    """It may hang up twice, and that is no second signal: that one ends a drain at once."""
+    first, second = threading.Semaphore(0), threading.Event()
+    with take_signals(first.release, second.set):
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert first.acquire(timeout=60)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert not second.is_set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert second.wait(60)
+    assert not first.acquire(blocking=False)
+
+
+def test_nohup_is_respected() -> None:
+    """Whoever has the end of the terminal ignored wants the process to outlive it."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert find_stop_signals() == (signal.SIGINT, signal.SIGTERM)
+
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    assert signal.SIGHUP in find_stop_signals()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
+async def test_what_ignores_being_told_to_end_does_not_outlive_its_leash() -> None:
+    """Whoever kills the leash alone leaves nothing behind."""
+    leash = await start_on_leash([sys.executable, "-c", DEAF], asyncio.subprocess.PIPE)
+    try:
+        assert leash.stdout is not None
+        assert await leash.stdout.readline() == b"deaf\n"
+        family = psutil.Process(leash.pid).children()
+        leash.kill()
+        await wait_until(lambda: is_gone(family), "the process on the leash is gone")
+        assert family
+    finally:
+        await kill_on_leash(leash)
+
+
+async def test_what_ignores_being_told_to_end_does_not_outlive_who_started_it() -> None:
+    """When its parent is gone, however it went, the pipe from there closes; the leash then insists after a while."""
+    code = "import sys, starter.leash; starter.leash.GRACE_SECONDS = 0.2; starter.leash.main(sys.argv[1:])"
+    pipe = asyncio.subprocess.PIPE
+    leash = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code, sys.executable, "-c", DEAF), cwd=ROOT, stdin=pipe, stdout=pipe
+    )
+    async with ending_family(leash):
+        assert leash.stdin is not None
+        assert leash.stdout is not None
+        assert await leash.stdout.readline() == b"deaf\n"
+        family = psutil.Process(leash.pid).children()
+        leash.stdin.close()
+        await wait_until(lambda: is_gone(family), "the process on the leash is gone")
+        assert family
