@@ -81,7 +81,7 @@ class Load:
         self._source = source
         self.options = options
         self._feed = Feed(source)
-        self._rejects = Rejects(options.rejects, source.unit)
+        self._rejects = Rejects(options.rejects, source.number_name)
         self._failures = 0
 
     def stop(self) -> None:
@@ -153,15 +153,15 @@ class Load:
 class Rejects:
     """The file of refused rows: it appears, whole, when the load ends, and only if there are any."""
 
-    def __init__(self, path: Path, unit: str) -> None:
+    def __init__(self, path: Path, number_name: str) -> None:
         self._path = path
-        self._unit = unit
+        self._number_name = number_name
         self._part = path.with_name(f"{path.name}.part")
         self._stream: BinaryIO | None = None
 
     def write(self, row: Row, name: str, reason: str) -> None:
         """Add one row; raises GiveUp when the file can't be written."""
-        entry = {self._unit: row.number, "field": name, "reason": reason, "row": row.original}
+        entry = {self._number_name: row.number, "field": name, "reason": reason, "row": row.original}
         # a lone surrogate comes out as the JSON escape it may have come in as
         line = (_dump(entry) + "\n").encode(errors="backslashreplace")
         try:

@@ -19,6 +19,7 @@ LINE_MAX_BYTES = 1024 * 1024
 """A longer line is refused and skipped in pieces, so that a file without line ends does not end up in memory."""
 
 _BOM = "\ufeff"
+_BARE_CR = "whose lines end in a carriage return alone; save it with line feeds (LF) as line ends"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class RowSource:
         self.is_stdin = path == STDIN
         self.name = "stdin" if self.is_stdin else path
         self.form = form or self._guess_form()
-        self.unit = "row" if self.form == "parquet" else "line"
+        self.number_name = "row_number" if self.form == "parquet" else "line"
+        """What a row's number is called where it is written down."""
         self.total: int | None = None
         """The end of the last row, where it is known beforehand."""
         self._stream: BinaryIO | None = None
@@ -194,7 +196,10 @@ def read_json_lines(lines: Iterable[Line]) -> Iterator[Row]:
     for line in lines:
         raw = line.raw.strip()
         if raw:
-            yield Row(line.number, raw if line.flaw else _read_object(raw), line.text, line.end, line.flaw)
+            fields = raw if line.flaw else _read_object(raw)
+            is_many = b"\r" in raw and isinstance(fields, bytes)
+            flaw = InvalidEnvelope("envelope", f"looks like lines of a file {_BARE_CR}", "NotJson") if is_many else None
+            yield Row(line.number, fields, line.text, line.end, flaw or line.flaw)
 
 
 def _read_object(raw: bytes) -> Mapping[str, Any] | bytes:
@@ -224,7 +229,7 @@ class _CsvText:
 
 def _read_csv(lines: _Lines, name: str) -> Iterator[Row]:
     rest = iter(lines)
-    return read_csv_records(rest, Columns(read_header(rest, name), name))
+    return read_csv_records(rest, Columns(read_header(rest, name), name, is_text=True))
 
 
 def read_header(lines: Iterator[Line], name: str) -> list[str]:
@@ -233,10 +238,21 @@ def read_header(lines: Iterator[Line], name: str) -> list[str]:
     try:
         names = next(csv.reader(text, strict=True))
     except csv.Error as exc:
+        _refuse_foreign_csv(text.taken[0].raw, name)
         raise GiveUp(f"{name}: its header is no CSV ({exc}); separate columns by commas") from exc
     if flaw := text.taken[0].flaw:
         raise GiveUp(f"{name}: its header {flaw.problem}")
+    if len(names) == 1:
+        _refuse_foreign_csv(text.taken[0].raw, name)
     return [column.strip() for column in names]
+
+
+def _refuse_foreign_csv(header: bytes, name: str) -> None:
+    if b"\r" in header.strip():
+        raise GiveUp(f"{name}: looks like a file {_BARE_CR}")
+    for separator, word in ((b";", "semicolons"), (b"\t", "tabs"), (b"|", "'|'")):
+        if separator in header and b"," not in header:
+            raise GiveUp(f"{name}: looks like columns separated by {word}; save it with commas between them")
 
 
 def read_csv_records(lines: Iterable[Line], columns: Reader) -> Iterator[Row]:

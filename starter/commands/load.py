@@ -31,9 +31,11 @@ SETTLE_SECONDS = 15.0
 ROWS_HELP = """\
 JSONL holds one envelope a line. In CSV and Parquet, columns named like fields of the envelope (id, kind, lane,
 scheduled_at, tolerance_seconds, priority, tenant, correlation_id, idempotency_key) fill those; a column payload holds
-JSON or text, and without one all further columns make up the payload. Empty cells and nulls are absent.
+JSON or text, and without one all further columns make up the payload. Empty cells and nulls are absent. Cells of CSV
+have no types: in the payload, what JSON reads as a number, true, false or null is that, and all else is text, also
+numbers with leading zeroes, a plus sign, or more digits than a float keeps. An id may be a whole number, not a float.
 
-Refused rows are written as JSON, one a line: line or row number, field, reason, and the row as it was. An interrupted
+Refused rows are written as JSON, one a line: line or row_number, field, reason, and the row as it was. An interrupted
 load is run again: it goes on where it was, because nothing is started twice for as long as the server remembers it."""
 
 
