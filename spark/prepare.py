@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from shared.envelope import EnvelopeRules
 from shared.errors import GiveUp, InvalidSetting
@@ -17,12 +17,10 @@ from spark.judge import VERDICTS_DDL, Judge, Spread
 from spark.manifest import DESCRIPTION, MESSAGES_DDL, REJECTS_DDL, Manifest, names_of, read_table, to_uri
 from spark.source import Opened, Source, open_source
 from spark.summary import write_summary
+from starter.duplicates import DuplicateRule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-Rule = Literal["newest", "first"]
-RULES: tuple[Rule, ...] = get_args(Rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +33,7 @@ class PrepareOptions:
     """
 
     rules: EnvelopeRules
-    duplicates: Rule = "newest"
+    duplicates: DuplicateRule = "newest"
     spread: timedelta = timedelta(0)
     begin: datetime = field(default_factory=lambda: datetime.now(UTC))
     partitions: int | None = None

@@ -60,6 +60,15 @@ class RowSource:
             self.__exit__()
             raise
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the input can be read more than once, as a file can and a pipe can't."""
+        return self.total is not None
+
+    def reopen(self) -> "RowSource":
+        """Open the same input once more."""
+        return RowSource(self.name, self.form)
+
     def __iter__(self) -> Iterator[Row]:
         """Give the rows; raises GiveUp when the input can't be read any further."""
         try:
