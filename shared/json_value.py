@@ -27,7 +27,7 @@ def parse_json(text: str | bytes) -> Any:
     NaN and Infinity included, and for an object with one key twice, of which readers take either.
     """
     value = decode_json(text)
-    if isinstance(value, dict | list) and _may_repeat_keys(text, value):
+    if type(value) in (dict, list) and _may_repeat_keys(text, value):
         _parse_strict(text, _REFUSING_DECODER)
     return value
 

@@ -17,6 +17,7 @@ from spark.judge import VERDICTS_DDL, Judge, Spread
 from spark.manifest import DESCRIPTION, MESSAGES_DDL, REJECTS_DDL, Manifest, names_of, read_table, to_uri
 from spark.source import Opened, Source, open_source
 from spark.summary import write_summary
+from starter.disk import explain_write_error, is_full_error
 from starter.duplicates import DuplicateRule
 
 if TYPE_CHECKING:
@@ -79,9 +80,9 @@ def _in_place(target: Path) -> Generator[Path]:
         yield part
         part.rename(target)
     except OSError as exc:
-        if exc.filename is None:
+        if exc.filename is None and not is_full_error(exc):
             raise
-        raise GiveUp(f"MANIFEST: {target} can't be written ({exc.strerror}); give another path") from exc
+        raise explain_write_error("MANIFEST", target, exc) from exc
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

@@ -13,6 +13,7 @@ from shared.encoding import Pack
 from shared.envelope import Envelope, EnvelopeRules, parse_envelope
 from shared.errors import GiveUp, InvalidEnvelope
 from starter.bulk import BulkStarter
+from starter.disk import explain_write_error
 from starter.duplicates import DuplicateFilter, DuplicateRule, FirstRows, NewestRows, find_repeated
 from starter.feed import Feed
 from starter.receipts import Receipt, StartOutcome
@@ -122,7 +123,7 @@ class Load:
     async def run(self, starter: BulkStarter | None) -> None:
         """Start all rows, or only judge them without a starter; then put the rejects in their place.
 
-        Raises GiveUp when the rejects can't be written and Misconfigured when the server refuses this client.
+        Raises GiveUp or DiskFull when the rejects can't be written and Misconfigured when the server refuses this client.
         """
         is_complete = False
         try:
@@ -186,6 +187,8 @@ class Load:
                 yield row
         except GiveUp as exc:
             self.flaw = exc
+        if not self.summary.rows and not self.is_stopped:
+            self.flaw = self.flaw or GiveUp(f"{self._source.name}: holds no rows; there is nothing to start")
 
     def _judge(self, row: Row) -> Envelope:
         if row.flaw is not None:
@@ -222,7 +225,7 @@ class Rejects:
         self._stream: BinaryIO | None = None
 
     def write(self, row: Row, name: str, reason: str) -> None:
-        """Add one row; raises GiveUp when the file can't be written."""
+        """Add one row; raises GiveUp or DiskFull when the file can't be written."""
         entry = {self._number_name: row.number, "field": name, "reason": reason, "row": row.original}
         # a lone surrogate comes out as the JSON escape it may have come in as
         line = (_dump(entry) + "\n").encode(errors="backslashreplace")
@@ -231,7 +234,7 @@ class Rejects:
                 self._stream = self._part.open("wb")
             self._stream.write(line)
         except OSError as exc:
-            raise self._failure(exc) from exc
+            raise explain_write_error("--rejects", self._path, exc) from exc
 
     def close(self, *, is_complete: bool) -> None:
         """Put the file in its place; without rejects, a complete load removes the one of a load before."""
@@ -242,10 +245,8 @@ class Rejects:
             elif is_complete:
                 self._path.unlink(missing_ok=True)
         except OSError as exc:
-            raise self._failure(exc) from exc
-
-    def _failure(self, exc: OSError) -> GiveUp:
-        return GiveUp(f"--rejects: {self._path} can't be written ({exc.strerror}); give another path")
+            self._part.unlink(missing_ok=True)
+            raise explain_write_error("--rejects", self._path, exc) from exc
 
 
 def _dump(entry: dict[str, Any]) -> str:

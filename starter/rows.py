@@ -19,6 +19,13 @@ LINE_MAX_BYTES = 1024 * 1024
 """A longer line is refused and skipped in pieces, so that a file without line ends does not end up in memory."""
 
 _BOM = "\ufeff"
+_SIGNATURES = (
+    (b"\x1f\x8b", "a file that gzip has compressed; unpack it first"),
+    (b"PK\x03\x04", "a ZIP archive or a spreadsheet; unpack it first, or save it as CSV"),
+    (b"PAR1", "Parquet; add --format parquet"),
+    (b"\xff\xfe", "text in UTF-16; save the file as UTF-8"),
+    (b"\xfe\xff", "text in UTF-16; save the file as UTF-8"),
+)
 _BARE_CR = "whose lines end in a carriage return alone; save it with line feeds (LF) as line ends"
 
 
@@ -106,6 +113,8 @@ class RowSource:
             lines = _Lines(self._stream or sys.stdin.buffer)
             if lines.first is None:
                 raise GiveUp(f"{self.name}: is empty; there is nothing to start")
+            if hint := _find_other_format(lines.first.raw, self.form):
+                raise GiveUp(f"{self.name}: looks like {hint}")
             return read_json_lines(lines) if self.form == "jsonl" else _read_csv(lines, self.name)
         except OSError as exc:
             raise GiveUp(f"{self.name}: can't be read ({exc.strerror}); give the path of a file") from exc
@@ -119,6 +128,20 @@ class RowSource:
         self.total = table.total
         columns = Columns(table.names, self.name)
         return (make_row(columns, cells, number) for number, cells in enumerate(table, start=1))
+
+
+def _find_other_format(first: bytes, form: str) -> str | None:
+    """Say what else than lines of JSON or CSV a file seems to hold, and what to do, by its first line."""
+    beginning = first.removeprefix(_BOM.encode()).strip()
+    for signature, hint in _SIGNATURES:
+        if first.startswith(signature):
+            return hint
+    if form == "csv" and beginning.startswith((b"{", b"[")):
+        return "JSON; add --format jsonl"
+    if form == "jsonl" and (beginning in (b"{", b"[") or beginning.startswith(b"[{")):
+        each = ".[]" if beginning.startswith(b"[") else "."
+        return f"one JSON document; write an object a line, for example with: jq -c '{each}'"
+    return None
 
 
 class Reader(Protocol):
@@ -247,8 +270,10 @@ def read_header(lines: Iterator[Line], name: str) -> list[str]:
     try:
         names = next(csv.reader(text, strict=True))
     except csv.Error as exc:
-        _refuse_foreign_csv(text.taken[0].raw, name)
-        raise GiveUp(f"{name}: its header is no CSV ({exc}); separate columns by commas") from exc
+        if text.taken[0].flaw is None:
+            _refuse_foreign_csv(text.taken[0].raw, name)
+            raise GiveUp(f"{name}: its header is no CSV ({exc}); separate columns by commas") from exc
+        names = []
     if flaw := text.taken[0].flaw:
         raise GiveUp(f"{name}: its header {flaw.problem}")
     if len(names) == 1:

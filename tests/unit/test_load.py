@@ -59,6 +59,16 @@ async def test_a_row_that_names_a_message_again_is_a_duplicate(tmp_path: Path) -
     assert [entry["line"] for entry in rejects] == [4, 5, 6]
 
 
+async def test_a_file_without_rows_is_told_as_that(tmp_path: Path) -> None:
+    """A header alone, or blank lines, are what is left of an export that went wrong."""
+    for name, text in (("a.csv", "id,url\n"), ("b.jsonl", "\n\n")):
+        (tmp_path / name).write_text(text)
+
+        load, _ = await check(tmp_path / name)
+
+        assert str(load.flaw) == f"{tmp_path / name}: holds no rows; there is nothing to start"
+
+
 async def test_of_a_pipe_the_first_row_counts(tmp_path: Path) -> None:
     """It can be read but once; what came first may run already when the next one comes."""
     pipe = tmp_path / "pipe.jsonl"
