@@ -12,13 +12,13 @@ from temporalio.converter import (
     value_to_type,
 )
 
-from shared.json_value import parse_json
+from shared.json_value import decode_json
 
 
 class _JsonConverter(JSONPlainPayloadConverter):
     def from_payload(self, payload: Payload, type_hint: type | None = None) -> Any:
         try:
-            value = parse_json(payload.data)
+            value = decode_json(payload.data)
         except ValueError:  # NaN, for one, which others may send: what to say about it is the receiver's business
             return super().from_payload(payload, type_hint)
         return value if type_hint is None else value_to_type(type_hint, value)

@@ -64,6 +64,10 @@ def _kind(value: Any) -> str:
 
 
 def _message_id(value: Any) -> str:
+    if isinstance(value, float):
+        raise ValueError(f"is {_show(value)}, no whole number; put it in quotes, as it is to be written")  # noqa: TRY004 — as above
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
     text = _text(value, ID_MAX_BYTES)
     if not text:
         raise ValueError("is empty; give 1 to 200 bytes")

@@ -24,6 +24,7 @@ DormiceError
     ├── InvalidSetting
     ├── HandlerProblem
     ├── PayloadSealed
+    ├── DiskFull
     └── ServerNotReady
 
 The command line maps them to its exit codes: GiveUp and Misconfigured are 2, RetryLater is 3.
@@ -104,6 +105,10 @@ class HandlerProblem(Misconfigured):
 
 class PayloadSealed(Misconfigured):
     """What was read is encrypted, and this process lacks the key; nothing is wrong with what was read."""
+
+
+class DiskFull(Misconfigured):
+    """A disk has no room left for what must be written; the text names the folder or file."""
 
 
 class ServerNotReady(Misconfigured):

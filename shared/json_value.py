@@ -21,11 +21,19 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse strict JSON; bytes are UTF-8, a byte-order mark in front is skipped.
+    """Parse strict JSON that somebody hands in; bytes are UTF-8, a byte-order mark in front is skipped.
 
     Raises ValueError with half a sentence ("is no JSON …") for anything that is not JSON by RFC 8259,
-    NaN and Infinity included.
+    NaN and Infinity included, and for an object with one key twice, of which readers take either.
     """
+    value = decode_json(text)
+    if type(value) in (dict, list) and _may_repeat_keys(text, value):
+        _parse_strict(text, _REFUSING_DECODER)
+    return value
+
+
+def decode_json(text: str | bytes) -> Any:
+    """Parse what a program has written, as `parse_json` does; of a key that is there twice, the last value counts."""
     # what is quicker reads a number of so many digits with a loss, and explains nothing that it refuses
     try:
         encoded = text.encode() if isinstance(text, str) else text
@@ -36,11 +44,24 @@ def parse_json(text: str | bytes) -> Any:
         return _parse_strict(text)
 
 
-def _parse_strict(text: str | bytes) -> Any:
+def _may_repeat_keys(text: str | bytes, value: Any) -> bool:
+    """Say whether fewer keys may have come out of a text than went into it; writing it anew is what tells cheapest.
+
+    Both texts have the same colons, one behind each key and others in strings, unless one is written as an escape.
+    """
+    try:
+        colons = orjson.dumps(value).count(b":")
+        raw = text.encode() if isinstance(text, str) else text
+    except (TypeError, UnicodeEncodeError):
+        return True
+    return raw.count(b":") != colons or (raw.count(b"\\") > 0 and rb"\u003" in raw)
+
+
+def _parse_strict(text: str | bytes, decoder: json.JSONDecoder | None = None) -> Any:
     try:
         # json.loads itself would guess UTF-16 and UTF-32 and let encoded surrogates through
         decoded = text if isinstance(text, str) else text.decode()
-        return _DECODER.decode(decoded.removeprefix(_BOM))
+        return (decoder or _DECODER).decode(decoded.removeprefix(_BOM))
     except json.JSONDecodeError as exc:
         problem = exc.msg.lower().removesuffix(" at")
         raise ValueError(f"is no JSON ({problem} at character {exc.pos + 1})") from exc
@@ -114,4 +135,17 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"holds {name}, which JSON does not know")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_read_int)  # json.loads would make one each time
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"is ambiguous (the key {twice[:40]!r} is there twice)")
+    return value
+
+
+# json.loads would make one each time
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_read_int)
+_REFUSING_DECODER = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_int=_read_int, object_pairs_hook=_refuse_repeated_keys
+)

@@ -8,10 +8,13 @@ HORIZON = timedelta(days=3653)
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
+_NEGATIVE = re.compile(f"-(?:{_DURATION.pattern})+$", re.ASCII)
 
 
 def parse_duration(text: str) -> timedelta:
     """Read "90s", "1.5h" or "2d12h"; raises ValueError with half a sentence for anything else."""
+    if _NEGATIVE.match(text):
+        raise ValueError(f"is {text!r}, which is negative; leave out the sign, for example {text[1:]}")
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"is {text!r}, no duration; write for example 90s, 15m, 6h or 2d")

@@ -15,6 +15,7 @@ from spark.commands_session import add_session, open_session
 from starter.commands import arguments
 from starter.commands.arguments import Commands
 from starter.commands.exit_codes import FINE, PARTLY
+from starter.duplicates import DUPLICATE_RULES
 from starter.screen import plural, print_json, print_table, tell
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def add_prepare(commands: Commands) -> None:
     for name in PLACES:
         mapping.add_argument(f"--{name}-from", metavar="PART", help=f"where the {name.replace('-', '_')} is")
     mapping.add_argument("--lane", choices=list(LANES), help="lane of rows that name none; else their handler's own")
-    add("--duplicates", choices=("newest", "first"), default="newest", help="which row counts (newest scheduled_at)")
+    add("--duplicates", choices=DUPLICATE_RULES, default="newest", help="which row counts (newest scheduled_at)")
     add("--spread", metavar="DURATION", type=arguments.duration, help="spread first runs that are due at once over it")
     add("--begin", metavar="MOMENT", type=arguments.moment, help="when the spread begins; now when left out")
     add("--partitions", metavar="N", type=arguments.count, help="number of tasks; the content is the same for any")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import IO
 
 from shared import errors
-from shared.errors import DormiceError, GiveUp, Misconfigured, RetryLater
+from shared.errors import DiskFull, DormiceError, GiveUp, Misconfigured, RetryLater
 
 ROOMS = ("shared", "activities", "workflows", "worker", "starter", "spark")
 REASON_MAX = 300
@@ -15,7 +15,7 @@ _Make = Callable[[str], DormiceError]
 
 _OWN = re.compile(
     r"^shared\.errors\.(RetryLater|ServerUnreachable|ServerBusy|PackNotServed|GiveUp|Misconfigured|InvalidSetting|"
-    r"HandlerProblem|ServerNotReady): (.*)$",
+    r"HandlerProblem|DiskFull|ServerNotReady): (.*)$",
     re.MULTILINE,
 )
 """An error of ours that a worker of Spark has raised: the last line of its trace."""
@@ -56,6 +56,13 @@ _KNOWN: tuple[tuple[str, _Make], ...] = (
         lambda module: Misconfigured(
             f"the executors' Python has no dormice (no module {module!r}); install the same wheel on every node, or "
             "send an environment along: --conf spark.archives=FILE#environment and PYSPARK_PYTHON=environment/bin/python"
+        ),
+    ),
+    (
+        r"No space left on device|Disk quota exceeded",
+        lambda reason: DiskFull(
+            f"a disk is full ({reason}); free some space where the manifest or the receipts lie, and where Spark keeps "
+            "what it works on (--conf spark.local.dir=FOLDER, else /tmp), then try again"
         ),
     ),
     (

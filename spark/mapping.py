@@ -8,7 +8,7 @@ from shared.errors import InvalidEnvelope, InvalidSetting
 from starter.bridge.mapping import FormatOptions, find_kind, map_fields
 from starter.bridge.origins import KeyOrigin, PointerOrigin, Sight
 from starter.bridge.record import DeadRecord, ErrorClass
-from starter.columns import Columns, read_number, to_json
+from starter.columns import Columns, read_cell, read_number, to_json
 from starter.rows import Reader
 
 
@@ -31,11 +31,11 @@ class RowMapping:
                 what = "key" if isinstance(origin, KeyOrigin) else "headers"
                 raise InvalidSetting(f"--{name}: is {origin}, but rows have no {what}; write a JSON pointer like /id")
 
-    def reader(self, names: Sequence[str], source: str) -> Reader:
-        """Give what reads the rows of a table; raises GiveUp when no message could come of it."""
+    def reader(self, names: Sequence[str], source: str, *, is_text: bool = False) -> Reader:
+        """Give what reads the rows of a table, see `Columns`; raises GiveUp when no message could come of it."""
         if self.options.id_from is None:
-            return _NamedColumns(Columns(names, source), self)
-        return _MappedColumns(tuple(names), self)
+            return _NamedColumns(Columns(names, source, is_text=is_text), self)
+        return _MappedColumns(tuple(names), self, is_text=is_text)
 
     def to_fields(self, document: Any) -> Mapping[str, Any]:
         """Give the envelope fields of one JSON value; raises InvalidEnvelope."""
@@ -78,9 +78,10 @@ class _NamedColumns:
 class _MappedColumns:
     """Columns that are the parts of a JSON object, which is mapped; empty cells are absent."""
 
-    def __init__(self, names: tuple[str, ...], mapping: RowMapping) -> None:
+    def __init__(self, names: tuple[str, ...], mapping: RowMapping, *, is_text: bool) -> None:
         self._names = names
         self._mapping = mapping
+        self._is_text = is_text
 
     def to_fields(self, cells: Sequence[Any]) -> Mapping[str, Any]:
         if len(cells) > len(self._names):
@@ -92,7 +93,17 @@ class _MappedColumns:
         fields = dict(self._mapping.to_fields(document))
         if "priority" in fields:
             fields["priority"] = read_number(fields["priority"])
+        if self._is_text:  # only here: an id keeps its leading zeroes, and whatever else is text by itself
+            fields["payload"] = _read_cells(fields["payload"])
         return fields
+
+
+def _read_cells(payload: Any) -> Any:
+    """Give the payload that one cell holds, or the cells of a whole row."""
+    if isinstance(payload, str):
+        return read_cell(payload)
+    read = ((name, read_cell(text)) for name, text in payload.items())
+    return {name: value for name, value in read if value is not None}
 
 
 def to_invalid_envelope(exc: DeadRecord) -> InvalidEnvelope:

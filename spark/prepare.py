@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from shared.envelope import EnvelopeRules
 from shared.errors import GiveUp, InvalidSetting
@@ -17,12 +17,11 @@ from spark.judge import VERDICTS_DDL, Judge, Spread
 from spark.manifest import DESCRIPTION, MESSAGES_DDL, REJECTS_DDL, Manifest, names_of, read_table, to_uri
 from spark.source import Opened, Source, open_source
 from spark.summary import write_summary
+from starter.disk import explain_write_error, is_full_error
+from starter.duplicates import DuplicateRule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-Rule = Literal["newest", "first"]
-RULES: tuple[Rule, ...] = get_args(Rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,7 @@ class PrepareOptions:
     """
 
     rules: EnvelopeRules
-    duplicates: Rule = "newest"
+    duplicates: DuplicateRule = "newest"
     spread: timedelta = timedelta(0)
     begin: datetime = field(default_factory=lambda: datetime.now(UTC))
     partitions: int | None = None
@@ -81,9 +80,9 @@ def _in_place(target: Path) -> Generator[Path]:
         yield part
         part.rename(target)
     except OSError as exc:
-        if exc.filename is None:
+        if exc.filename is None and not is_full_error(exc):
             raise
-        raise GiveUp(f"MANIFEST: {target} can't be written ({exc.strerror}); give another path") from exc
+        raise explain_write_error("MANIFEST", target, exc) from exc
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

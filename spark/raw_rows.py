@@ -74,7 +74,7 @@ class LineReader:
             for row in read_json_lines(lines):
                 yield _map_document(row, self.mapping)
             return
-        columns = self.mapping.reader(self.names, self.source)
+        columns = self.mapping.reader(self.names, self.source, is_text=True)
         if self.spans_lines:
             yield from read_csv_records(lines, columns)
             return

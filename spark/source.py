@@ -105,7 +105,9 @@ def _open_lines(spark: "SparkSession", source: Source) -> Opened:
         return Opened(frame, LineReader(starts, source.mapping))
     header = _read_first_line(frame, min(starts))
     names = read_header(iter((Line.of(1, header, 0),)), source.place)
-    source.mapping.reader(names, source.place)  # each task makes its own; this one has told whether it can
+    source.mapping.reader(
+        names, source.place, is_text=True
+    )  # each task makes its own; this one has told whether it can
     reader = LineReader(starts, source.mapping, header, tuple(names), source.place, source.spans_lines)
     return Opened(frame, reader)
 

@@ -33,6 +33,7 @@ from starter.commands.repair import add_repair
 from starter.commands.show import add_show
 from starter.commands.verbs import add_verbs
 from starter.commands.worker import add_worker
+from starter.disk import is_full_error
 from starter.screen import tell
 
 ABOVE = "spark.commands"
@@ -118,7 +119,8 @@ def _explain(exc: Exception, *, is_verbose: bool = False) -> int:
         code, sentence = code_of(exc), str(exc)
     elif isinstance(exc, OSError):
         where = f"{exc.filename}: " if exc.filename else ""
-        code, sentence = WRONG, f"{where}{exc.strerror or exc}; correct that and try again"
+        remedy = "free some space" if is_full_error(exc) else "correct that"
+        code, sentence = WRONG, f"{where}{exc.strerror or exc}; {remedy} and try again"
     else:
         code, what = DEFECT, f"{type(exc).__name__}: {exc}"
         sentence = f"a defect of dormice itself ({what}); run it again with --verbose to see where"

@@ -1,6 +1,7 @@
 """Columns: what the cells of a CSV or Parquet row mean for an envelope."""
 
 import math
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date, datetime
@@ -12,14 +13,22 @@ from shared.errors import GiveUp, InvalidEnvelope
 from shared.json_value import parse_json
 
 _NUMBERS = ("schema_version", "priority", "tolerance_seconds")
+_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,30})(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?")
+_JSON_WORDS = {"true": True, "false": False, "null": None}
+_SHORT_DIGITS = 15
+"""A float keeps every number of so few digits."""
 
 
 class Columns:
     """What the columns of a table mean: envelope fields by their names, all others parts of the payload."""
 
-    def __init__(self, names: Sequence[str], source: str) -> None:
-        """Take the names in order; raises GiveUp when no message could come of such a table."""
+    def __init__(self, names: Sequence[str], source: str, *, is_text: bool = False) -> None:
+        """Take the names in order; raises GiveUp when no message could come of such a table.
+
+        `is_text`: cells have no types of their own, as in CSV; see `read_cell`.
+        """
         self._names = tuple(names)
+        self._to_json = read_cell if is_text else to_json
         others = [name for name in names if name not in Envelope.model_fields]
         shown = ", ".join(repr(name[:40]) for name in names[:20]) or "none"
         self.has_payload = "payload" in names
@@ -58,8 +67,8 @@ class Columns:
                 fields[name] = read_number(cell)
             elif name in Envelope.model_fields:
                 fields[name] = cell
-            else:
-                payload[name] = to_json(cell)
+            elif (value := self._to_json(cell)) is not None:
+                payload[name] = value
         return {**fields, "payload": payload} if self.has_others else fields
 
 
@@ -74,6 +83,21 @@ def _read_payload(cell: Any) -> Any:
                 "payload", f"begins like JSON but {exc}; correct it, or quote it as a string"
             ) from exc
         return cell
+
+
+def read_cell(text: str) -> Any:
+    """Give what a cell without a type holds: a number, true, false or null as JSON writes them; all else is text.
+
+    So is a number that a float would not keep to its last digit, such as that of a long account.
+    """
+    if text in _JSON_WORDS:
+        return _JSON_WORDS[text]
+    if not _JSON_NUMBER.fullmatch(text):
+        return text
+    is_short = len(text) <= _SHORT_DIGITS and "e" not in text and "E" not in text
+    if not is_short and Decimal(repr(float(text))) != Decimal(text):
+        return text
+    return int(text) if text.removeprefix("-").isdigit() else float(text)
 
 
 def read_number(cell: Any) -> Any:

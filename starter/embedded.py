@@ -19,6 +19,7 @@ from shared.errors import InvalidSetting, Misconfigured
 from shared.search_attributes import REQUIRED
 from shared.settings import Settings
 from shared.temporal import client_options
+from starter.disk import check_room
 from starter.slim import slim_visibility
 
 START_SECONDS = 30.0
@@ -87,10 +88,11 @@ class EmbeddedOptions:
 async def run_embedded(options: EmbeddedOptions) -> AsyncGenerator["EmbeddedServer"]:
     """Run the server for the length of a `with` block; state survives the block, a kill and a restart.
 
-    Raises InvalidSetting when a port is taken or the folder can't be used, and Misconfigured when the server program
-    is missing or won't start.
+    Raises InvalidSetting when a port is taken or the folder can't be used, DiskFull when its disk has no room, and
+    Misconfigured when the server program is missing or won't start.
     """
     with hold_folder(options.data) as lock:
+        check_room(options.data)
         check_free("port", options.port)
         if options.ui_port is not None:
             check_free("ui-port", options.ui_port)
@@ -167,6 +169,7 @@ class EmbeddedServer:
                     if await client.service_client.check_health():
                         return
             await asyncio.sleep(0.05)
+        check_room(self.options.data)
         raise Misconfigured(f"the embedded server did not start; read {log}: {_last_line(log)}")
 
 

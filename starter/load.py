@@ -1,8 +1,10 @@
 """A load: starts the rows of one file, keeps count, and writes down those that can't become messages."""
 
+import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,6 +13,8 @@ from shared.encoding import Pack
 from shared.envelope import Envelope, EnvelopeRules, parse_envelope
 from shared.errors import GiveUp, InvalidEnvelope
 from starter.bulk import BulkStarter
+from starter.disk import explain_write_error
+from starter.duplicates import DuplicateFilter, DuplicateRule, FirstRows, NewestRows, find_repeated
 from starter.feed import Feed
 from starter.receipts import Receipt, StartOutcome
 from starter.rows import Row, RowSource
@@ -25,11 +29,33 @@ class Summary:
     already_running: int = 0
     rejected: int = 0
     failed: int = 0
+    duplicates: int = 0
+    """Rows that don't count, because another row names the same message."""
     valid: int = 0
     """Rows that a dry run found nothing wrong with."""
     position: int = 0
     """How far into the input rows have been taken: bytes, or rows of a Parquet file."""
+    is_searching: bool = False
+    """Rows are read for duplicates, before any is started."""
     began_at: float = field(default_factory=time.monotonic)
+    phase_began_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def done(self) -> int:
+        """Rows of which it is known what became of them."""
+        if self.is_searching:
+            return self.rows
+        return self.started + self.already_running + self.rejected + self.failed + self.duplicates + self.valid
+
+    @property
+    def done_position(self) -> float:
+        """How far into the input that is, as if all rows were of one length: receipts come in no order."""
+        return self.position * self.done / self.rows if self.rows else 0.0
+
+    def begin(self, *, is_searching: bool = False) -> None:
+        """Count from the beginning of the input again."""
+        self.rows = self.position = 0
+        self.is_searching, self.phase_began_at = is_searching, time.monotonic()
 
     @property
     def seconds(self) -> float:
@@ -63,6 +89,8 @@ class LoadOptions:
     """Kinds whose handlers declare that their messages are packed."""
     kind: str | None = None
     lane: str | None = None
+    duplicates: DuplicateRule | None = None
+    """Which of several rows with one kind and id counts; None: the newest where the source can be read twice."""
     failures_max: int = 64
     """So many failed starts in a row mean that the server is gone: the load stops reading."""
 
@@ -70,7 +98,8 @@ class LoadOptions:
 class Load:
     """Starts every row of a source, each at most once however often the load is run.
 
-    Memory holds a few hundred rows, whatever the size of the source. `summary` may be read at any time.
+    Memory holds a few hundred rows, and what finding duplicates takes: 8 bytes a row where the newest counts (and some
+    300 a message that has several rows), 100 bytes a row where the first does. `summary` may be read at any time.
     """
 
     def __init__(self, source: RowSource, options: LoadOptions) -> None:
@@ -81,8 +110,10 @@ class Load:
         self._source = source
         self.options = options
         self._feed = Feed(source)
-        self._rejects = Rejects(options.rejects, source.unit)
+        self._rejects = Rejects(options.rejects, source.number_name)
         self._failures = 0
+        self.rule: DuplicateRule = options.duplicates or ("newest" if source.is_repeatable else "first")
+        self._duplicates: DuplicateFilter = FirstRows()
 
     def stop(self) -> None:
         """Read no further; starts that are under way settle."""
@@ -92,10 +123,13 @@ class Load:
     async def run(self, starter: BulkStarter | None) -> None:
         """Start all rows, or only judge them without a starter; then put the rejects in their place.
 
-        Raises GiveUp when the rejects can't be written and Misconfigured when the server refuses this client.
+        Raises GiveUp or DiskFull when the rejects can't be written and Misconfigured when the server refuses this client.
         """
         is_complete = False
         try:
+            if self.rule == "newest":
+                self._duplicates = await asyncio.to_thread(self._find_newest)
+            self.summary.begin()
             if starter is None:
                 async for _ in self._envelopes():
                     self.summary.valid += 1
@@ -107,6 +141,32 @@ class Load:
             self._feed.stop()
             self._rejects.close(is_complete=is_complete)
 
+    def _find_newest(self) -> NewestRows:
+        """Read the source for rows that name one message, and once more for the newest of those, if there are any."""
+        newest = NewestRows()
+        repeated = find_repeated(self._hash(row) for row in self._read_again())
+        for row in self._read_again() if repeated else ():
+            if self._hash(row) in repeated:
+                with suppress(InvalidEnvelope):
+                    newest.add(row.number, self._judge(row))
+        return newest
+
+    def _read_again(self) -> Iterator[Row]:
+        self.summary.begin(is_searching=True)
+        with suppress(GiveUp), self._source.reopen() as source:  # what can't be read is told when rows are started
+            for row in source:
+                if self.is_stopped:
+                    return
+                self.summary.rows += 1
+                self.summary.position = row.end
+                yield row
+
+    def _hash(self, row: Row) -> int:
+        """Give the same number for all rows that may name one message."""
+        if isinstance(row.fields, bytes):
+            return row.number
+        return hash((row.fields.get("kind") or self.options.kind, str(row.fields.get("id"))))
+
     async def _envelopes(self) -> AsyncIterator[tuple[Row, Envelope]]:
         async for row in self._rows():
             self.summary.rows += 1
@@ -116,7 +176,10 @@ class Load:
             except InvalidEnvelope as exc:
                 self._reject(row, exc.field, exc.problem)
             else:
-                yield row, envelope
+                if self._duplicates.is_duplicate(row.number, envelope):
+                    self.summary.duplicates += 1
+                else:
+                    yield row, envelope
 
     async def _rows(self) -> AsyncIterator[Row]:
         try:
@@ -124,6 +187,8 @@ class Load:
                 yield row
         except GiveUp as exc:
             self.flaw = exc
+        if not self.summary.rows and not self.is_stopped:
+            self.flaw = self.flaw or GiveUp(f"{self._source.name}: holds no rows; there is nothing to start")
 
     def _judge(self, row: Row) -> Envelope:
         if row.flaw is not None:
@@ -153,15 +218,15 @@ class Load:
 class Rejects:
     """The file of refused rows: it appears, whole, when the load ends, and only if there are any."""
 
-    def __init__(self, path: Path, unit: str) -> None:
+    def __init__(self, path: Path, number_name: str) -> None:
         self._path = path
-        self._unit = unit
+        self._number_name = number_name
         self._part = path.with_name(f"{path.name}.part")
         self._stream: BinaryIO | None = None
 
     def write(self, row: Row, name: str, reason: str) -> None:
-        """Add one row; raises GiveUp when the file can't be written."""
-        entry = {self._unit: row.number, "field": name, "reason": reason, "row": row.original}
+        """Add one row; raises GiveUp or DiskFull when the file can't be written."""
+        entry = {self._number_name: row.number, "field": name, "reason": reason, "row": row.original}
         # a lone surrogate comes out as the JSON escape it may have come in as
         line = (_dump(entry) + "\n").encode(errors="backslashreplace")
         try:
@@ -169,7 +234,7 @@ class Rejects:
                 self._stream = self._part.open("wb")
             self._stream.write(line)
         except OSError as exc:
-            raise self._failure(exc) from exc
+            raise explain_write_error("--rejects", self._path, exc) from exc
 
     def close(self, *, is_complete: bool) -> None:
         """Put the file in its place; without rejects, a complete load removes the one of a load before."""
@@ -180,10 +245,8 @@ class Rejects:
             elif is_complete:
                 self._path.unlink(missing_ok=True)
         except OSError as exc:
-            raise self._failure(exc) from exc
-
-    def _failure(self, exc: OSError) -> GiveUp:
-        return GiveUp(f"--rejects: {self._path} can't be written ({exc.strerror}); give another path")
+            self._part.unlink(missing_ok=True)
+            raise explain_write_error("--rejects", self._path, exc) from exc
 
 
 def _dump(entry: dict[str, Any]) -> str:

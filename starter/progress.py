@@ -1,6 +1,7 @@
 """The progress of a load on standard error: a bar on a terminal, a plain line every few seconds elsewhere."""
 
 import contextlib
+import math
 import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Protocol
@@ -23,8 +24,8 @@ class Progress(Protocol):
         """How often it wants to be told."""
         ...
 
-    def show(self, position: int, done: int, seconds: float, counts: str) -> None:
-        """Show a position in the input, and how many rows have been settled in how many seconds."""
+    def show(self, position: float, done: int, seconds: float, counts: str) -> None:
+        """Show how far into the input what is done reaches, and how many rows that are in how many seconds."""
         ...
 
 
@@ -44,11 +45,12 @@ class _Plain:
     def __init__(self, total: int | None) -> None:
         self._total = total
 
-    def show(self, position: int, done: int, seconds: float, counts: str) -> None:
+    def show(self, position: float, done: int, seconds: float, counts: str) -> None:
         text = f"{counts}; {done / seconds:,.0f} a second"
+        if self._total:
+            text += f"; {math.floor(100 * position / self._total)}% done"
         if self._total and position:
-            left = seconds * (self._total - position) / position
-            text += f"; {position / self._total:.0%} read, {format_seconds(left)} to go"
+            text += f", {format_seconds(seconds * (self._total - position) / position)} to go"
         tell(text)
 
 
@@ -57,9 +59,13 @@ class _Bar:
 
     def __init__(self, bar: "rich.progress.Progress", total: int | None) -> None:
         self._bar = bar
+        self._position = 0.0
         self._task = bar.add_task("", total=total, counts="", rate="")
 
-    def show(self, position: int, done: int, seconds: float, counts: str) -> None:
+    def show(self, position: float, done: int, seconds: float, counts: str) -> None:
+        if position < self._position:  # read from its beginning again: what is left is another matter now
+            self._bar.reset(self._task)
+        self._position = position
         self._bar.update(self._task, completed=position, counts=counts, rate=f"{done / seconds:,.0f} a second")
 
 

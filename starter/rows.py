@@ -19,6 +19,14 @@ LINE_MAX_BYTES = 1024 * 1024
 """A longer line is refused and skipped in pieces, so that a file without line ends does not end up in memory."""
 
 _BOM = "\ufeff"
+_SIGNATURES = (
+    (b"\x1f\x8b", "a file that gzip has compressed; unpack it first"),
+    (b"PK\x03\x04", "a ZIP archive or a spreadsheet; unpack it first, or save it as CSV"),
+    (b"PAR1", "Parquet; add --format parquet"),
+    (b"\xff\xfe", "text in UTF-16; save the file as UTF-8"),
+    (b"\xfe\xff", "text in UTF-16; save the file as UTF-8"),
+)
+_BARE_CR = "whose lines end in a carriage return alone; save it with line feeds (LF) as line ends"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,8 @@ class RowSource:
         self.is_stdin = path == STDIN
         self.name = "stdin" if self.is_stdin else path
         self.form = form or self._guess_form()
-        self.unit = "row" if self.form == "parquet" else "line"
+        self.number_name = "row_number" if self.form == "parquet" else "line"
+        """What a row's number is called where it is written down."""
         self.total: int | None = None
         """The end of the last row, where it is known beforehand."""
         self._stream: BinaryIO | None = None
@@ -57,6 +66,15 @@ class RowSource:
         except BaseException:
             self.__exit__()
             raise
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the input can be read more than once, as a file can and a pipe can't."""
+        return self.total is not None
+
+    def reopen(self) -> "RowSource":
+        """Open the same input once more."""
+        return RowSource(self.name, self.form)
 
     def __iter__(self) -> Iterator[Row]:
         """Give the rows; raises GiveUp when the input can't be read any further."""
@@ -95,6 +113,8 @@ class RowSource:
             lines = _Lines(self._stream or sys.stdin.buffer)
             if lines.first is None:
                 raise GiveUp(f"{self.name}: is empty; there is nothing to start")
+            if hint := _find_other_format(lines.first.raw, self.form):
+                raise GiveUp(f"{self.name}: looks like {hint}")
             return read_json_lines(lines) if self.form == "jsonl" else _read_csv(lines, self.name)
         except OSError as exc:
             raise GiveUp(f"{self.name}: can't be read ({exc.strerror}); give the path of a file") from exc
@@ -108,6 +128,20 @@ class RowSource:
         self.total = table.total
         columns = Columns(table.names, self.name)
         return (make_row(columns, cells, number) for number, cells in enumerate(table, start=1))
+
+
+def _find_other_format(first: bytes, form: str) -> str | None:
+    """Say what else than lines of JSON or CSV a file seems to hold, and what to do, by its first line."""
+    beginning = first.removeprefix(_BOM.encode()).strip()
+    for signature, hint in _SIGNATURES:
+        if first.startswith(signature):
+            return hint
+    if form == "csv" and beginning.startswith((b"{", b"[")):
+        return "JSON; add --format jsonl"
+    if form == "jsonl" and (beginning in (b"{", b"[") or beginning.startswith(b"[{")):
+        each = ".[]" if beginning.startswith(b"[") else "."
+        return f"one JSON document; write an object a line, for example with: jq -c '{each}'"
+    return None
 
 
 class Reader(Protocol):
@@ -194,7 +228,10 @@ def read_json_lines(lines: Iterable[Line]) -> Iterator[Row]:
     for line in lines:
         raw = line.raw.strip()
         if raw:
-            yield Row(line.number, raw if line.flaw else _read_object(raw), line.text, line.end, line.flaw)
+            fields = raw if line.flaw else _read_object(raw)
+            is_many = b"\r" in raw and isinstance(fields, bytes)
+            flaw = InvalidEnvelope("envelope", f"looks like lines of a file {_BARE_CR}", "NotJson") if is_many else None
+            yield Row(line.number, fields, line.text, line.end, flaw or line.flaw)
 
 
 def _read_object(raw: bytes) -> Mapping[str, Any] | bytes:
@@ -224,7 +261,7 @@ class _CsvText:
 
 def _read_csv(lines: _Lines, name: str) -> Iterator[Row]:
     rest = iter(lines)
-    return read_csv_records(rest, Columns(read_header(rest, name), name))
+    return read_csv_records(rest, Columns(read_header(rest, name), name, is_text=True))
 
 
 def read_header(lines: Iterator[Line], name: str) -> list[str]:
@@ -233,10 +270,23 @@ def read_header(lines: Iterator[Line], name: str) -> list[str]:
     try:
         names = next(csv.reader(text, strict=True))
     except csv.Error as exc:
-        raise GiveUp(f"{name}: its header is no CSV ({exc}); separate columns by commas") from exc
+        if text.taken[0].flaw is None:
+            _refuse_foreign_csv(text.taken[0].raw, name)
+            raise GiveUp(f"{name}: its header is no CSV ({exc}); separate columns by commas") from exc
+        names = []
     if flaw := text.taken[0].flaw:
         raise GiveUp(f"{name}: its header {flaw.problem}")
+    if len(names) == 1:
+        _refuse_foreign_csv(text.taken[0].raw, name)
     return [column.strip() for column in names]
+
+
+def _refuse_foreign_csv(header: bytes, name: str) -> None:
+    if b"\r" in header.strip():
+        raise GiveUp(f"{name}: looks like a file {_BARE_CR}")
+    for separator, word in ((b";", "semicolons"), (b"\t", "tabs"), (b"|", "'|'")):
+        if separator in header and b"," not in header:
+            raise GiveUp(f"{name}: looks like columns separated by {word}; save it with commas between them")
 
 
 def read_csv_records(lines: Iterable[Line], columns: Reader) -> Iterator[Row]:

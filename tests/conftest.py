@@ -35,6 +35,7 @@ from starter.control import Control
 from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
 from starter.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
 from starter.receipts import StartOutcome
+from tests.disks import mounted
 from tests.subjects import ENCODINGS, Subject, declare
 from worker.run import WorkerPlan, run_workers
 
@@ -164,6 +165,15 @@ def settings() -> Settings:
 def control(client: Client, settings: Settings) -> Control:
     """The verbs."""
     return Control(client, settings)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 20 MB of this test's own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    with mounted(folder, 20) as disk:
+        yield disk
 
 
 @pytest.fixture

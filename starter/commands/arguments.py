@@ -1,7 +1,10 @@
 """Arguments: the parser of the command line, and the readers of what is typed on it."""
 
 import argparse
+import contextlib
 import functools
+import math
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,6 +29,8 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", functools.partial(argparse.RawDescriptionHelpFormatter, width=HELP_WIDTH))
         super().__init__(allow_abbrev=False, **options)
+        # "-1d" is a value that its option's reader refuses with a sentence; argparse knows "-1" alone for one
+        self._negative_number_matcher = re.compile(r"-\.?[0-9]")
 
     def error(self, message: str) -> NoReturn:
         """Raise the complaint."""
@@ -162,6 +167,13 @@ def _read_port(text: str) -> int:
     return int(text)
 
 
+def _read_number(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            return number
+    raise ValueError(f"is {text!r}; give a number, for example 30 or 0.5")
+
+
 def _read_count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"is {text!r}; give a whole number of at least 1")
@@ -174,5 +186,6 @@ payload = _reader(_read_payload)
 priority = _reader(_read_priority)
 port = _reader(_read_port)
 count = _reader(_read_count)
+number = _reader(_read_number)
 moment: Callable[[str], datetime] = _reader(parse_moment)
 duration: Callable[[str], timedelta] = _reader(parse_duration)

@@ -51,8 +51,20 @@ def add_bridge(commands: Commands) -> None:
     add("--id-from", metavar="key|PART", help="where a message's id is; makes records any JSON")
     for name in PLACES:
         add(f"--{name}-from", metavar="PART", help=f"where the {name.replace('-', '_')} is")
-    add("--drain-seconds", metavar="S", type=float, default=30.0, help="what is under way gets to finish (30)")
-    add("--session-seconds", metavar="S", type=float, default=30.0, help="silent for so long, a bridge is dead (30)")
+    add(
+        "--drain-seconds",
+        metavar="S",
+        type=arguments.number,
+        default=30.0,
+        help="what is under way gets to finish (30)",
+    )
+    add(
+        "--session-seconds",
+        metavar="S",
+        type=arguments.number,
+        default=30.0,
+        help="silent for so long, a bridge is dead (30)",
+    )
     add(
         "--health-port",
         metavar="PORT",
@@ -158,7 +170,7 @@ def _to_options(args: argparse.Namespace, settings: Settings) -> "BridgeOptions"
 
 def _to_seconds(name: str, seconds: float) -> timedelta:
     if not 0 < seconds <= 3600:
-        raise InvalidSetting(f"--{name}: is {seconds:g}; give seconds up to 3600")
+        raise InvalidSetting(f"--{name}: is {seconds:g}; give seconds above 0, at most 3600")
     return timedelta(seconds=seconds)
 
 

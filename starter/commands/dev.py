@@ -100,9 +100,11 @@ def _plan_broker(server: "EmbeddedOptions", port: int | None) -> "BrokerOptions 
 
 
 async def _run(options: "EmbeddedOptions", asked: "BrokerOptions | None", args: argparse.Namespace) -> int:
+    from starter.disk import watch_disk
     from starter.embedded import run_embedded
 
-    async with run_embedded(options) as server, _with_broker(asked) as broker:
+    watching = watch_disk(options.data, options.log, tell)
+    async with run_embedded(options) as server, watching, _with_broker(asked) as broker:
         return await _keep_working(args, server, broker)
 
 
@@ -194,6 +196,7 @@ async def _first_end(
 ) -> int:
     """Wait for any to end, which none should; gives the worker's exit code, or raises for the other two."""
     from shared.errors import Misconfigured
+    from starter.disk import check_room
 
     worker_end = asyncio.create_task(worker.wait())
     logs = {asyncio.create_task(server.wait()): ("server", server.options.log)}
@@ -204,6 +207,7 @@ async def _first_end(
         if worker_end in ended:
             return worker_end.result()
         name, log = logs[ended.pop()]
+        check_room(server.options.data)
         raise Misconfigured(f"the embedded {name} has ended by itself; read {log}")
     finally:
         for task in (worker_end, *logs):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting
 from shared.settings import Settings
+from starter.commands import arguments
 from starter.commands.arguments import Commands
 from starter.commands.exit_codes import FINE, PARTLY, UNREACHABLE, WRONG
 from starter.commands.interruption import run_interruptibly
@@ -52,7 +53,7 @@ def add_doctor(commands: Commands) -> None:
         default=Path(".dormice"),
         help="where 'dormice dev' keeps messages (.dormice)",
     )
-    add("--seconds", metavar="S", type=float, default=SECONDS, help=f"what each check gets ({SECONDS:g})")
+    add("--seconds", metavar="S", type=arguments.number, default=SECONDS, help=f"what each check gets ({SECONDS:g})")
 
 
 def run_doctor(args: argparse.Namespace, settings: Settings) -> int:

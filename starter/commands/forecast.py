@@ -13,6 +13,7 @@ from shared.errors import InvalidSetting, Misconfigured
 from shared.lanes import LANES
 from shared.settings import Settings
 from shared.timespan import format_exact, format_moment, format_seconds
+from starter.commands import arguments
 from starter.commands.arguments import Commands
 from starter.commands.exit_codes import FINE
 from starter.commands.interruption import run_interruptibly
@@ -38,7 +39,7 @@ def add_forecast(commands: Commands) -> None:
     )
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("--hours", metavar="N", type=float, default=HOURS, help=f"how far to look ahead ({HOURS:g})")
+    add("--hours", metavar="N", type=arguments.number, default=HOURS, help=f"how far to look ahead ({HOURS:g})")
     add("--by", choices=("lane", "kind"), default="lane", help="what to count apart (lane)")
     add(
         "--capacity", metavar="LANE=N", action="append", default=[], help="what a lane can do a second; may be repeated"

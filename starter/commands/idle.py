@@ -43,7 +43,12 @@ def add_idle(commands: Commands) -> None:
     )
     _add_lane(parser)
     add = parser.add_argument
-    add("--reserve", metavar="SHARE", type=float, help="slots that stay free for what falls due, 0 to 0.95 (0.25)")
+    add(
+        "--reserve",
+        metavar="SHARE",
+        type=arguments.number,
+        help="slots that stay free for what falls due, 0 to 0.95 (0.25)",
+    )
     add(
         "--quiet", metavar="DURATION", type=arguments.duration, help="a lane is idle after so long without a queue (3s)"
     )

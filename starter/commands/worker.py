@@ -18,7 +18,13 @@ def add_worker(commands: Commands) -> None:
     add = parser.add_argument
     add("--lane", action="append", choices=list(LANES), help="lane to serve; may be repeated; all when left out")
     add("--processes", metavar="N", type=arguments.count, help="processes; one per core when left out")
-    add("--drain-seconds", metavar="S", type=float, default=30.0, help="what handlers at work get to finish (30)")
+    add(
+        "--drain-seconds",
+        metavar="S",
+        type=arguments.number,
+        default=30.0,
+        help="what handlers at work get to finish (30)",
+    )
     add(
         "--health-port",
         metavar="PORT",

@@ -135,7 +135,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["revise", "echo:1", "--payload", f'"{"x" * 5000}"'], "payload: is 5002 bytes of JSON, the limit is 4096"),
     (["parked"], "the following arguments are required: COMMAND; 'dormice parked --help' shows the usage"),
     (["parked", "drop", "a:1", "--kind", "a"], "parked drop: messages and a filter are given; use one of the two"),
-    (["worker", "--drain-seconds", "nan"], "drain-seconds: is nan; write for example 30"),
+    (["worker", "--drain-seconds", "nan"], "argument --drain-seconds: is 'nan'; give a number, for example 30"),
     (["worker", "--health-port", "70000"], "argument --health-port: is '70000'; give a port from 0 to 65535"),
     (["dev", "--sync", "off"], "argument --sync: invalid choice: 'off' (choose from 'normal', 'full')"),
     (["settings", "--set", "in_flight"], "argument --set: is 'in_flight'; write NAME=VALUE, for example in_flight=16"),

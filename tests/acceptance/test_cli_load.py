@@ -213,7 +213,7 @@ async def test_a_terminal_gets_a_bar_and_a_pipe_plain_lines(
     assert (watched_out, piped_out) == (b"", b"")
     assert "━" in shown
     assert " a second" in shown
-    assert "% read, " in piped_err.decode().splitlines()[0]
+    assert "% done" in piped_err.decode().splitlines()[0]
     assert piped_err.decode().splitlines()[-1].startswith("70 rows: ")
 
 

@@ -14,7 +14,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from shared.envelope import EnvelopeRules
-from shared.errors import GiveUp, InvalidSetting
+from shared.errors import DiskFull, GiveUp, InvalidSetting
 from shared.settings import Settings
 from spark.faults import told_of_spark
 from spark.manifest import Manifest
@@ -25,6 +25,7 @@ from spark.summary import read_summary
 from starter.bridge.mapping import FormatOptions
 from starter.kafka.broker import EmbeddedBroker
 from tests.databases import jdbc_url, run_postgres
+from tests.disks import fill
 from tests.topics import create_topic
 
 if TYPE_CHECKING:
@@ -352,3 +353,15 @@ def test_a_path_that_is_not_there_and_a_target_that_is_are_refused(make: Prepare
     (tmp_path / "manifest").mkdir()
     with pytest.raises(InvalidSetting, match="is there already; give another path, or delete it"):
         make(tmp_path / "absent.csv")
+
+
+def test_a_manifest_that_finds_no_room_is_told_as_that(make: Prepare, tmp_path: Path, small_disk: Path) -> None:
+    """And nothing is left of it."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"kind": "feed", "id": f"{n}"}) + "\n" for n in range(1000)), "utf-8")
+    fill(small_disk)
+
+    with pytest.raises(DiskFull, match="disk"):
+        make(path, "disk/manifest")
+
+    assert [path.name for path in small_disk.iterdir()] == ["filling"]

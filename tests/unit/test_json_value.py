@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.json_value import MAX_DEPTH, MAX_DIGITS, encode_json, encode_to_keep, find_flaw, parse_json
+from shared.json_value import MAX_DEPTH, MAX_DIGITS, decode_json, encode_json, encode_to_keep, find_flaw, parse_json
 
 UTF8_TEXT = st.text(alphabet=st.characters(codec="utf-8"))
 PLAIN_JSON = st.recursive(
@@ -51,8 +51,14 @@ def nest(depth: int, *, is_object: bool = False) -> Any:
         ('"a"'.encode("utf-32-le"), "is no JSON"),
         ("[" * 100_000, f"is nested deeper than {MAX_DEPTH} levels"),
         ("-" + "9" * (MAX_DIGITS + 1), f"holds a whole number of more than {MAX_DIGITS} digits"),
+        ('{"a":1,"a":2}', "is ambiguous (the key 'a' is there twice)"),
+        (b'{"b" : [{"a":"x:y","\\u0061" :2}]}', "is ambiguous (the key 'a' is there twice)"),
+        ('{"a":"\\u003a","a":2}', "is ambiguous (the key 'a' is there twice)"),
+        ('{"a":12345678901234567890123,"a":2}', "is ambiguous (the key 'a' is there twice)"),
+        ('{"a":"\ud800","a":2}', "is ambiguous (the key 'a' is there twice)"),
+        ("[" * 500 + '{"a":1,"a":2}' + "]" * 500, "is ambiguous (the key 'a' is there twice)"),
     ],
-    ids=range(17),
+    ids=range(23),
 )
 def test_what_is_no_json_is_refused_with_half_a_sentence(text: str | bytes, phrase: str) -> None:
     """The half sentence fits behind a field's name and says where the text goes wrong."""
@@ -71,15 +77,32 @@ def test_what_is_no_json_is_refused_with_half_a_sentence(text: str | bytes, phra
         (b"\xef\xbb\xbf{}", {}),
         (b'"\xe2\x82\xac"', "\u20ac"),
         ('"\\ud83d\\udc2d"', "\U0001f42d"),
-        ('{"a":1,"a":2}', {"a": 2}),
+        ('[{"a":"10:20"},{"a":"\\":"}]', [{"a": "10:20"}, {"a": '":'}]),
         ("9" * MAX_DIGITS, int("9" * MAX_DIGITS)),
         ("-" + "9" * MAX_DIGITS, -int("9" * MAX_DIGITS)),
     ],
     ids=range(9),
 )
 def test_json_is_parsed_from_text_and_from_utf8_bytes(text: str | bytes, expected: Any) -> None:
-    """A byte-order mark in front is skipped, escapes become characters, the last of equal keys counts."""
+    """A byte-order mark in front is skipped, escapes become characters, the same key may be in several objects."""
     assert parse_json(text) == expected
+
+
+@given(st.dictionaries(UTF8_TEXT, PLAIN_JSON, min_size=1, max_size=4), st.data())
+@settings(max_examples=200)
+def test_a_key_that_is_there_twice_is_found_wherever_it_is_and_however_it_is_written(
+    value: dict[str, Any], data: st.DataObject
+) -> None:
+    """Only what people hand in is refused: programs' own is read as every program reads it."""
+    key = data.draw(st.sampled_from(sorted(value)))
+    is_ascii, gap = data.draw(st.booleans()), data.draw(st.sampled_from(["", " ", "\n\t"]))
+    whole = json.dumps(value, ensure_ascii=is_ascii, separators=(f"{gap},", f"{gap}:"))
+    repeated = f"{whole[:-1]},{json.dumps(key, ensure_ascii=not is_ascii)}:1}}"
+
+    assert parse_json(whole) == value
+    assert decode_json(repeated) == {**value, key: 1}
+    with pytest.raises(ValueError, match="is ambiguous"):
+        parse_json(repeated)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +183,7 @@ def test_plain_json_survives_writing_and_parsing(value: Any) -> None:
 @pytest.mark.parametrize("encode", [str, str.encode])
 def test_every_value_is_read_as_python_reads_it(text: str, encode: Callable[[str], str | bytes]) -> None:
     """Whichever parser is at work: no digit is lost, and the last of two equal keys counts."""
-    assert repr(parse_json(encode(text))) == repr(json.loads(text))
+    assert repr(decode_json(encode(text))) == repr(json.loads(text))
 
 
 def test_what_is_kept_takes_no_more_memory_than_it_is_long() -> None:

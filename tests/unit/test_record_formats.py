@@ -313,7 +313,7 @@ DEAD: list[tuple[Record, Options, str, str, str]] = [
     (record({}), MAPPED | {"payload_from": "/p"}, "MissingField", "payload", "no '/p' in the value"),
     (record(None, key=b"42"), {}, "MissingField", "kind", "give the tombstone a key like kind:id, or use --kind"),
     (record(None), {"kind": "feed", "id_from": "header:id"}, "MissingField", "id", "no header 'id'"),
-    (record({"kind": "feed", "id": 7}), {}, "InvalidField", "id", "must be a string, not a number"),
+    (record({"kind": "feed", "id": 7.5}), {}, "InvalidField", "id", "is 7.5, no whole number"),
     (record({"kind": "feed", "id": "a", "x": 1}), {}, "InvalidField", "x", "is not a field of the envelope"),
     (record({"kind": "report", "id": "a"}), {"kind": "feed"}, "InvalidField", "kind", "but --kind says 'feed'"),
     (record({"id": True}), {"kind": "feed", "id_from": "/id"}, "InvalidField", "id", "must be a string"),

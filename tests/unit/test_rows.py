@@ -11,6 +11,7 @@ import pytest
 
 from shared.envelope import EnvelopeRules, parse_envelope
 from shared.errors import GiveUp, InvalidEnvelope
+from starter.columns import read_cell
 from starter.rows import LINE_MAX_BYTES, Row, RowSource
 
 pa: Any = pytest.importorskip("pyarrow")
@@ -98,19 +99,88 @@ def test_what_is_kept_of_a_bad_line_can_be_written_as_text(write: Write) -> None
 
 
 def test_csv_columns_are_envelope_fields_and_the_rest_is_the_payload(write: Write) -> None:
-    """Empty cells are absent, numbers are numbers where the envelope wants them and text in the payload."""
-    path = write("a.csv", b"kind,id,priority,tolerance_seconds,lane,url,depth\nfeed,1,2,60,,http://x,7\nfeed,2,,,,,\n")
+    """Empty cells are absent; what looks like a number, true, false or null to JSON is that in the payload."""
+    path = write(
+        "a.csv",
+        b"kind,id,priority,tolerance_seconds,lane,url,depth,on\nfeed,007,2,60,,http://x,7,true\nfeed,2,,,,,,null\n",
+    )
 
     assert [row.fields for row in read(path)] == [
         {
             "kind": "feed",
-            "id": "1",
+            "id": "007",
             "priority": 2,
             "tolerance_seconds": 60,
-            "payload": {"url": "http://x", "depth": "7"},
+            "payload": {"url": "http://x", "depth": 7, "on": True},
         },
         {"kind": "feed", "id": "2", "payload": {}},
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3600", 3600),
+        ("-0.25", -0.25),
+        ("1e3", 1000.0),
+        ("4111111111111111", 4111111111111111),
+        ("0", 0),
+        ("007", None),
+        ("+5", None),
+        ("5.", None),
+        (" 5", None),
+        ("1_000", None),
+        ("\u0663", None),
+        ("9007199254740993", None),
+        ("0.12345678901234567890", None),
+        ("1e999", None),
+        ("1e-999", None),
+        ("1" * 5000, None),
+        ("NaN", None),
+        ("True", None),
+    ],
+)
+def test_a_cell_is_the_number_that_json_reads_and_all_other_cells_stay_text(text: str, value: float | None) -> None:
+    """Leading zeroes, signs, and digits that a float would lose are somebody's text."""
+    read_back = read_cell(text)
+
+    assert (type(read_back), read_back) == (type(value), value) if value is not None else read_back == text
+
+
+def test_a_whole_number_is_an_id_in_json_lines_and_in_parquet(write: Write, tmp_path: Path) -> None:
+    """As its decimal text; neither a float nor a boolean is one."""
+    lines = read(write("a.jsonl", b'{"kind": "feed", "id": 42}\n{"kind": "feed", "id": 4.0}\n'))
+    table = parquet(tmp_path, kind=["feed"], id=[-42])
+
+    assert parse_envelope(lines[0].fields, RULES).id == "42"
+    assert parse_envelope(table[0].fields, RULES).id == "-42"
+    assert reason(lines[1]) == "id: is 4.0, no whole number; put it in quotes, as it is to be written"
+
+
+@pytest.mark.parametrize(
+    ("header", "sentence"),
+    [
+        (b"id;kind\n1;feed\n", "looks like columns separated by semicolons; save it with commas between them"),
+        (b'"id";"kind"\n', "looks like columns separated by semicolons; save it with commas between them"),
+        (b"id\tkind\n", "looks like columns separated by tabs; save it with commas between them"),
+        (b"id,kind\r1,feed\r", "looks like a file whose lines end in a carriage return alone; save it with line feeds"),
+        (b"id\r1\r", "looks like a file whose lines end in a carriage return alone; save it with line feeds"),
+    ],
+)
+def test_a_table_of_another_dialect_is_told_how_to_be_saved(write: Write, header: bytes, sentence: str) -> None:
+    """What spreadsheets write in some countries, and did on old machines."""
+    with pytest.raises(GiveUp, match=sentence):
+        read(write("a.csv", header))
+
+
+@pytest.mark.parametrize("count", [2, 100_000])
+def test_json_lines_that_end_in_carriage_returns_are_told_so(write: Write, count: int) -> None:
+    """They are one line to every reader, however long; one document with such white space in it is fine."""
+    many = read(write("a.jsonl", b'{"id": "1"}\r' * count))
+    one = read(write("b.jsonl", b'{"id":\r"1"}\r\n'))
+
+    assert reason(many[0]).startswith("envelope: looks like lines of a file whose lines end in a carriage return alone")
+    assert one[0].fields == {"id": "1"}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +264,6 @@ def test_records_of_several_lines_are_numbered_by_their_first(write: Write) -> N
         (b"", "is empty; there is nothing to start"),
         (b"\n1,2\n", "has no column 'id'; its columns are none"),
         (b"kind,ID\n", "has no column 'id'; its columns are 'kind', 'ID'"),
-        (b"id;kind\n", "has no column 'id'; its columns are 'id;kind'"),
         (b"id,url,url\n", "has two columns 'url'; rename one"),
         (b"id,kind,\n", "column 3 has no name; give it one"),
         (
@@ -203,7 +272,7 @@ def test_records_of_several_lines_are_numbered_by_their_first(write: Write) -> N
         ),
         (b'id,"kind\n', "its header is no CSV (unexpected end of data)"),
         (b"id,\xff\n", "its header is not UTF-8 text (byte 4)"),
-        (b"id,kind\r1,feed\r", "its header is no CSV (new-line character seen in unquoted field"),
+        (b'id,"kind"x\n', "its header is no CSV (',' expected after"),
     ],
 )
 def test_a_table_of_which_nothing_could_come_is_refused_whole(write: Write, header: bytes, sentence: str) -> None:
@@ -228,6 +297,30 @@ def test_column_names_may_be_padded(write: Write) -> None:
         ("a.jsonl", b"", None, "is empty; there is nothing to start"),
         ("a.parquet", b"", None, "is empty; there is nothing to start"),
         ("a.parquet", b"PAR1 and nothing behind", None, "can't be read as Parquet (Parquet magic bytes not found"),
+        ("a.jsonl", b"\x1f\x8b\x08\x00\n\x01", None, "looks like a file that gzip has compressed; unpack it first"),
+        (
+            "a.csv",
+            b"PK\x03\x04rest",
+            None,
+            "looks like a ZIP archive or a spreadsheet; unpack it first, or save it as CSV",
+        ),
+        ("a.csv", b"PAR1rest", None, "looks like Parquet; add --format parquet"),
+        ("a.csv", "id,kind\n".encode("utf-16"), None, "looks like text in UTF-16; save the file as UTF-8"),
+        ("a.csv", b"\xc9,\r1\r", None, "its header is not UTF-8 text (byte 1); save the file as UTF-8"),
+        ("a.csv", b'\xef\xbb\xbf{"id": "1"}\n', None, "looks like JSON; add --format jsonl"),
+        (
+            "a.jsonl",
+            b'[\n{"id": "1"}\n]',
+            None,
+            "looks like one JSON document; write an object a line, for example with: jq -c '.[]'",
+        ),
+        ("a.jsonl", b'[{"id": "1"}]', None, "looks like one JSON document"),
+        (
+            "a.jsonl",
+            b'{\n"id": "1"\n}',
+            None,
+            "looks like one JSON document; write an object a line, for example with: jq -c '.'",
+        ),
         ("a.txt", b"{}", None, "its name tells no format; add --format with one of jsonl, csv, parquet"),
     ],
 )

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from shared.errors import DormiceError, GiveUp, Misconfigured, RetryLater
+from shared.errors import DiskFull, DormiceError, GiveUp, Misconfigured, RetryLater
 from spark.faults import explain_log, told_of_spark, translate_spark_error
 
 
@@ -37,6 +37,11 @@ from spark.faults import explain_log, told_of_spark, translate_spark_error
             "[PATH_NOT_FOUND] Path does not exist: file:/a/b.csv. SQLSTATE: 42K03",
             GiveUp,
             "/a/b.csv: there is no such file or folder",
+        ),
+        (
+            "Job aborted due to stage failure: …: java.io.IOException: No space left on device\n\tat …",
+            DiskFull,
+            "a disk is full (No space left on device); free some space where the manifest or the receipts lie, and",
         ),
         (
             "java.lang.ClassNotFoundException: org.db.Driver",

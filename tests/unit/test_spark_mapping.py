@@ -33,6 +33,14 @@ def test_columns_are_parts_of_an_object_where_they_are_mapped() -> None:
         "priority": 2,
         "payload": {"number": "7", "urgency": "2"},
     }
+    text = mapping(**options).reader(["number", "urgency", "owner"], "a CSV file", is_text=True)
+    assert text.to_fields(["007", "2", "12"]) == {
+        "kind": "feed",
+        "id": "007",
+        "priority": 2,
+        "tenant": "12",
+        "payload": {"number": "007", "urgency": 2, "owner": 12},
+    }
     assert mapping(kind="/number", id_from="/owner").reader(["number", "owner"], "a").to_fields(["x", 5])["id"] == "5"
 
 

@@ -36,7 +36,7 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "90", "s", "6 h", " 6h", "6h ", "-6h", "+6h", "6H", "6hours", "h6", ".5h", "1.h", "1e3s", "6h,2m", "\u0666h"],
+    ["", "90", "s", "6 h", " 6h", "6h ", "-6", "+6h", "6H", "6hours", "h6", ".5h", "1.h", "1e3s", "6h,2m", "\u0666h"],
 )
 def test_what_is_no_duration_is_refused(text: str) -> None:
     """A missing unit, blanks, signs and foreign digits are refused with the text and an example."""
@@ -44,6 +44,13 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         parse_duration(text)
 
     assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["-6h", "-1d12h", "-0.5s"])
+def test_a_negative_duration_is_refused_as_that(text: str) -> None:
+    """It is what people write who mean the past."""
+    with pytest.raises(ValueError, match=f"is '{text}', which is negative; leave out the sign, for example {text[1:]}"):
+        parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["9999999999d", "9" * 400 + "s", "999999999d999999999d"])

@@ -1,0 +1,84 @@
+"""The disk: whether one is full, and the sentence that says so."""
+
+import asyncio
+import contextlib
+import errno
+import os
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+from shared.errors import DiskFull, DormiceError, GiveUp
+
+START_BYTES = 8 * 1024 * 1024
+"""What a first start of the embedded server needs, with some room for messages."""
+
+FULL_BYTES = 1024 * 1024
+WATCH_SECONDS = 2.0
+SERVER_COMPLAINT = b"database or disk is full"
+
+
+def is_full_error(exc: OSError) -> bool:
+    """Say whether something could not be written because there is no room for it, or none for this user."""
+    return exc.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def explain_write_error(name: str, path: Path, exc: OSError) -> DormiceError:
+    """Give the error for what can't be written to a path; `name` is the option or argument that names it."""
+    if is_full_error(exc):
+        return DiskFull(f"{name}: the disk that holds {path} is full; free some space, or give a path on another disk")
+    return GiveUp(f"{name}: {path} can't be written ({exc.strerror}); give another path")
+
+
+def check_room(folder: Path) -> None:
+    """Raise DiskFull when a server could not work in a folder."""
+    if (free := find_free_bytes(folder)) < START_BYTES:
+        raise DiskFull(
+            f"--data: the disk that holds {folder} is full ({free / 1e6:.1f} MB left, {START_BYTES / 1e6:.0f} are "
+            "needed); free some space, or choose a folder on another disk"
+        )
+
+
+def find_free_bytes(folder: Path) -> int:
+    """Give the room that is left for us: some file systems keep some of it for root."""
+    found = os.statvfs(folder)
+    return found.f_frsize * (found.f_bfree if os.geteuid() == 0 else found.f_bavail)
+
+
+@contextlib.asynccontextmanager
+async def watch_disk(folder: Path, log: Path, report: Callable[[str], None]) -> AsyncGenerator[None]:
+    """For the length of a `with` block, report when the disk of a running server is full, and when it has room again."""
+    watching = asyncio.create_task(_watch(folder, log, report))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+
+
+async def _watch(folder: Path, log: Path, report: Callable[[str], None]) -> None:
+    was_full, position = False, _find_size(log)
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        complains, position = _has_complained(log, position)  # the only sign where a quota is what is used up
+        is_full = complains or find_free_bytes(folder) < FULL_BYTES
+        if is_full and not was_full:
+            report(
+                f"the disk that holds {folder} is full: the server can't write, and messages stand still; free some "
+                "space, nothing that has been started is lost"
+            )
+        if was_full and not is_full:
+            report(f"the disk that holds {folder} has room again; messages go on")
+        was_full = is_full
+
+
+def _has_complained(log: Path, position: int) -> tuple[bool, int]:
+    """Say whether the server has complained behind a position of its log, and where that ends now."""
+    size = _find_size(log)
+    with log.open("rb") as file:
+        file.seek(max(0, size - FULL_BYTES, position))
+        return SERVER_COMPLAINT in file.read(FULL_BYTES), size
+
+
+def _find_size(log: Path) -> int:
+    return log.stat().st_size
