@@ -15,6 +15,7 @@ import pytest
 from temporalio.client import Client
 
 from activities import Again, Context, Done, Message, Reject, handler
+from examples.ledger import LEDGER_VARIABLE
 from shared.settings import describe_settings
 from starter.cli import build_parser
 from starter.commands.exit_codes import MEANINGS
@@ -121,8 +122,8 @@ WRONG: list[tuple[list[str], str]] = [
     ),
     (["start", "echo", "1", "--lane", "fast"], "argument --lane: invalid choice: 'fast'"),
     (["show", "echo"], "KIND:ID is 'echo'; write KIND:ID, for example feed:42"),
-    (["show", "a", "b", "c"], "3 names given; show takes one message, as KIND:ID or KIND ID"),
-    (["explain", "a", "b", "c"], "3 names given; explain takes one message, as KIND:ID or KIND ID"),
+    (["show", "a:1", "b", "c:3"], "KIND:ID is 'b'; write KIND:ID, for example feed:42"),
+    (["explain", "a", "b", "c"], "KIND:ID is 'a'; write KIND:ID, for example feed:42"),
     (["list", "--limit", "0"], "argument --limit: is '0'; give a whole number of at least 1"),
     (["list", "--state", "asleep"], "argument --state: invalid choice: 'asleep'"),
     (["now"], "now: name messages as KIND:ID, or select them with --kind"),
@@ -339,7 +340,7 @@ async def test_a_worker_of_the_command_line_runs_messages_until_it_is_told_to_st
     spawn: Spawn, run: Run, environment: dict[str, str], tmp_path: Path, name: str
 ) -> None:
     """SIGTERM drains it, with exit code 0."""
-    variables = {**environment, "DORMICE_LEDGER_FILE": str(tmp_path / "ledger.jsonl")}
+    variables = {**environment, LEDGER_VARIABLE: str(tmp_path / "ledger.jsonl")}
     payload = json.dumps({"delay": 60, "cycles": 1})
     process = await spawn("worker", "--lane", "short", "--processes", "1", "--drain-seconds", "5", env=variables)
     await run("start", "ledger", name, "--payload", payload)
