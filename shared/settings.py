@@ -182,10 +182,11 @@ def load_settings(
 
 def find_unknown_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Give each variable that has our prefix and is no setting, with the name of a setting that is like it, or ""."""
-    known = [ENV_PREFIX + f.name.upper() for f in fields(Settings)]
+    known = [f.name.upper() for f in fields(Settings)]
     for name in sorted(environ):
-        if name.startswith(ENV_PREFIX) and name not in known:
-            yield name, next(iter(difflib.get_close_matches(name, known, n=1)), "")
+        rest = name.removeprefix(ENV_PREFIX)
+        if rest != name and rest not in known:
+            yield name, "".join(ENV_PREFIX + like for like in difflib.get_close_matches(rest, known, n=1))
 
 
 def describe_settings() -> Iterator[tuple[str, str, str]]:

@@ -102,13 +102,15 @@ class Sending:
 
         tally = Tally(report=_report)
         telling = asyncio.create_task(self._tell_now_and_then(tally))
+        is_complete = False
         try:
             await control.send_to_each(names, self._signal, tally, are_named=are_named)
+            is_complete = True
         finally:
             telling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await telling
-            self._summarize(tally)
+            self._summarize(tally, is_complete=is_complete)
         is_partial = tally.waiting or (are_named and (tally.missing or self.unknown or self.passed_over))
         return PARTLY if is_partial else FINE
 
@@ -117,18 +119,18 @@ class Sending:
             await asyncio.sleep(TOLD_EVERY_SECONDS)
             tell(f"{self._verb}: sent to {plural(tally.sent, 'message')} so far")
 
-    def _summarize(self, tally: "Tally") -> None:
+    def _summarize(self, tally: "Tally", *, is_complete: bool) -> None:
         missing = tally.missing + self.unknown
         counts = {"waiting": tally.waiting, "not_found": missing, "passed_over": self.passed_over}
         if self._is_json:
             print_json({"verb": self._verb, "sent": tally.sent, **counts})
-        elif tally.sent or any(counts.values()):
+        elif is_complete and not tally.sent and not any(counts.values()):
+            tell(f"{self._verb}: {NO_MATCH}")
+        else:
             waiting = f" ({tally.waiting:,} of them can't take it yet)" if tally.waiting else ""
             others = f", {self.passed_over:,} passed over" if self.passed_over else ""
             sent = f"sent to {plural(tally.sent, 'message')}{waiting}"
             tell(f"{self._verb}: {sent}, {missing:,} not found{others}")
-        else:
-            tell(f"{self._verb}: {NO_MATCH}")
 
 
 def _report(sentence: str) -> None:
