@@ -16,7 +16,7 @@ from pathlib import Path
 from activities import Again, Context, Done, Message, Reject
 from activities.handler import HandlerFunction
 
-LEDGER_VARIABLE = "DORMICE_LEDGER_FILE"
+LEDGER_VARIABLE = "LEDGER_FILE"
 """Environment variable that names the file, because handlers run in other processes."""
 
 

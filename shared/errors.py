@@ -14,6 +14,7 @@ DormiceError
 │   ├── InvalidEnvelope
 │   ├── InvalidOutcome
 │   ├── MessageNotFound
+│   ├── StartRefused
 │   ├── DeadRecord       (starter.bridge.record)
 │   ├── NotADeadLetter   (starter.bridge.dead_letters)
 │   ├── TopicMissing     (starter.bridge.dead_letter_box)
@@ -89,6 +90,10 @@ class InvalidOutcome(GiveUp):
 
 class MessageNotFound(GiveUp):
     """No message with this kind and id is known to the server."""
+
+
+class StartRefused(GiveUp):
+    """A message can't be started as it is: its pack has no room for it, or the server refuses it."""
 
 
 class Misconfigured(DormiceError):

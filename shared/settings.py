@@ -5,6 +5,7 @@ environment configuration (`TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, …), see `sh
 """
 
 import contextlib
+import difflib
 import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -145,6 +146,9 @@ class Settings:
     outcomes_topic: str = _setting(
         "", "Kafka topic that is told every cycle's outcome, one event each; none when left out."
     )
+    ui_address: str = _setting(
+        "", "Where Temporal's Web UI is, like https://ui.example.org; that of 'dormice dev' when left out."
+    )
     telemetry_prometheus: str = _setting("", "HOST:PORT at which Prometheus may fetch metrics, like 127.0.0.1:9464.")
     telemetry_otlp: str = _setting("", "OTLP/HTTP receiver of metrics and traces, like http://localhost:4318.")
     trace_ratio: float = _setting(
@@ -174,6 +178,15 @@ def load_settings(
         values |= {name: _read(name, value, source) for name, value in given.items()}
     values |= {name: _read(name, value, "flag") for name, value in (flags or {}).items()}
     return Settings(**values)
+
+
+def find_unknown_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Give each variable that has our prefix and is no setting, with the name of a setting that is like it, or ""."""
+    known = [f.name.upper() for f in fields(Settings)]
+    for name in sorted(environ):
+        rest = name.removeprefix(ENV_PREFIX)
+        if rest != name and rest not in known:
+            yield name, "".join(ENV_PREFIX + like for like in difflib.get_close_matches(rest, known, n=1))
 
 
 def describe_settings() -> Iterator[tuple[str, str, str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from shared.errors import DormiceError
-from shared.settings import load_settings
+from shared.settings import find_unknown_variables, load_settings
 from starter.commands.arguments import CommandParser, Commands, add_settings, collect_settings
 from starter.commands.bridge import add_bridge
 from starter.commands.bridge_status import add_bridge_status
@@ -35,6 +35,9 @@ from starter.commands.verbs import add_verbs
 from starter.commands.worker import add_worker
 from starter.disk import is_full_error
 from starter.screen import tell
+
+WARNED_VARIABLE = "_DORMICE_WARNED"
+"""Names the variables of which a process above this one has warned."""
 
 ABOVE = "spark.commands"
 """Commands of the one room above ours: found by name, so that nothing here depends on what depends on it."""
@@ -102,6 +105,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         args = build_parser()[0].parse_args(arguments)
         settings = load_settings(collect_settings(args), os.environ, args.config)
+        _warn_of_unknown_variables()
         return args.run(args, settings)
     except SystemExit as exc:  # how argparse leaves after --help
         return exc.code if isinstance(exc.code, int) else FINE
@@ -110,6 +114,18 @@ def run(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except Exception as exc:  # noqa: BLE001 — told, and with --verbose in full
         return _explain(exc, is_verbose=args.verbose)
+
+
+def _warn_of_unknown_variables() -> None:
+    """Print what looks like a setting and is none; processes that this one starts are told not to say it again."""
+    warned = os.environ.get(WARNED_VARIABLE, "").split(",")
+    for name, like in find_unknown_variables(os.environ):
+        if name not in warned:
+            hint = f"did you mean {like}?" if like else "'dormice settings' lists them all"
+            tell(f"dormice: warning: {name} is set in the environment, but there is no such setting; {hint}")
+            warned.append(name)
+    if any(warned):
+        os.environ[WARNED_VARIABLE] = ",".join(filter(None, warned))
 
 
 def _explain(exc: Exception, *, is_verbose: bool = False) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -25,6 +26,8 @@ from starter.slim import slim_visibility
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
 SLIMMED_MARK = "slimmed"
+ADDRESSES_FILE = "addresses.json"
+"""Where server and Web UI answer, for commands that are run beside them."""
 
 # The development server's own limits are meant for a few calls a second; here one machine is all there is, and the
 # starter paces itself. Priorities need nothing switched on in this version.
@@ -102,6 +105,8 @@ async def run_embedded(options: EmbeddedOptions) -> AsyncGenerator["EmbeddedServ
             await _slim_once(options, lock)
         server = EmbeddedServer(options, lock)
         await server.start()
+        addresses = {"server": server.address, "ui": server.ui_url}
+        (options.data / ADDRESSES_FILE).write_text(json.dumps(addresses) + "\n", "utf-8")
         try:
             yield server
         finally:

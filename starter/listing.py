@@ -28,11 +28,17 @@ class Listed:
     lane: str
     state: str
     due_at: datetime | None
+    """None where the index does not know it: then an active message is due soon, or by now."""
     earliest_at: datetime | None
     started_at: datetime | None
     """None where the message is one of a pack."""
     parked_reason: str = ""
     parked_at: datetime | None = None
+
+    @property
+    def is_due_soon(self) -> bool:
+        """It is due by now or soon; when exactly, only the message itself knows."""
+        return self.state == "active" and self.due_at is None
 
 
 def from_status(status: Mapping[str, Any]) -> Listed:
@@ -58,13 +64,17 @@ async def to_listed(execution: WorkflowExecution | WorkflowExecutionDescription)
     if execution.status is not None:
         state = ENDED_OTHERWISE.get(execution.status, state)
     memo: Mapping[str, Any] = await execution.memo() if state == "parked" else {}
+    due_at, earliest_at = attributes.get(DUE_AT), attributes.get(EARLIEST_AT)
+    if state == "active" and due_at is not None and due_at <= datetime.now(UTC):
+        # moves by less than the setting `index_after` are not written: this may be where it was due some cycles ago
+        due_at = earliest_at = None
     return Listed(
         kind=kind,
         id=message_id,
         lane=attributes.get(LANE, ""),
         state=state,
-        due_at=attributes.get(DUE_AT),
-        earliest_at=attributes.get(EARLIEST_AT),
+        due_at=due_at,
+        earliest_at=earliest_at,
         started_at=execution.start_time,
         parked_reason=memo.get("parked_reason", ""),
         parked_at=datetime.fromtimestamp(memo["parked_at"], UTC) if memo.get("parked_at") else None,

@@ -92,15 +92,22 @@ class Packs:
     async def iterate(self, layouts: Layouts, selection: Selection) -> AsyncIterator[Listed]:
         """List the packed messages of a selection, pack by pack."""
         async for layout, index in self._packs_of(layouts, selection):
-            after = ""
-            while True:
-                request = _to_request(selection) | {"after": after, "limit": PAGE_SIZE}
-                page = await self._ask(layout, index, "page", request)
-                for message in page["messages"]:
-                    yield _to_listed(layout.kind, message)
-                if len(page["messages"]) < PAGE_SIZE:
-                    break
-                after = page["messages"][-1]["id"]
+            async for message in self._read_pages(layout, index, _to_request(selection)):
+                yield _to_listed(layout.kind, message)
+
+    async def list_ids(self, layout: Layout, index: int, state: str) -> set[str]:
+        """Give the ids of those messages of a pack that are in a state."""
+        return {message["id"] async for message in self._read_pages(layout, index, {"state": state})}
+
+    async def _read_pages(self, layout: Layout, index: int, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        after = ""
+        while True:
+            page = await self._ask(layout, index, "page", request | {"after": after, "limit": PAGE_SIZE})
+            for message in page["messages"]:
+                yield message
+            if len(page["messages"]) < PAGE_SIZE:
+                return
+            after = page["messages"][-1]["id"]
 
     async def count(self, layouts: Layouts, selection: Selection) -> int:
         """Count the packed messages of a selection; every pack of it is asked."""

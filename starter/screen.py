@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -12,6 +13,12 @@ from shared.timespan import format_moment, format_seconds
 
 MEASURED_ROWS = 50
 """Rows of a table that decide how wide its columns are; later ones may stick out, so that a table streams."""
+
+NAME_LEAST = 16
+"""Characters of a name that are shown, however narrow the terminal is."""
+
+WRAPPED_LEAST = 20
+"""Characters of the last column that names leave room for: reasons may be far longer than any line."""
 
 
 def tell(text: str) -> None:
@@ -26,14 +33,36 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_write_moment) + "\n")
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write rows in columns; the first ones say how wide those are."""
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, cuts_names: bool = False) -> None:
+    """Write rows in columns; the first ones say how wide those are.
+
+    With `cuts_names`, on a terminal, what stands in the first column is cut where the table would be wider than that.
+    """
     source = iter(rows)
     first = [[clean(cell) for cell in row] for row in islice(source, MEASURED_ROWS)]
     widths = [max(map(len, column)) for column in zip(header, *first, strict=True)]
+    most = _find_room(widths) if cuts_names and sys.stdout.isatty() else None
+    widths[0] = min(widths[0], most or widths[0])
     for row in chain([header], first, source):
-        cells = [clean(cell).ljust(width) for cell, width in zip(row, widths, strict=True)]
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+        name, *others = map(clean, row)
+        cells = [name if most is None else shorten(name, most), *others]
+        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+        sys.stdout.write("  ".join(padded).rstrip() + "\n")
+
+
+def _find_room(widths: Sequence[int]) -> int:
+    """Say how many characters of the terminal the first column may have; the last column may be wrapped."""
+    _, *middle, last = widths
+    rest = sum(middle) + min(last, WRAPPED_LEAST) + 2 * (len(widths) - 1)
+    return max(NAME_LEAST, shutil.get_terminal_size().columns - rest)
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut text in the middle to so many characters: both ends of an id tell it from others."""
+    if len(text) <= width:
+        return text
+    kept = width - 1
+    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
 
 
 def print_fields(pairs: Iterable[tuple[str, str]]) -> None:

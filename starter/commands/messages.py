@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Any
 from shared.lanes import LANES
 from shared.placement import workflow_id
 from shared.settings import Settings
+from shared.timespan import format_moment
 from starter.commands import arguments
 from starter.commands.arguments import Commands, add_filter, read_filter
-from starter.commands.exit_codes import FINE, PARTLY, UNREACHABLE, WRONG
+from starter.commands.exit_codes import FINE, PARTLY
 from starter.commands.interruption import run_interruptibly
 from starter.screen import describe_distance, plural, print_json, print_table, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from shared.encoding import Pack
+    from activities.registry import Registry
     from shared.envelope import Envelope
     from starter.listing import Listed
     from starter.receipts import Receipt
+
+LIST_EPILOG = """\
+IN says "soon" where the index does not know when: such a message is due by now, or within a minute or so, because
+moves by less than the setting index_after are not indexed. With --json its due_at is null and is_due_soon true.
+'dormice show' asks the message itself."""
 
 
 def add_start(commands: Commands) -> None:
@@ -42,14 +46,16 @@ def add_start(commands: Commands) -> None:
 def add_list(commands: Commands) -> None:
     """Add `list`."""
     parser = commands.add("list", run_list, "list messages, newest start first; the index may lag by a moment")
+    parser.epilog = LIST_EPILOG
     add_filter(parser)
     parser.add_argument("--limit", metavar="N", type=arguments.count, default=50, help="most messages to list (50)")
 
 
 def run_start(args: argparse.Namespace, settings: Settings) -> int:
     """Start one message and print what became of it."""
-    from activities.registry import declared_packs, envelope_rules, load_registry
+    from activities.registry import envelope_rules, load_registry
     from shared.envelope import parse_envelope
+    from starter.receipts import StartOutcome
 
     fields = {
         "kind": args.kind,
@@ -66,7 +72,7 @@ def run_start(args: argparse.Namespace, settings: Settings) -> int:
     given = {name: value for name, value in fields.items() if value is not None}
     registry = load_registry(settings)
     envelope = parse_envelope(given, envelope_rules(settings, registry))
-    receipt = run_interruptibly(_start(envelope, settings, declared_packs(registry)))
+    receipt = run_interruptibly(_start(envelope, settings, registry))
     if args.json:
         print_json(
             {
@@ -78,27 +84,18 @@ def run_start(args: argparse.Namespace, settings: Settings) -> int:
         )
     else:
         print_table([receipt.workflow_id, receipt.outcome.value], [])
-    return _judge(receipt)
+    if receipt.outcome is StartOutcome.STARTED:
+        return FINE
+    name = receipt.workflow_id
+    tell(f"dormice: {name} is alive already, nothing was started; 'dormice show {name}' tells more")
+    return PARTLY
 
 
-async def _start(envelope: "Envelope", settings: Settings, encodings: "Mapping[str, Pack]") -> "Receipt[None]":
+async def _start(envelope: "Envelope", settings: Settings, registry: "Registry") -> "Receipt[None]":
     from starter.commands.connection import open_client
     from starter.control import Control
 
-    return await Control(await open_client(settings, is_starting=True), settings, encodings).start(envelope)
-
-
-def _judge(receipt: "Receipt[None]") -> int:
-    from starter.receipts import StartOutcome
-
-    name = receipt.workflow_id
-    if receipt.outcome is StartOutcome.ALREADY_RUNNING:
-        tell(f"dormice: {name} is alive already, nothing was started; 'dormice show {name}' tells more")
-        return PARTLY
-    if receipt.outcome is StartOutcome.STARTED:
-        return FINE
-    tell(f"dormice: {name} was not started: {receipt.reason}")
-    return WRONG if receipt.outcome is StartOutcome.REJECTED else UNREACHABLE
+    return await Control(await open_client(settings, is_starting=True), settings, registry).start(envelope)
 
 
 def run_list(args: argparse.Namespace, settings: Settings) -> int:
@@ -121,7 +118,7 @@ async def _list(args: argparse.Namespace, settings: Settings) -> None:
         else:
             found.append(listed)
     if found:
-        print_table(("MESSAGE", "LANE", "STATE", "DUE", "IN"), map(_to_cells, found))
+        print_table(("MESSAGE", "LANE", "STATE", "DUE", "IN"), map(_to_cells, found), cuts_names=True)
     if shown == 0:
         tell("no message matches")
     if shown == args.limit and (total := await control.count(selection)) > shown:
@@ -136,6 +133,7 @@ def to_line(listed: "Listed") -> dict[str, Any]:
         "lane": listed.lane,
         "state": listed.state,
         "due_at": listed.due_at,
+        "is_due_soon": listed.is_due_soon,
         "earliest_at": listed.earliest_at,
         "started_at": listed.started_at,
     }
@@ -150,5 +148,5 @@ def _to_cells(listed: "Listed") -> tuple[str, ...]:
         return name, listed.lane, listed.state, "-", "-"
     if listed.due_at is None:
         return name, listed.lane, listed.state, "-", "soon"
-    due = listed.due_at.strftime("%Y-%m-%d %H:%M:%S")
+    due = format_moment(listed.due_at.timestamp())
     return name, listed.lane, listed.state, due, describe_distance(listed.due_at)

@@ -72,7 +72,7 @@ async def _list(args: argparse.Namespace, settings: Settings) -> None:
         for listed in found:
             print_json(to_line(listed))
     elif found:
-        print_table(("MESSAGE", "PARKED", "REASON"), map(_to_cells, found))
+        print_table(("MESSAGE", "PARKED", "REASON"), map(_to_cells, found), cuts_names=True)
     if not found:
         tell("no parked message matches")
     if is_cut:
@@ -109,16 +109,15 @@ async def _send_to_selection(args: argparse.Namespace, settings: Settings, sendi
     names = control.names(Selection(kind=args.kind, state="parked"), _make_filter(args))
     if not args.yes:
         return sending.ask(len([name async for name in names]))
-    await sending.run(control, names)
-    return FINE
+    return await sending.run(control, names)
 
 
 async def _send_to_named(names: Names, settings: Settings, sending: Sending) -> int:
     from starter.commands.connection import open_control
 
     control = await open_control(settings)
-    await sending.run(control, _find_parked(control, names, sending))
-    return PARTLY if sending.missing or names.wrong else FINE
+    code = await sending.run(control, _find_parked(control, names, sending), are_named=True)
+    return code or (PARTLY if names.wrong else FINE)
 
 
 async def _find_parked(control: "Control", names: Names, sending: Sending) -> AsyncIterator[Name]:
@@ -127,7 +126,7 @@ async def _find_parked(control: "Control", names: Names, sending: Sending) -> As
         try:
             listed = await control.look_up(kind, message_id)
         except MessageNotFound as exc:
-            sending.pass_over(str(exc))
+            sending.note_unknown(str(exc))
             continue
         if listed.state == "parked":
             yield kind, message_id

@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING
 from shared.errors import InvalidSetting
 from shared.signals import Signal
 from starter.commands import arguments
-from starter.commands.exit_codes import WRONG
+from starter.commands.exit_codes import FINE, PARTLY, WRONG
 from starter.screen import plural, print_json, tell
 
 if TYPE_CHECKING:
-    from starter.control import Control, Tally
+    from starter.control import Control
+    from starter.sender import Tally
 
 Name = tuple[str, str]
 
 STDIN = "-"
 TOLD_EVERY_SECONDS = 5.0
+
+NO_MATCH = "no message matches; 'dormice list' shows those that are alive"
 
 
 class Names:
@@ -65,8 +68,10 @@ class Sending:
     """One signal on its way to many messages."""
 
     def __init__(self, verb: str, signal: Signal, *, is_json: bool) -> None:
-        self.missing = 0
-        """Messages that were not there; each is told."""
+        self.passed_over = 0
+        """Messages that are known and that the signal was not sent to; each is printed."""
+        self.unknown = 0
+        """Messages that nobody knows, beside those that the signal did not find; each is printed."""
         self._verb = verb
         self._signal = signal
         self._is_json = is_json
@@ -75,35 +80,58 @@ class Sending:
         """Say how many messages would be meant, and what to add; gives the exit code."""
         if self._is_json:
             print_json({"verb": self._verb, "matched": count, "sent": 0})
-        tell(f"{self._verb}: {plural(count, 'message')} would be meant; nothing was sent, add --yes to send it")
+        if count:
+            tell(f"{self._verb}: {plural(count, 'message')} would be meant; nothing was sent, add --yes to send it")
+        else:
+            tell(f"{self._verb}: {NO_MATCH}")
         return WRONG
 
     def pass_over(self, reason: str) -> None:
-        """Count and tell a message that the signal can't go to."""
-        self.missing += 1
-        tell(f"dormice: {reason}")
+        """Count and print a message that is known and that the signal is not sent to."""
+        self.passed_over += 1
+        _report(reason)
 
-    async def run(self, control: "Control", names: AsyncIterator[Name]) -> None:
-        """Send the signal to each; then, or when interrupted, print how many took it."""
-        from starter.control import Tally
+    def note_unknown(self, reason: str) -> None:
+        """Count and print a message that nobody knows."""
+        self.unknown += 1
+        _report(reason)
 
-        tally = Tally(tell_missing=self.pass_over)
+    async def run(self, control: "Control", names: AsyncIterator[Name], *, are_named: bool = False) -> int:
+        """Send the signal to each; then, or when interrupted, print how many took it. Gives the exit code."""
+        from starter.sender import Tally
+
+        tally = Tally(report=_report)
         telling = asyncio.create_task(self._tell_now_and_then(tally))
+        is_complete = False
         try:
-            await control.send_to_each(names, self._signal, tally)
+            await control.send_to_each(names, self._signal, tally, are_named=are_named)
+            is_complete = True
         finally:
             telling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await telling
-            self._report(tally.sent)
+            self._summarize(tally, is_complete=is_complete)
+        is_partial = tally.waiting or (are_named and (tally.missing or self.unknown or self.passed_over))
+        return PARTLY if is_partial else FINE
 
     async def _tell_now_and_then(self, tally: "Tally") -> None:
         while True:
             await asyncio.sleep(TOLD_EVERY_SECONDS)
             tell(f"{self._verb}: sent to {plural(tally.sent, 'message')} so far")
 
-    def _report(self, sent: int) -> None:
+    def _summarize(self, tally: "Tally", *, is_complete: bool) -> None:
+        missing = tally.missing + self.unknown
+        counts = {"waiting": tally.waiting, "not_found": missing, "passed_over": self.passed_over}
         if self._is_json:
-            print_json({"verb": self._verb, "sent": sent, "not_found": self.missing})
+            print_json({"verb": self._verb, "sent": tally.sent, **counts})
+        elif is_complete and not tally.sent and not any(counts.values()):
+            tell(f"{self._verb}: {NO_MATCH}")
         else:
-            tell(f"{self._verb}: sent to {plural(sent, 'message')}, {self.missing:,} not found")
+            waiting = f" ({tally.waiting:,} of them can't take it yet)" if tally.waiting else ""
+            others = f", {self.passed_over:,} passed over" if self.passed_over else ""
+            sent = f"sent to {plural(tally.sent, 'message')}{waiting}"
+            tell(f"{self._verb}: {sent}, {missing:,} not found{others}")
+
+
+def _report(sentence: str) -> None:
+    tell(f"dormice: {sentence}")

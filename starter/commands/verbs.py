@@ -6,7 +6,6 @@ import argparse
 import functools
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 from shared.errors import InvalidSetting
 from shared.lanes import LANES
@@ -77,9 +76,10 @@ def _write(moment: datetime) -> str:
 
 
 def _run(verb: str, make: MakeSignal, args: argparse.Namespace, settings: Settings) -> int:
+    from starter.sender import check_signal
+
     signal = make(args)
-    if isinstance(signal, Revise):
-        _check_payload(signal.payload, settings)
+    check_signal(signal, settings)
     has_filter = not read_filter(args).is_everything
     sending = Sending(verb, signal, is_json=args.json)
     if args.ids:
@@ -94,13 +94,6 @@ def _run(verb: str, make: MakeSignal, args: argparse.Namespace, settings: Settin
     return run_interruptibly(_send_to_selection(args, settings, sending))
 
 
-def _check_payload(payload: Any, settings: Settings) -> None:
-    from shared.envelope import EnvelopeRules, parse_envelope
-
-    rules = EnvelopeRules({"any": "short"}, settings.payload_max_bytes)
-    parse_envelope({"kind": "any", "id": "any", "payload": payload}, rules)
-
-
 async def _send_to_selection(args: argparse.Namespace, settings: Settings, sending: Sending) -> int:
     from starter.commands.connection import open_control
 
@@ -108,12 +101,11 @@ async def _send_to_selection(args: argparse.Namespace, settings: Settings, sendi
     selection = read_filter(args)
     if not args.yes:
         return sending.ask(await control.count(selection))
-    await sending.run(control, control.names(selection))
-    return FINE
+    return await sending.run(control, control.names(selection))
 
 
 async def _send_to_named(names: Names, settings: Settings, sending: Sending) -> int:
     from starter.commands.connection import open_control
 
-    await sending.run(await open_control(settings), names.read())
-    return PARTLY if sending.missing or names.wrong else FINE
+    code = await sending.run(await open_control(settings), names.read(), are_named=True)
+    return code or (PARTLY if names.wrong else FINE)

@@ -15,8 +15,10 @@ import pytest
 from temporalio.client import Client
 
 from activities import Again, Context, Done, Message, Reject, handler
+from examples.ledger import LEDGER_VARIABLE
 from shared.settings import describe_settings
-from starter.cli import build_parser
+from starter.cli import WARNED_VARIABLE, build_parser
+from starter.cli import run as main_of
 from starter.commands.exit_codes import MEANINGS
 from starter.commands.reference import write_reference
 from starter.embedded import EmbeddedServer, find_free_port
@@ -121,8 +123,8 @@ WRONG: list[tuple[list[str], str]] = [
     ),
     (["start", "echo", "1", "--lane", "fast"], "argument --lane: invalid choice: 'fast'"),
     (["show", "echo"], "KIND:ID is 'echo'; write KIND:ID, for example feed:42"),
-    (["show", "a", "b", "c"], "3 names given; show takes one message, as KIND:ID or KIND ID"),
-    (["explain", "a", "b", "c"], "3 names given; explain takes one message, as KIND:ID or KIND ID"),
+    (["show", "a:1", "b", "c:3"], "KIND:ID is 'b'; write KIND:ID, for example feed:42"),
+    (["explain", "a", "b", "c"], "KIND:ID is 'a'; write KIND:ID, for example feed:42"),
     (["list", "--limit", "0"], "argument --limit: is '0'; give a whole number of at least 1"),
     (["list", "--state", "asleep"], "argument --state: invalid choice: 'asleep'"),
     (["now"], "now: name messages as KIND:ID, or select them with --kind"),
@@ -204,6 +206,18 @@ async def test_settings_follow_flag_environment_file_and_default(run: Run, tmp_p
     assert now["cycles_per_run"] == "5"
 
 
+def test_a_variable_that_is_like_a_setting_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typo does not make a setting vanish in silence; processes that the first one starts do not say it again."""
+    monkeypatch.setenv(WARNED_VARIABLE, "")
+    monkeypatch.setenv("DORMICE_HANDLER", "my.handlers")
+    told = [(main_of(["settings", "--json"]), capsys.readouterr().err) for _ in range(2)]
+
+    sentence = "DORMICE_HANDLER is set in the environment, but there is no such setting; did you mean DORMICE_HANDLERS?"
+    assert told == [(0, f"dormice: warning: {sentence}\n"), (0, "")]
+
+
 async def test_handlers_are_listed_with_their_origin(run: Run) -> None:
     """Installed ones and those of the setting; the table and the JSON tell the same."""
     table, lines = await run("handlers"), await run("handlers", "--json")
@@ -228,11 +242,11 @@ async def test_a_message_is_started_once(run: Run, name: str) -> None:
 
 @pytest.mark.usefixtures("worker")
 async def test_show_tells_where_a_message_stands_and_why(run: Run, name: str) -> None:
-    """By KIND:ID or KIND ID, as text or as one JSON document; exit code 1 for one that nobody knows."""
+    """By KIND:ID or KIND ID, as text or as a JSON object a line; exit code 1 when one is not known, the others are shown."""
     await run("start", "ledger", name, "--scheduled-at", LATER, "--tenant", "acme")
 
     text, document = await run("show", f"ledger:{name}"), await run("show", "ledger", name, "--json")
-    nobody = await run("show", "ledger:nobody")
+    several = await run("show", "ledger:nobody", f"ledger:{name}", f"ledger:{name}", "--json")
 
     assert (text.code, text.err) == (0, "")
     assert "state     active on lane short" in text.out
@@ -241,8 +255,8 @@ async def test_show_tells_where_a_message_stands_and_why(run: Run, name: str) ->
     assert f"/namespaces/default/workflows/ledger%3A{name}" in text.out
     assert document.document["due_at"] == document.document["earliest_at"] == LATER
     assert (document.document["version"], document.document["tenant"], document.document["note"]) == (0, "acme", None)
-    assert (nobody.code, nobody.out) == (1, "")
-    assert nobody.err == "dormice: no message ledger:nobody is known; 'dormice list' shows those that are alive\n"
+    assert (several.code, [line["id"] for line in several.lines]) == (1, [name, name])
+    assert several.err == "dormice: no message ledger:nobody is known; 'dormice list' shows those that are alive\n"
 
 
 @pytest.mark.usefixtures("worker")
@@ -258,6 +272,7 @@ async def test_explain_says_in_one_sentence_why_a_message_is_due(run: Run, name:
     assert second.endswith("version 0: started (scheduled by its sender), then due 2036-01-01 00:00:00 UTC")
     assert (document.document["why"], document.document["due_at"]) == (why, LATER)
     assert [decision["what"] for decision in document.document["decisions"]] == ["started"]
+    assert document.document["decisions"][0]["due_at"] == LATER
 
 
 @pytest.mark.usefixtures("worker")
@@ -339,7 +354,7 @@ async def test_a_worker_of_the_command_line_runs_messages_until_it_is_told_to_st
     spawn: Spawn, run: Run, environment: dict[str, str], tmp_path: Path, name: str
 ) -> None:
     """SIGTERM drains it, with exit code 0."""
-    variables = {**environment, "DORMICE_LEDGER_FILE": str(tmp_path / "ledger.jsonl")}
+    variables = {**environment, LEDGER_VARIABLE: str(tmp_path / "ledger.jsonl")}
     payload = json.dumps({"delay": 60, "cycles": 1})
     process = await spawn("worker", "--lane", "short", "--processes", "1", "--drain-seconds", "5", env=variables)
     await run("start", "ledger", name, "--payload", payload)

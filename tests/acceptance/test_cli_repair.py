@@ -82,8 +82,12 @@ async def test_what_stands_still_is_told_and_brought_back(  # noqa: PLR0917 — 
                 await control.show(kind, message.id)
         else:
             assert "what a bad release says" in (await control.show(kind, message.id)).note
-        with pytest.raises(StandsStill, match=r"fails .*: what a bad release says"):
-            await control.stop(kind, message.id)
+        for verb in (control.run_now, control.stop):
+            with pytest.raises(StandsStill, match=r"fails .*: what a bad release says"):
+                await verb(kind, message.id)
+        shown = await run("show", f"{kind}:{message.id}")
+        assert (shown.code, "what a bad release says" in shown.err) == (3 if message.is_packed else 0, True)
+        assert "no worker" not in shown.err
 
         async def is_found() -> bool:
             ran = await run("repair", "--dry-run", "--json")
@@ -96,7 +100,7 @@ async def test_what_stands_still_is_told_and_brought_back(  # noqa: PLR0917 — 
     ran = await run("repair", f"{kind}:{message.id}", "--json")
 
     assert ran.code == 0, ran.err
-    assert ran.document["signals"][-2:] == ["pause", "stop"]
+    assert ran.document["signals"][-2:] == ["run_now", "stop"]
     assert ran.document["new_run_id"] != ran.document["run_id"]
     async with serve(finish, lanes=("short",)):
         assert (await message.wait_ended())["state"] == "stopped"

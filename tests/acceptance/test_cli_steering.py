@@ -73,13 +73,16 @@ async def test_list_shows_a_table_or_json_lines_and_says_when_there_is_more(
     table = await run("list", "--kind", kind)
     cut = await run("list", "--kind", kind, "--limit", "2", "--json")
     none = await run("list", "--kind", kind, "--due-before", "+1h")
+    nothing = await run("pause", "--kind", f"{kind}-none", "--yes")
 
     assert (table.code, table.err) == (0, "")
     assert table.out.splitlines()[0].split() == ["MESSAGE", "LANE", "STATE", "DUE", "IN"]
     assert sorted(names(table)) == [f"{kind}:{letter}" for letter in "abc"]
     assert [(line["kind"], line["state"], line["due_at"]) for line in cut.lines] == [(kind, "active", LATER)] * 2
     assert cut.err == "2 of 3 messages; --limit N lists more\n"
+    assert " 2036-01-01 00:00:00 UTC  in " in table.out
     assert (none.code, none.out, none.err) == (0, "", "no message matches\n")
+    assert nothing.err == "pause: no message matches; 'dormice list' shows those that are alive\n"
 
 
 VERBS: list[tuple[list[str], dict[str, Any]]] = [
@@ -126,7 +129,7 @@ async def test_one_wrong_name_among_many_is_told_and_the_rest_is_sent(run: Run, 
 
     ran = await run("pause", f"{kind}:a", f"{kind}:nobody", f"{kind}:b", "--json")
 
-    assert (ran.code, ran.document) == (1, {"verb": "pause", "sent": 2, "not_found": 1})
+    assert (ran.code, ran.document) == (1, {"verb": "pause", "sent": 2, "waiting": 0, "not_found": 1, "passed_over": 0})
     assert ran.err == f"dormice: no message {kind}:nobody is alive; 'dormice list' shows those that are\n"
 
 
@@ -163,7 +166,10 @@ async def test_a_filter_only_counts_until_it_is_confirmed(
     assert asked.err == "stop: 3 messages would be meant; nothing was sent, add --yes to send it\n"
     assert (as_data.code, as_data.document) == (2, {"verb": "stop", "matched": 3, "sent": 0})
     assert untouched == ["active"] * 3
-    assert (sent.code, sent.document) == (0, {"verb": "stop", "sent": 3, "not_found": 0})
+    assert (sent.code, sent.document) == (
+        0,
+        {"verb": "stop", "sent": 3, "waiting": 0, "not_found": 0, "passed_over": 0},
+    )
 
 
 async def test_everything_means_all_that_are_alive(run: Run, tmp_path: Path) -> None:
@@ -214,7 +220,7 @@ async def test_parked_messages_are_replayed_and_dropped(
     assert dropped.err.splitlines() == [
         f"dormice: {kind}:fine is not parked but active; nothing was sent to it",
         f"dormice: no message {kind}:nobody is known; 'dormice list' shows those that are alive",
-        "drop: sent to 1 message, 2 not found",
+        "drop: sent to 1 message, 1 not found, 1 passed over",
     ]
-    assert replayed.document == {"verb": "replay", "sent": 2, "not_found": 0}
+    assert replayed.document == {"verb": "replay", "sent": 2, "waiting": 0, "not_found": 0, "passed_over": 0}
     assert await state_of(control, kind, "a") == "stopped"

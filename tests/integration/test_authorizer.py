@@ -152,7 +152,7 @@ async def _is_ready(login: dict[str, str]) -> bool:
 
 
 async def _start(client: Client, settings: Settings, message_id: str) -> StartOutcome:
-    return (await Control(client, settings).start(Envelope(kind="asked", id=message_id, lane="short"))).outcome
+    return (await Control(client, settings).start(Envelope(kind="echo", id=message_id))).outcome
 
 
 async def test_each_role_may_do_what_security_md_says(login: Login, settings: Settings) -> None:

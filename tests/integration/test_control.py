@@ -14,18 +14,21 @@ from temporalio.client import Client
 
 from activities import Again, Context, Done, Message, Reject, handler
 from activities.handler import Handler
+from activities.registry import Registry
+from shared.encoding import Pack
 from shared.envelope import Envelope
-from shared.errors import GiveUp, MessageNotFound, PackNotServed, ServerUnreachable
+from shared.errors import GiveUp, InvalidEnvelope, MessageNotFound, PackNotServed, ServerUnreachable, StartRefused
 from shared.settings import Settings
 from shared.signals import Pause, Revise, RunNow, Stop
 from starter.bulk import BulkStarter
-from starter.control import Control, Tally
+from starter.control import Control
 from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
 from starter.listing import Listed
 from starter.receipts import StartOutcome
 from starter.selection import Selection
+from starter.sender import Tally
 from tests.conftest import Begin, Serve, Start, wait_until
-from tests.subjects import Subject, declare
+from tests.subjects import PACK, Subject, declare
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
@@ -50,6 +53,12 @@ async def served(control: Control, serve: Serve, sleeper: Handler) -> AsyncItera
     """The verbs, while a worker serves: a pack knows its messages, but only a worker can make it tell."""
     async with serve(sleeper):
         yield control
+
+
+def registry_of(handler: Handler, encoding: str, pack: Pack = PACK) -> Registry:
+    """Give the handlers of a process that starts messages of one kind."""
+    packs = declare(encoding, handler.kind, pack)
+    return Registry([("the test", dataclasses.replace(handler, encoding=packs.get(handler.kind)))])
 
 
 async def names(*pairs: tuple[str, str]) -> AsyncIterator[tuple[str, str]]:
@@ -185,18 +194,18 @@ async def test_a_signal_goes_to_all_of_a_selection_that_are_kept(served: Control
         await begin(kind, str(number), scheduled_at=LATER)
     await wait_until(lambda: is_counted(served, Selection(kind=kind), 10), "all are indexed")
 
-    sent = await served.send_to_all(Selection(kind=kind), Pause(), lambda listed: int(listed.id) >= 7)
+    tally = await served.send_to_all(Selection(kind=kind), Pause(), lambda listed: int(listed.id) >= 7)
     await wait_until(lambda: is_counted(served, Selection(kind=kind, state="paused"), 3), "three are paused")
 
     paused = {found.id async for found in served.list(Selection(kind=kind, state="paused"))}
-    assert (sent, paused) == (3, {"7", "8", "9"})
+    assert (tally.sent, tally.waiting, tally.missing, paused) == (3, 0, 0, {"7", "8", "9"})
 
 
 async def test_names_that_are_nobodys_are_counted_and_told(served: Control, begin: Begin, kind: str) -> None:
     """One wrong name among many stops nothing."""
     await begin(kind, "a", scheduled_at=LATER)
     told: list[str] = []
-    tally = Tally(tell_missing=told.append)
+    tally = Tally(report=told.append)
 
     await served.send_to_each(names((kind, "a"), (kind, "nobody"), (kind, "a")), RunNow(), tally)
 
@@ -211,6 +220,7 @@ async def test_a_message_that_has_ended_takes_no_signal_but_is_shown(served: Con
     await served.stop(kind, "stopped", "enough")
     await stopped.wait_ended()
     shown = [await served.show(kind, name) for name in ("done", "stopped")]
+    why = [each.status and each.status["why"] for each in shown]
     with pytest.raises(MessageNotFound):
         await served.send(kind, "done", Revise({}))
 
@@ -218,6 +228,11 @@ async def test_a_message_that_has_ended_takes_no_signal_but_is_shown(served: Con
     assert [each.ended for each in shown] == [
         {"state": "done", "version": 1, "result": "well done"},
         {"state": "stopped", "version": 0, "result": None},
+    ]
+    assert why == ["done since done", "stopped since stop (enough)"]
+    assert [(each.decisions[-1]["what"], each.decisions[-1]["reason"]) for each in shown] == [
+        ("done", ""),
+        ("stop", "enough"),
     ]
     await wait_until(lambda: is_counted(served, Selection(kind=kind, state="stopped"), 1), "it is counted as stopped")
 
@@ -283,10 +298,10 @@ async def test_a_message_that_was_terminated_is_not_shown_as_active(control: Con
 
 
 async def test_starting_anew_replaces_a_finished_message_but_never_one_that_is_alive(
-    served: Control, client: Client, settings: Settings, kind: str, encoding: str
+    served: Control, client: Client, settings: Settings, *, sleeper: Handler, kind: str, encoding: str
 ) -> None:
     """`start` is the verb of a person: it means what it says."""
-    control = Control(client, settings, declare(encoding, kind))
+    control = Control(client, settings, registry_of(sleeper, encoding))
     envelope = Envelope(kind=kind, id="a", lane="short", payload="done")
     first = await control.start(envelope)
     await Subject(client, control, encoding, kind, "a").wait_ended()
@@ -296,6 +311,112 @@ async def test_starting_anew_replaces_a_finished_message_but_never_one_that_is_a
     assert [receipt.outcome.value for receipt in (first, second, third)] == ["started", "started", "already running"]
     assert second.run_id == third.run_id
     assert (await served.show(kind, "a")).listed.state == "active"
+
+
+WRONG_WISHES: list[tuple[dict[str, Any], str]] = [
+    ({"kind": "alien"}, r"kind: no handler for 'alien' is loaded; loaded: kind-\S+"),
+    ({"id": ""}, "id: is empty; give 1 to 200 bytes"),
+    ({"payload": "x" * 4095}, "payload: is 4097 bytes of JSON, the limit is 4096; keep bulk data elsewhere"),
+    ({"scheduled_at": datetime(2026, 11, 21, 20, tzinfo=None)}, "scheduled_at: is 2026-11-21T20:00:00, which has no"),  # noqa: DTZ001 — the point
+]
+
+
+@pytest.mark.parametrize(("fields", "sentence"), WRONG_WISHES)
+async def test_a_start_of_what_no_message_may_be_raises(
+    client: Client, settings: Settings, sleeper: Handler, kind: str, *, fields: dict[str, Any], sentence: str
+) -> None:
+    """The sentence of the command line, not a receipt that somebody has to read; and nothing is started."""
+    control = Control(client, settings, registry_of(sleeper, "solo"))
+
+    with pytest.raises(InvalidEnvelope, match=sentence):
+        await control.start({"kind": kind, "id": "a", **fields})
+    with pytest.raises(MessageNotFound):
+        await control.look_up(kind, "a")
+
+
+async def test_a_start_that_a_pack_refuses_or_can_not_answer_raises(
+    client: Client, settings: Settings, serve: Serve, sleeper: Handler, kind: str
+) -> None:
+    """Both say in one sentence what to do: more packs, or a worker; the latter only waits."""
+    pack = Pack(packs=1, size=2, coalesce=timedelta(0))
+    control = Control(client, settings, registry_of(sleeper, "pack", pack))
+    await control.start({"kind": kind, "id": "a", "scheduled_at": LATER})
+
+    with pytest.raises(PackNotServed, match=f"{kind}:b has not been started yet: no worker serves its pack"):
+        await control.start({"kind": kind, "id": "b", "scheduled_at": LATER})
+    async with serve(sleeper, lanes=("short",)):
+        await wait_until(lambda: is_counted(control, Selection(kind=kind), 2), "the pack has taken it in")
+        with pytest.raises(StartRefused, match=f"{kind}:c was not started: pack 0 of kind '{kind}' is full with 2"):
+            await control.start({"kind": kind, "id": "c", "scheduled_at": LATER})
+
+
+async def test_a_verb_says_what_keeps_its_message_from_running(served: Control, begin: Begin, kind: str) -> None:
+    """Paused and parked messages take the signal; that it has no effect yet is in what the verb gives."""
+    name = f"{kind}:a"
+    message = await begin(kind, "a", scheduled_at=LATER)
+    await served.pause(kind, "a")
+    await wait_until(lambda: message.has(state="paused"), "it is paused")
+
+    assert (
+        await served.run_now(kind, "a") == f"{name} is paused and runs once 'dormice resume {name}' has ended the pause"
+    )
+    due_time_kept = (
+        f"{name} is paused and keeps the new due time; it runs once 'dormice resume {name}' has ended the pause"
+    )
+    assert await served.reschedule(kind, "a", LATER) == due_time_kept
+    assert await served.reprioritize(kind, "a", 2, LATER) == due_time_kept
+    assert (await served.reprioritize(kind, "a", 1), await served.resume(kind, "a")) == ("", "")
+    assert await served.revise(kind, "a", {"reject": "no colour"}) == ""
+    await served.run_now(kind, "a")
+    await wait_until(lambda: message.has(state="parked"), "it is parked")
+    assert (
+        await served.resume(kind, "a")
+        == f"{name} is parked, which 'resume' does not end; 'dormice now {name}' runs it again"
+    )
+    assert (
+        await served.revise(kind, "a", None)
+        == f"{name} is parked and keeps the new payload; 'dormice now {name}' runs it again"
+    )
+
+
+async def test_of_messages_that_are_named_those_are_reported_that_do_not_run(
+    served: Control, begin: Begin, kind: str
+) -> None:
+    """Once each, also where one signal reaches many messages of a pack."""
+    message = await begin(kind, "a", scheduled_at=LATER)
+    others = message.neighbours(2) or ["b", "c"]
+    for name in others:
+        await begin(kind, name, scheduled_at=LATER)
+    await served.pause(kind, others[0])
+    told: list[str] = []
+    await wait_until(lambda: _is_paused(served, kind, others[0]), "it is paused")
+
+    pairs = [(kind, name) for name in ("a", *others)]
+    await served.send_to_each(names(*pairs), RunNow(), tally := Tally(report=told.append), are_named=True)
+
+    assert (tally.sent, tally.waiting, tally.missing) == (3, 0, 0)
+    assert [sentence.split()[0] for sentence in told] == [f"{kind}:{others[0]}"]
+
+
+async def _is_paused(control: Control, kind: str, message_id: str) -> bool:
+    return (await control.look_up(kind, message_id)).state == "paused"
+
+
+async def test_a_due_time_that_has_passed_in_the_index_is_no_due_time(
+    client: Client, settings: Settings, control: Control, kind: str
+) -> None:
+    """Short delays are not indexed: where a message was due long ago, it is due soon."""
+    starter = BulkStarter(client, dataclasses.replace(settings, index_after=timedelta(0)))
+    soon = datetime.now(UTC) + timedelta(seconds=2)
+    await starter.start(Envelope(kind=kind, id="a", lane="short", scheduled_at=soon), None)
+    indexed = (await control.look_up(kind, "a")).due_at
+
+    async def is_due_soon() -> bool:
+        return (await control.look_up(kind, "a")).is_due_soon
+
+    await wait_until(is_due_soon, "its indexed due time is past")
+    assert indexed is not None
+    assert abs(indexed - soon) < timedelta(seconds=1)
 
 
 async def test_a_server_that_is_away_is_waited_for_by_bulk_and_told_by_single_verbs(

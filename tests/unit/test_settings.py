@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shared.errors import InvalidSetting
-from shared.settings import ENV_PREFIX, Secret, Settings, describe_settings, load_settings
+from shared.settings import ENV_PREFIX, Secret, Settings, describe_settings, find_unknown_variables, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +83,16 @@ def test_other_variables_of_the_environment_are_left_alone() -> None:
     environ = {"DORMICE_UNHEARD_OF": "x", "IN_FLIGHT": "7", "dormice_in_flight": "7", "TEMPORAL_ADDRESS": "nowhere"}
 
     assert load_settings(environ=environ) == Settings()
+
+
+def test_a_variable_with_our_prefix_that_is_no_setting_is_found_with_what_it_is_like() -> None:
+    """So a typo can be told; what is like nothing is told without a guess."""
+    environ = {"DORMICE_HANDLER": "a", "DORMICE_UNHEARD_OF": "x", "DORMICE_IN_FLIGHT": "1", "HANDLER": "b"}
+
+    assert list(find_unknown_variables(environ)) == [
+        ("DORMICE_HANDLER", "DORMICE_HANDLERS"),
+        ("DORMICE_UNHEARD_OF", ""),
+    ]
 
 
 @pytest.mark.parametrize(
