@@ -29,17 +29,17 @@ PAGE_SIZE = 500
 class Control:
     """Steers messages by kind and id; the caller need not know in which workflow a message lives.
 
-    Every verb is idempotent and works while the message sleeps, runs, is paused or parked. What the command line would
-    print is raised, in the same words: MessageNotFound for a message that is not alive, InvalidEnvelope for a payload, a
-    priority, a lane or a moment that no message may have, PackNotServed and StandsStill where the server keeps the signal
-    for a workflow that can't take it now, RetryLater when the server does not answer.
+    Every verb is idempotent and works while the message sleeps, runs, is paused or parked. What the command line
+    would print is raised, in the same words: MessageNotFound for a message that is not alive, InvalidEnvelope for a
+    payload, a priority, a lane or a moment that no message may have, PackNotServed and StandsStill where the server
+    keeps the signal for a workflow that can't take it now, RetryLater when the server does not answer.
 
-    Each verb gives "" or, where the message has taken the signal and still does not run as it asks, a sentence that says
-    why: `run_now` of a paused message waits for `resume`, `resume` ends no parking.
+    Each verb gives "" or, where the message has taken the signal and still does not run as it asks, a sentence that
+    says why: `run_now` of a paused message waits for `resume`, `resume` ends no parking.
     """
 
     def __init__(self, client: Client, settings: Settings, registry: Registry | None = None) -> None:
-        """Take a client; `registry` holds the kinds that may be started, what is installed and configured when left out."""
+        """Take a client; `registry` holds the kinds that may be started: all installed and configured when left out."""
         self._client = client
         self._settings = settings
         self._registry = registry
@@ -51,10 +51,10 @@ class Control:
     async def start(self, wish: Envelope | Mapping[str, Any]) -> Receipt[None]:
         """Start one message, and say on the receipt what became of it.
 
-        Its `outcome` is STARTED, also for one that had finished and is started anew, or ALREADY_RUNNING for one that is
-        alive: that one is left as it is. All else is raised: InvalidEnvelope for an unknown kind or a field that breaks a
-        rule, StartRefused where a full pack or the server refuses it, PackNotServed where its pack has it and is not
-        served, RetryLater when the server stays away longer than the setting `patience`.
+        Its `outcome` is STARTED, also for one that had finished and is started anew, or ALREADY_RUNNING for one that
+        is alive: that one is left as it is. All else is raised: InvalidEnvelope for an unknown kind or a field that
+        breaks a rule, StartRefused where a full pack or the server refuses it, PackNotServed where its pack has it and
+        is not served, RetryLater when the server stays away longer than the setting `patience`.
         """
         if self._registry is None:
             self._registry = load_registry(self._settings)
@@ -102,13 +102,13 @@ class Control:
         return await self.send(kind, message_id, PullForward(_write(expected_due_at)))
 
     async def send(self, kind: str, message_id: str, signal: Signal) -> str:
-        """Send any signal; gives a sentence where the message does not run yet although the signal asks for it, else ""."""
+        """Send any signal; gives a sentence where the message does not run although the signal asks for it, else ""."""
         return await self._sender.send(kind, message_id, signal)
 
     async def send_to_all(
         self, selection: Selection, signal: Signal, keep: Callable[[Listed], bool] = lambda _: True
     ) -> Tally:
-        """Send a signal to every message of a selection that `keep` keeps; gives how many took it, and how many did not.
+        """Send a signal to every message of a selection that `keep` keeps; gives how many took it and how many did not.
 
         A message that ends meanwhile counts as `missing`. Raises as `send_to_each` does.
         """

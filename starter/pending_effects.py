@@ -4,14 +4,14 @@ from shared.signals import Reprioritize, Reschedule, Resume, Revise, RunNow, Sig
 
 
 def find_blocking_state(signal: Signal) -> str:
-    """Name the state in which a message that has taken the signal does not run because of it; "" where there is none."""
+    """Name the state that keeps a message from running which has taken the signal; "" where there is none."""
     if isinstance(signal, RunNow | Reschedule) or (isinstance(signal, Reprioritize) and signal.due_at is not None):
         return "paused"
     return "parked" if isinstance(signal, Resume | Revise) else ""
 
 
 def explain_pending(signal: Signal, name: str) -> str:
-    """Say why a message that has taken the signal, and is in the signal's blocking state, does not run, and what to do."""
+    """Say why a message in the signal's blocking state does not run, though it has taken it, and what to do."""
     match signal:
         case Resume():
             return f"{name} is parked, which 'resume' does not end; 'dormice now {name}' runs it again"

@@ -37,7 +37,7 @@ class Tally:
     missing: int = 0
     """Messages that were not alive."""
     report: Callable[[str], None] = lambda _: None
-    """Gets a sentence about each that is waiting or missing, or that does not run yet although the signal asks for it."""
+    """Gets a sentence about each that is waiting or missing, or does not run yet although the signal asks for it."""
 
 
 class _Sent(NamedTuple):

@@ -161,7 +161,7 @@ BAD_TEXTS = [
     ("starts_per_second", "-0.1", "is -0.1; give at least 0"),
     ("trace_ratio", "1.01", "is 1.01; give at most 1"),
     ("index_after", "60", "is '60', no duration; write for example 90s, 15m, 6h or 2d"),
-    ("index_after", "-1s", "is '-1s', no duration"),
+    ("index_after", "-1s", "is '-1s', which is negative"),
     ("patience", "9999999999d", "longer than time itself"),
     ("workflow_task_timeout", "500ms", "is 0.5s; give at least 1s"),
     ("http_timeout", "0s", "is 0s; give at least 0.001s"),
