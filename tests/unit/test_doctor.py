@@ -10,7 +10,7 @@ from starter.doctor.checks import Check, run_checks
 from starter.doctor.finding import Finding, Level, find_worst
 from starter.doctor.kafka import Topic, judge_topic
 from starter.doctor.lanes import Serving, judge_backlog
-from starter.doctor.server import judge_shards, judge_version
+from starter.doctor.server import judge_fairness, judge_shards, judge_version
 
 SOUND = Topic(name="orders", partitions=6, leaderless=0, replicas=3, in_sync=3, least_in_sync=2)
 
@@ -52,6 +52,26 @@ def test_a_topic_is_judged_by_what_it_bears(changes: dict[str, int], level: Leve
 def test_a_server_older_than_what_was_tried_is_told(version: str, level: Level) -> None:
     """One that says nothing of its version is taken as it is."""
     assert judge_version(version, "there:7233").level is level
+
+
+@pytest.mark.parametrize(
+    ("version", "is_on", "level", "remedy"),
+    [
+        ("1.31.2", True, Level.WARNING, "upgrade the server (Temporal's issue 10814)"),
+        ("1.31.2", None, Level.WARNING, "unless matching.enableFairness is false"),
+        ("1.32.0", True, Level.FINE, ""),
+        ("1.32.1", None, Level.UNKNOWN, "see that matching.enableFairness is true"),
+        ("", None, Level.UNKNOWN, "see that matching.enableFairness is true"),
+    ],
+)
+def test_a_server_whose_fairness_may_stand_still_is_told(
+    version: str, is_on: bool | None, level: Level, remedy: str
+) -> None:
+    """Whether it is on nobody can ask, so an old server is a warning unless its owner knows better."""
+    finding = judge_fairness(version, is_on=is_on)
+
+    assert finding.level is level
+    assert remedy in finding.remedy
 
 
 @pytest.mark.parametrize(
