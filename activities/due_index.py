@@ -117,7 +117,8 @@ class VisibilityIndex:
         return (
             f"WorkflowType IN ('{MESSAGE_WORKFLOW}', '{PACK_WORKFLOW}') AND ExecutionStatus = 'Running'"
             f" AND TaskQueue = '{self._task_queue}' AND State IN ('active', '{HAS_PARKED}')"
-            f" AND DueAt > '{format_query_time(now)}' AND DueAt <= '{format_query_time(now + self._span)}' AND EarliestAt <= '{format_query_time(now)}'"
+            f" AND DueAt > '{format_query_time(now)}' AND DueAt <= '{format_query_time(now + self._span)}'"
+            f" AND EarliestAt <= '{format_query_time(now)}'"
         )
 
 

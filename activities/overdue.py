@@ -1,11 +1,12 @@
-"""Overdue messages: which messages of a task queue should have run long ago, by the index first and then by themselves.
+"""Overdue messages: what of a task queue should have run long ago, by the index first and then by the messages themselves.
 
-The index knows due times roughly, because a message writes there only when its due time moves by the setting `index_after`
-within a run. So a message is surely overdue only once that time has passed twice since its run began and since what the index
-says, and what is found is then looked at itself: its handler may be at work, it may have ended or been paused meanwhile.
+The index knows due times roughly: a message writes there only when its due time moves by the setting `index_after` within
+a run. So it is surely overdue only once twice that time has passed since its run began and since what the index says.
+What is found is then asked itself: its handler may be at work, or it may have ended or been paused meanwhile.
 """
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,31 +29,32 @@ from shared.search_attributes import DUE_AT, STATE
 from shared.temporal import CALL_TIMEOUT, is_missing, translate_rpc_error
 
 COUNTS_MAX = 8
-"""Counts of one query: after the first, each halves the range of ages, from two minutes to ten years: its ends differ by an
-eighth of the age then, and of what lies between them any page will do."""
+"""Counts of one query. After the first, each halves the range of ages, which is two minutes to ten years at the beginning:
+its ends differ by an eighth at the end, and of what lies between them any page will do."""
 
 CHECKED_MAX = 50
-"""Candidates that are looked at for one answer: one call each that is no visibility call, and a query where it is a pack."""
+"""Candidates that are checked for one answer: one call each that is no visibility call, and a query where it is a pack."""
 
 CHECKED_AGAIN_AFTER = timedelta(minutes=5)
-"""What was found well is passed over for so long, and so hides nothing behind it: handlers may be at work for hours, and the
-index keeps the last due time of a pack in which nothing waits any more."""
+"""What was found well is passed over for so long, and so hides nothing behind it: handlers may be at work for hours, and
+the index keeps the last due time of a pack in which nothing waits any more."""
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 
 _RUNNING = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
-_INDEXED = "WorkflowType = '{message}' AND DueAt < '{{moment}}' AND StartTime < '{{moment}}'"
-_UNINDEXED = "WorkflowType IN ('{message}', '{pack}') AND DueAt IS NULL AND StartTime < '{{moment}}'"
-_PACKED = "WorkflowType = '{pack}' AND DueAt < '{{moment}}'"
-_QUERIES = tuple(
-    query.format(message=MESSAGE_WORKFLOW, pack=PACK_WORKFLOW) for query in (_INDEXED, _UNINDEXED, _PACKED)
-)
-"""One by one, because the store has an index of due times that a question with "or" between them would not use."""
+_INDEXED = f"WorkflowType = '{MESSAGE_WORKFLOW}' AND DueAt < '{{moment}}' AND StartTime < '{{moment}}'"
+_PACKED = f"WorkflowType = '{PACK_WORKFLOW}' AND DueAt < '{{moment}}'"
+_UNINDEXED = f"WorkflowType IN ('{MESSAGE_WORKFLOW}', '{PACK_WORKFLOW}') AND DueAt IS NULL AND StartTime < '{{moment}}'"
+"""Three questions, because the store has an index of due times that one with "or" between them would not use."""
+
+UNINDEXED_TIMEOUT = timedelta(seconds=5)
+UNINDEXED_EVERY = timedelta(minutes=10)
+"""SQLite reads a row of every running workflow to find what has no due time; what was found is checked each time."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Overdue:
-    """A workflow whose message, or whose pack's first message, has been due at least since `due_at`, tolerance included."""
+    """A workflow whose message, or whose pack's first one, has been due at least since `due_at`, tolerance included."""
 
     due_at: datetime
     workflow_id: str
@@ -67,22 +69,35 @@ class OverdueIndex:
         self._task_queue = task_queue
         self._inexact = max(2 * index_after, timedelta(seconds=1))
         self._found_well: dict[str, datetime] = {}
+        self._unindexed: Sequence[WorkflowExecution] = ()
+        self._listed_unindexed_at: datetime | None = None
         self.calls = 0
         """How often the visibility store was asked, in all."""
 
     async def find_oldest(self, wanted: int, now: datetime, beyond: timedelta = timedelta(0)) -> list[Overdue]:
         """Give about `wanted` of those overdue by more than `beyond`, the longest first.
 
-        What has been overdue for less than twice the setting `index_after` is not found. Raises RetryLater or Misconfigured.
+        What has been overdue for less than twice the setting `index_after` is not found. Raises RetryLater and
+        Misconfigured.
         """
         known = self._found_well.items()
         self._found_well = {name: at for name, at in known if now - at < CHECKED_AGAIN_AFTER}
         try:
-            candidates = [c for query in _QUERIES for c in await self._list_oldest(query, now - self._inexact - beyond)]
-            candidates.sort(key=self._find_latest)
+            latest = now - self._inexact - beyond
+            indexed = [*await self._list_oldest(_INDEXED, latest), *await self._list_oldest(_PACKED, latest)]
+            if self._listed_unindexed_at is None or now - self._listed_unindexed_at >= UNINDEXED_EVERY:
+                self._listed_unindexed_at = now
+                self._unindexed = await self._list_unindexed(latest)
+            candidates = sorted([*indexed, *self._unindexed], key=self._find_latest)
             return await self._check(candidates, wanted, now, beyond)
         except RPCError as exc:
             raise translate_rpc_error(exc) from exc
+
+    async def _list_unindexed(self, latest: datetime) -> Sequence[WorkflowExecution]:
+        with contextlib.suppress(TimeoutError):  # among millions; the others are found all the same
+            async with asyncio.timeout(UNINDEXED_TIMEOUT.total_seconds()):
+                return await self._list_oldest(_UNINDEXED, latest)
+        return ()
 
     async def _list_oldest(self, query: str, latest: datetime) -> Sequence[WorkflowExecution]:
         """List a page of those before `latest`; where there are more, of the oldest."""
@@ -123,7 +138,7 @@ class OverdueIndex:
         return sorted(overdue for overdue in checked if overdue is not None and now - overdue.due_at > beyond)[:wanted]
 
     async def _check_one(self, workflow_id: str) -> Overdue | None:
-        """Say since when a workflow is overdue at least; None where it has ended, is held, or its handler is at work."""
+        """Say since when a workflow is overdue at least; None where it has ended, is held, or has its handler at work."""
         try:
             described = await self._client.get_workflow_handle(workflow_id).describe(rpc_timeout=CALL_TIMEOUT)
         except RPCError as exc:
@@ -150,7 +165,7 @@ class OverdueIndex:
         return max(due_at or workflow.start_time, workflow.start_time) + self._inexact
 
     async def _ask_pack(self, pack: WorkflowExecutionDescription) -> datetime | None:
-        """Ask a pack when its first message can wait no longer; one that does not answer is taken by what the index says."""
+        """Ask a pack when its first message can wait no longer; for one that does not answer the index speaks."""
         handle = self._client.get_workflow_handle(pack.id, run_id=pack.run_id)
         try:
             # the SDK repeats a query that timed out: only a limit around it all is one

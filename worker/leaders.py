@@ -26,7 +26,7 @@ def check_lanes(settings: Settings) -> None:
 
 
 async def begin_leaders(client: Client, settings: Settings, lanes: Iterable[str]) -> None:
-    """Begin, on those of `lanes` that the settings name, what is there once for all workers; what is there stays as it is.
+    """Begin, on those of `lanes` that the settings name, what all workers share; what is there already stays as it is.
 
     So a lane that a person has switched off stays off when workers are started anew, and a canary that is paused stays
     paused. Raises RetryLater and Misconfigured.

@@ -105,7 +105,7 @@ def _retell(decision: Decision) -> str:
 
 
 def describe_overview(outlook: Outlook) -> dict[str, Any]:
-    """Answer a pack's `overview` query; `waits_until` is when the first can wait no longer (seconds since the epoch)."""
+    """Answer a pack's `overview` query; `waits_until` (seconds since the epoch) is when the first can wait no longer."""
     return {
         "asleep": outlook.asleep,
         "running": outlook.running,

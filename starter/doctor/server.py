@@ -34,7 +34,7 @@ TRIED_FROM = (1, 30)
 """The oldest server on which messages were seen to run and be steered; 1.29 does not know how to change a priority."""
 
 FAIR_FROM = (1, 32)
-"""Before it, fairness may leave readers of a task queue stuck: Temporal's issue 10814, mended in its pull request 11048."""
+"""Before it, fairness may leave a task queue's readers stuck: Temporal's issue 10814, mended in pull request 11048."""
 
 RETENTION_LEAST = timedelta(days=1)
 SKEW_MOST_SECONDS = 2.0
@@ -242,9 +242,10 @@ def judge_version(version: str, where: str) -> Finding:
 
 
 def judge_fairness(version: str, *, is_on: bool | None) -> Finding:
-    """Tell whether tenants take turns, and whether that may make a task queue stand still; None: nobody knows if it is on."""
+    """Tell whether tenants take turns, and whether that may make a task queue stand still; `is_on` None is not known."""
     if _is_before(version, FAIR_FROM):
-        seen = f"before {'.'.join(map(str, FAIR_FROM))}, fairness may leave a task queue's readers stuck, and its tasks waiting"
+        first = ".".join(map(str, FAIR_FROM))
+        seen = f"before {first}, fairness may leave a task queue's readers stuck, and its tasks waiting"
         unless = "" if is_on else ", unless matching.enableFairness is false in its dynamic configuration"
         return Finding(Level.WARNING, seen, f"upgrade the server (Temporal's issue 10814){unless}")
     if is_on:

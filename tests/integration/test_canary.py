@@ -18,7 +18,7 @@ from worker.leaders import begin_leaders
 async def test_a_lane_has_one_canary_however_many_workers_begin(
     client: Client, settings: Settings, serve: Serve, control: Control
 ) -> None:
-    """It comes back a minute later on its own lane, is pulled forward by nobody, and one that is stopped is begun anew."""
+    """It comes back a minute later on its lane, is pulled forward by nobody, and one that is stopped is begun anew."""
     wanted, name = (
         dataclasses.replace(settings, canary_lanes=("medium",)),
         task_queue(settings.task_queue_prefix, "medium"),

@@ -1,4 +1,4 @@
-"""Repair: what stands still because its workflow's task fails goes on, with its signals, and calls few handlers again."""
+"""Repair: what stands still because its workflow's task fails goes on, with its signals, and few calls made again."""
 
 import asyncio
 from collections import Counter
@@ -40,7 +40,7 @@ async def test_repair_calls_only_what_was_under_way_again_and_that_once(  # noqa
     encoding: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Under the same idempotency key, also what had finished in a batch under way; the signal counts, who sleeps sleeps on."""
+    """Under the same idempotency key, also what had finished in a batch under way; the signal counts."""
     keys, ended, may_end = Counter[str](), Counter[str](), asyncio.Event()
 
     @handler(kind, lane="medium")
