@@ -50,7 +50,7 @@ class Capacity:
         """Give what each worker process that is alive has done at most, None for one that has told nothing yet."""
         memo = await read_memo(self._client, capacity_workflow_id(self._queue)) or {}
         told = read_measured(memo.get(CAPACITY_MEMO, {}))
-        return [told.get(identity) for identity in {beat.worker_identity for beat in await self._find_heartbeats()}]
+        return [told.get(identity) for identity in await self.find_identities()]
 
     async def read_backlog(self) -> int:
         """Count the tasks that wait for a worker; those on their way to a worker that waits for them never count."""
@@ -62,6 +62,10 @@ class Capacity:
             described = await describe_queue(self._client, self._queue, kind, report_stats=True)
             waiting += described.stats.approximate_backlog_count
         return waiting
+
+    async def find_identities(self) -> set[str]:
+        """Give the identity of each worker process that is alive and gets tasks."""
+        return {beat.worker_identity for beat in await self._find_heartbeats()}
 
     async def _find_heartbeats(self) -> list[WorkerHeartbeat]:
         """Give the last heartbeat of each worker that gets tasks: with worker versioning not all that poll do."""

@@ -117,7 +117,8 @@ class VisibilityIndex:
         return (
             f"WorkflowType IN ('{MESSAGE_WORKFLOW}', '{PACK_WORKFLOW}') AND ExecutionStatus = 'Running'"
             f" AND TaskQueue = '{self._task_queue}' AND State IN ('active', '{HAS_PARKED}')"
-            f" AND DueAt > '{_write(now)}' AND DueAt <= '{_write(now + self._span)}' AND EarliestAt <= '{_write(now)}'"
+            f" AND DueAt > '{format_query_time(now)}' AND DueAt <= '{format_query_time(now + self._span)}'"
+            f" AND EarliestAt <= '{format_query_time(now)}'"
         )
 
 
@@ -127,5 +128,6 @@ def _to_sleeper(execution: WorkflowExecution) -> Sleeper | None:
     return None if due_at is None else Sleeper(due_at, execution.id, is_pack)
 
 
-def _write(moment: datetime) -> str:
+def format_query_time(moment: datetime) -> str:
+    """Write a moment as a visibility query wants it."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")

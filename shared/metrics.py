@@ -105,6 +105,14 @@ PARKED = Metric("dormice.parked", "counter", "{message}", "Messages that failed 
 GATED = Metric("dormice.gated", "counter", "{message}", "Messages sent away by a closed gate.", ("kind", "lane"))
 AT_WORK = Metric("dormice.handlers", "gauge", "{call}", "Handlers at work.", ("lane",))
 
+OLDEST_OVERDUE = Metric(
+    "dormice.overdue.oldest",
+    "gauge",
+    "s",
+    "How long the most overdue message of a lane has waited; told by one worker process of the lane.",
+    ("lane",),
+)
+
 SERVER_CHECKS = Metric(
     "dormice.server.checks",
     "counter",
@@ -115,3 +123,6 @@ SERVER_CHECKS = Metric(
 
 WORKER_METRICS = (CYCLES, HANDLER_DURATION, LATENESS, EARLINESS, PARKED, GATED, AT_WORK, SERVER_CHECKS)
 """What a worker records as it happens."""
+
+PUBLISHED_METRICS = (*BRIDGE_METRICS, OLDEST_OVERDUE)
+"""What is told as a whole, all readings at once; a series that is left out ends."""

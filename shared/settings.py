@@ -92,6 +92,9 @@ class Settings:
     idle_lanes: tuple[str, ...] = _setting(
         (), "Lanes whose idle capacity runs what is due next, from their first worker on; 'dormice idle' changes it."
     )
+    canary_lanes: tuple[str, ...] = _setting(
+        (), "Lanes that get a message of their own, from their first worker on, which shows every minute that they run."
+    )
     sandbox: bool = _setting(False, "Run workflow code in the SDK's sandbox (costs CPU on every cold wake).")
     in_flight: int = _setting(64, "Starts or signals under way at once from one process.", 1)
     pack_room: int = _setting(100_000, "Messages that a bulk start holds back to send them to their packs together.", 1)

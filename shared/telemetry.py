@@ -24,7 +24,7 @@ from temporalio.runtime import (
 
 from shared.errors import InvalidSetting, Misconfigured
 from shared.logs import ABOUT
-from shared.metrics import BRIDGE_METRICS, DURATION_BOUNDS, WORKER_METRICS, Metric, Reading
+from shared.metrics import DURATION_BOUNDS, PUBLISHED_METRICS, WORKER_METRICS, Metric, Reading
 from shared.settings import Settings
 from shared.spans import NO_LINKS, NO_SPAN, NOTHING, Attributes, Carrier, Span, draw
 
@@ -168,7 +168,7 @@ def _declare(provider: "MeterProvider", telemetry: Telemetry) -> None:
 
     meter = provider.get_meter("dormice")
     make: dict[str, Any] = {"gauge": meter.create_observable_gauge, "counter": meter.create_observable_counter}
-    for metric in BRIDGE_METRICS:
+    for metric in PUBLISHED_METRICS:
 
         def observe(_: CallbackOptions, metric: Metric = metric) -> Iterable[Observation]:
             return [Observation(reading.value, reading.labels) for reading in telemetry.read(metric)]

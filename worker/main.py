@@ -29,7 +29,7 @@ from shared.temporal import check_server, connect
 from worker.deployment import check_deployment
 from worker.event_loop import new_event_loop, run_unstoppably
 from worker.health import Readiness, Report, open_endpoint, watch_server
-from worker.leaders import begin_leaders, check_idle_lanes
+from worker.leaders import begin_leaders, check_lanes
 from worker.memory import tune_memory
 from worker.run import WorkerPlan, run_workers
 from worker.stuck import StuckRuns, begin_anew
@@ -196,7 +196,7 @@ async def prepare(settings: Settings, metrics: MetricBuffer | None = None) -> tu
     """Load the handlers, connect and check the server: everything that may refuse, before anything polls."""
     registry = load_registry(settings)
     read_weights(settings)
-    check_idle_lanes(settings)
+    check_lanes(settings)
     check_deployment(settings)
     try:
         async with asyncio.timeout(START_TIMEOUT.total_seconds()):

@@ -23,6 +23,7 @@ from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from shared.telemetry import Telemetry
 from worker.deployment import version_arguments, watch_deployment
+from worker.overdue import measure_overdue
 from worker.profiles import PROFILES, Profile
 from worker.throughput import tell_throughput
 from workflows.capacity_workflow import CapacityWorkflow
@@ -106,6 +107,7 @@ async def run_workers(
         alongside = [
             asyncio.create_task(tell_throughput(client, prefix, plan.lanes, dispatch.calls)),
             asyncio.create_task(watch_deployment(client, plan.settings)),
+            asyncio.create_task(measure_overdue(client, plan.settings, plan.lanes, plan.telemetry)),
             asyncio.create_task(batches.left_runs.delete_when_due(client)),
         ]
         try:

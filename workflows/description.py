@@ -105,20 +105,21 @@ def _retell(decision: Decision) -> str:
 
 
 def describe_overview(outlook: Outlook) -> dict[str, Any]:
-    """Answer a pack's `overview` query."""
+    """Answer a pack's `overview` query; `waits_until` (seconds since the epoch) is when the first can wait no longer."""
     return {
         "asleep": outlook.asleep,
         "running": outlook.running,
         "paused": outlook.held - outlook.parked,
         "parked": outlook.parked,
         "next_due": None if math.isinf(outlook.due_at) else format_moment(outlook.due_at),
+        "waits_until": None if math.isinf(outlook.wake_at) else outlook.wake_at,
     }
 
 
 def describe_pack(kind: str, lane: str, outlook: Outlook) -> str:
     """Write the Web UI's current details of a pack."""
     counts = describe_overview(outlook)
-    next_due = counts.pop("next_due")
+    next_due, _ = counts.pop("next_due"), counts.pop("waits_until")
     words = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     total = f"**{sum(counts.values()):,} messages of kind {kind}**: {words}"
     return f"{total}\n\nlane {lane}, next due {next_due or 'never'}"

@@ -18,7 +18,11 @@ from starter.screen import plural, print_json, tell
 if TYPE_CHECKING:
     from temporalio.client import Client
 
+    from starter.layouts import Layouts
     from starter.standstill import Standstill
+
+Name = tuple[str, str] | str
+"""Of a message its kind and id, of any other workflow its id."""
 
 EPILOG = """\
 A workflow whose task fails over and over stands still, and with it the message, or all messages of the pack, that live
@@ -34,7 +38,12 @@ def add_repair(commands: Commands) -> None:
     )
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("names", metavar="KIND:ID", nargs="*", help="the messages; all of which the server reports it, when left out")
+    add(
+        "names",
+        metavar="KIND:ID",
+        nargs="*",
+        help="the messages, or workflows such as PREFIX~gates; all of which the server reports it, when left out",
+    )
     add("--dry-run", action="store_true", help="only tell what stands still, and why")
     add("--without-signals", action="store_true", help="leave out the signals that came since; each is told")
 
@@ -42,7 +51,7 @@ def add_repair(commands: Commands) -> None:
 def run_repair(args: argparse.Namespace, settings: Settings) -> int:
     """Bring back what stands still; exit code 1 where something could not be."""
     try:
-        names = [arguments.identity(name) for name in args.names]
+        names = [name if _is_workflow_id(name) else arguments.identity(name) for name in args.names]
     except argparse.ArgumentTypeError as exc:
         raise InvalidSetting(f"KIND:ID {exc}") from exc
     found, failed = run_interruptibly(_repair(args, settings, names))
@@ -51,7 +60,7 @@ def run_repair(args: argparse.Namespace, settings: Settings) -> int:
     return PARTLY if failed else FINE
 
 
-async def _repair(args: argparse.Namespace, settings: Settings, names: list[tuple[str, str]]) -> tuple[int, int]:
+async def _repair(args: argparse.Namespace, settings: Settings, names: list[Name]) -> tuple[int, int]:
     from temporalio.service import RPCError
 
     from shared.temporal import translate_rpc_error
@@ -96,29 +105,36 @@ def _report(args: argparse.Namespace, standstill: "Standstill", signals: list[st
         tell("  begun again from there; 'dormice show' tells how it goes on")
 
 
-async def _find_named(
-    client: "Client", settings: Settings, names: list[tuple[str, str]]
-) -> "AsyncIterator[Standstill]":
+async def _find_named(client: "Client", settings: Settings, names: list[Name]) -> "AsyncIterator[Standstill]":
     from temporalio.service import RPCError
 
     from shared.temporal import is_missing, translate_rpc_error
     from starter.layouts import Layouts
     from starter.standstill import find_standstill
 
-    layouts, seen = Layouts(client, settings), set[str]()
-    for kind, message_id in names:
-        layout = await layouts.find(kind)
-        name = workflow_id(kind, message_id)
-        if layout is not None:
-            name = pack_workflow_id(kind, pack_index(message_id, layout.packs))
-        if name in seen:
-            continue
-        seen.add(name)
+    layouts = Layouts(client, settings)
+    ids = {name if isinstance(name, str) else await _place(layouts, *name): name for name in names}
+    for workflow, name in ids.items():
         try:
-            found = await find_standstill(client, name)
+            found = await find_standstill(client, workflow)
         except RPCError as exc:
             if is_missing(exc):
-                raise MessageNotFound(f"no message {workflow_id(kind, message_id)} is known") from exc
+                raise MessageNotFound(
+                    f"no message {name if isinstance(name, str) else ':'.join(name)} is known"
+                ) from exc
             raise translate_rpc_error(exc) from exc
         if found is not None:
             yield found
+
+
+async def _place(layouts: "Layouts", kind: str, message_id: str) -> str:
+    """Give the workflow that a message lives in."""
+    layout = await layouts.find(kind)
+    if layout is None:
+        return workflow_id(kind, message_id)
+    return pack_workflow_id(kind, pack_index(message_id, layout.packs))
+
+
+def _is_workflow_id(name: str) -> bool:
+    """Tell names of packs and of the workflows beside messages: those of messages begin with a kind and a colon."""
+    return "~" in name and ":" not in name

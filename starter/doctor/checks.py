@@ -27,6 +27,7 @@ CHECKS = {
     "clock": "this machine's clock against the server's: a workflow is started and deleted for that",
     "workers": "each lane that needs a worker has one, all of one version",
     "backlog": "no task of a lane waits for long",
+    "overdue": "no message of a lane that is served has waited for five minutes beyond its tolerance",
     "workflows": "no workflow's task fails over and over",
     "kinds": "every kind of which a message is alive has a handler here",
     "broker": "a Kafka broker answers and lets us in",

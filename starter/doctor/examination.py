@@ -34,7 +34,7 @@ async def examine(
 ) -> list[Finding]:
     """Make all checks but those of the machine, which has been looked at; nothing it meets is raised."""
     server = Server(open_client, settings, scope.data, scope.now)
-    lanes = Lanes(lambda: server.client, lambda: machine.registry, settings)
+    lanes = Lanes(lambda: server.client, lambda: machine.registry, settings, scope.now)
     kafka = Kafka(settings, scope.topics)
     rooms = ([*server.checks(), *lanes.checks()], kafka.checks())
     found = await asyncio.gather(*(run_checks(checks, scope.seconds) for checks in rooms))

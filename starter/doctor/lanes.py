@@ -1,5 +1,6 @@
 """What the doctor looks at on the lanes: who serves them, what waits there, and whether its kinds are known here."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.capacity import Capacity, is_fresh
+from activities.overdue import Overdue, OverdueIndex
 from activities.registry import Registry
 from shared.deployment import Version, find_taking, name_version, tell_how_to_take_over, to_version
 from shared.lanes import LANES, task_queue
@@ -27,6 +29,10 @@ POLL_LASTS = timedelta(seconds=75)
 """A worker polls anew after a minute at the latest; the server remembers for five who did."""
 
 WAITS_LONG = timedelta(minutes=1)
+OVERDUE_LONG = timedelta(minutes=5)
+NAMED_MAX = 3
+"""Of what is overdue on a lane so many workflows are named."""
+
 KINDS_LISTED = 100
 """Messages that are looked at for their kind's name."""
 
@@ -49,11 +55,17 @@ class Lanes:
     """Looks at the lanes, once the server has answered."""
 
     def __init__(
-        self, find_client: Callable[[], Client], find_registry: Callable[[], Registry | None], settings: Settings
+        self,
+        find_client: Callable[[], Client],
+        find_registry: Callable[[], Registry | None],
+        settings: Settings,
+        now: Callable[[], float],
     ) -> None:
+        """Take this machine's clock."""
         self._find_client = find_client
         self._find_registry = find_registry
         self._settings = settings
+        self._now = now
         self._serving: dict[str, Serving] = {}
 
     def checks(self) -> list[Check]:
@@ -62,6 +74,7 @@ class Lanes:
         return [
             Check("workers", self._look_at_workers, known),
             Check("backlog", self._look_at_backlog, known),
+            Check("overdue", self._look_at_overdue, (*known, "search attributes"), is_slow=True),
             Check("workflows", self._look_at_workflows, known),
             Check("kinds", self._look_at_kinds, (*known, "search attributes"), is_slow=True),
         ]
@@ -98,6 +111,19 @@ class Lanes:
 
     async def _look_at_backlog(self) -> Sequence[Finding]:
         return [judge_backlog(lane, serving) for lane, serving in self._serving.items()]
+
+    async def _look_at_overdue(self) -> Sequence[Finding]:
+        served = [lane for lane, serving in self._serving.items() if serving.versions]
+        if not served:
+            return [Finding(Level.UNKNOWN, f"{NOT_LOOKED_AT}, see workers")]
+        now = datetime.fromtimestamp(self._now(), UTC)
+        found = await asyncio.gather(*(self._find_overdue(lane, now) for lane in served))
+        return [judge_overdue(lane, one, self._serving[lane], now) for lane, one in zip(served, found, strict=True)]
+
+    async def _find_overdue(self, lane: str, now: datetime) -> list[Overdue]:
+        queue = task_queue(self._settings.task_queue_prefix, lane)
+        index = OverdueIndex(self._find_client(), queue, self._settings.index_after)
+        return await index.find_oldest(NAMED_MAX, now, OVERDUE_LONG)
 
     async def _look_at_workflows(self) -> Sequence[Finding]:
         query = query_reported(self._settings.task_queue_prefix)
@@ -167,6 +193,26 @@ def judge_backlog(lane: str, serving: Serving) -> Finding:
             lane,
         )
     return Finding(Level.FINE, seen, about=lane)
+
+
+def judge_overdue(lane: str, overdue: Sequence[Overdue], serving: Serving, now: datetime) -> Finding:
+    """Tell what is overdue on a lane though workers are there: too few of them, or it stands still."""
+    if not overdue:
+        return Finding(Level.FINE, "nothing is overdue", about=lane)
+    first, *others = overdue
+    seen = f"{first.workflow_id} is overdue by {format_seconds((now - first.due_at).total_seconds())}"
+    seen += "".join(f", {one.workflow_id}" for one in others)
+    if serving.waits > WAITS_LONG:
+        return Finding(Level.WARNING, f"{seen}: the lane is behind", "see backlog", lane)
+    see = (
+        f"dormice list --kind {first.workflow_id.rpartition('~')[0]}"
+        if first.is_pack
+        else f"dormice show {first.workflow_id}"
+    )
+    remedy = (
+        f"see '{see}' and 'dormice repair --dry-run'; docs/operations.md, DormiceMessagesOverdue, goes on from there"
+    )
+    return Finding(Level.WRONG, f"{seen}, and no task of the lane waits: it stands still", remedy, lane)
 
 
 def _versions_of_workers(beats: Iterable[WorkerHeartbeat]) -> list[str]:

@@ -16,7 +16,7 @@ from starter.doctor.checks import stamp
 from starter.doctor.finding import Finding, Level
 from starter.screen import plural
 from worker.deployment import check_deployment
-from worker.leaders import check_idle_lanes
+from worker.leaders import check_lanes
 from worker.profiles import PROFILES
 from worker.tenants import read_weights
 
@@ -55,7 +55,7 @@ class Machine:
 
     def _look_at_settings(self) -> Finding:
         read_weights(self._settings)
-        check_idle_lanes(self._settings)
+        check_lanes(self._settings)
         build_converter(self._settings)
         check_deployment(self._settings)
         return Finding(Level.FINE, f"task queues {self._settings.task_queue_prefix}-{{{','.join(LANES)}}}")

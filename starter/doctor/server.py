@@ -33,6 +33,9 @@ from starter.slim import find_unneeded
 TRIED_FROM = (1, 30)
 """The oldest server on which messages were seen to run and be steered; 1.29 does not know how to change a priority."""
 
+FAIR_FROM = (1, 32)
+"""Before it, fairness may leave a task queue's readers stuck: Temporal's issue 10814, mended in pull request 11048."""
+
 RETENTION_LEAST = timedelta(days=1)
 SKEW_MOST_SECONDS = 2.0
 """Twice the shortest delay a message may have."""
@@ -64,6 +67,7 @@ class Server:
         self._settings = settings
         self._database = data / "temporal.db"
         self._now = now
+        self._version = ""
         self._cluster: GetClusterInfoResponse
         self._namespace: DescribeNamespaceResponse
 
@@ -93,8 +97,9 @@ class Server:
                 raise
             # an authorizer shows the cluster only to whoever has rights beyond a namespace
             self._cluster = GetClusterInfoResponse(persistence_store=NOT_TOLD, visibility_store=NOT_TOLD)
+        self._version = told.server_version
         where = self.client.service_client.config.target_host
-        return [judge_version(told.server_version, where)]
+        return [judge_version(self._version, where)]
 
     async def _look_at_namespace(self) -> Sequence[Finding]:
         request = DescribeNamespaceRequest(namespace=self.client.namespace)
@@ -154,15 +159,7 @@ class Server:
         ]
 
     async def _look_at_fairness(self) -> Sequence[Finding]:
-        if self._has_database():
-            return [Finding(Level.FINE, "'dormice dev' switches it on")]
-        return [
-            Finding(
-                Level.UNKNOWN,
-                "the server does not tell whether tenants take turns",
-                "if you use tenants, see that matching.enableFairness is true in its dynamic configuration",
-            )
-        ]
+        return [judge_fairness(self._version, is_on=self._has_database() or None)]
 
     async def _look_at_visibility(self) -> Sequence[Finding]:
         store = self._cluster.visibility_store
@@ -233,9 +230,8 @@ class Server:
 
 def judge_version(version: str, where: str) -> Finding:
     """Tell whether a server of a version was tried."""
-    found = re.match(r"(\d+)\.(\d+)", version)
     seen = f"Temporal {version or 'of no version'} at {where}"
-    if found and tuple(map(int, found.groups())) < TRIED_FROM:
+    if _is_before(version, TRIED_FROM):
         oldest = ".".join(map(str, TRIED_FROM))
         return Finding(
             Level.WARNING,
@@ -243,6 +239,28 @@ def judge_version(version: str, where: str) -> Finding:
             "upgrade it",
         )
     return Finding(Level.FINE, seen)
+
+
+def judge_fairness(version: str, *, is_on: bool | None) -> Finding:
+    """Tell whether tenants take turns, and whether that may make a task queue stand still; `is_on` None is not known."""
+    if _is_before(version, FAIR_FROM):
+        first = ".".join(map(str, FAIR_FROM))
+        seen = f"before {first}, fairness may leave a task queue's readers stuck, and its tasks waiting"
+        unless = "" if is_on else ", unless matching.enableFairness is false in its dynamic configuration"
+        return Finding(Level.WARNING, seen, f"upgrade the server (Temporal's issue 10814){unless}")
+    if is_on:
+        return Finding(Level.FINE, "'dormice dev' switches it on")
+    return Finding(
+        Level.UNKNOWN,
+        "the server does not tell whether tenants take turns",
+        "if you use tenants, see that matching.enableFairness is true in its dynamic configuration",
+    )
+
+
+def _is_before(version: str, oldest: tuple[int, int]) -> bool:
+    """Compare a server's version with the first good one; a server that tells none is taken as it is."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and tuple(map(int, found.groups())) < oldest
 
 
 def judge_shards(store: str, shards: int) -> Finding:

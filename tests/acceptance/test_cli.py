@@ -29,7 +29,18 @@ pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of th
 
 LATER = "2036-01-01T00:00:00Z"
 COMMANDS = [leaf.prog.removeprefix("dormice ") for leaf in build_parser()[1].leaves]
-KINDS = ["echo", "http", "ledger", "ledger-packed", "noted", "noted-packed", "standby", "telling", "telling-packed"]
+KINDS = [
+    "dormice-canary",
+    "echo",
+    "http",
+    "ledger",
+    "ledger-packed",
+    "noted",
+    "noted-packed",
+    "standby",
+    "telling",
+    "telling-packed",
+]
 NO_SERVER = f"127.0.0.1:{find_free_port()}"
 
 
@@ -223,8 +234,8 @@ async def test_handlers_are_listed_with_their_origin(run: Run) -> None:
     table, lines = await run("handlers"), await run("handlers", "--json")
 
     assert [line["kind"] for line in lines.lines] == KINDS
-    assert lines.lines[2]["origin"] == "tests.handlers"
-    assert lines.lines[0]["summary"].startswith("Work for `work` seconds")
+    assert lines.lines[3]["origin"] == "tests.handlers"
+    assert lines.lines[1]["summary"].startswith("Work for `work` seconds")
     assert [line.split()[0] for line in table.out.splitlines()] == ["KIND", *KINDS]
 
 

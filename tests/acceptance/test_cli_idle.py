@@ -9,7 +9,7 @@ from shared.errors import InvalidSetting
 from shared.settings import Settings
 from tests.acceptance.conftest import Run
 from tests.conftest import Serve, wait_until
-from worker.leaders import begin_leaders, check_idle_lanes
+from worker.leaders import begin_leaders, check_lanes
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -67,7 +67,7 @@ async def test_what_is_on_by_the_settings_stays_off_once_a_person_has_switched_i
 def test_a_lane_that_does_not_exist_is_refused() -> None:
     """It names the setting, the lane and what there is."""
     with pytest.raises(InvalidSetting, match=r"^idle_lanes: there is no lane 'fast'; use short, medium, long$"):
-        check_idle_lanes(Settings(idle_lanes=("short", "fast")))
+        check_lanes(Settings(idle_lanes=("short", "fast")))
 
 
 @pytest.mark.parametrize(

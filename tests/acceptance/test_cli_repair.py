@@ -1,6 +1,9 @@
 """`dormice repair`: what stands still because its workflow's task fails is found, told as that, and brought back."""
 
 import asyncio
+import contextlib
+import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,9 +13,11 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities import Context, Done, Message, handler
 from shared.errors import StandsStill
+from shared.gates import CLOSE, GATES_WORKFLOW, Closing, gates_workflow_id
 from shared.lanes import task_queue
 from shared.settings import Settings
 from starter.control import Control
+from starter.gates import GateControl, GatesNotServed
 from starter.standstill import find_standstill
 from tests.acceptance.conftest import Run
 from tests.conftest import Begin, Serve, wait_until
@@ -74,6 +79,7 @@ async def test_what_stands_still_is_told_and_brought_back(  # noqa: PLR0917 — 
     async with broken:
         message = await begin(kind, payload="a")
         name = message.handle.id
+        run_id = (await message.handle.describe()).run_id
         await message.handle.signal("pause", {"ids": [message.id]} if message.is_packed else None)
         await wait_until(lambda: find_standstill(client, name), "its task fails")
 
@@ -101,7 +107,49 @@ async def test_what_stands_still_is_told_and_brought_back(  # noqa: PLR0917 — 
 
     assert ran.code == 0, ran.err
     assert ran.document["signals"][-2:] == ["run_now", "stop"]
-    assert ran.document["new_run_id"] != ran.document["run_id"]
+    assert ran.document["new_run_id"] != ran.document["run_id"] == run_id  # what was only tried before changed nothing
     async with serve(finish, lanes=("short",)):
         assert (await message.wait_ended())["state"] == "stopped"
         assert "nothing stands still" in (await run("repair", f"{kind}:{message.id}")).err
+
+
+@workflow.defn(name=GATES_WORKFLOW)
+class BrokenGates:
+    """Workflow code of the gates that can't bear one that closes."""
+
+    @workflow.run
+    async def run(self, _: Any) -> None:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+
+    @workflow.signal(name=CLOSE)
+    async def close(self, _: Any = None) -> None:
+        """Fail the task."""
+        raise ValueError("what a bad release says")
+
+
+async def test_the_workflow_of_the_gates_is_named_by_its_id_and_brought_back(
+    client: Client, settings: Settings, serve: Serve, run: Run
+) -> None:
+    """Also where its first task failed already; what was closed meanwhile is closed then."""
+    queue, name = task_queue(settings.task_queue_prefix, "short"), gates_workflow_id(settings.task_queue_prefix)
+    gates = GateControl(client, settings)
+    runner = UnsandboxedWorkflowRunner()
+    async with Worker(client, task_queue=queue, workflows=[BrokenGates], workflow_runner=runner):
+        await gates.close("host:a", Closing.lasting(timedelta(hours=1)))
+        await wait_until(lambda: find_standstill(client, name), "its task fails")
+
+    ran = await run("repair", name, f"{settings.task_queue_prefix}~gates", "--json")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.document["workflow_id"] == name
+    assert ran.document["signals"] == [CLOSE]
+    assert ran.document["new_run_id"] != ran.document["run_id"]
+
+    async def find() -> object:
+        with contextlib.suppress(GatesNotServed):
+            return await gates.fetch(time.time())
+        return None
+
+    async with serve(lanes=("short",)):
+        assert list(await wait_until(find, "a worker has taken it in")) == ["host:a"]

@@ -5,7 +5,7 @@ import resource
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from starter.doctor.finding import Finding, Level, find_worst
 from starter.doctor.machine import Machine
 from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
 from starter.kafka.broker import EmbeddedBroker
-from tests.conftest import Start, wait_until
+from tests.conftest import Serve, Start, wait_until
 from tests.processes import worker_process
 from tests.topics import create_topic
 from worker.main import HEARTBEAT
@@ -272,6 +272,24 @@ async def test_a_message_whose_kind_nobody_knows_here_is_told(look: Look, start:
     await wait_until(is_told, "the index has the message")
 
 
+async def test_what_is_overdue_while_workers_are_there_is_named(
+    look: Look, start: Start, serve: Serve, message_id: Callable[[], str]
+) -> None:
+    """By its workflow; lanes that nobody serves are left to another check."""
+    name = message_id()
+    async with serve(lanes=("long",)):
+        await start("echo", name, lane="long", scheduled_at=datetime.now(UTC) + timedelta(minutes=10))
+
+        async def is_told() -> bool:
+            report = await look(now=lambda: time.time() + 3600)
+            assert [finding.about for finding in report.findings if finding.check == "overdue"] == ["long"]
+            words = f"echo:{name} is overdue by 4"  # 48 minutes, or a moment less
+            return report.tells("overdue", Level.WRONG, words, f"'dormice show echo:{name}'", "long")
+
+        await wait_until(is_told, "it is named")
+        assert (await look()).of("overdue", "long")[0].level is Level.FINE
+
+
 async def test_workers_of_two_versions_are_told(server: EmbeddedServer, look: Look, settings: Settings) -> None:
     """A deployment that has not come to its end."""
     queue = task_queue(settings.task_queue_prefix, "short")
@@ -305,6 +323,7 @@ async def test_workers_of_two_versions_are_told(server: EmbeddedServer, look: Lo
         ("handlers", {"handlers": ("no_such_module",)}, "'no_such_module' can't be imported", "DORMICE_HANDLERS"),
         ("handlers", {"handlers": ("json",)}, "json holds no handler", "@handler"),
         ("settings", {"idle_lanes": ("slow",)}, "there is no lane 'slow'", "short, medium, long"),
+        ("settings", {"canary_lanes": ("quick",)}, "there is no lane 'quick'", "short, medium, long"),
         ("settings", {"tenant_weights": ("acme=0",)}, "'acme=0' is no TENANT=WEIGHT", "acme=3"),
     ],
 )

@@ -1,11 +1,14 @@
 """A pack that is looked at while its batches run: what it decides then must be what its history says when it is replayed."""
 
 import asyncio
+import contextlib
 import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import PollWorkflowTaskQueueRequest
 from temporalio.client import (
     Client,
     Interceptor,
@@ -16,16 +19,22 @@ from temporalio.client import (
     WorkflowHistory,
     WorkflowQueryRejectedError,
 )
+from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
 from activities import Again, Context, Message, handler
 from shared.encoding import Pack
 from shared.envelope import Envelope
+from shared.errors import PackNotServed
+from shared.lanes import task_queue
 from shared.placement import pack_workflow_id
 from shared.settings import Settings
 from starter import packs
+from starter.admission import is_served
 from starter.bulk import BulkStarter
 from starter.control import Control
+from starter.layouts import Layouts
+from starter.packs import Packs
 from starter.selection import Selection
 from tests.conftest import Serve, wait_until
 from tests.replay.runs import follow_runs
@@ -162,3 +171,39 @@ async def test_a_pack_is_asked_for_as_long_as_it_is_at_work(
 
         found = Control(client, settings).list(Selection(kind=kind))
         assert [listed.id async for listed in found] == ["m0"]
+
+
+async def test_a_pack_that_does_not_move_is_given_up_in_a_sentence(
+    settings: Settings, client: Client, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody polls its lane and answers nothing, so that its task is lost over and over: that is no progress."""
+    monkeypatch.setattr(packs, "PATIENCE_SECONDS", 6.0)
+    monkeypatch.setattr(packs, "QUERY_TIMEOUT", SECOND)
+    queue = task_queue(settings.task_queue_prefix, "short")
+    request = PollWorkflowTaskQueueRequest(
+        namespace=client.namespace, task_queue=TaskQueue(name=queue), identity=client.identity
+    )
+
+    async def poll_for_ever() -> None:
+        while True:
+            with contextlib.suppress(RPCError):
+                await client.workflow_service.poll_workflow_task_queue(request, timeout=timedelta(seconds=10))
+
+    polling = asyncio.create_task(poll_for_ever())
+    receipt = asyncio.create_task(
+        BulkStarter(client, settings, encodings={kind: PACK}).start(Envelope(kind=kind, id="m0", lane="short"), None)
+    )
+    try:
+        await wait_until(lambda: _is_begun(client, pack_workflow_id(kind, 0), queue), "the pack and its lane are there")
+        layout = await Layouts(client, settings).find(kind)
+        assert layout is not None
+        with pytest.raises(PackNotServed, match=rf"pack {kind}~0 on lane short does not answer"):
+            await Packs(client, settings).overview(layout, 0)
+    finally:
+        polling.cancel()
+        receipt.cancel()
+
+
+async def _is_begun(client: Client, name: str, queue: str) -> bool:
+    is_polled = await is_served(client, queue)
+    return is_polled and (await client.count_workflows(f"WorkflowId = '{name}'")).count > 0

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import yaml
 
-from shared.metrics import BRIDGE_METRICS, WORKER_METRICS, Reading
+from shared.metrics import PUBLISHED_METRICS, WORKER_METRICS, Reading
 from shared.settings import Settings
 from shared.telemetry import start_telemetry
 from starter.embedded import find_free_port
@@ -25,7 +25,7 @@ def told() -> set[str]:
     """The names under which Prometheus sees what our own code measures, from a real page."""
     address = f"127.0.0.1:{find_free_port()}"
     with start_telemetry(Settings(telemetry_prometheus=address), "test") as telemetry:
-        telemetry.publish([Reading(metric, 1, dict.fromkeys(metric.labels, "x")) for metric in BRIDGE_METRICS])
+        telemetry.publish([Reading(metric, 1, dict.fromkeys(metric.labels, "x")) for metric in PUBLISHED_METRICS])
         for metric in WORKER_METRICS:
             telemetry.record(metric, 1, dict.fromkeys(metric.labels, "x"))
         lines = httpx.get(f"http://{address}/metrics", trust_env=False).text.splitlines()
@@ -39,7 +39,7 @@ ASKED = [*watching.rule_expressions(), *watching.panel_expressions()]
 def test_what_is_asked_for_is_told(told: set[str], place: str, expression: str) -> None:
     """A renamed metric or label would make an alert silent for ever, and a panel empty."""
     known = told | watching.OF_CORE_ALWAYS | watching.OF_CORE_IN_TROUBLE | watching.OF_PROMETHEUS | watching.RECORDED
-    labels = {label for metric in (*BRIDGE_METRICS, *WORKER_METRICS) for label in metric.labels}
+    labels = {label for metric in (*PUBLISHED_METRICS, *WORKER_METRICS) for label in metric.labels}
 
     assert watching.metrics_in(expression)
     assert watching.metrics_in(expression) <= known
@@ -133,4 +133,5 @@ def test_a_line_in_a_panel_is_where_its_alert_fires() -> None:
         for name in re.findall(r"The line is the alert (\w+)\.", panel["description"])
     }
 
-    assert drawn == {name: bounds[name] for name in ("DormiceMessagesLate", "DormiceLaneFull", "DormiceBridgeLate")}
+    names = ("DormiceMessagesLate", "DormiceMessagesOverdue", "DormiceLaneFull", "DormiceBridgeLate")
+    assert drawn == {name: bounds[name] for name in names}

@@ -30,7 +30,7 @@ from shared.decision import MAX_DELAY, MIN_DELAY, TOLERANCE_MAX, TOLERANCE_SHARE
 from shared.envelope import Envelope
 from shared.lanes import LANES, task_queue
 from shared.message import HandlerCall, Verdict
-from shared.metrics import BRIDGE_METRICS, WORKER_METRICS, Metric
+from shared.metrics import BRIDGE_METRICS, OLDEST_OVERDUE, WORKER_METRICS, Metric
 from shared.search_attributes import REQUIRED
 from shared.settings import Settings, describe_settings
 from shared.signals import SIGNAL_NAMES, read_steering
@@ -272,7 +272,8 @@ def test_the_queries_for_the_web_ui_name_attributes_that_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "metrics"), [("docs/kafka.md", BRIDGE_METRICS), ("docs/operations.md", WORKER_METRICS)]
+    ("page", "metrics"),
+    [("docs/kafka.md", BRIDGE_METRICS), ("docs/operations.md", (*WORKER_METRICS, OLDEST_OVERDUE))],
 )
 def test_the_table_of_metrics_is_the_one_in_the_code(page: str, metrics: Iterable[Metric]) -> None:
     """Name, unit, labels and meaning of each."""

@@ -1,16 +1,17 @@
 """The doctor's judgement, where it needs nobody to be asked."""
 
 import dataclasses
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from activities.overdue import Overdue
 from shared.errors import HandlerProblem, ServerUnreachable
 from starter.doctor.checks import Check, run_checks
 from starter.doctor.finding import Finding, Level, find_worst
 from starter.doctor.kafka import Topic, judge_topic
-from starter.doctor.lanes import Serving, judge_backlog
-from starter.doctor.server import judge_shards, judge_version
+from starter.doctor.lanes import Serving, judge_backlog, judge_overdue
+from starter.doctor.server import judge_fairness, judge_shards, judge_version
 
 SOUND = Topic(name="orders", partitions=6, leaderless=0, replicas=3, in_sync=3, least_in_sync=2)
 
@@ -52,6 +53,26 @@ def test_a_topic_is_judged_by_what_it_bears(changes: dict[str, int], level: Leve
 def test_a_server_older_than_what_was_tried_is_told(version: str, level: Level) -> None:
     """One that says nothing of its version is taken as it is."""
     assert judge_version(version, "there:7233").level is level
+
+
+@pytest.mark.parametrize(
+    ("version", "is_on", "level", "remedy"),
+    [
+        ("1.31.2", True, Level.WARNING, "upgrade the server (Temporal's issue 10814)"),
+        ("1.31.2", None, Level.WARNING, "unless matching.enableFairness is false"),
+        ("1.32.0", True, Level.FINE, ""),
+        ("1.32.1", None, Level.UNKNOWN, "see that matching.enableFairness is true"),
+        ("", None, Level.UNKNOWN, "see that matching.enableFairness is true"),
+    ],
+)
+def test_a_server_whose_fairness_may_stand_still_is_told(
+    version: str, *, is_on: bool | None, level: Level, remedy: str
+) -> None:
+    """Whether it is on nobody can ask, so an old server is a warning unless its owner knows better."""
+    finding = judge_fairness(version, is_on=is_on)
+
+    assert finding.level is level
+    assert remedy in finding.remedy
 
 
 @pytest.mark.parametrize(
@@ -118,3 +139,24 @@ async def test_a_check_that_needs_a_failed_one_says_so() -> None:
         ("clock", Level.UNKNOWN, "not looked at, see server"),
         ("broker", Level.FINE, "seen"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "waits", "level", "remedy"),
+    [
+        ("feed:a~1", 0, Level.WRONG, "dormice show feed:a~1"),
+        ("price~17", 0, Level.WRONG, "dormice list --kind price'"),
+        ("feed:a~1", 300, Level.WARNING, "see backlog"),
+        ("", 0, Level.FINE, ""),
+    ],
+)
+def test_what_is_overdue_is_named_with_the_next_step(name: str, waits: int, level: Level, remedy: str) -> None:
+    """On a lane that is behind, workers are too few; on one that is not, it stands still."""
+    now = datetime.now(UTC)
+    overdue = [Overdue(now - timedelta(minutes=22), name, is_pack=name == "price~17")] if name else []
+
+    finding = judge_overdue("short", overdue, Serving(("a",), 3, timedelta(seconds=waits)), now)
+
+    assert finding.level is level
+    assert remedy in finding.remedy
+    assert not name or f"{name} is overdue by 22 min" in finding.seen

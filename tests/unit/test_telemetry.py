@@ -13,7 +13,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from shared.errors import InvalidSetting
-from shared.metrics import BRIDGE_METRICS, LAG, REBALANCES, WORKER_METRICS, Reading
+from shared.metrics import LAG, PUBLISHED_METRICS, REBALANCES, WORKER_METRICS, Reading
 from shared.settings import Settings
 from shared.spans import NO_SPAN
 from shared.telemetry import check_ports, start_telemetry
@@ -130,7 +130,7 @@ def test_the_ports_of_all_processes_are_checked() -> None:
 
 def test_metrics_are_declared_once_and_whole() -> None:
     """Each with a name of its own and a sentence."""
-    metrics = (*BRIDGE_METRICS, *WORKER_METRICS)
+    metrics = (*PUBLISHED_METRICS, *WORKER_METRICS)
     assert len({metric.name for metric in metrics}) == len(metrics)
     assert [metric.name for metric in metrics if not metric.description.endswith(".") or not metric.unit] == []
 

@@ -1,0 +1,18 @@
+"""The `dormice-canary` handler: a message that comes back every minute, so that its lane is seen to be alive."""
+
+from datetime import timedelta
+
+from activities.context import Context
+from activities.handler import handler
+from activities.outcome import Again, Message
+
+CANARY = "dormice-canary"
+"""No kind that anybody would give a handler of their own."""
+
+CANARY_EVERY = timedelta(minutes=1)
+
+
+@handler(CANARY, lane="short")
+async def canary(message: Message, ctx: Context) -> Again:  # noqa: ARG001 — what every handler takes
+    """Come back in a minute, and never ahead of time; the setting `canary_lanes` begins one for a lane."""
+    return Again(after=CANARY_EVERY, earliest=CANARY_EVERY, tolerance=timedelta(0), reason="seen")
