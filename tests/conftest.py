@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 from temporalio.client import Client, WorkflowHandle
 
@@ -38,6 +39,17 @@ from worker.run import WorkerPlan, run_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+hypothesis.settings.register_profile(
+    "search",
+    max_examples=10_000,
+    stateful_step_count=30,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+"""For hours of `--hypothesis-profile=search`; the suite itself uses each test's own numbers."""
 
 TEST_SECONDS = 55.0
 """What one test may take: less than pytest-timeout's limit, which can't end what a coroutine has under way."""
