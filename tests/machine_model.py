@@ -60,6 +60,8 @@ class ExpectedMessage:
     may_be_pulled: bool | None = False
     """None where its earliest moment and its clock are no longer of one workflow."""
     ended: str = ""
+    heard: str = ""
+    """Reason of the last signal that must be among its decisions: before that, what is seen is not yet the answer."""
     calls: list[Call] = field(default_factory=list[Call])
     """What its handler must have been called with, repetitions left out: version and payload."""
 
@@ -105,10 +107,11 @@ class ExpectedMessage:
                 self.may_be_pulled = self.payload["may_be_pulled"]
                 self.payload = {**self.payload, "cycles": self.payload["cycles"] + 1}
 
-    def apply(self, signal: Signal, now: Span) -> None:
+    def apply(self, signal: Signal, now: Span) -> None:  # noqa: C901, PLR0912 — a table of signals
         """Change as a signal says; what falls due by it has not run yet."""
         if self.ended:
             return
+        self.heard = signal.reason
         match signal:
             case RunNow():
                 self._be_due(now)
@@ -117,7 +120,10 @@ class ExpectedMessage:
                 # what has passed means the last moment that is the same on a replay
                 self._be_due(Span(asked, asked) if asked > now.end else Span(-NEVER, now.end))
             case Reprioritize(priority):
-                self.priority = priority if 1 <= priority <= 5 else self.priority
+                if 1 <= priority <= 5:
+                    self.priority = priority
+                else:
+                    self.heard = f"priority {priority} is not between 1 and 5"
             case Revise():
                 self._revise(signal)
             case Pause():
@@ -130,12 +136,15 @@ class ExpectedMessage:
                 is_same = abs(to_epoch(expected) - self.due.start) < 0.5
                 if is_same and self.phase == "active" and self.may_be_pulled and self.due.start > now.end:
                     self._be_due(now)
+                else:
+                    self.heard = ""
 
     def _be_due(self, due: Span) -> None:
         self.due, self.is_parked, self.may_be_pulled = due, False, False
 
     def _revise(self, signal: Revise) -> None:
         if signal.offset <= self.sources.get(signal.source, -1):
+            self.heard = ""
             return
         self.version += self.is_tried
         self.payload, self.revision, self.is_tried = signal.payload, self.revision + 1, False
@@ -146,14 +155,19 @@ class ExpectedMessage:
         if self.calls[-1:] != [call]:
             self.calls.append(call)
 
-    def find_difference(self, shown: dict[str, Any]) -> str:
-        """Say in what a status, or what a message ended with, is not as it must be; nothing where it is."""
+    def find_difference(self, shown: dict[str, Any], reasons: list[str]) -> str:
+        """Say in what a status, or what a message ended with, is not as it must be; nothing where it is.
+
+        `reasons` are those of its last decisions.
+        """
         expected: dict[str, Any] = {"version": self.version}
         if self.ended:
             expected |= {"state": self.ended, "result": self.version - 1 if self.ended == "done" else None}
         else:
             expected |= {"phase": self.phase, "payload": self.payload, "priority": self.priority, "attempt": 0}
             expected |= {"revision": self.revision, "sources": self.sources, "waiting_signals": 0}
+        if self.heard and not any(self.heard in reason for reason in reasons):
+            return f"signal {self.heard!r} is not among its decisions, {reasons}"
         found = [f"{k} is {shown[k]!r}, not {value!r}" for k, value in expected.items() if shown[k] != value]
         if not self.ended:
             due = shown["due_at_epoch"]

@@ -73,7 +73,7 @@ def make_handlers(folder: Folder, kinds: dict[str, Pack | None]) -> Registry:
                 note=json.dumps(payload, sort_keys=True),
             )
         )
-        while folder.barrier.exists():  # noqa: ASYNC110, ASYNC240 — another process removes it
+        while folder.barrier.exists():  # noqa: ASYNC110 — another process removes it
             await asyncio.sleep(0.02)
         match payload["do"]:
             case "done":

@@ -10,8 +10,8 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Coroutine, Iterator
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -103,18 +103,16 @@ payloads = st.fixed_dictionaries(
 delays = st.sampled_from([timedelta(hours=-1), timedelta(hours=2), timedelta(days=2)])
 """From a message's present moment on."""
 
-MakeSignal = Callable[[float], Signal]
-"""Makes a signal, given the moment on the message's clock."""
-
-signals: st.SearchStrategy[MakeSignal] = st.one_of(
-    st.just(lambda now: RunNow("asked")),
-    delays.map(lambda delay: lambda now: Reschedule(_write(now + delay.total_seconds()))),
-    st.integers(0, 5).map(lambda priority: lambda now: Reprioritize(priority)),
-    st.builds(lambda payload, offset: lambda now: Revise(payload, "topic/0", offset), payloads, st.integers(0, 9)),
-    st.just(lambda now: Pause()),
-    st.just(lambda now: Resume()),
-    st.just(lambda now: Stop()),
+signals: st.SearchStrategy[Signal] = st.one_of(
+    st.just(RunNow()),
+    delays.map(lambda delay: Reschedule(str(delay.total_seconds()))),
+    st.integers(0, 5).map(Reprioritize),
+    st.builds(Revise, payload=payloads, source=st.just("topic/0"), offset=st.integers(0, 9)),
+    st.just(Pause()),
+    st.just(Resume()),
+    st.just(Stop()),
 )
+"""Signals to finish with `Messages.finish`: a moment is still seconds from now."""
 
 
 def _write(moment: float) -> str:
@@ -129,7 +127,6 @@ class Site:
     path: Path
     loop: asyncio.AbstractEventLoop
     client: Client
-    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end."""
@@ -152,6 +149,7 @@ class Messages(RuleBasedStateMachine):
         self.control = Control(site.client, self.settings, {self.packed: PACK})
         self.skipper = TimeSkipper(site.client)
         self.expected: list[ExpectedMessage] = []
+        self.numbers = itertools.count(1)
         self.offsets: dict[str, float] = {}
         self.run = site.run
         self.worker = KilledWorker(site.address, self.settings, self.folder, {self.solo: None, self.packed: PACK})
@@ -224,17 +222,24 @@ class Messages(RuleBasedStateMachine):
         message.start(due if at is None else Span(at.timestamp(), at.timestamp()).latest(due), payload)
         self._run_due(message, begun)
 
-    @rule(message=messages, make=signals)
-    def send(self, message: ExpectedMessage, make: MakeSignal) -> None:
+    @rule(message=messages, drawn=signals)
+    def send(self, message: ExpectedMessage, drawn: Signal) -> None:
         """Steer a message."""
         begun = self.now(message)
-        self._send(message, make(begun), begun)
+        self._send(message, self.finish(drawn, begun), begun)
 
     @rule(message=messages, error=st.sampled_from([0.0, 0.0, 100.0]))
     def pull_forward(self, message: ExpectedMessage, error: float) -> None:
         """Run a message ahead of time, if it may be, and if the caller knows when it is due."""
         if message.may_be_pulled is not None:
-            self._send(message, PullForward(_write(message.due.start + error)), self.now(message))
+            expected, begun = _write(message.due.start + error), self.now(message)
+            self._send(message, self.finish(PullForward(expected), begun), begun)
+
+    def finish(self, drawn: Signal, now: float) -> Signal:
+        """Give a drawn signal its moment, and a reason by which it is known."""
+        if isinstance(drawn, Reschedule):
+            drawn = replace(drawn, due_at=_write(now + float(drawn.due_at)))
+        return replace(drawn, reason=f"number {next(self.numbers)}.")
 
     def _send(self, message: ExpectedMessage, signal: Signal, begun: float) -> None:
         if message.ended:
@@ -245,45 +250,46 @@ class Messages(RuleBasedStateMachine):
         message.apply(signal, self.since(message, begun))
         self._run_due(message, begun)
 
-    @rule(message=messages, makes=st.lists(signals, min_size=1, max_size=3))
-    def send_while_no_worker_is_there(self, message: ExpectedMessage, makes: list[MakeSignal]) -> None:
+    @rule(message=messages, drawn=st.lists(signals, min_size=1, max_size=3))
+    def send_while_no_worker_is_there(self, message: ExpectedMessage, drawn: list[Signal]) -> None:
         """Kill the worker, steer a message with nobody there to hear it, and start another worker."""
         self.worker.kill()
         begun = self.now(message)
-        sent = [make(begun) for make in makes]
+        sent = [self.finish(each, begun) for each in drawn]
         if not message.ended:
             self.run(self._send_from_sdk(message, sent))
         self.worker.start()
         self._apply_all(message, sent, begun)
 
-    @rule(message=messages, makes=st.lists(signals, max_size=3), is_killed=st.booleans())
+    @rule(message=messages, drawn=st.lists(signals, max_size=3), is_killed=st.booleans())
     def send_while_its_handler_is_at_work(
         self,
         message: ExpectedMessage,
-        makes: list[MakeSignal],
+        drawn: list[Signal],
         is_killed: bool,  # noqa: FBT001 — drawn
     ) -> None:
         """Steer a message whose handler is at work, or kill the worker under it."""
         if message.ended or message.is_paused or message.payload["do"] == "done":
             return
         begun = self.now(message)
-        sent = [] if is_killed else [make(begun) for make in makes]
+        sent = [] if is_killed else [self.finish(each, begun) for each in drawn]
+        asked = self.finish(RunNow(), begun)
         self.folder.barrier.touch()
         try:
-            self.run(self._call_handler(message))
+            self.run(self._call_handler(message, asked))
             self.run(self._send_from_sdk(message, sent))
             if is_killed:
                 self.worker.kill()
                 self.worker.start()
         finally:
             self.folder.barrier.unlink()
-        message.apply(RunNow(), self.since(message, begun))
+        message.apply(asked, self.since(message, begun))
         message.run(self.since(message, begun))
         self._apply_all(message, sent, begun)
 
-    async def _call_handler(self, message: ExpectedMessage) -> None:
+    async def _call_handler(self, message: ExpectedMessage, asked: Signal) -> None:
         before = len(self._calls_of(message))
-        await self._send_from_sdk(message, [RunNow()])
+        await self._send_from_sdk(message, [asked])
         await wait_until(lambda: len(self._calls_of(message)) > before, f"the handler of {message.name} is called")
 
     async def _send_from_sdk(self, message: ExpectedMessage, sent: list[Signal]) -> None:
@@ -369,6 +375,7 @@ class Messages(RuleBasedStateMachine):
         begun = self.now(message)
         self.run(self._skip(message, until - begun, is_killed=is_killed))
         for each in affected:
+            each.heard = ""  # more is decided meanwhile than is remembered
             each.run_due(until, Span(begun, begun))
 
     async def _skip(self, message: ExpectedMessage, seconds: float, *, is_killed: bool) -> None:
@@ -420,7 +427,7 @@ class Messages(RuleBasedStateMachine):
         found = shown.ended if message.ended else shown.status
         if found is None:
             return f"show knows no {'end' if message.ended else 'status'}: {shown.note}"
-        if difference := message.find_difference(found):
+        if difference := message.find_difference(found, [d["reason"] for d in shown.decisions]):
             return difference
         message.note_seen(found)
         return "" if shown.listed.state == message.phase else f"listed as {shown.listed.state}, not {message.phase}"
