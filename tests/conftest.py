@@ -47,7 +47,7 @@ hypothesis.settings.register_profile(
     deadline=None,
     database=None,
     print_blob=True,
-    suppress_health_check=list(hypothesis.HealthCheck),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 """For hours of `--hypothesis-profile=search`; the suite itself uses each test's own numbers."""
 
@@ -156,10 +156,12 @@ def spark() -> "Iterator[SparkSession]":
 
 @pytest.fixture
 def settings() -> Settings:
-    """Settings with task queues of the test's own, the sandbox on, and a short recovery after a killed worker."""
+    """Settings with task queues of the test's own, no sandbox, as in production, and a short recovery after a kill.
+
+    In the sandbox, where a worker takes half a second to start, are tests/fundamentals, the replays and test_promises.py.
+    """
     return Settings(
         task_queue_prefix=f"test-{uuid.uuid4().hex[:10]}",
-        sandbox=True,
         workflow_task_timeout=timedelta(seconds=5),
         patience=timedelta(seconds=20),
     )
