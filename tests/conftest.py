@@ -158,7 +158,7 @@ def spark() -> "Iterator[SparkSession]":
 def settings() -> Settings:
     """Settings with task queues of the test's own, no sandbox, as in production, and a short recovery after a kill.
 
-    In the sandbox, where a worker takes half a second to start, are tests/fundamentals, the replays and test_promises.py.
+    In the sandbox, where a worker takes half a second to start, are tests/fundamentals, the replays and test_cancellation.py.
     """
     return Settings(
         task_queue_prefix=f"test-{uuid.uuid4().hex[:10]}",

@@ -5,7 +5,6 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -71,7 +70,7 @@ async def test_a_forecast_equals_what_is_counted_one_by_one(quiet: Client, setti
     begin = time.time()
     envelopes = make_envelopes(begin)
     control = Control(quiet, settings)
-    async with serving(quiet, replace(settings, sandbox=False), never, lanes=("short", "medium")):
+    async with serving(quiet, settings, never, lanes=("short", "medium")):
         starter = BulkStarter(quiet, settings, encodings={"packed": PACK})
         async for receipt in starter.start_all((None, envelope) for envelope in envelopes):
             assert receipt.outcome is StartOutcome.STARTED, receipt
@@ -120,7 +119,7 @@ async def test_a_worker_that_has_been_busy_tells_what_it_can_do(
     client = await connect(Settings(), {"TEMPORAL_ADDRESS": server.address}, heartbeat=HEARTBEAT)
     capacity = Capacity(client, task_queue(settings.task_queue_prefix, "short"))
     forecaster = Forecaster(client, settings, [])
-    async with serving(client, replace(settings, sandbox=False), tick, lanes=("short",)):
+    async with serving(client, settings, tick, lanes=("short",)):
         before = await forecaster.find_capacity("short", {})
         starter = BulkStarter(client, settings)
         envelopes = ((None, Envelope(kind=kind, id=f"{kind}-{n}", lane="short")) for n in range(20))

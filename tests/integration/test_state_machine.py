@@ -110,7 +110,8 @@ class Messages(MessageMachine):
     def start(self, is_packed: bool, payload: dict[str, Any], delay: timedelta | None) -> Any:  # noqa: FBT001 — drawn
         """Start another message, now or for later."""
         if len(self.expected) >= MESSAGES_MAX:
-            return multiple()
+            none: Any = multiple()
+            return none
         return self._start(is_packed, payload, delay)
 
     def _start(self, is_packed: bool, payload: dict[str, Any], delay: timedelta | None) -> ExpectedMessage:  # noqa: FBT001 — drawn
