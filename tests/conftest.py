@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 from temporalio.client import Client, WorkflowHandle
 
@@ -41,6 +42,17 @@ from worker.run import WorkerPlan, run_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+hypothesis.settings.register_profile(
+    "search",
+    max_examples=10_000,
+    stateful_step_count=30,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+"""For hours of `--hypothesis-profile=search`; the suite itself uses each test's own numbers."""
 
 TEST_SECONDS = 55.0
 """What one test may take: less than pytest-timeout's limit, which can't end what a coroutine has under way."""
@@ -152,10 +164,12 @@ def spark() -> "Iterator[SparkSession]":
 
 @pytest.fixture
 def settings() -> Settings:
-    """Settings with task queues of the test's own, the sandbox on, and a short recovery after a killed worker."""
+    """Settings with task queues of the test's own, no sandbox, as in production, and a short recovery after a kill.
+
+    In the sandbox, where a worker takes half a second to start, are tests/fundamentals, the replays and test_cancellation.py.
+    """
     return Settings(
         task_queue_prefix=f"test-{uuid.uuid4().hex[:10]}",
-        sandbox=True,
         workflow_task_timeout=timedelta(seconds=5),
         patience=timedelta(seconds=20),
     )

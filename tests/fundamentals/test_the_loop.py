@@ -2,14 +2,22 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from activities import Again, Context, Done, Message, Reject, handler
+from shared.settings import Settings
 from starter.control import Control
 from tests.conftest import Serve, Start, wait_until
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """Settings of a test, in the sandbox, which shows what workflow code must not do."""
+    return replace(settings, sandbox=True)
 
 
 async def test_a_message_comes_back_until_it_is_done(serve: Serve, start: Start) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -45,6 +45,12 @@ class Calls:
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     begun: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
     finished: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """Settings of a test, in the sandbox: here all workflow types meet it."""
+    return replace(settings, sandbox=True)
 
 
 @pytest.fixture

@@ -1,0 +1,181 @@
+"""What a message is to the state machine of tests/integration/test_state_machine.py: the smallest model of its life.
+
+It knows no workflows, tasks, queries or packs. Moments are seconds since the epoch on the message's own clock. Where the
+model can't know a moment to the millisecond it knows between which two it lies, until it has seen it.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from shared.signals import (
+    Pause,
+    PullForward,
+    Reprioritize,
+    Reschedule,
+    Resume,
+    Revise,
+    RunNow,
+    Signal,
+    Stop,
+    to_epoch,
+)
+
+ROUNDING = 0.01
+NEVER = float("inf")
+Call = tuple[int, str]
+
+
+class Span(NamedTuple):
+    """Between which two moments one lies, of which both are possible."""
+
+    start: float
+    end: float
+
+    def later(self, seconds: float) -> "Span":
+        """Give it that much later."""
+        return Span(self.start + seconds, self.end + seconds)
+
+    def latest(self, other: "Span") -> "Span":
+        """Give the later one of two moments."""
+        return Span(max(self.start, other.start), max(self.end, other.end))
+
+
+@dataclass
+class ExpectedMessage:
+    """One message as it must be."""
+
+    kind: str
+    id: str
+    is_packed: bool
+    payload: dict[str, Any]
+    due: Span
+    priority: int = 3
+    version: int = 0
+    revision: int = 0
+    sources: dict[str, int] = field(default_factory=dict[str, int])
+    is_paused: bool = False
+    is_parked: bool = False
+    is_tried: bool = False
+    may_be_pulled: bool | None = False
+    """None where its earliest moment and its clock are no longer of one workflow."""
+    ended: str = ""
+    heard: str = ""
+    """Reason of the last signal that must be among its decisions: before that, what is seen is not yet the answer."""
+    calls: list[Call] = field(default_factory=list[Call])
+    """What its handler must have been called with, repetitions left out: version and payload."""
+
+    @property
+    def name(self) -> str:
+        """Name it as the ledger does."""
+        return f"{self.kind}:{self.id}"
+
+    @property
+    def phase(self) -> str:
+        """Say what `show` must call its state."""
+        if self.ended or self.is_parked:
+            return self.ended or "parked"
+        return "paused" if self.is_paused else "active"
+
+    @property
+    def wake(self) -> Span:
+        """Between which moments it runs next."""
+        return self.due if self.phase == "active" else Span(NEVER, NEVER)
+
+    def start(self, due: Span, payload: dict[str, Any]) -> None:
+        """Begin a new life; the calls of those before remain."""
+        fresh = ExpectedMessage(self.kind, self.id, self.is_packed, payload, due, calls=self.calls)
+        self.__dict__.update(fresh.__dict__)
+
+    def run_due(self, until: float, now: Span) -> None:
+        """Run whenever it is due by a moment; `now` is what the clock shows to a call that is late already."""
+        while self.wake.start <= until:
+            self.run(now)
+
+    def run(self, now: Span) -> None:
+        """Let the handler be called once, and decide."""
+        self._note_call()
+        begun = self.due.latest(now)
+        match self.payload["do"]:
+            case "done":
+                self.version, self.ended = self.version + 1, "done"
+            case "reject":
+                self.is_parked = self.is_tried = True
+            case _:
+                self.version, self.is_tried = self.version + 1, False
+                self.due = begun.later(self.payload["hours"] * 3600)
+                self.may_be_pulled = self.payload["may_be_pulled"]
+                self.payload = {**self.payload, "cycles": self.payload["cycles"] + 1}
+
+    def apply(self, signal: Signal, now: Span) -> None:  # noqa: C901, PLR0912 — a table of signals
+        """Change as a signal says; what falls due by it has not run yet."""
+        if self.ended:
+            return
+        self.heard = signal.reason
+        match signal:
+            case RunNow():
+                self._be_due(now)
+            case Reschedule(due_at):
+                asked = to_epoch(due_at)
+                # what has passed means the last moment that is the same on a replay
+                self._be_due(Span(asked, asked) if asked > now.end else Span(-NEVER, now.end))
+            case Reprioritize(priority):
+                if 1 <= priority <= 5:
+                    self.priority = priority
+                else:
+                    self.heard = f"priority {priority} is not between 1 and 5"
+            case Revise():
+                self._revise(signal)
+            case Pause():
+                self.is_paused = True
+            case Resume():
+                self.is_paused = False
+            case Stop():
+                self.ended = "stopped"
+            case PullForward(expected):
+                is_same = abs(to_epoch(expected) - self.due.start) < 0.5
+                if is_same and self.phase == "active" and self.may_be_pulled and self.due.start > now.end:
+                    self._be_due(now)
+                else:
+                    self.heard = ""
+
+    def _be_due(self, due: Span) -> None:
+        self.due, self.is_parked, self.may_be_pulled = due, False, False
+
+    def _revise(self, signal: Revise) -> None:
+        if signal.offset <= self.sources.get(signal.source, -1):
+            self.heard = ""
+            return
+        self.version += self.is_tried
+        self.payload, self.revision, self.is_tried = signal.payload, self.revision + 1, False
+        self.sources = {**self.sources, signal.source: signal.offset}
+
+    def _note_call(self) -> None:
+        call = self.version, json.dumps(self.payload, sort_keys=True)
+        if self.calls[-1:] != [call]:
+            self.calls.append(call)
+
+    def find_difference(self, shown: dict[str, Any], reasons: list[str]) -> str:
+        """Say in what a status, or what a message ended with, is not as it must be; nothing where it is.
+
+        `reasons` are those of its last decisions.
+        """
+        expected: dict[str, Any] = {"version": self.version}
+        if self.ended:
+            expected |= {"state": self.ended, "result": self.version - 1 if self.ended == "done" else None}
+        else:
+            expected |= {"phase": self.phase, "payload": self.payload, "priority": self.priority, "attempt": 0}
+            expected |= {"revision": self.revision, "sources": self.sources, "waiting_signals": 0}
+        if self.heard and not any(self.heard in reason for reason in reasons):
+            return f"signal {self.heard!r} is not among its decisions, {reasons}"
+        found = [f"{k} is {shown[k]!r}, not {value!r}" for k, value in expected.items() if shown[k] != value]
+        if not self.ended:
+            due = shown["due_at_epoch"]
+            if not self.due.start - ROUNDING <= due <= self.due.end + ROUNDING:
+                found.append(f"due_at is {due}, not between {self.due.start} and {self.due.end}")
+        return ", ".join(found)
+
+    def note_seen(self, shown: dict[str, Any]) -> None:
+        """Know to the millisecond what was known roughly."""
+        if not self.ended:
+            self.due = Span(shown["due_at_epoch"], shown["due_at_epoch"])
