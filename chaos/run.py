@@ -1,0 +1,207 @@
+"""One run: the system is started and loaded, the plan is carried out, and what the ledger proves is examined."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chaos.checkers import LATE_SECONDS, Examination
+from chaos.faults import EMBEDDED, WORKERS, Planned, make_plan
+from chaos.groups import BACK_AFTER_MAX
+from chaos.injection import Injector
+from chaos.ledger import Ledger
+from chaos.processes import LeashedPart, Part, start_patiently
+from chaos.records import Records, open_producer
+from chaos.steering import MALFORMED, Steering
+from chaos.system import SETTINGS, System, run_system
+from chaos.tracks import Track
+from chaos.workload import Sizes, Starts
+from shared.errors import DormiceError, MessageNotFound, RetryLater
+from shared.placement import identity_of
+from starter.control import Control
+
+WARM_UP_SECONDS = 20.0
+OLDER_SHARES = (0.4, 0.6)
+"""Between these shares of the run the second worker is of the older version."""
+
+LATER_SECONDS = 120.0
+"""What stands still at the end is watched for so much longer, to tell late from never."""
+
+EXAMINED_AT_ONCE = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosOptions:
+    """What the command line asked for."""
+
+    minutes: float
+    seed: int
+    system: str = EMBEDDED
+    sizes: Sizes = field(default_factory=Sizes)
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What a run came to, before it is written down."""
+
+    plan: list[Planned]
+    injector: Injector
+    examination: Examination
+    overdue: list[Track]
+    later: list[Track]
+    """Those of them that stood still after a while more."""
+    known: dict[str, str]
+    """What the server knows of some of these."""
+    tasks: int
+    """Transfer tasks that the server keeps at the end."""
+    counts: dict[str, int]
+    began_at: float
+    ended_at: float
+
+
+async def run_chaos(options: ChaosOptions, folder: Path, tell: Callable[[str], None]) -> Outcome:
+    """Carry out one run in a folder."""
+    ledger = Ledger(folder / "ledger.bin")
+    tell(f"the {options.system} server, a broker and workers are started; all files are in {folder}")
+    async with run_system(options.system, folder, ledger, options.minutes, options.sizes.spark) as system:
+        tell("Spark prepares a manifest")
+        await system.spark.prepare()
+        async with open_producer(system.broker_address) as producer:
+            records = Records(system.broker_address, producer, ledger, options.sizes, options.seed)
+            return await _Run(options, system, ledger, records, tell).carry_out()
+
+
+class _Run:
+    def __init__(
+        self, options: ChaosOptions, system: System, ledger: Ledger, records: Records, tell: Callable[[str], None]
+    ) -> None:
+        self._options = options
+        self._system = system
+        self._ledger = ledger
+        self._records = records
+        self._tell = tell
+        self._plan = make_plan(options.seed, options.minutes, options.system)
+        self._injector = Injector(system.parts, system.disk, tell)
+
+    async def carry_out(self) -> Outcome:
+        client = await self._system.connect()
+        for name in WORKERS:
+            await self._system.parts[name].start()
+        starts = Starts(client, SETTINGS, self._ledger)
+        await starts.start_initial(self._options.sizes)
+        await self._system.parts["bridge"].start()
+        self._tell(f"all messages are started; {len(self._plan)} faults follow in {self._options.minutes:g} minutes")
+        steering = Steering(client, SETTINGS, self._ledger, self._options.sizes, self._options.seed)
+        stopping, began_at = asyncio.Event(), time.time()
+        async with _beside(self._injector.watch()):
+            async with asyncio.TaskGroup() as tasks:
+                for work in (starts.run(stopping), self._records.run(stopping), steering.run(stopping)):
+                    tasks.create_task(work)
+                tasks.create_task(self._system.spark.run(self._ledger, self._tell))
+                tasks.create_task(self._run_older())
+                await asyncio.sleep(WARM_UP_SECONDS)
+                await self._injector.run(self._plan)
+                self._tell("all faults are over")
+                stopping.set()
+            await self._wait_for_bridge()
+            await self._wait_until_quiet()
+            await self._records.note_committed()
+            self._system.spark.note_receipts(self._ledger)
+            tasks_kept = self._system.count_tasks()
+            examination, ended_at = await self._examine()
+            overdue = examination.check_end(ended_at)
+            later = await self._watch_longer(overdue)
+            known = await self._look_up(Control(client, SETTINGS), overdue)
+        counts = {
+            "verbs acknowledged": steering.acknowledged,
+            "malformed signals": steering.malformed,
+            "malformed signals switched on": int(MALFORMED),
+            "records of unknown fate": self._records.unsure,
+            "starts that were refused or given up": len(starts.refused),
+            "runs of the Spark start": self._system.spark.runs,
+        }
+        return Outcome(
+            plan=self._plan,
+            injector=self._injector,
+            examination=examination,
+            overdue=overdue,
+            later=later,
+            known=known,
+            tasks=tasks_kept,
+            counts=counts,
+            began_at=began_at,
+            ended_at=ended_at,
+        )
+
+    async def _run_older(self) -> None:
+        """Let one worker be of the older version for a part of the run."""
+        part: Part = self._system.parts[WORKERS[1]]
+        if not isinstance(part, LeashedPart) or not part.has_older:
+            return
+        seconds = self._options.minutes * 60
+        for share, is_older in zip(OLDER_SHARES, (True, False), strict=True):
+            begins = WARM_UP_SECONDS + seconds * share
+            await asyncio.sleep(begins if is_older else seconds * (OLDER_SHARES[1] - OLDER_SHARES[0]))
+            async with part.lock:
+                await part.end()
+                part.is_older = is_older
+                await start_patiently(part, self._tell)
+            self._tell(f"{part.name} is of {'the older' if is_older else 'this'} version")
+
+    async def _wait_for_bridge(self) -> None:
+        """Wait until the bridge has committed every record; one that is stuck is found at the end as a loss."""
+        lag, give_up_at = await self._records.read_lag(), time.monotonic() + LATE_SECONDS
+        while lag and time.monotonic() < give_up_at:
+            await asyncio.sleep(1)
+            lag = await self._records.read_lag()
+        if lag:
+            self._tell(f"the bridge has not committed {lag} records within {LATE_SECONDS:.0f} s")
+
+    async def _wait_until_quiet(self) -> None:
+        """Wait until each message must have come back once since the last fault."""
+        ended_at = max((fault.ended_at for fault in self._injector.injected), default=time.time())
+        left = ended_at + BACK_AFTER_MAX + LATE_SECONDS + 5 - time.time()
+        self._tell(f"nothing is done to it for {max(left, 0):.0f} s more")
+        await asyncio.sleep(max(left, 0))
+
+    async def _examine(self) -> tuple[Examination, float]:
+        """Read the whole ledger; gives what it proves, and up to which moment."""
+        now = time.time()
+        examination = Examination(self._injector.injected)
+        return await asyncio.to_thread(examination.read, self._ledger.read()), now
+
+    async def _watch_longer(self, overdue: list[Track]) -> list[Track]:
+        if not overdue:
+            return []
+        self._tell(f"{len(overdue)} messages stand still; they are watched for {LATER_SECONDS:.0f} s more")
+        await asyncio.sleep(LATER_SECONDS)
+        examination, _ = await self._examine()
+        return [track for track in overdue if examination.tracks[track.group, track.number].newest == track.newest]
+
+    async def _look_up(self, control: Control, overdue: list[Track]) -> dict[str, str]:
+        known: dict[str, str] = {}
+        for track in overdue[:EXAMINED_AT_ONCE]:
+            try:
+                listed = await control.look_up(*identity_of(track.name))
+            except MessageNotFound:
+                known[track.name] = "the server does not know it"
+            except (DormiceError, RetryLater) as exc:
+                known[track.name] = str(exc)[:200]
+            else:
+                known[track.name] = f"{listed.state}, due {listed.due_at}"
+        return known
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled() and (failed := task.exception()) is not None:
+            raise failed
