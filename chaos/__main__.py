@@ -12,7 +12,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+from temporalio.runtime import Runtime, TelemetryConfig
 
 from chaos.faults import CLUSTER, EMBEDDED
 from chaos.page import publish
@@ -50,7 +53,8 @@ def _build_parser() -> CommandParser:
     add("--minutes", metavar="N", type=_minutes, default=4.0, help="how long faults are done (4); two more follow")
     add("--seed", metavar="S", type=int, help="what the faults are drawn from; a new one when left out")
     add("--cluster", action="store_true", help="Temporal's server on PostgreSQL in place of the embedded one")
-    add("--packed", metavar="N", type=count, default=sizes.packed, help="messages in packs (%(default)s)")
+    add("--packed", metavar="N", type=count, help=f"messages in packs on short ({sizes.packed})")
+    add("--load", metavar="SHARE", type=_share, default=1.0, help="share of the usual numbers of all messages (1)")
     add("--report", metavar="FILE", type=Path, help="write what was found as JSON")
     add("--publish", action="store_true", help="write it to chaos/results and docs/chaos.md")
     return parser
@@ -63,17 +67,27 @@ def _minutes(text: str) -> float:
     return minutes
 
 
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0.01 <= share <= 100:
+        raise argparse.ArgumentTypeError(f"is {text}; give 0.01 to 100")
+    return share
+
+
 async def _run(args: argparse.Namespace) -> int:
     task = asyncio.current_task()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, lambda: task and task.cancel())
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # that the broker goes away is the very point
     seed = random.SystemRandom().randrange(1_000_000) if args.seed is None else args.seed
+    # the SDK's core would log each call that meets a fault
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)))
+    sizes = Sizes().scale(args.load)
     options = ChaosOptions(
         minutes=args.minutes,
         seed=seed,
         system=CLUSTER if args.cluster else EMBEDDED,
-        sizes=Sizes(packed=args.packed),
+        sizes=sizes if args.packed is None else replace(sizes, packed=args.packed),
     )
     began = time.monotonic()
 

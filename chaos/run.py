@@ -23,12 +23,15 @@ from shared.errors import DormiceError, MessageNotFound, RetryLater
 from shared.placement import identity_of
 from starter.control import Control
 
-WARM_UP_SECONDS = 20.0
+WARM_UP_SECONDS = 40.0
 OLDER_SHARES = (0.4, 0.6)
 """Between these shares of the run the second worker is of the older version."""
 
 LATER_SECONDS = 120.0
 """What stands still at the end is watched for so much longer, to tell late from never."""
+
+FINISH_SECONDS = 90.0
+"""What starts, verbs and the Spark start get to come to their end, once the faults are over."""
 
 EXAMINED_AT_ONCE = 20
 
@@ -97,15 +100,23 @@ class _Run:
         steering = Steering(client, SETTINGS, self._ledger, self._options.sizes, self._options.seed)
         stopping, began_at = asyncio.Event(), time.time()
         async with _beside(self._injector.watch()):
-            async with asyncio.TaskGroup() as tasks:
-                for work in (starts.run(stopping), self._records.run(stopping), steering.run(stopping)):
-                    tasks.create_task(work)
-                tasks.create_task(self._system.spark.run(self._ledger, self._tell))
-                tasks.create_task(self._run_older())
+            load = (
+                starts.run(stopping),
+                self._records.run(stopping),
+                steering.run(stopping),
+                self._system.spark.run(self._ledger, self._tell),
+                self._run_older(),
+            )
+            tasks = [asyncio.create_task(work) for work in load]
+            try:
                 await asyncio.sleep(WARM_UP_SECONDS)
                 await self._injector.run(self._plan)
                 self._tell("all faults are over")
                 stopping.set()
+                await asyncio.wait(tasks, timeout=FINISH_SECONDS)
+            finally:
+                await _cancel(tasks)
+            await self._system.spark.part.end()
             await self._wait_for_bridge()
             await self._wait_until_quiet()
             await self._records.note_committed()
@@ -201,7 +212,14 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
     try:
         yield
     finally:
+        await _cancel([task])
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel what has not ended, and raise what one of them has failed with."""
+    for task in tasks:
         task.cancel()
-        await asyncio.wait([task])
+    await asyncio.wait(tasks)
+    for task in tasks:
         if not task.cancelled() and (failed := task.exception()) is not None:
             raise failed

@@ -24,7 +24,7 @@ from starter.control import Control
 MALFORMED = False
 """Whether signals that no message can read are sent as well."""
 
-VERBS_A_SECOND = 2.0
+VERBS_A_SECOND = 1.0
 SAMPLE_EVERY = 16
 """Every so many-th message is steered; the others keep the times that their handlers asked for."""
 

@@ -1,9 +1,9 @@
 """The workload: starting what comes back for the whole run, and messages that are done after one cycle meanwhile."""
 
 import asyncio
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client
 
@@ -17,6 +17,11 @@ from starter.receipts import StartOutcome
 ONCE_EVERY_SECONDS = 1.0
 ONCE_AT_ONCE = 3
 UNDER_WAY_MOST = 50
+SAMPLE_LEAST = 32
+"""Of each kind there are as many, so that some of them are steered and some revised."""
+
+FIRST_SECONDS = 30
+"""The first runs of all messages are spread over so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,10 @@ class Sizes:
     records: int = 60
     packed_records: int = 400
     spark: int = 1200
+
+    def scale(self, share: float) -> "Sizes":
+        """Give a share of them all."""
+        return Sizes(**{name: max(SAMPLE_LEAST, round(count * share)) for name, count in asdict(self).items()})
 
 
 class Starts:
@@ -45,7 +54,9 @@ class Starts:
     async def start_initial(self, sizes: Sizes) -> None:
         """Start all that comes back for the whole run."""
         counts = {SOLO: sizes.solo, MEDIUM: sizes.medium, PACKED: sizes.packed, PACKED_MEDIUM: sizes.packed_medium}
-        await self._start((group, number) for group, count in counts.items() for number in range(count))
+        await self._start(
+            ((group, number) for group, count in counts.items() for number in range(count)), is_spread=True
+        )
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Start messages that are done after one cycle, a few a second, until told to stop; then wait for the last."""
@@ -60,11 +71,12 @@ class Starts:
             await asyncio.sleep(ONCE_EVERY_SECONDS)
         await asyncio.gather(*self._under_way)
 
-    async def _start(self, wanted: Iterable[tuple[Group, int]]) -> None:
+    async def _start(self, wanted: Iterable[tuple[Group, int]], *, is_spread: bool = False) -> None:
         def send() -> Iterator[tuple[tuple[int, int], Envelope]]:
             for group, number in wanted:
-                self._ledger.append(What.START_SENT, NUMBER_OF[group.kind], number, due=time.time())
-                yield (NUMBER_OF[group.kind], number), make_envelope(group, number)
+                due = datetime.now(UTC) + timedelta(seconds=number % FIRST_SECONDS if is_spread else 0)
+                self._ledger.append(What.START_SENT, NUMBER_OF[group.kind], number, due=due.timestamp())
+                yield (NUMBER_OF[group.kind], number), make_envelope(group, number, due=due if is_spread else None)
 
         async for receipt in self._starter.start_all(send()):
             if receipt.outcome is StartOutcome.STARTED:
@@ -73,9 +85,10 @@ class Starts:
                 self.refused.append(f"{receipt.workflow_id}: {receipt.outcome.value} {receipt.reason}")
 
 
-def make_envelope(group: Group, number: int, mark: int = 0) -> Envelope:
-    """Give a message that is due at once."""
-    return Envelope(kind=group.kind, id=str(number), lane=group.lane, payload={"mark": mark})
+def make_envelope(group: Group, number: int, mark: int = 0, due: datetime | None = None) -> Envelope:
+    """Give a message; it is due at once unless a moment is given."""
+    payload = {"mark": mark}
+    return Envelope(kind=group.kind, id=str(number), lane=group.lane, scheduled_at=due, payload=payload)
 
 
 def count_messages(sizes: Sizes) -> Mapping[str, int]:

@@ -23,10 +23,11 @@ NUMBER = 1
 WORKER = 77
 
 
-def entry(what: What, at: float, *, group: int = SOLO_GROUP, version: int = 0, due: float = 0.0, **more: Any) -> Entry:
-    """Make an entry of the message."""
-    usual = {"attempt": 1, "number": NUMBER, "pid": WORKER, "asked": 0.0, "mark": 0}
-    return Entry(what=what, group=group, version=version, at=at, due=due, **{**usual, **more})
+def entry(what: What, at: float, **fields: Any) -> Entry:
+    """Make an entry of the message, of its first version and attempt unless said otherwise."""
+    usual = {"group": SOLO_GROUP, "attempt": 1, "number": NUMBER, "version": 0, "pid": WORKER, "due": 0.0}
+    fields = {**usual, "asked": 0.0, "mark": 0, **fields}
+    return Entry(what=what, at=at, **fields)
 
 
 def started(group: int = SOLO_GROUP) -> list[Entry]:
@@ -36,8 +37,8 @@ def started(group: int = SOLO_GROUP) -> list[Entry]:
 
 def cycle(version: int, at: float, due: float, asked: float = 20.0, **more: Any) -> list[Entry]:
     """Give a call that began at its moment, ended soon and asked for a delay."""
-    about = {"version": version, "due": due, **more}
-    return [entry(What.BEGAN, at, **about), entry(What.AGAIN, at + 0.5, asked=asked, **about)]
+    fields: dict[str, Any] = {"version": version, "due": due, **more}
+    return [entry(What.BEGAN, at, **fields), entry(What.AGAIN, at + 0.5, asked=asked, **fields)]
 
 
 def fine() -> list[Entry]:
@@ -178,7 +179,7 @@ def test_a_broken_promise_and_an_idle_run_are_told() -> None:
     assert find_broken(document()) == []
     assert len(find_broken(document(found={"lost": 2}, transfer_tasks=71_000))) == 2
     assert find_untested(document()) == []
-    nothing = {"in_flight": {}, "batches_lost": 0}
+    nothing: dict[str, Any] = {"in_flight": {}, "batches_lost": 0}
     assert len(find_untested(document(faults=[nothing], calls_repeated=0))) == 3
 
 
