@@ -17,7 +17,7 @@ from shared.placement import workflow_id
 
 TOPIC = "chaos"
 PARTITIONS = 4
-RECORDS_A_SECOND = 8
+RECORDS_A_SECOND = 4
 TOMBSTONE_SHARE = 0.04
 
 Message = tuple[int, int]

@@ -30,6 +30,7 @@ OLDER_SHARES = (0.4, 0.6)
 LATER_SECONDS = 120.0
 """What stands still at the end is watched for so much longer, to tell late from never."""
 
+SPARE_SECONDS = 5.0
 FINISH_SECONDS = 90.0
 """What starts, verbs and the Spark start get to come to their end, once the faults are over."""
 
@@ -88,6 +89,7 @@ class _Run:
         self._tell = tell
         self._plan = make_plan(options.seed, options.minutes, options.system)
         self._injector = Injector(system.parts, system.disk, tell)
+        self.lag = 0
 
     async def carry_out(self) -> Outcome:
         client = await self._system.connect()
@@ -118,9 +120,9 @@ class _Run:
                 await _cancel(tasks)
             await self._system.spark.part.end()
             await self._wait_for_bridge()
-            await self._wait_until_quiet()
             await self._records.note_committed()
             self._system.spark.note_receipts(self._ledger)
+            await self._wait_until_quiet()
             tasks_kept = self._system.count_tasks()
             examination, ended_at = await self._examine()
             overdue = examination.check_end(ended_at)
@@ -130,6 +132,7 @@ class _Run:
             "verbs acknowledged": steering.acknowledged,
             "malformed signals": steering.malformed,
             "malformed signals switched on": int(MALFORMED),
+            "records that the bridge did not commit": self.lag,
             "records of unknown fate": self._records.unsure,
             "starts that were refused or given up": len(starts.refused),
             "runs of the Spark start": self._system.spark.runs,
@@ -163,20 +166,21 @@ class _Run:
             self._tell(f"{part.name} is of {'the older' if is_older else 'this'} version")
 
     async def _wait_for_bridge(self) -> None:
-        """Wait until the bridge has committed every record; one that is stuck is found at the end as a loss."""
-        lag, give_up_at = await self._records.read_lag(), time.monotonic() + LATE_SECONDS
-        while lag and time.monotonic() < give_up_at:
+        """Wait until the bridge has committed every record, for as long as it gets on."""
+        least, moved_at = await self._records.read_lag(), time.monotonic()
+        while least and time.monotonic() - moved_at < LATE_SECONDS:
             await asyncio.sleep(1)
-            lag = await self._records.read_lag()
-        if lag:
-            self._tell(f"the bridge has not committed {lag} records within {LATE_SECONDS:.0f} s")
+            if (lag := await self._records.read_lag()) < least:
+                least, moved_at = lag, time.monotonic()
+        if least:
+            self._tell(f"the bridge has not committed {least} records, and none within {LATE_SECONDS:.0f} s")
+        self.lag = least
 
     async def _wait_until_quiet(self) -> None:
-        """Wait until each message must have come back once since the last fault."""
-        ended_at = max((fault.ended_at for fault in self._injector.injected), default=time.time())
-        left = ended_at + BACK_AFTER_MAX + LATE_SECONDS + 5 - time.time()
-        self._tell(f"nothing is done to it for {max(left, 0):.0f} s more")
-        await asyncio.sleep(max(left, 0))
+        """Wait until each message must have come back once."""
+        seconds = BACK_AFTER_MAX + LATE_SECONDS + SPARE_SECONDS
+        self._tell(f"nothing is done to it for {seconds:.0f} s more")
+        await asyncio.sleep(seconds)
 
     async def _examine(self) -> tuple[Examination, float]:
         """Read the whole ledger; gives what it proves, and up to which moment."""
