@@ -49,6 +49,7 @@ class Examination:
         self.tracks: dict[Message, Track] = {}
         self.cycles = self.calls = self.failed = self.repeated = 0
         self.cycles_by_group: defaultdict[str, int] = defaultdict(int)
+        self.calls_by_process: defaultdict[int, int] = defaultdict(int)
         self.lateness = array("f")
         self._open: defaultdict[int, set[Message]] = defaultdict(set)
         """Calls under way, by process."""
@@ -75,10 +76,13 @@ class Examination:
             self.repeated += 1
         if entry.what == What.BEGAN:
             self.calls += 1
+            self.calls_by_process[entry.pid] += 1
             self._open[entry.pid].add(key)
             self.lateness.append(max(0.0, entry.at - entry.due))
         elif entry.what in (What.AGAIN, What.DONE, What.FAILED):
             self._end_call(entry, key, track)
+        elif entry.what in (What.STOP_SENT, What.PAUSE_SENT):
+            self._release(track)  # it need not come back
 
     def _end_call(self, entry: Entry, key: Message, track: Track) -> None:
         self._open[entry.pid].discard(key)
@@ -88,9 +92,12 @@ class Examination:
             self.cycles += 1
             self.cycles_by_group[GROUPS[entry.group].name] += 1
         for number in track.waits:
-            impact = self.impacts[number]
-            impact.not_back -= 1
-            impact.recovered_at = max(impact.recovered_at, entry.at)
+            self.impacts[number].recovered_at = max(self.impacts[number].recovered_at, entry.at)
+        self._release(track)
+
+    def _release(self, track: Track) -> None:
+        for number in track.waits:
+            self.impacts[number].not_back -= 1
         track.waits.clear()
 
     def _pass_moment(self) -> None:

@@ -15,7 +15,7 @@ from chaos.groups import GROUPS, NUMBER_OF, TOLERANCE_SECONDS, Group
 from chaos.ledger import LEDGER_VARIABLE, Ledger, What
 
 FAILED_SHARE = 0.005
-QUICK_SECONDS = (0.002, 0.02)
+QUICK_SECONDS = (0.02, 0.25)
 SLOW_SECONDS = (0.5, 2.0)
 ATTEMPTS_MAX = 10_000
 """So that no message is parked: on `medium` each call that is lost with its worker counts as an attempt."""

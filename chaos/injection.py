@@ -44,11 +44,16 @@ class Injector:
 
     async def run(self, plan: list[Planned]) -> None:
         """Do all faults of a plan at their times; returns when the last one is over."""
-        began = time.monotonic()
-        async with asyncio.TaskGroup() as tasks:
+        began, tasks = time.monotonic(), list[asyncio.Task[None]]()
+        try:
             for planned in plan:
                 await asyncio.sleep(max(0.0, began + planned.at - time.monotonic()))
-                tasks.create_task(self._inject(planned))
+                tasks.append(asyncio.create_task(self._inject(planned)))
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def watch(self) -> None:
         """Start again what has ended by itself, as whoever runs services does; for ever."""

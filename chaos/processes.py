@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from shared.errors import DormiceError
+from shared.errors import DormiceError, RetryLater
 from starter.embedded import EmbeddedServer, end_on_leash, start_on_leash
 from starter.kafka.broker import EmbeddedBroker
 
@@ -84,6 +84,8 @@ class LeashedPart(Part):
         self._older = older
         self.is_older = False
         """Whether the next start runs the older code."""
+        self.older_ids: set[int] = set()
+        """Ids of all processes that ran it."""
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -112,6 +114,8 @@ class LeashedPart(Part):
             )
         while self.is_alive and not self.members:  # noqa: ASYNC110 — nobody tells us when the leash has its child
             await asyncio.sleep(0.02)
+        if self.is_older:
+            self.older_ids |= {member.pid for member in self.members}
 
     async def end(self) -> None:
         """Let it drain."""
@@ -178,7 +182,7 @@ async def start_patiently(part: Part, tell: Callable[[str], None], seconds: floa
         except (DormiceError, OSError) as exc:
             tell(f"{part.name} did not start: {str(exc)[:200]}")
             if time.monotonic() > give_up_at:
-                raise
+                raise RetryLater(f"{part.name} did not start within {seconds:.0f} s: {exc}") from exc
         await asyncio.sleep(1)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from chaos.checkers import Impact
 from chaos.faults import TASK_TIMEOUT_SECONDS
-from chaos.run import ChaosOptions, Outcome
+from chaos.run import LAG, ChaosOptions, Outcome
 from chaos.workload import count_messages
 from starter.screen import print_fields
 
@@ -82,6 +82,8 @@ def find_broken(document: Mapping[str, Any]) -> list[str]:
         broken.append(
             f"the server keeps {document['transfer_tasks']:,} transfer tasks; fewer than {TASKS_MOST:,} is fine"
         )
+    if lag := document["counts"].get(LAG, 0):
+        broken.append(f"the bridge stands still before {lag:,} records")
     return broken
 
 

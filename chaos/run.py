@@ -30,6 +30,7 @@ OLDER_SHARES = (0.4, 0.6)
 LATER_SECONDS = 120.0
 """What stands still at the end is watched for so much longer, to tell late from never."""
 
+LAG = "records that the bridge did not commit"
 SPARE_SECONDS = 5.0
 FINISH_SECONDS = 90.0
 """What starts, verbs and the Spark start get to come to their end, once the faults are over."""
@@ -132,9 +133,11 @@ class _Run:
             "verbs acknowledged": steering.acknowledged,
             "malformed signals": steering.malformed,
             "malformed signals switched on": int(MALFORMED),
-            "records that the bridge did not commit": self.lag,
+            LAG: self.lag,
             "records of unknown fate": self._records.unsure,
             "starts that were refused or given up": len(starts.refused),
+            "calls by a worker of the older version": self._count_older_calls(examination),
+            "parts that ended by themselves": len(self._injector.ended),
             "runs of the Spark start": self._system.spark.runs,
         }
         return Outcome(
@@ -164,6 +167,11 @@ class _Run:
                 part.is_older = is_older
                 await start_patiently(part, self._tell)
             self._tell(f"{part.name} is of {'the older' if is_older else 'this'} version")
+
+    def _count_older_calls(self, examination: Examination) -> int:
+        part = self._system.parts[WORKERS[1]]
+        ids = part.older_ids if isinstance(part, LeashedPart) else ()
+        return sum(examination.calls_by_process[process_id] for process_id in ids)
 
     async def _wait_for_bridge(self) -> None:
         """Wait until the bridge has committed every record, for as long as it gets on."""

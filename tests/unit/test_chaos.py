@@ -137,6 +137,8 @@ def test_a_fault_is_told_with_what_was_in_flight_and_when_all_was_back() -> None
     assert impact.recovery_seconds == pytest.approx(112.5 - 103)
     (impact,) = Examination([fault]).read(life).impacts
     assert impact.recovery_seconds is None
+    (impact,) = Examination([fault]).read([*life, entry(What.STOP_SENT, 110, group=PACKED_GROUP)]).impacts
+    assert impact.recovery_seconds == 0
 
 
 def document(**changes: Any) -> dict[str, Any]:
