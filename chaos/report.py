@@ -41,7 +41,7 @@ WORDS = (
 
 def to_document(options: ChaosOptions, outcome: Outcome) -> dict[str, Any]:
     """Write a run down."""
-    found, injector = outcome.examination, outcome.injector
+    found, injector = outcome.inspection.examination, outcome.injector
     document: dict[str, Any] = {
         "system": options.system,
         "seed": options.seed,
@@ -67,10 +67,10 @@ def to_document(options: ChaosOptions, outcome: Outcome) -> dict[str, Any]:
         "ended_by_themselves": [list(pair) for pair in injector.ended],
         "found": {word: found.findings.counts.get(word, 0) for word in WORDS},
         "examples": found.findings.examples,
-        "stood_still_after_two_more_minutes": [track.name for track in outcome.later],
-        "server_says": outcome.known,
+        "stood_still_after_two_more_minutes": [track.name for track in outcome.inspection.later],
+        "server_says": outcome.inspection.known,
         "transfer_tasks": outcome.tasks,
-        "seconds": round(outcome.ended_at - outcome.began_at, 1),
+        "seconds": round(outcome.inspection.ended_at - outcome.began_at, 1),
     }
     return document | {"broken": find_broken(document), "untested": find_untested(document)}
 

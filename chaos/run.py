@@ -8,34 +8,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos.checkers import LATE_SECONDS, Examination
-from chaos.faults import EMBEDDED, WORKERS, Planned, make_plan
+from chaos.checkers import LATE_SECONDS
+from chaos.faults import EMBEDDED, WORKERS, make_plan
 from chaos.groups import BACK_AFTER_MAX
 from chaos.injection import Injector
+from chaos.inspection import Inspection, inspect
 from chaos.ledger import Ledger
 from chaos.processes import LeashedPart, Part, start_patiently
 from chaos.records import Records, open_producer
-from chaos.steering import MALFORMED, Steering
+from chaos.steering import Steering
 from chaos.system import SETTINGS, System, run_system
-from chaos.tracks import Track
 from chaos.workload import Sizes, Starts
-from shared.errors import DormiceError, MessageNotFound, RetryLater
-from shared.placement import identity_of
 from starter.control import Control
 
 WARM_UP_SECONDS = 40.0
 OLDER_SHARES = (0.4, 0.6)
 """Between these shares of the run the second worker is of the older version."""
 
-LATER_SECONDS = 120.0
-"""What stands still at the end is watched for so much longer, to tell late from never."""
-
 LAG = "records that the bridge did not commit"
 SPARE_SECONDS = 5.0
 FINISH_SECONDS = 90.0
 """What starts, verbs and the Spark start get to come to their end, once the faults are over."""
-
-EXAMINED_AT_ONCE = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,23 +41,16 @@ class ChaosOptions:
     sizes: Sizes = field(default_factory=Sizes)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a run came to, before it is written down."""
 
-    plan: list[Planned]
     injector: Injector
-    examination: Examination
-    overdue: list[Track]
-    later: list[Track]
-    """Those of them that stood still after a while more."""
-    known: dict[str, str]
-    """What the server knows of some of these."""
+    inspection: Inspection
     tasks: int
     """Transfer tasks that the server keeps at the end."""
     counts: dict[str, int]
     began_at: float
-    ended_at: float
 
 
 async def run_chaos(options: ChaosOptions, folder: Path, tell: Callable[[str], None]) -> Outcome:
@@ -94,64 +80,65 @@ class _Run:
 
     async def carry_out(self) -> Outcome:
         client = await self._system.connect()
+        starts = Starts(client, SETTINGS, self._ledger)
+        steering = Steering(client, SETTINGS, self._ledger, self._options.sizes, self._options.seed)
         for name in WORKERS:
             await self._system.parts[name].start()
-        starts = Starts(client, SETTINGS, self._ledger)
         await starts.start_initial(self._options.sizes)
         await self._system.parts["bridge"].start()
         self._tell(f"all messages are started; {len(self._plan)} faults follow in {self._options.minutes:g} minutes")
-        steering = Steering(client, SETTINGS, self._ledger, self._options.sizes, self._options.seed)
-        stopping, began_at = asyncio.Event(), time.time()
+        began_at = time.time()
         async with _beside(self._injector.watch()):
-            load = (
-                starts.run(stopping),
-                self._records.run(stopping),
-                steering.run(stopping),
-                self._system.spark.run(self._ledger, self._tell),
-                self._run_older(),
-            )
-            tasks = [asyncio.create_task(work) for work in load]
-            try:
-                await asyncio.sleep(WARM_UP_SECONDS)
-                await self._injector.run(self._plan)
-                self._tell("all faults are over")
-                stopping.set()
-                await asyncio.wait(tasks, timeout=FINISH_SECONDS)
-            finally:
-                await _cancel(tasks)
-            await self._system.spark.part.end()
+            await self._do_faults(starts, steering)
             await self._wait_for_bridge()
             await self._records.note_committed()
             self._system.spark.note_receipts(self._ledger)
             await self._wait_until_quiet()
-            tasks_kept = self._system.count_tasks()
-            examination, ended_at = await self._examine()
-            overdue = examination.check_end(ended_at)
-            later = await self._watch_longer(overdue)
-            known = await self._look_up(Control(client, SETTINGS), overdue)
-        counts = {
+            tasks = self._system.count_tasks()
+            inspection = await inspect(self._ledger, self._injector.injected, Control(client, SETTINGS), self._tell)
+        return Outcome(
+            injector=self._injector,
+            inspection=inspection,
+            tasks=tasks,
+            counts=self._count(starts, steering, inspection),
+            began_at=began_at,
+        )
+
+    async def _do_faults(self, starts: Starts, steering: Steering) -> None:
+        """Do all faults beside the load, and let what is under way come to its end."""
+        stopping = asyncio.Event()
+        load = (
+            starts.run(stopping),
+            self._records.run(stopping),
+            steering.run(stopping),
+            self._system.spark.run(self._ledger, self._tell),
+            self._run_older(),
+        )
+        tasks = [asyncio.create_task(work) for work in load]
+        try:
+            await asyncio.sleep(WARM_UP_SECONDS)
+            await self._injector.run(self._plan)
+            self._tell("all faults are over")
+            stopping.set()
+            await asyncio.wait(tasks, timeout=FINISH_SECONDS)
+        finally:
+            await _cancel(tasks)
+        await self._system.spark.part.end()
+
+    def _count(self, starts: Starts, steering: Steering, inspection: Inspection) -> dict[str, int]:
+        part = self._system.parts[WORKERS[1]]
+        older = part.older_ids if isinstance(part, LeashedPart) else set[int]()
+        calls = inspection.examination.calls_by_process
+        return {
             "verbs acknowledged": steering.acknowledged,
             "malformed signals": steering.malformed,
-            "malformed signals switched on": int(MALFORMED),
             LAG: self.lag,
             "records of unknown fate": self._records.unsure,
             "starts that were refused or given up": len(starts.refused),
-            "calls by a worker of the older version": self._count_older_calls(examination),
+            "calls by a worker of the older version": sum(calls[process_id] for process_id in older),
             "parts that ended by themselves": len(self._injector.ended),
             "runs of the Spark start": self._system.spark.runs,
         }
-        return Outcome(
-            plan=self._plan,
-            injector=self._injector,
-            examination=examination,
-            overdue=overdue,
-            later=later,
-            known=known,
-            tasks=tasks_kept,
-            counts=counts,
-            began_at=began_at,
-            ended_at=ended_at,
-        )
 
     async def _run_older(self) -> None:
         """Let one worker be of the older version for a part of the run."""
@@ -167,11 +154,6 @@ class _Run:
                 part.is_older = is_older
                 await start_patiently(part, self._tell)
             self._tell(f"{part.name} is of {'the older' if is_older else 'this'} version")
-
-    def _count_older_calls(self, examination: Examination) -> int:
-        part = self._system.parts[WORKERS[1]]
-        ids = part.older_ids if isinstance(part, LeashedPart) else ()
-        return sum(examination.calls_by_process[process_id] for process_id in ids)
 
     async def _wait_for_bridge(self) -> None:
         """Wait until the bridge has committed every record, for as long as it gets on."""
@@ -189,33 +171,6 @@ class _Run:
         seconds = BACK_AFTER_MAX + LATE_SECONDS + SPARE_SECONDS
         self._tell(f"nothing is done to it for {seconds:.0f} s more")
         await asyncio.sleep(seconds)
-
-    async def _examine(self) -> tuple[Examination, float]:
-        """Read the whole ledger; gives what it proves, and up to which moment."""
-        now = time.time()
-        examination = Examination(self._injector.injected)
-        return await asyncio.to_thread(examination.read, self._ledger.read()), now
-
-    async def _watch_longer(self, overdue: list[Track]) -> list[Track]:
-        if not overdue:
-            return []
-        self._tell(f"{len(overdue)} messages stand still; they are watched for {LATER_SECONDS:.0f} s more")
-        await asyncio.sleep(LATER_SECONDS)
-        examination, _ = await self._examine()
-        return [track for track in overdue if examination.tracks[track.group, track.number].newest == track.newest]
-
-    async def _look_up(self, control: Control, overdue: list[Track]) -> dict[str, str]:
-        known: dict[str, str] = {}
-        for track in overdue[:EXAMINED_AT_ONCE]:
-            try:
-                listed = await control.look_up(*identity_of(track.name))
-            except MessageNotFound:
-                known[track.name] = "the server does not know it"
-            except (DormiceError, RetryLater) as exc:
-                known[track.name] = str(exc)[:200]
-            else:
-                known[track.name] = f"{listed.state}, due {listed.due_at}"
-        return known
 
 
 @asynccontextmanager
