@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from chaos.page import publish
 from chaos.report import print_summary, to_document, write_json
 from chaos.run import ChaosOptions, run_chaos
 from chaos.workload import Sizes
-from shared.errors import DormiceError
+from shared.errors import DormiceError, InvalidSetting
 from starter.commands.arguments import CommandParser, count
 from starter.commands.exit_codes import FINE, INTERRUPTED, PARTLY, UNREACHABLE, code_of
 from starter.screen import tell
@@ -36,6 +36,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run once and give the exit code."""
     try:
         args = _build_parser().parse_args(arguments)
+        if args.report is not None and not args.report.parent.is_dir():
+            raise InvalidSetting(f"--report: there is no folder {args.report.parent}; make it first")
         return asyncio.run(_run(args))
     except SystemExit as exc:  # how argparse leaves after --help
         return exc.code if isinstance(exc.code, int) else FINE
@@ -50,28 +52,38 @@ def main(arguments: Sequence[str]) -> int:
 def _build_parser() -> CommandParser:
     parser = CommandParser(prog="./run chaos", description=DESCRIPTION)
     add, sizes = parser.add_argument, Sizes()
-    add("--minutes", metavar="N", type=_minutes, default=4.0, help="how long faults are done (4); two more follow")
+    add(
+        "--minutes",
+        metavar="N",
+        type=_between(0.5, 1440),
+        default=4.0,
+        help="how long faults are done (4); two more follow",
+    )
     add("--seed", metavar="S", type=int, help="what the faults are drawn from; a new one when left out")
     add("--cluster", action="store_true", help="Temporal's server on PostgreSQL in place of the embedded one")
     add("--packed", metavar="N", type=count, help=f"messages in packs on short ({sizes.packed})")
-    add("--load", metavar="SHARE", type=_share, default=1.0, help="share of the usual numbers of all messages (1)")
+    add(
+        "--load",
+        metavar="SHARE",
+        type=_between(0.01, 100),
+        default=1.0,
+        help="share of the usual numbers of all messages (1)",
+    )
     add("--report", metavar="FILE", type=Path, help="write what was found as JSON")
     add("--publish", action="store_true", help="write it to chaos/results and docs/chaos.md")
     return parser
 
 
-def _minutes(text: str) -> float:
-    minutes = float(text)
-    if not 0.5 <= minutes <= 24 * 60:
-        raise argparse.ArgumentTypeError(f"is {text}; give 0.5 to 1440 minutes")
-    return minutes
+def _between(least: float, most: float) -> Callable[[str], float]:
+    """Make what reads a number within bounds."""
 
+    def read(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if least <= float(text) <= most:
+                return float(text)
+        raise argparse.ArgumentTypeError(f"is {text!r}; give a number from {least:g} to {most:g}")
 
-def _share(text: str) -> float:
-    share = float(text)
-    if not 0.01 <= share <= 100:
-        raise argparse.ArgumentTypeError(f"is {text}; give 0.01 to 100")
-    return share
+    return read
 
 
 async def _run(args: argparse.Namespace) -> int:
