@@ -62,6 +62,8 @@ FOUND = """
   second and so pinned the server's transfer queue. Left runs are now deleted when their closing is long acknowledged.
 - 886 of 7,000 messages stood still for five to six and a half minutes after the fourth kill of everything: the same
   cause, seen after a restart, when the whole pinned range of the queue is read again.
+- Records that followed a tombstone were lost while no worker was there: a message with a workflow of its own was still
+  open when they came, took the tombstone first, and ended with the newer payload in hand. The bridge had committed them.
 """
 
 NOT_COVERED = """
