@@ -29,7 +29,7 @@ from starter.screen import tell
 
 DESCRIPTION = """\
 Solo and packed messages on two workers, a bridge from a Kafka broker and a Spark start, under faults drawn from a seed.
-Exit codes: 0 every promise was kept, 1 one was broken, 2 wrong input, 3 it was no test, or a part could not be started."""
+Exit codes: 0 every promise was kept, 1 one was broken, 2 wrong input, 3 it was no test, or a part did not start."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -135,7 +135,7 @@ class Examination:
         return [track for track in self.tracks.values() if track.is_waiting(now - LATE_SECONDS)]
 
     def check_end(self, now: float) -> list[Track]:
-        """Count what only the end shows: messages that never ran, or stand still, and revisions lost; gives the former."""
+        """Count what only the end shows: messages that never ran or stand still, which it gives, and revisions lost."""
         overdue = self.find_overdue(now)
         for track in overdue:
             if track.newest < 0:

@@ -1,7 +1,7 @@
 """The ledger: what was sent, acknowledged and really called, kept outside of dormice as records of one size.
 
-Many processes append to one file; a record is one `write` of a few bytes, which the kernel keeps whole. It imports nothing
-of dormice, because handlers of two versions of dormice write to it.
+Many processes append to one file; a record is one `write` of a few bytes, which the kernel keeps whole. Nothing of
+dormice is imported, because handlers of two versions of dormice write to it.
 """
 
 import enum

@@ -19,9 +19,9 @@ INTRODUCTION = """\
 
 <!-- written by ./run chaos --publish from chaos/results; what it says beside the numbers is in chaos/page.py -->
 
-`./run chaos [--minutes N] [--seed S] [--cluster]` runs the real thing (Temporal's server, workers, a Kafka broker with a
-bridge, a Spark start), does faults to it that are drawn from a seed, and compares what was promised with a ledger that
-handlers and senders keep outside of it. A broken promise is exit code 1; a run that tested nothing is exit code 3.
+`./run chaos [--minutes N] [--seed S] [--cluster]` runs the real thing (Temporal's server, workers, a Kafka broker with
+a bridge, a Spark start), does faults to it that are drawn from a seed, and compares what was promised with a ledger
+that handlers and senders keep outside of it. A broken promise is exit code 1; a run that tested nothing is exit code 3.
 
 ## What is claimed
 
@@ -34,7 +34,8 @@ EXPLANATION = f"""
 
 Every call of a handler writes two entries to one file, when it begins and when it ends: which message, version and
 attempt, when it was due, how long a delay it asked for, and the process. Whoever starts, revises, steers or stops a
-message writes what was sent and what was acknowledged. After the run one pass over the file looks, in Jepsen's words, for
+message writes what was sent and what was acknowledged. After the run one pass over the file looks, in Jepsen's words,
+for
 
 | word | meaning |
 |---|---|
@@ -51,8 +52,9 @@ That a call comes again for a version is no fault: *at least once* is what is pr
 A message of the sample that verbs steer is left out where a verb makes another answer right: of early and duplicated.
 At the end the server must keep fewer than {TASKS_MOST:,} transfer tasks: more of them say that its queue is pinned.
 
-Recovery is the time from the end of a fault, when the killed program was started again or the stopped one went on, until
-every message that was due at that moment has run. Faults often overlap, so one's recovery may hold the next one's outage.
+Recovery is the time from the end of a fault, when the killed program was started again or the stopped one went on,
+until every message that was due at that moment has run. Faults often overlap, so one's recovery may hold the next one's
+outage.
 """
 
 FOUND = """
@@ -63,14 +65,16 @@ FOUND = """
 - 886 of 7,000 messages stood still for five to six and a half minutes after the fourth kill of everything: the same
   cause, seen after a restart, when the whole pinned range of the queue is read again.
 - Records that followed a tombstone were lost while no worker was there: a message with a workflow of its own was still
-  open when they came, took the tombstone first, and ended with the newer payload in hand. The bridge had committed them.
+  open when they came, took the tombstone first, and ended with the newer payload in hand. The bridge had committed
+  them.
 """
 
 NOT_COVERED = """
 ## What is not covered
 
 - One machine: no network between the parts fails, is slow or splits; no clock is wrong.
-- A power cut. A killed process loses nothing that it gave to the kernel; what a disk had not stored yet is another matter.
+- A power cut. A killed process loses nothing that it gave to the kernel; what a disk had not stored yet is another
+  matter.
 - The disk is full for the embedded server's data alone, not for the broker, PostgreSQL or the workers.
 - A full disk is a file system in memory that is cut down to what it holds; it needs the right to mount one.
 - Several Temporal servers of one cluster, Cassandra, and the loss of a replica of PostgreSQL or Kafka.
@@ -110,7 +114,8 @@ def _render_run(document: Mapping[str, Any]) -> Iterator[str]:
     faults, late = document["faults"], document["lateness_seconds"]
     hits, lost = sum(bool(fault["in_flight"]) for fault in faults), sum(fault["batches_lost"] for fault in faults)
     yield f"`{document['command']}`, {document['date']}, {document['machine']}, Python {document['python']}, "
-    yield f"temporalio {document['temporalio']}. Workflow tasks time out after {document['task_timeout_seconds']:g} s.\n\n"
+    timeout = document["task_timeout_seconds"]
+    yield f"temporalio {document['temporalio']}. Workflow tasks time out after {timeout:g} s.\n\n"
     yield "| messages that come back | number |\n|---|---|\n"
     for name, number in document["messages"].items():
         yield f"| {name} | {number:,} |\n"

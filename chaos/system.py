@@ -1,4 +1,4 @@
-"""The system under test: server, broker, two workers, a bridge and a Spark start, all of them processes of their own."""
+"""The system under test: server, broker, two workers, a bridge and a Spark start, each a process of its own."""
 
 import asyncio
 import contextlib
