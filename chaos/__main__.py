@@ -1,0 +1,138 @@
+"""`./run chaos`: the real thing under faults, and what a ledger outside of it proves."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from temporalio.runtime import Runtime, TelemetryConfig
+
+from chaos.faults import CLUSTER, EMBEDDED
+from chaos.page import publish
+from chaos.report import print_summary, to_document, write_json
+from chaos.run import ChaosOptions, run_chaos
+from chaos.workload import Sizes
+from shared.errors import DormiceError, InvalidSetting
+from starter.commands.arguments import CommandParser, count
+from starter.commands.exit_codes import FINE, INTERRUPTED, PARTLY, UNREACHABLE, code_of
+from starter.screen import tell
+
+DESCRIPTION = """\
+Solo and packed messages on two workers, a bridge from a Kafka broker and a Spark start, under faults drawn from a seed.
+Exit codes: 0 every promise was kept, 1 one was broken, 2 wrong input, 3 it was no test, or a part did not start."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run once and give the exit code."""
+    try:
+        args = _build_parser().parse_args(arguments)
+        if args.report is not None and not args.report.parent.is_dir():
+            raise InvalidSetting(f"--report: there is no folder {args.report.parent}; make it first")
+        return asyncio.run(_run(args))
+    except SystemExit as exc:  # how argparse leaves after --help
+        return exc.code if isinstance(exc.code, int) else FINE
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        tell("chaos: interrupted; all that was started has ended")
+        return INTERRUPTED
+    except DormiceError as exc:
+        tell(f"chaos: {exc}")
+        return code_of(exc)
+
+
+def _build_parser() -> CommandParser:
+    parser = CommandParser(prog="./run chaos", description=DESCRIPTION)
+    add, sizes = parser.add_argument, Sizes()
+    add(
+        "--minutes",
+        metavar="N",
+        type=_between(0.5, 1440),
+        default=4.0,
+        help="how long faults are done (4); two more follow",
+    )
+    add("--seed", metavar="S", type=int, help="what the faults are drawn from; a new one when left out")
+    add("--cluster", action="store_true", help="Temporal's server on PostgreSQL in place of the embedded one")
+    add("--packed", metavar="N", type=count, help=f"messages in packs on short ({sizes.packed})")
+    add(
+        "--load",
+        metavar="SHARE",
+        type=_between(0.01, 100),
+        default=1.0,
+        help="share of the usual numbers of all messages (1)",
+    )
+    add("--report", metavar="FILE", type=Path, help="write what was found as JSON")
+    add("--publish", action="store_true", help="write it to chaos/results and docs/chaos.md")
+    return parser
+
+
+def _between(least: float, most: float) -> Callable[[str], float]:
+    """Make what reads a number within bounds."""
+
+    def read(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if least <= float(text) <= most:
+                return float(text)
+        raise argparse.ArgumentTypeError(f"is {text!r}; give a number from {least:g} to {most:g}")
+
+    return read
+
+
+async def _run(args: argparse.Namespace) -> int:
+    task = asyncio.current_task()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, lambda: task and task.cancel())
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # that the broker goes away is the very point
+    seed = random.SystemRandom().randrange(1_000_000) if args.seed is None else args.seed
+    # the SDK's core would log each call that meets a fault
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)))
+    sizes = Sizes().scale(args.load)
+    options = ChaosOptions(
+        minutes=args.minutes,
+        seed=seed,
+        system=CLUSTER if args.cluster else EMBEDDED,
+        sizes=sizes if args.packed is None else replace(sizes, packed=args.packed),
+    )
+    began = time.monotonic()
+
+    def note(sentence: str) -> None:
+        tell(f"{time.monotonic() - began:6.0f} s  {sentence}")
+
+    tell(f"seed {seed}; the same faults come again with --seed {seed}")
+    folder = Path(tempfile.mkdtemp(prefix="dormice-chaos-"))
+    is_kept = True
+    try:
+        outcome = await run_chaos(options, folder, note)
+        document = to_document(options, outcome)
+        is_kept = bool(document["broken"] or document["untested"])
+    except asyncio.CancelledError:
+        is_kept = False
+        raise
+    finally:
+        if is_kept:
+            tell(f"chaos: all files are kept in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    print_summary(document)
+    if args.report is not None:
+        write_json(args.report, document)
+    if args.publish:
+        publish(document)
+    if document["broken"]:
+        return PARTLY
+    return UNREACHABLE if document["untested"] else FINE
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+    os._exit(code)  # temporalio may abort at interpreter exit: github.com/temporalio/sdk-python/issues/300

@@ -1,0 +1,157 @@
+"""Checkers: one pass over the ledger with the faults beside it, and what it proves of the promises."""
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from chaos.groups import GROUPS
+from chaos.injection import Injected
+from chaos.ledger import Entry, What
+from chaos.tracks import Findings, Track
+from shared.placement import pack_index
+
+LATE_SECONDS = 60.0
+"""How long after its tolerance a message must have run once the faults are over."""
+
+Message = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Impact:
+    """What a fault met, and how the messages that were due at its end came back."""
+
+    injected: Injected
+    in_flight: dict[str, int] = field(default_factory=dict[str, int])
+    """Calls under way when it began, by encoding and lane: those of its own processes where it hit workers."""
+    calls_lost: int = 0
+    batches_lost: int = 0
+    due_at_end: int = 0
+    not_back: int = 0
+    recovered_at: float = 0.0
+    is_overlapped: bool = False
+    """Another fault began before all were back."""
+
+    @property
+    def recovery_seconds(self) -> float | None:
+        """From its end until all that was due then has run; None while something has not."""
+        if self.not_back:
+            return None
+        return max(0.0, self.recovered_at - self.injected.ended_at)
+
+
+class Examination:
+    """Reads entries in order; afterwards it holds what they prove."""
+
+    def __init__(self, faults: Sequence[Injected]) -> None:
+        self.impacts = [Impact(fault) for fault in sorted(faults, key=lambda fault: fault.began_at)]
+        self.findings = Findings()
+        self.tracks: dict[Message, Track] = {}
+        self.cycles = self.calls = self.failed = self.repeated = 0
+        self.cycles_by_group: defaultdict[str, int] = defaultdict(int)
+        self.calls_by_process: defaultdict[int, int] = defaultdict(int)
+        self.lateness = array("f")
+        self._open: defaultdict[int, set[Message]] = defaultdict(set)
+        """Calls under way, by process."""
+        ends = [(impact.injected.ended_at, 1, number) for number, impact in enumerate(self.impacts)]
+        begins = [(impact.injected.began_at, 0, number) for number, impact in enumerate(self.impacts)]
+        self._moments = sorted(ends + begins, reverse=True)
+
+    def read(self, entries: Iterable[Entry]) -> "Examination":
+        """Go through all entries."""
+        for entry in entries:
+            while self._moments and self._moments[-1][0] <= entry.at:
+                self._pass_moment()
+            self._take(entry)
+        while self._moments:
+            self._pass_moment()
+        return self
+
+    def _take(self, entry: Entry) -> None:
+        key = (entry.group, entry.number)
+        track = self.tracks.get(key)
+        if track is None:
+            track = self.tracks[key] = Track(*key)
+        if track.take(entry, self.findings):
+            self.repeated += 1
+        if entry.what == What.BEGAN:
+            self.calls += 1
+            self.calls_by_process[entry.pid] += 1
+            self._open[entry.pid].add(key)
+            self.lateness.append(max(0.0, entry.at - entry.due))
+        elif entry.what in (What.AGAIN, What.DONE, What.FAILED):
+            self._end_call(entry, key, track)
+        elif entry.what in (What.STOP_SENT, What.PAUSE_SENT):
+            self._release(track)  # it need not come back
+
+    def _end_call(self, entry: Entry, key: Message, track: Track) -> None:
+        self._open[entry.pid].discard(key)
+        if entry.what == What.FAILED:
+            self.failed += 1
+        else:
+            self.cycles += 1
+            self.cycles_by_group[GROUPS[entry.group].name] += 1
+        for number in track.waits:
+            self.impacts[number].recovered_at = max(self.impacts[number].recovered_at, entry.at)
+        self._release(track)
+
+    def _release(self, track: Track) -> None:
+        for number in track.waits:
+            self.impacts[number].not_back -= 1
+        track.waits.clear()
+
+    def _pass_moment(self) -> None:
+        at, is_end, number = self._moments.pop()
+        impact = self.impacts[number]
+        if not is_end:
+            for other in self.impacts[:number]:
+                other.is_overlapped = other.is_overlapped or other.not_back > 0
+            self._note_hit(impact)
+            return
+        for track in self.tracks.values():
+            if track.is_waiting(at):
+                track.waits.append(number)
+                impact.due_at_end += 1
+        impact.not_back = impact.due_at_end
+
+    def _note_hit(self, impact: Impact) -> None:
+        fault = impact.injected
+        own = [pid for pid in (*fault.killed, *fault.stopped) if self._open.get(pid)]
+        for pid in own or (() if "worker" in fault.target else list(self._open)):
+            for group, _ in self._open[pid]:
+                name = GROUPS[group].name
+                impact.in_flight[name] = impact.in_flight.get(name, 0) + 1
+        packs: set[tuple[int, int]] = set()
+        for pid in fault.killed:
+            lost = self._open.pop(pid, set[Message]())
+            impact.calls_lost += len(lost)
+            packs |= {
+                (group, pack_index(str(number), GROUPS[group].packs)) for group, number in lost if GROUPS[group].packs
+            }
+        impact.batches_lost = len(packs)
+
+    def find_overdue(self, now: float) -> list[Track]:
+        """Give the messages that should have run by now, with all the time that they are allowed."""
+        return [track for track in self.tracks.values() if track.is_waiting(now - LATE_SECONDS)]
+
+    def check_end(self, now: float) -> list[Track]:
+        """Count what only the end shows: messages that never ran or stand still, which it gives, and revisions lost."""
+        overdue = self.find_overdue(now)
+        for track in overdue:
+            if track.newest < 0:
+                self.findings.add("lost", f"{track.name}: was acknowledged and never called")
+            else:
+                late = now - track.due
+                self.findings.add("standing still", f"{track.name}: version {track.newest}, due {late:.0f} s ago")
+        known = {track.name for track in overdue}
+        for track in self.tracks.values():
+            is_alive = not (track.stop_sent or track.is_done or track.is_paused or track.name in known)
+            if is_alive and track.mark_acknowledged > track.mark_seen:
+                lost = f"{track.name}: mark {track.mark_acknowledged} was acknowledged, {track.mark_seen} called last"
+                self.findings.add("revision lost", lost)
+        return overdue
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages whose start was acknowledged."""
+        return sum(track.acknowledged_at > 0 for track in self.tracks.values())

@@ -1,0 +1,116 @@
+"""Faults: what is done to which part, and the plan of a run, which the seed alone decides."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+TASK_TIMEOUT_SECONDS = 12.0
+"""How long a worker may hold a workflow task in a run: short, so that whoever stands still loses his task often."""
+
+PAUSE_SECONDS = (9.0, 23.0)
+"""From one fault to the next."""
+
+OVERLAP_SHARE = 0.2
+OVERLAP_SECONDS = (0.0, 3.0)
+"""The same for that share of faults, so that one meets the recovery from another, or the other itself."""
+
+WORKERS = ("worker 1", "worker 2")
+EVERYTHING = "everything"
+EMBEDDED, CLUSTER = "embedded", "cluster"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One kind of fault: what is done to one of its targets, for how long."""
+
+    name: str
+    act: str
+    """What is done: see `chaos.injection`."""
+    targets: tuple[str, ...]
+    seconds: tuple[float, float]
+    """How long the target is down, stopped or full."""
+    weight: int = 1
+    """How often it comes in each round of all kinds."""
+    series: tuple[int, int] = (1, 1)
+    """How often it is done in a row, with `series_pause` seconds between."""
+    series_pause: tuple[float, float] = (0.0, 0.0)
+    systems: tuple[str, ...] = (EMBEDDED, CLUSTER)
+    until_share: float = 1.0
+    """Share of the run after which it is not begun any more."""
+
+
+STOP_SHORT = (2.0, 5.0)
+STOP_LONG = (TASK_TIMEOUT_SECONDS + 1, TASK_TIMEOUT_SECONDS + 6)
+FAULTS = (
+    Fault(name="worker killed", act="kill", targets=WORKERS, seconds=(0.2, 3), weight=4),
+    Fault(name="both workers killed", act="kill", targets=("both workers",), seconds=(0.2, 3), weight=2),
+    Fault(name="worker stopped, shortly", act="stop", targets=WORKERS, seconds=STOP_SHORT, weight=2),
+    Fault(name="worker stopped beyond its tasks", act="stop", targets=WORKERS, seconds=STOP_LONG, weight=2),
+    Fault(name="server killed", act="kill", targets=("server",), seconds=(0.2, 4), weight=3),
+    Fault(name="server stopped, shortly", act="stop", targets=("server",), seconds=STOP_SHORT),
+    Fault(name="server stopped beyond its tasks", act="stop", targets=("server",), seconds=STOP_LONG),
+    Fault(name="broker killed", act="kill", targets=("broker",), seconds=(0.2, 3)),
+    Fault(name="broker stopped", act="stop", targets=("broker",), seconds=STOP_SHORT),
+    Fault(name="bridge killed", act="kill", targets=("bridge",), seconds=(0.2, 3), weight=2),
+    Fault(name="bridge stopped beyond its session", act="stop", targets=("bridge",), seconds=(7, 12)),
+    Fault(name="Spark driver killed", act="kill", targets=("spark",), seconds=(0.2, 2), weight=2, until_share=0.5),
+    Fault(name="everything killed", act="kill", targets=(EVERYTHING,), seconds=(0.2, 3)),
+    Fault(
+        name="everything killed, thrice within a minute",
+        act="kill",
+        targets=(EVERYTHING,),
+        seconds=(0.2, 2),
+        series=(3, 3),
+        series_pause=(12, 18),
+    ),
+    Fault(name="everything stopped", act="stop", targets=(EVERYTHING,), seconds=STOP_SHORT),
+    Fault(name="disk full", act="fill", targets=("server",), seconds=(4, 10), systems=(EMBEDDED,)),
+    Fault(
+        name="PostgreSQL restarted over and over",
+        act="restart",
+        targets=("postgres",),
+        seconds=(0, 0),
+        weight=2,
+        series=(3, 4),
+        series_pause=(5, 40),
+        systems=(CLUSTER,),
+    ),
+    Fault(name="PostgreSQL killed", act="kill", targets=("postgres",), seconds=(0.2, 3), weight=2, systems=(CLUSTER,)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One fault of a plan, `at` seconds after the run began."""
+
+    at: float
+    fault: str
+    act: str
+    target: str
+    seconds: float
+
+
+def make_plan(seed: int, minutes: float, system: str) -> list[Planned]:
+    """Draw the faults of a run: round after round of all kinds in another order, until the time is over."""
+    draw, length = random.Random(seed), minutes * 60
+    plan: list[Planned] = []
+    at = draw.uniform(*PAUSE_SECONDS)
+    for fault in _draw_rounds(draw, system):
+        if at > length * fault.until_share:
+            if at > length:
+                break
+            continue
+        for number in range(draw.randint(*fault.series)):
+            at += draw.uniform(*fault.series_pause) if number else 0.0
+            target, seconds = draw.choice(fault.targets), draw.uniform(*fault.seconds)
+            plan.append(Planned(round(at, 2), fault.name, fault.act, target, round(seconds, 2)))
+        is_overlapping = draw.random() < OVERLAP_SHARE
+        at += draw.uniform(*(OVERLAP_SECONDS if is_overlapping else PAUSE_SECONDS))
+    return [planned for planned in plan if planned.at <= length]
+
+
+def _draw_rounds(draw: random.Random, system: str) -> Iterator[Fault]:
+    kinds = [fault for fault in FAULTS if system in fault.systems for _ in range(fault.weight)]
+    while True:
+        draw.shuffle(kinds)
+        yield from kinds

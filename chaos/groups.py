@@ -1,0 +1,53 @@
+"""Groups: which messages there are, where they live, and how often they come back."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from activities import Pack
+
+PACK_SIZE = 5000
+COALESCE_SECONDS = 1.0
+TOLERANCE_SECONDS = 2.0
+"""Tolerance of packed messages; others have none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Messages of one kind; their ids are their numbers."""
+
+    kind: str
+    lane: str
+    back_after: tuple[float, float] = (0.0, 0.0)
+    """Seconds between which a message draws its delay; (0, 0): it is done after its first cycle."""
+    packs: int = 0
+    """Packs that hold the messages; 0: each has a workflow of its own."""
+    slow_share: float = 0.03
+    """Share of calls that take a second or more, so that faults meet calls in flight."""
+
+    @property
+    def name(self) -> str:
+        """Encoding and lane, for a person."""
+        return f"{'packed' if self.packs else 'solo'} {self.lane}"
+
+    @property
+    def encoding(self) -> Pack | None:
+        """How its messages become workflows, as its handler declares it."""
+        if not self.packs:
+            return None
+        return Pack(packs=self.packs, size=PACK_SIZE, coalesce=timedelta(seconds=COALESCE_SECONDS))
+
+
+SOLO = Group(kind="chaos-solo", lane="short", back_after=(20.0, 40.0))
+MEDIUM = Group(kind="chaos-medium", lane="medium", back_after=(20.0, 40.0))
+PACKED = Group(kind="chaos-packed", lane="short", back_after=(5.0, 25.0), packs=24, slow_share=0.003)
+PACKED_MEDIUM = Group(kind="chaos-packed-medium", lane="medium", back_after=(5.0, 30.0), packs=4, slow_share=0.003)
+ONCE = Group(kind="chaos-once", lane="short")
+RECORDS = Group(kind="chaos-record", lane="short", back_after=(20.0, 40.0))
+PACKED_RECORDS = Group(kind="chaos-packed-record", lane="short", back_after=(10.0, 30.0), packs=4, slow_share=0.003)
+SPARK = Group(kind="chaos-spark", lane="short", back_after=(10.0, 40.0), packs=8, slow_share=0.003)
+
+GROUPS = (SOLO, MEDIUM, PACKED, PACKED_MEDIUM, ONCE, RECORDS, PACKED_RECORDS, SPARK)
+"""The ledger names a group by its place here."""
+
+NUMBER_OF = {group.kind: number for number, group in enumerate(GROUPS)}
+BACK_AFTER_MAX = max(group.back_after[1] for group in GROUPS)

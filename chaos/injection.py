@@ -1,0 +1,130 @@
+"""Injection: doing what the plan says to the parts, and writing down when, to which processes, and for how long."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from chaos.disk import Disk
+from chaos.faults import EVERYTHING, WORKERS, Planned
+from chaos.processes import Part, start_patiently
+
+GROUPED = {"both workers": WORKERS}
+RESTORE_SECONDS = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Injected:
+    """A fault that was done. Times are seconds since the epoch."""
+
+    fault: str
+    target: str
+    began_at: float
+    ended_at: float = 0.0
+    """When the target was started or went on, or the disk had room again."""
+    killed: list[int] = field(default_factory=list[int])
+    """Ids of the processes that it killed."""
+    stopped: list[int] = field(default_factory=list[int])
+    note: str = ""
+
+
+class Injector:
+    """Does faults to the parts of a system, and starts again what ends by itself."""
+
+    def __init__(self, parts: Mapping[str, Part], disk: Disk | None, tell: Callable[[str], None]) -> None:
+        self._parts = parts
+        self._disk = disk
+        self._tell = tell
+        self.injected: list[Injected] = []
+        self.left_out: list[tuple[str, str]] = []
+        """Planned faults that were not done, with the reason."""
+        self.ended: list[tuple[str, str]] = []
+        """Parts that ended by themselves, with what they said."""
+
+    async def run(self, plan: list[Planned]) -> None:
+        """Do all faults of a plan at their times; returns when the last one is over."""
+        began, tasks = time.monotonic(), list[asyncio.Task[None]]()
+        try:
+            for planned in plan:
+                await asyncio.sleep(max(0.0, began + planned.at - time.monotonic()))
+                tasks.append(asyncio.create_task(self._inject(planned)))
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def watch(self) -> None:
+        """Start again what has ended by itself, as whoever runs services does; for ever."""
+        while True:
+            for part in self._parts.values():
+                if part.is_wanted and not part.lock.locked() and not part.is_alive:
+                    async with part.lock:
+                        self.ended.append((part.name, time.strftime("%H:%M:%S")))
+                        self._tell(f"{part.name} has ended by itself; starting it again")
+                        await start_patiently(part, self._tell)
+            await asyncio.sleep(0.5)
+
+    async def _inject(self, planned: Planned) -> None:
+        parts = self._choose(planned.target)
+        if planned.act == "fill":
+            await self._fill(planned)
+            return
+        for part in parts:
+            await part.lock.acquire()
+        try:
+            alive = [part for part in parts if part.is_alive]
+            if not alive:
+                self.left_out.append((planned.fault, "its target was not running"))
+                return
+            await self._act(planned, alive)
+        finally:
+            for part in parts:
+                part.lock.release()
+
+    def _choose(self, target: str) -> list[Part]:
+        """Give the parts of a target, always in one order so that no two faults wait for each other."""
+        names = GROUPED.get(target, (target,))
+        wanted = [part for name, part in self._parts.items() if name in names]
+        if target != EVERYTHING:
+            return wanted
+        return [part for part in self._parts.values() if part.is_wanted or part.is_alive]
+
+    async def _act(self, planned: Planned, parts: list[Part]) -> None:
+        done = Injected(fault=planned.fault, target=planned.target, began_at=time.time())
+        self.injected.append(done)
+        self._tell(f"{planned.fault}: {planned.target}, {planned.seconds:.1f} s")
+        if planned.act == "stop":
+            for part in parts:
+                done.stopped += part.send(signal.SIGSTOP)
+            await asyncio.sleep(planned.seconds)
+            for part in parts:
+                part.send(signal.SIGCONT)
+        elif planned.act == "restart":
+            for part in parts:
+                await part.end()
+                await start_patiently(part, self._tell)
+        else:
+            for part in parts:
+                done.killed += part.send(signal.SIGKILL)
+            await asyncio.gather(*(part.note_death() for part in parts))
+            await asyncio.sleep(planned.seconds)
+            for part in parts:
+                if part.is_wanted:
+                    await start_patiently(part, self._tell)
+        done.ended_at = time.time()
+
+    async def _fill(self, planned: Planned) -> None:
+        if self._disk is None:
+            self.left_out.append((planned.fault, "this user may not mount a file system of a bounded size"))
+            return
+        done = Injected(fault=planned.fault, target=planned.target, began_at=time.time())
+        self.injected.append(done)
+        self._tell(f"{planned.fault}: {planned.target}, {planned.seconds:.1f} s")
+        try:
+            await self._disk.fill()
+            await asyncio.sleep(planned.seconds)
+        finally:
+            await self._disk.free()
+        done.ended_at = time.time()

@@ -1,0 +1,65 @@
+"""Inspection: what the ledger proves at the end of a run, and what the server says of the messages that stand still."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from chaos.checkers import Examination
+from chaos.injection import Injected
+from chaos.ledger import Ledger
+from chaos.tracks import Track
+from shared.errors import DormiceError, MessageNotFound
+from shared.placement import identity_of
+from starter.control import Control
+
+LATER_SECONDS = 120.0
+"""What stands still at the end is watched for so much longer, to tell late from never."""
+
+LOOKED_UP_MOST = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What was found."""
+
+    examination: Examination
+    later: list[Track]
+    """Messages that stood still, and still did after a while more."""
+    known: dict[str, str]
+    """What the server knows of some of those that stood still."""
+    ended_at: float
+
+
+async def inspect(
+    ledger: Ledger, faults: Sequence[Injected], control: Control, tell: Callable[[str], None]
+) -> Inspection:
+    """Read the whole ledger and check it; where messages stand still, look what becomes of them."""
+    ended_at = time.time()
+    examination = await _examine(ledger, faults)
+    overdue, later = examination.check_end(ended_at), list[Track]()
+    known = await _look_up(control, overdue)
+    if overdue:
+        tell(f"{len(overdue)} messages stand still; they are watched for {LATER_SECONDS:.0f} s more")
+        await asyncio.sleep(LATER_SECONDS)
+        tracks = (await _examine(ledger, faults)).tracks
+        later = [track for track in overdue if tracks[track.group, track.number].newest == track.newest]
+    return Inspection(examination=examination, later=later, known=known, ended_at=ended_at)
+
+
+async def _examine(ledger: Ledger, faults: Sequence[Injected]) -> Examination:
+    return await asyncio.to_thread(Examination(faults).read, ledger.read())
+
+
+async def _look_up(control: Control, overdue: Sequence[Track]) -> dict[str, str]:
+    known: dict[str, str] = {}
+    for track in overdue[:LOOKED_UP_MOST]:
+        try:
+            listed = await control.look_up(*identity_of(track.name))
+        except MessageNotFound:
+            known[track.name] = "the server does not know it"
+        except DormiceError as exc:
+            known[track.name] = str(exc)[:200]
+        else:
+            known[track.name] = f"{listed.state}, due {listed.due_at}"
+    return known

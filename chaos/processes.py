@@ -1,0 +1,197 @@
+"""Processes: the parts of the system under test, each started as users start it and killed by its id."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from shared.errors import DormiceError, RetryLater
+from starter.embedded import EmbeddedServer, end_on_leash, start_on_leash
+from starter.kafka.broker import EmbeddedBroker
+
+ROOT = Path(__file__).parent.parent
+OLDER_CODE = ROOT / "tests" / "replay" / "older"
+END_SECONDS = 12.0
+ENV_PREFIXES = ("DORMICE_", "TEMPORAL_", "PYTHONPATH", "SPARK_")
+
+
+class Part(ABC):
+    """One part of the system: it runs, is killed, stopped, continued, started again, and ended for good.
+
+    `lock` is held by whoever changes it, so that two faults of one part come after each other.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lock = asyncio.Lock()
+        self.is_wanted = True
+        """Whether it is started again when it ends by itself."""
+
+    @property
+    @abstractmethod
+    def members(self) -> list[psutil.Process]:
+        """Its living processes, without the leash that holds them."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start it; returns when it is there, as far as its starter knows."""
+
+    @abstractmethod
+    async def end(self) -> None:
+        """End it in good order."""
+
+    @abstractmethod
+    async def note_death(self) -> None:
+        """Wait until the processes that were killed are gone."""
+
+    async def kill(self) -> list[int]:
+        """Kill all of its processes with SIGKILL; gives their ids."""
+        ids = self.send(signal.SIGKILL)
+        await self.note_death()
+        return ids
+
+    def send(self, number: signal.Signals) -> list[int]:
+        """Send a signal to all of its processes; gives their ids."""
+        members = self.members
+        for member in members:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.send_signal(number)
+        return [member.pid for member in members]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any of its processes runs."""
+        return bool(self.members)
+
+
+class LeashedPart(Part):
+    """A program of ours: a worker, the bridge, a Spark driver."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path, older: Path | None = None
+    ) -> None:
+        super().__init__(name)
+        self._command = command
+        self._environment = environment
+        self._log = log
+        self._older = older
+        self.is_older = False
+        """Whether the next start runs the older code."""
+        self.older_ids: set[int] = set()
+        """Ids of all processes that ran it."""
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def members(self) -> list[psutil.Process]:
+        """What the leash holds."""
+        return [] if self._process is None else find_children(self._process.pid)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its leash runs, which ends with it."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def has_older(self) -> bool:
+        """Whether there is older code that it can run."""
+        return self._older is not None
+
+    async def start(self) -> None:
+        """Start it; returns when there is a process that can be killed, which may still load its modules."""
+        path = [str(self._older), str(ROOT)] if self.is_older else [str(ROOT)]
+        with self._log.open("ab") as output:
+            self._process = await start_on_leash(
+                [sys.executable, "-P", *self._command],
+                output.fileno(),
+                {**self._environment, "PYTHONPATH": os.pathsep.join(path)},
+            )
+        while self.is_alive and not self.members:  # noqa: ASYNC110 — nobody tells us when the leash has its child
+            await asyncio.sleep(0.02)
+        if self.is_older:
+            self.older_ids |= {member.pid for member in self.members}
+
+    async def end(self) -> None:
+        """Let it drain."""
+        if self._process is not None:
+            await end_on_leash(self._process, END_SECONDS)
+
+    async def note_death(self) -> None:
+        """The leash goes when what it holds is gone."""
+        if self._process is not None:
+            await self._process.wait()
+
+    async def wait(self) -> int:
+        """Wait until it has ended by itself."""
+        return 0 if self._process is None else await self._process.wait()
+
+
+class OwnedPart(Part):
+    """The embedded server, or the broker: whoever starts it for users holds its leash."""
+
+    def __init__(self, name: str, owned: EmbeddedServer | EmbeddedBroker) -> None:
+        super().__init__(name)
+        self._owned = owned
+
+    @property
+    def members(self) -> list[psutil.Process]:
+        """What the leash holds."""
+        found = self._owned.process_id
+        return [] if found is None else find_children(found)
+
+    async def start(self) -> None:
+        """Start it and wait until it answers."""
+        await self._owned.start()
+
+    async def end(self) -> None:
+        """End it."""
+        await self._owned.stop()
+
+    async def note_death(self) -> None:
+        """End the leash too."""
+        await self._owned.stop()
+
+
+def find_children(process_id: int) -> list[psutil.Process]:
+    """Give the living processes below one."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        below = psutil.Process(process_id).children(recursive=True)
+        return [process for process in below if _is_alive(process)]
+    return []
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def start_patiently(part: Part, tell: Callable[[str], None], seconds: float = 120.0) -> None:
+    """Start a part, again and again while it can't: its disk may be full, or its database still recover."""
+    give_up_at = time.monotonic() + seconds
+    while True:
+        try:
+            return await part.start()
+        except (DormiceError, OSError) as exc:
+            tell(f"{part.name} did not start: {str(exc)[:200]}")
+            if time.monotonic() > give_up_at:
+                raise RetryLater(f"{part.name} did not start within {seconds:.0f} s: {exc}") from exc
+        await asyncio.sleep(1)
+
+
+def make_environment(**values: str) -> dict[str, str]:
+    """Give an environment without anybody's own settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIXES)}
+    return {**kept, "TEMPORAL_CONFIG_FILE": os.devnull, **values}
+
+
+def find_older_code() -> Path | None:
+    """Give the recorded older version of dormice, None where this checkout has none."""
+    return next(iter(sorted(OLDER_CODE.glob("*.zip"))), None)

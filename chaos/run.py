@@ -1,0 +1,192 @@
+"""One run: the system is started and loaded, the plan is carried out, and what the ledger proves is examined."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chaos.checkers import LATE_SECONDS
+from chaos.faults import EMBEDDED, WORKERS, make_plan
+from chaos.groups import BACK_AFTER_MAX
+from chaos.injection import Injector
+from chaos.inspection import Inspection, inspect
+from chaos.ledger import Ledger
+from chaos.processes import LeashedPart, Part, start_patiently
+from chaos.records import Records, open_producer
+from chaos.steering import Steering
+from chaos.system import SETTINGS, System, run_system
+from chaos.workload import Sizes, Starts
+from starter.control import Control
+
+WARM_UP_SECONDS = 40.0
+OLDER_SHARES = (0.4, 0.6)
+"""Between these shares of the run the second worker is of the older version."""
+
+LAG = "records that the bridge did not commit"
+SPARE_SECONDS = 5.0
+FINISH_SECONDS = 90.0
+"""What starts, verbs and the Spark start get to come to their end, once the faults are over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosOptions:
+    """What the command line asked for."""
+
+    minutes: float
+    seed: int
+    system: str = EMBEDDED
+    sizes: Sizes = field(default_factory=Sizes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run came to, before it is written down."""
+
+    injector: Injector
+    inspection: Inspection
+    tasks: int
+    """Transfer tasks that the server keeps at the end."""
+    counts: dict[str, int]
+    began_at: float
+
+
+async def run_chaos(options: ChaosOptions, folder: Path, tell: Callable[[str], None]) -> Outcome:
+    """Carry out one run in a folder."""
+    ledger = Ledger(folder / "ledger.bin")
+    tell(f"the {options.system} server, a broker and workers are started; all files are in {folder}")
+    async with run_system(options.system, folder, ledger, options.minutes, options.sizes.spark) as system:
+        tell("Spark prepares a manifest")
+        await system.spark.prepare()
+        async with open_producer(system.broker_address) as producer:
+            records = Records(system.broker_address, producer, ledger, options.sizes, options.seed)
+            return await _Run(options, system, ledger, records, tell).carry_out()
+
+
+class _Run:
+    def __init__(
+        self, options: ChaosOptions, system: System, ledger: Ledger, records: Records, tell: Callable[[str], None]
+    ) -> None:
+        self._options = options
+        self._system = system
+        self._ledger = ledger
+        self._records = records
+        self._tell = tell
+        self._plan = make_plan(options.seed, options.minutes, options.system)
+        self._injector = Injector(system.parts, system.disk, tell)
+        self.lag = 0
+
+    async def carry_out(self) -> Outcome:
+        client = await self._system.connect()
+        starts = Starts(client, SETTINGS, self._ledger)
+        steering = Steering(client, SETTINGS, self._ledger, self._options.sizes, self._options.seed)
+        for name in WORKERS:
+            await self._system.parts[name].start()
+        await starts.start_initial(self._options.sizes)
+        await self._system.parts["bridge"].start()
+        self._tell(f"all messages are started; {len(self._plan)} faults follow in {self._options.minutes:g} minutes")
+        began_at = time.time()
+        async with _beside(self._injector.watch()):
+            await self._do_faults(starts, steering)
+            await self._wait_for_bridge()
+            await self._records.note_committed()
+            self._system.spark.note_receipts(self._ledger)
+            await self._wait_until_quiet()
+            tasks = self._system.count_tasks()
+            inspection = await inspect(self._ledger, self._injector.injected, Control(client, SETTINGS), self._tell)
+        return Outcome(
+            injector=self._injector,
+            inspection=inspection,
+            tasks=tasks,
+            counts=self._count(starts, steering, inspection),
+            began_at=began_at,
+        )
+
+    async def _do_faults(self, starts: Starts, steering: Steering) -> None:
+        """Do all faults beside the load, and let what is under way come to its end."""
+        stopping = asyncio.Event()
+        load = (
+            starts.run(stopping),
+            self._records.run(stopping),
+            steering.run(stopping),
+            self._system.spark.run(self._ledger, self._tell),
+            self._run_older(),
+        )
+        tasks = [asyncio.create_task(work) for work in load]
+        try:
+            await asyncio.sleep(WARM_UP_SECONDS)
+            await self._injector.run(self._plan)
+            self._tell("all faults are over")
+            stopping.set()
+            await asyncio.wait(tasks, timeout=FINISH_SECONDS)
+        finally:
+            await _cancel(tasks)
+        await self._system.spark.part.end()
+
+    def _count(self, starts: Starts, steering: Steering, inspection: Inspection) -> dict[str, int]:
+        part = self._system.parts[WORKERS[1]]
+        older = part.older_ids if isinstance(part, LeashedPart) else set[int]()
+        calls = inspection.examination.calls_by_process
+        return {
+            "verbs acknowledged": steering.acknowledged,
+            "malformed signals": steering.malformed,
+            LAG: self.lag,
+            "records of unknown fate": self._records.unsure,
+            "starts that were refused or given up": len(starts.refused),
+            "calls by a worker of the older version": sum(calls[process_id] for process_id in older),
+            "parts that ended by themselves": len(self._injector.ended),
+            "runs of the Spark start": self._system.spark.runs,
+        }
+
+    async def _run_older(self) -> None:
+        """Let one worker be of the older version for a part of the run."""
+        part: Part = self._system.parts[WORKERS[1]]
+        if not isinstance(part, LeashedPart) or not part.has_older:
+            return
+        seconds = self._options.minutes * 60
+        for share, is_older in zip(OLDER_SHARES, (True, False), strict=True):
+            begins = WARM_UP_SECONDS + seconds * share
+            await asyncio.sleep(begins if is_older else seconds * (OLDER_SHARES[1] - OLDER_SHARES[0]))
+            async with part.lock:
+                await part.end()
+                part.is_older = is_older
+                await start_patiently(part, self._tell)
+            self._tell(f"{part.name} is of {'the older' if is_older else 'this'} version")
+
+    async def _wait_for_bridge(self) -> None:
+        """Wait until the bridge has committed every record, for as long as it gets on."""
+        least, moved_at = await self._records.read_lag(), time.monotonic()
+        while least and time.monotonic() - moved_at < LATE_SECONDS:
+            await asyncio.sleep(1)
+            if (lag := await self._records.read_lag()) < least:
+                least, moved_at = lag, time.monotonic()
+        if least:
+            self._tell(f"the bridge has not committed {least} records, and none within {LATE_SECONDS:.0f} s")
+        self.lag = least
+
+    async def _wait_until_quiet(self) -> None:
+        """Wait until each message must have come back once."""
+        seconds = BACK_AFTER_MAX + LATE_SECONDS + SPARE_SECONDS
+        self._tell(f"nothing is done to it for {seconds:.0f} s more")
+        await asyncio.sleep(seconds)
+
+
+@asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        await _cancel([task])
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel what has not ended, and raise what one of them has failed with."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled() and (failed := task.exception()) is not None:
+            raise failed

@@ -1,0 +1,125 @@
+"""The system under test: server, broker, two workers, a bridge and a Spark start, each a process of its own."""
+
+import asyncio
+import contextlib
+import signal
+import sqlite3
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from temporalio.client import Client
+
+from chaos.clustered import SHARDS, ClusterServerPart, PostgresPart
+from chaos.disk import Disk, mount_disk
+from chaos.faults import CLUSTER, TASK_TIMEOUT_SECONDS, WORKERS
+from chaos.ledger import LEDGER_VARIABLE, Ledger
+from chaos.processes import LeashedPart, OwnedPart, Part, find_older_code, make_environment
+from chaos.records import TOPIC
+from chaos.spark_start import SparkStart
+from cluster.cluster import Cluster
+from cluster.program import build_program
+from cluster.schema import CORE
+from shared.settings import Settings
+from shared.temporal import client_options
+from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.kafka.broker import BrokerOptions, run_broker
+
+PREFIX = "chaos"
+SETTINGS = Settings(
+    task_queue_prefix=PREFIX,
+    workflow_task_timeout=timedelta(seconds=TASK_TIMEOUT_SECONDS),
+    patience=timedelta(minutes=5),
+)
+WORKER = ("-m", "worker", "--lane", "short", "--lane", "medium", "--processes", "1", "--drain-seconds", "3")
+BRIDGE = ("-m", "starter", "bridge", TOPIC, "--group", TOPIC, "--session-seconds", "6", "--drain-seconds", "5")
+COUNT_TASKS = "SELECT count(*) FROM transfer_tasks"
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """Its parts by name, and how to reach them."""
+
+    parts: dict[str, Part]
+    address: str
+    broker_address: str
+    disk: Disk | None
+    spark: SparkStart
+    count_tasks: Callable[[], int]
+    """Gives how many transfer tasks the server keeps."""
+
+    async def connect(self) -> Client:
+        """Connect to the server."""
+        return await Client.connect(self.address, **client_options(SETTINGS))
+
+    async def continue_all(self) -> None:
+        """Let go on whatever stands still, so that it can be ended."""
+        for part in self.parts.values():
+            part.send(signal.SIGCONT)
+
+
+@contextlib.asynccontextmanager
+async def run_system(
+    kind: str, folder: Path, ledger: Ledger, minutes: float, spark_messages: int
+) -> AsyncGenerator[System]:
+    """Run everything but the Spark start for the length of a `with` block, with its files in `folder`."""
+    async with contextlib.AsyncExitStack() as stack:
+        place = _run_cluster(folder) if kind == CLUSTER else _run_server(folder)
+        address, parts, disk, count_tasks = await stack.enter_async_context(place)
+        options = BrokerOptions(data=folder / "kafka", port=find_free_port())
+        broker = await stack.enter_async_context(run_broker(options))
+        environment = make_environment(
+            TEMPORAL_ADDRESS=address,
+            DORMICE_HANDLERS="chaos.handlers",
+            DORMICE_TASK_QUEUE_PREFIX=PREFIX,
+            DORMICE_WORKFLOW_TASK_TIMEOUT=f"{TASK_TIMEOUT_SECONDS:g}s",
+            DORMICE_KAFKA_SERVERS=broker.address,
+            **{LEDGER_VARIABLE: str(ledger.path)},
+        )
+        parts["broker"] = OwnedPart("broker", broker)
+        for name in WORKERS:
+            log = folder / f"{name.replace(' ', '-')}.log"
+            parts[name] = LeashedPart(name, WORKER, environment, log, find_older_code())
+        parts["bridge"] = LeashedPart("bridge", BRIDGE, environment, folder / "bridge.log")
+        spark = SparkStart(folder, environment, spark_messages, minutes)
+        parts["spark"] = spark.part
+        system = System(parts, address, broker.address, disk, spark, count_tasks)
+        stack.push_async_callback(_end_leashed, parts)
+        stack.push_async_callback(system.continue_all)
+        yield system
+
+
+async def _end_leashed(parts: dict[str, Part]) -> None:
+    await asyncio.gather(*(part.end() for part in parts.values() if isinstance(part, LeashedPart)))
+
+
+Place = tuple[str, dict[str, Part], Disk | None, Callable[[], int]]
+
+
+@contextlib.asynccontextmanager
+async def _run_server(folder: Path) -> AsyncGenerator[Place]:
+    with mount_disk(folder / "server") as disk:
+        options = EmbeddedOptions(data=folder / "server", port=find_free_port(), ui_port=None)
+
+        def count_tasks() -> int:
+            database = sqlite3.connect(f"file:{options.database}?mode=ro", uri=True)
+            with contextlib.closing(database):
+                return database.execute(COUNT_TASKS).fetchone()[0]
+
+        async with run_embedded(options) as server:
+            yield server.address, {"server": OwnedPart("server", server)}, disk, count_tasks
+
+
+@contextlib.asynccontextmanager
+async def _run_cluster(folder: Path) -> AsyncGenerator[Place]:
+    program = await asyncio.to_thread(build_program)
+    await asyncio.to_thread(folder.chmod, 0o755)  # PostgreSQL's own user must get there
+    cluster = Cluster(folder / "cluster")
+    try:
+        await asyncio.to_thread(asyncio.run, cluster.up(program, SHARDS))
+        server = ClusterServerPart(cluster, program)
+        parts: dict[str, Part] = {"postgres": PostgresPart(cluster), "server": server}
+        yield cluster.address, parts, None, lambda: int(cluster.postgres.run(COUNT_TASKS, CORE)[0])
+    finally:
+        await asyncio.to_thread(cluster.down, is_deleting=True)

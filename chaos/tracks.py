@@ -1,0 +1,195 @@
+"""Tracks: what the ledger proves of one message, entry by entry, in Jepsen's words."""
+
+from dataclasses import dataclass, field
+
+from chaos.groups import GROUPS, TOLERANCE_SECONDS
+from chaos.ledger import Entry, What
+from chaos.records import is_by_record
+from chaos.steering import is_steered
+
+CLOCK_SECONDS = 0.002
+"""Moments are kept in milliseconds, and a delay in the ledger with seven digits."""
+
+BACKOFF_SECONDS = 6.0
+"""A call that failed is repeated within this: the handlers' longest backoff and its jitter."""
+
+STOPPED_SECONDS = 30.0
+"""A call that was under way when its message was stopped may begin so long afterwards."""
+
+REMEMBERED = 8
+"""Versions of which a call may be repeated: whoever stood still for longer has lost his task long ago."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is against a promise, by its Jepsen word; a sentence for each of the first of its kind."""
+
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    examples: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def add(self, word: str, sentence: str) -> None:
+        """Count one."""
+        self.counts[word] = self.counts.get(word, 0) + 1
+        if len(found := self.examples.setdefault(word, [])) < 20:
+            found.append(sentence)
+
+
+@dataclass(slots=True)
+class Track:
+    """One message up to some entry. Moments are seconds since the epoch, 0 where there is none."""
+
+    group: int
+    number: int
+    sent_at: float = 0.0
+    acknowledged_at: float = 0.0
+    stop_sent: bool = False
+    stopped_at: float = 0.0
+    """When it was acknowledged that it is stopped."""
+    is_done: bool = False
+    is_paused: bool = False
+    newest: int = -1
+    """Its highest version that was called."""
+    failed: int = -1
+    """The version whose last call failed, and will be called again for that reason."""
+    lives: int = 1
+    """How often it was started: after a tombstone a record starts it anew, at version 0."""
+    is_restarted: bool = False
+    """It was stopped and sent again, and version 0 was not called since."""
+    may_skip: bool = False
+    """It was revised since then: a version may have been tried without a call and replaced."""
+    due: float = 0.0
+    """When it must have run at the latest."""
+    not_before: dict[int, float] = field(default_factory=dict[int, float])
+    """Before which moment a version must not be called."""
+    dues: dict[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
+    """Due time of each (version, attempt) that was called."""
+    mark_sent: int = 0
+    mark_acknowledged: int = 0
+    mark_seen: int = 0
+    mark_version: int = -1
+    """The version that was first called with that mark."""
+    waits: list[int] = field(default_factory=list[int])
+    """Faults at whose end it was due."""
+
+    @property
+    def name(self) -> str:
+        """The message, as the command line names it."""
+        return f"{GROUPS[self.group].kind}:{self.number}"
+
+    def is_waiting(self, now: float) -> bool:
+        """Whether it should have run by a moment and has not."""
+        is_known = self.acknowledged_at > 0 or self.newest >= 0
+        return is_known and self.due <= now and not (self.is_done or self.stop_sent or self.is_paused)
+
+    def take(self, entry: Entry, findings: Findings) -> bool:
+        """Go on by one entry; gives whether it was a call that came again."""
+        match entry.what:
+            case What.BEGAN:
+                return self._begin(entry, findings)
+            case What.AGAIN | What.DONE | What.FAILED:
+                self._finish(entry)
+            case What.START_SENT:
+                self.sent_at, self.due = self.sent_at or entry.at, entry.due
+                self.not_before[0] = entry.due
+            case What.REVISION_SENT:
+                self._revise(entry)
+            case What.START_ACKNOWLEDGED | What.REVISION_ACKNOWLEDGED | What.STOP_ACKNOWLEDGED:
+                self._acknowledge(entry)
+            case _:
+                self._steer(entry)
+        return False
+
+    def _acknowledge(self, entry: Entry) -> None:
+        if entry.what == What.STOP_ACKNOWLEDGED:
+            self.stopped_at = entry.at if self.stop_sent else 0.0
+            return
+        self.mark_acknowledged = max(self.mark_acknowledged, entry.mark)
+        self.acknowledged_at = self.acknowledged_at or entry.at  # what was stopped is started by a revision, too
+
+    def _steer(self, entry: Entry) -> None:
+        match entry.what:
+            case What.STOP_SENT:
+                self.stop_sent = True
+            case What.PAUSE_SENT:
+                self.is_paused = True
+            case What.RESUME_ACKNOWLEDGED:
+                self.is_paused, self.due = False, max(self.due, entry.at)
+            case _:
+                self.due = max(self.due, entry.due)
+
+    def _revise(self, entry: Entry) -> None:
+        self.mark_sent, self.may_skip = max(self.mark_sent, entry.mark), True
+        if is_by_record(self.group):  # it is due at once, and started anew where it was stopped
+            self.due = max(self.due, entry.due)
+            if self.stop_sent:
+                self.stop_sent, self.stopped_at, self.is_restarted, self.due = False, 0.0, True, entry.due
+
+    def _begin(self, entry: Entry, findings: Findings) -> bool:
+        self._check_wanted(entry, findings)
+        if self.is_restarted and entry.version == 0:
+            self.newest, self.is_restarted, self.lives = -1, False, self.lives + 1
+            self.dues.clear()
+        is_again = entry.version <= self.newest
+        is_retry, self.failed = entry.version == self.failed, -1
+        if not is_again and entry.version > self.newest + 1 and not self.may_skip:
+            findings.add("version gap", f"{self.name}: version {entry.version} was called after {self.newest}")
+        if is_again:
+            self._check_repeated(entry, findings)
+        else:
+            self.newest, self.may_skip = entry.version, False
+            if len(self.dues) > 2 * REMEMBERED:
+                self._forget()
+        self.dues.setdefault((entry.version, entry.attempt), entry.due)
+        self._check_early(entry, findings)
+        self._check_mark(entry, findings)
+        return is_again and not is_retry
+
+    def _check_wanted(self, entry: Entry, findings: Findings) -> None:
+        if not self.sent_at:
+            findings.add("unexpected", f"{self.name}: was called at {entry.at:.3f} and never sent")
+        elif self.stopped_at and entry.at > self.stopped_at + STOPPED_SECONDS:
+            findings.add("unexpected", f"{self.name}: was called {entry.at - self.stopped_at:.0f} s after its stop")
+        elif entry.mark > self.mark_sent:
+            findings.add("unexpected", f"{self.name}: was called with mark {entry.mark}, which nobody sent")
+
+    def _check_repeated(self, entry: Entry, findings: Findings) -> None:
+        """A call that is repeated is one of the same state: it has the same due time, and is not long gone."""
+        if is_by_record(self.group) or is_steered(self.number):
+            return
+        before = self.dues.get((entry.version, entry.attempt))
+        if before is not None and abs(before - entry.due) > CLOCK_SECONDS:
+            findings.add("duplicated", f"{self.name}: version {entry.version} was due at {before:.3f}, {entry.due:.3f}")
+        if entry.version < self.newest - REMEMBERED:
+            findings.add("duplicated", f"{self.name}: version {entry.version} was called after {self.newest}")
+
+    def _check_early(self, entry: Entry, findings: Findings) -> None:
+        if is_by_record(self.group) or is_steered(self.number):
+            return
+        wanted = max(self.not_before.get(entry.version, 0.0), entry.due)
+        if entry.at < wanted - CLOCK_SECONDS:
+            findings.add("early", f"{self.name}: version {entry.version} was called {wanted - entry.at:.3f} s early")
+
+    def _check_mark(self, entry: Entry, findings: Findings) -> None:
+        if entry.mark > self.mark_seen:
+            self.mark_seen, self.mark_version = entry.mark, entry.version
+        elif entry.mark < self.mark_seen and entry.version > self.mark_version >= 0 and self.lives == 1:
+            findings.add("revision undone", f"{self.name}: mark {entry.mark} was called after {self.mark_seen}")
+
+    def _finish(self, entry: Entry) -> None:
+        if entry.version < self.newest:
+            return
+        if entry.what == What.FAILED:
+            self.due, self.failed = entry.at + BACKOFF_SECONDS, entry.version
+        elif entry.what == What.DONE:
+            self.is_done = True
+        else:
+            back_at = entry.at + entry.asked
+            self.due = max(self.due, back_at + (TOLERANCE_SECONDS if GROUPS[self.group].packs else 0.0))
+            # of two calls of one version, either may be the one that counts
+            known = self.not_before.get(entry.version + 1, back_at)
+            self.not_before[entry.version + 1] = min(known, back_at)
+
+    def _forget(self) -> None:
+        oldest = self.newest - REMEMBERED
+        self.dues = {key: due for key, due in self.dues.items() if key[0] >= oldest}
+        self.not_before = {version: at for version, at in self.not_before.items() if version >= oldest}

@@ -1,0 +1,104 @@
+"""The workload: starting what comes back for the whole run, and messages that are done after one cycle meanwhile."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+
+from temporalio.client import Client
+
+from chaos.groups import GROUPS, MEDIUM, NUMBER_OF, ONCE, PACKED, PACKED_MEDIUM, SOLO, Group
+from chaos.ledger import Ledger, What
+from shared.envelope import Envelope
+from shared.settings import Settings
+from starter.bulk import BulkStarter
+from starter.receipts import StartOutcome
+
+ONCE_EVERY_SECONDS = 1.0
+ONCE_AT_ONCE = 3
+UNDER_WAY_MOST = 50
+SAMPLE_LEAST = 32
+"""Of each kind there are as many, so that some of them are steered and some revised."""
+
+FIRST_SECONDS = 30
+"""The first runs of all messages are spread over so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How many messages of each kind there are."""
+
+    solo: int = 600
+    medium: int = 400
+    packed: int = 12_000
+    packed_medium: int = 300
+    records: int = 60
+    packed_records: int = 400
+    spark: int = 1200
+
+    def scale(self, share: float) -> "Sizes":
+        """Give a share of them all."""
+        return Sizes(**{name: max(SAMPLE_LEAST, round(count * share)) for name, count in asdict(self).items()})
+
+
+class Starts:
+    """Starts messages and writes to the ledger what was sent and what was acknowledged."""
+
+    def __init__(self, client: Client, settings: Settings, ledger: Ledger) -> None:
+        self._ledger = ledger
+        encodings = {group.kind: group.encoding for group in GROUPS if group.encoding is not None}
+        self._starter = BulkStarter(client, settings, encodings=encodings)
+        self._under_way: set[asyncio.Task[None]] = set()
+        self.refused: list[str] = []
+
+    async def start_initial(self, sizes: Sizes) -> None:
+        """Start all that comes back for the whole run."""
+        counts = {SOLO: sizes.solo, MEDIUM: sizes.medium, PACKED: sizes.packed, PACKED_MEDIUM: sizes.packed_medium}
+        await self._start(
+            ((group, number) for group, count in counts.items() for number in range(count)), is_spread=True
+        )
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Start messages that are done after one cycle, a few a second, until told to stop; then wait for the last."""
+        number = 0
+        while not stopping.is_set():
+            if len(self._under_way) < UNDER_WAY_MOST:
+                numbers = range(number, number + ONCE_AT_ONCE)
+                number += ONCE_AT_ONCE
+                task = asyncio.create_task(self._start([(ONCE, one) for one in numbers]))
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
+            await asyncio.sleep(ONCE_EVERY_SECONDS)
+        await asyncio.gather(*self._under_way)
+
+    async def _start(self, wanted: Iterable[tuple[Group, int]], *, is_spread: bool = False) -> None:
+        def send() -> Iterator[tuple[tuple[int, int], Envelope]]:
+            for group, number in wanted:
+                due = datetime.now(UTC) + timedelta(seconds=number % FIRST_SECONDS if is_spread else 0)
+                self._ledger.append(What.START_SENT, NUMBER_OF[group.kind], number, due=due.timestamp())
+                yield (NUMBER_OF[group.kind], number), make_envelope(group, number, due=due if is_spread else None)
+
+        async for receipt in self._starter.start_all(send()):
+            if receipt.outcome is StartOutcome.STARTED:
+                self._ledger.append(What.START_ACKNOWLEDGED, *receipt.tag)
+            else:  # nobody promised anything
+                self.refused.append(f"{receipt.workflow_id}: {receipt.outcome.value} {receipt.reason}")
+
+
+def make_envelope(group: Group, number: int, mark: int = 0, due: datetime | None = None) -> Envelope:
+    """Give a message; it is due at once unless a moment is given."""
+    payload = {"mark": mark}
+    return Envelope(kind=group.kind, id=str(number), lane=group.lane, scheduled_at=due, payload=payload)
+
+
+def count_messages(sizes: Sizes) -> Mapping[str, int]:
+    """Give how many messages come back of each group, by its name."""
+    return {
+        "solo on short": sizes.solo,
+        "solo on medium": sizes.medium,
+        f"packed on short, in {PACKED.packs} packs": sizes.packed,
+        f"packed on medium, in {PACKED_MEDIUM.packs} packs": sizes.packed_medium,
+        "solo on short, by Kafka": sizes.records,
+        "packed on short, by Kafka": sizes.packed_records,
+        "packed on short, by Spark": sizes.spark,
+    }
