@@ -46,7 +46,7 @@ def find_free_bytes(folder: Path) -> int:
 
 @contextlib.asynccontextmanager
 async def watch_disk(folder: Path, log: Path, report: Callable[[str], None]) -> AsyncGenerator[None]:
-    """For the length of a `with` block, report when the disk of a running server is full, and when it has room again."""
+    """Report, within a `with` block, when the disk of a running server is full, and when it has room again."""
     watching = asyncio.create_task(_watch(folder, log, report))
     try:
         yield

@@ -56,6 +56,8 @@ class NewestRows:
 
     def is_duplicate(self, number: int, envelope: "Envelope") -> bool:
         """Say whether a newer row has been added."""
+        if not self._newest:
+            return False
         newest = self._newest.get(workflow_id(envelope.kind, envelope.id))
         return newest is not None and newest[1] != number
 

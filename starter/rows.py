@@ -217,7 +217,8 @@ class _Lines:
 
 def _find_flaw(raw: bytes) -> InvalidEnvelope | None:
     try:
-        raw.decode()
+        if not raw.isascii():
+            raw.decode()
     except UnicodeDecodeError as exc:
         return InvalidEnvelope("envelope", f"is not UTF-8 text (byte {exc.start + 1}); save the file as UTF-8")
     return None
@@ -229,7 +230,7 @@ def read_json_lines(lines: Iterable[Line]) -> Iterator[Row]:
         raw = line.raw.strip()
         if raw:
             fields = raw if line.flaw else _read_object(raw)
-            is_many = b"\r" in raw and isinstance(fields, bytes)
+            is_many = isinstance(fields, bytes) and b"\r" in raw
             flaw = InvalidEnvelope("envelope", f"looks like lines of a file {_BARE_CR}", "NotJson") if is_many else None
             yield Row(line.number, fields, line.text, line.end, flaw or line.flaw)
 
