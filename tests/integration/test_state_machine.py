@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     Bundle,
     initialize,
     multiple,
+    precondition,
     rule,
     run_state_machine_as_test,  # pyright: ignore[reportUnknownVariableType] — it has no annotations
 )
@@ -106,12 +107,10 @@ class Messages(MessageMachine):
         """Begin with one message of each kind."""
         return multiple(self._start(False, solo, None), self._start(True, packed, None))
 
+    @precondition(lambda self: len(self.expected) < MESSAGES_MAX)
     @rule(target=messages, is_packed=st.booleans(), payload=payloads, delay=st.none() | delays)
     def start(self, is_packed: bool, payload: dict[str, Any], delay: timedelta | None) -> Any:  # noqa: FBT001 — drawn
         """Start another message, now or for later."""
-        if len(self.expected) >= MESSAGES_MAX:
-            none: Any = multiple()
-            return none
         return self._start(is_packed, payload, delay)
 
     def _start(self, is_packed: bool, payload: dict[str, Any], delay: timedelta | None) -> ExpectedMessage:  # noqa: FBT001 — drawn
