@@ -11,7 +11,7 @@ from chaos.faults import EVERYTHING, WORKERS, Planned
 from chaos.processes import Part, start_patiently
 
 GROUPED = {"both workers": WORKERS}
-RESTORE_SECONDS = 1.0
+STATE_KEEPERS = ("postgres", "server")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,10 +110,16 @@ class Injector:
                 done.killed += part.send(signal.SIGKILL)
             await asyncio.gather(*(part.note_death() for part in parts))
             await asyncio.sleep(planned.seconds)
-            for part in parts:
-                if part.is_wanted:
-                    await start_patiently(part, self._tell)
+            await self._start_all([part for part in parts if part.is_wanted])
         done.ended_at = time.time()
+
+    async def _start_all(self, parts: list[Part]) -> None:
+        """Start what keeps the state first, one after the other, and then all that needs it."""
+        for part in parts:
+            if part.name in STATE_KEEPERS:
+                await start_patiently(part, self._tell)
+        others = [part for part in parts if part.name not in STATE_KEEPERS]
+        await asyncio.gather(*(start_patiently(part, self._tell) for part in others))
 
     async def _fill(self, planned: Planned) -> None:
         if self._disk is None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from chaos.faults import CLUSTER, EMBEDDED
-from chaos.report import TASKS_MOST, group_recoveries, write_json
+from chaos.report import group_recoveries, write_json
+from chaos.run import TASKS_MOST
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"

@@ -15,12 +15,9 @@ from typing import Any
 
 from chaos.checkers import Impact
 from chaos.faults import TASK_TIMEOUT_SECONDS
-from chaos.run import LAG, ChaosOptions, Outcome
+from chaos.run import LAG, TASKS_MOST, ChaosOptions, Outcome
 from chaos.workload import count_messages
 from starter.screen import print_fields
-
-TASKS_MOST = 1000
-"""Transfer tasks that a server without pinned queues keeps at most, some time after the last fault."""
 
 HITS_LEAST_SHARE = 0.25
 """Share of the faults that must have met calls in flight, for the run to have been a test."""
