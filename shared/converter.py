@@ -1,9 +1,12 @@
 """The converter: how payloads become Python values; they are those of the SDK's own, read in half the time."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
 from temporalio.converter import (
     CompositePayloadConverter,
     DataConverter,
@@ -25,12 +28,28 @@ class _JsonConverter(JSONPlainPayloadConverter):
 
 
 class PayloadConverter(CompositePayloadConverter):
-    """The SDK's own converters, but for the one that reads JSON: a pack that wakes reads a hundred kilobytes of it."""
+    """The SDK's own converters, but for the one that reads JSON: a pack that wakes reads a hundred kilobytes of it.
+
+    Where nobody names a type, a payload that can't be read is given as RawValue instead of raising: that is how handlers
+    of signals get their arguments, which are whatever somebody sent (see `workflows.signal_handlers`).
+    """
 
     def __init__(self) -> None:
         """Take the SDK's, in its order."""
         usual = DefaultPayloadConverter.default_encoding_payload_converters
         super().__init__(*(_JsonConverter() if isinstance(c, JSONPlainPayloadConverter) else c for c in usual))
+
+    def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        """Read payloads; those without a type hint never raise."""
+        if type_hints is None:
+            return [self._read_or_keep(payload) for payload in payloads]
+        return super().from_payloads(payloads, type_hints)
+
+    def _read_or_keep(self, payload: Payload) -> Any:
+        try:
+            return super().from_payloads([payload])[0]
+        except (LookupError, RuntimeError, ValueError, TypeError, DecodeError):  # an unknown encoding, or broken data
+            return RawValue(payload)
 
 
 DATA_CONVERTER = replace(DataConverter.default, payload_converter_class=PayloadConverter)
