@@ -14,10 +14,11 @@ with workflow.unsafe.imports_passed_through():
     from activities.batch import RUN_BATCH
     from activities.measures import FORWARD
     from shared.lanes import LANES, prefix_of, task_queue
-    from shared.message import Outcome
+    from shared.message import MessageState, Outcome
     from shared.pack_entry import is_ended
     from shared.placement import PACK_WORKFLOW
     from shared.search_attributes import PackIndex, pack_updates
+    from shared.signal_reading import is_text, require
     from shared.temporal import to_raw
     from workflows.alarm import Alarm
     from workflows.cancellation import ignores_cancellation, tell
@@ -249,7 +250,7 @@ class PackWorkflow(PackSignals):
     @workflow.query
     def status(self, message_id: str) -> dict[str, Any] | None:
         """Where a message stands; None when the pack does not know it."""
-        state = self._pack.find(message_id)
+        state = self._find(message_id)
         return None if state is None else describe_status(state, self._hearing.waiting)
 
     @workflow.query
@@ -262,8 +263,12 @@ class PackWorkflow(PackSignals):
     @workflow.query
     def explain(self, message_id: str) -> dict[str, Any] | None:
         """Why a message is due when it is: one sentence and the last decisions."""
-        state = self._pack.find(message_id)
+        state = self._find(message_id)
         return None if state is None else describe_decisions(state)
+
+    def _find(self, message_id: str) -> MessageState | None:
+        # the SDK lets arguments of other types pass; whoever asks with one gets this error for an answer
+        return self._pack.find(require("the message's id", message_id, is_text, "a string"))
 
     @workflow.query
     def overview(self) -> dict[str, Any]:

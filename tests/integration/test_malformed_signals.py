@@ -1,10 +1,9 @@
 """Malformed signals: whatever somebody sends to a workflow, it goes on, and says what it has ignored."""
 
-import asyncio
 import json
 import logging
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -21,9 +20,8 @@ from shared.idle import IDLE_WORKFLOW
 from shared.lanes import task_queue
 from shared.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW
 from shared.settings import Settings
-from shared.signals import Pause, Reschedule, Revise, RunNow
+from shared.signals import RunNow
 from tests.conftest import Begin, Serve, wait_until
-from workflows.message_workflow import MessageWorkflow
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
@@ -54,12 +52,12 @@ ODD: list[list[Payload]] = [
 """Inputs that no signal takes."""
 
 
-async def send_raw(handle: WorkflowHandle[Any, Any], name: str, arguments: Iterable[Payload] | None) -> None:
+async def send_raw(client: Client, workflow_id: str, name: str, arguments: Iterable[Payload] | None) -> None:
     """Send a signal as it is."""
-    await handle._client.workflow_service.signal_workflow_execution(  # noqa: SLF001 — the handle keeps it for itself
+    await client.workflow_service.signal_workflow_execution(
         SignalWorkflowExecutionRequest(
-            namespace=handle._client.namespace,  # noqa: SLF001 — as above
-            workflow_execution=WorkflowExecution(workflow_id=handle.id),
+            namespace=client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=workflow_id),
             signal_name=name,
             input=None if arguments is None else Payloads(payloads=arguments),
         )
@@ -78,7 +76,7 @@ def to_json(value: Any) -> list[Payload]:
 
 
 async def test_a_malformed_signal_stops_no_message(
-    serve: Serve, begin: Begin, kind: str, caplog: pytest.LogCaptureFixture
+    client: Client, serve: Serve, begin: Begin, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of any name, encoding, number and type; what follows is heard, and what was ignored is remembered, in one line of log."""
 
@@ -92,16 +90,20 @@ async def test_a_malformed_signal_stops_no_message(
         handle, ids = message.handle, [message.id]
         with caplog.at_level(logging.WARNING):
             for arguments in ODD:
-                await send_raw(handle, "pause", arguments)
+                await send_raw(client, handle.id, "pause", arguments)
             internal = ("admit", "report", "spread") if message.is_packed else ()
             for name in (*internal, "reschedule", "reprioritize", "revise", "pull_forward", "no_such_signal"):
-                await send_raw(handle, name, None)
-                await send_raw(handle, name, ODD[0])
-            wrong = [("reprioritize", {"priority": "1"}), ("reschedule", {"due_at": 5}), ("revise", {"payload": "x" * 5000})]
+                await send_raw(client, handle.id, name, None)
+                await send_raw(client, handle.id, name, ODD[0])
+            wrong = [
+                ("reprioritize", {"priority": "1"}),
+                ("reschedule", {"due_at": 5}),
+                ("revise", {"payload": "x" * 5000}),
+            ]
             for name, fields in wrong:
-                await send_raw(handle, name, to_json({"ids": ids, **fields}))
+                await send_raw(client, handle.id, name, to_json({"ids": ids, **fields}))
             for name, chunk in WRONG_FOR_PACKS if message.is_packed else ():
-                await send_raw(handle, name, to_json(chunk))
+                await send_raw(client, handle.id, name, to_json(chunk))
             await message.send_from_sdk(RunNow())
             await wait_until(lambda: message.has(version=2, payload={"calls": 2}), "it hears what comes after them")
         neighbour = await begin(kind, id=(message.neighbours(1) or [f"{message.id}-other"])[0])
@@ -153,14 +155,19 @@ BESIDE: list[tuple[str, list[tuple[str, Any]], str, list[Any]]] = [
         CLOSE,
         [{"gate": "host:right", "opens_at": 4e9, "reason": "r" * 1000}],
     ),
-    (IDLE_WORKFLOW, [("limits", {"reserve": "x"}), ("limits", {"nothing": 1}), ("on", {"x": 1})], "limits", [{"reserve": 0.5}]),
+    (
+        IDLE_WORKFLOW,
+        [("limits", {"reserve": "x"}), ("limits", {"nothing": 1}), ("on", {"x": 1})],
+        "limits",
+        [{"reserve": 0.5}],
+    ),
     (CAPACITY_WORKFLOW, [(MEASURED, {"x": 1}), (MEASURED, "alone")], MEASURED, ["right", 5.5]),
     (LAYOUT_WORKFLOW, [("keep", {"packs": 1}), ("keep", LAYOUT | {"size": "x"})], "keep", [LAYOUT | {"packs": 7}]),
 ]
 
 
 @pytest.mark.parametrize(("workflow", "wrong", "name", "right"), BESIDE, ids=[row[0] for row in BESIDE])
-async def test_a_malformed_signal_stops_no_workflow_beside_messages(
+async def test_a_malformed_signal_stops_no_workflow_beside_messages(  # noqa: PLR0917 — fixtures and the row of a table
     serve: Serve,
     client: Client,
     settings: Settings,
@@ -177,12 +184,14 @@ async def test_a_malformed_signal_stops_no_workflow_beside_messages(
 
     async with serve(unused, lanes=("short",)):
         queue = task_queue(settings.task_queue_prefix, "short")
-        handle = await client.start_workflow(workflow, id=f"{queue}-{workflow}", task_queue=queue, memo={LAYOUT_MEMO: LAYOUT})
+        handle = await client.start_workflow(
+            workflow, id=f"{queue}-{workflow}", task_queue=queue, memo={LAYOUT_MEMO: LAYOUT}
+        )
         for arguments in (None, *ODD, [*ODD[0], *ODD[0]]):
-            await send_raw(handle, name, arguments)
+            await send_raw(client, handle.id, name, arguments)
         for other, value in wrong:
-            await send_raw(handle, other, to_json(value))
-        await send_raw(handle, "no_such_signal", ODD[1])
+            await send_raw(client, handle.id, other, to_json(value))
+        await send_raw(client, handle.id, "no_such_signal", ODD[1])
         before = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
         await handle.signal(name, args=right)
         after = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
@@ -206,13 +215,15 @@ async def test_a_malformed_query_or_update_is_answered_with_an_error(serve: Serv
     async with serve(quick, lanes=("short",)):
         message = await begin(kind)
         await wait_until(lambda: message.has(version=1), "it sleeps")
-        wrong: list[list[Any]] = [[1, 2], [b"\x00", {}], [{"a": 1}, None, []]]
-        for arguments in (*wrong, *([[], [5], [["a"]]] if message.is_packed else [])):
-            for name in ("status", "explain", "no_such_query"):
-                with pytest.raises(WorkflowQueryFailedError):
-                    await message.handle.query(name, args=arguments)
+        wrong: list[list[Any]] = [[], [5], [["a"]], [b"\x00"]] if message.is_packed else []
+        for name, arguments in [
+            *(("status", given) for given in wrong),
+            *(("no_such", given) for given in ([], [1, 2])),
+        ]:
+            with pytest.raises(WorkflowQueryFailedError):
+                await message.handle.query(name, args=arguments)
         with pytest.raises(WorkflowUpdateFailedError):
-            await message.handle.execute_update("pause", args=[1, 2])
+            await message.handle.execute_update("pause", args=[1, 2])  # pyright: ignore[reportUnknownMemberType] — the SDK leaves a type argument open
         failed = await count_failed_tasks(message.handle)
         assert await message.has(version=1)
 
