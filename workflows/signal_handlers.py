@@ -41,7 +41,7 @@ class IgnoresUnknownSignals:
         """Log a signal that is ignored, in one line."""
         log_ignored(name, problem)
 
-    @workflow.signal(dynamic=True)
+    @workflow.signal(dynamic=True, description="any other name: ignored")
     def take_unknown(self, name: str, arguments: Sequence[RawValue]) -> None:  # noqa: ARG002 — Temporal's own signature
         """Ignore a signal of a name that the workflow does not know."""
         self.ignore_signal(name, "there is no signal of this name")
