@@ -122,11 +122,14 @@ def test_a_signal_for_messages_of_a_pack_says_to_them_what_is_wrong() -> None:
     found = read_steering("reprioritize", [{"ids": ["a"], "priority": "1", "token": "t"}])
 
     assert found == Steering(["a"], Unreadable("Reprioritize", "priority is '1'; give a whole number from 1 to 5"), "t")
-    for ids in ({}, [1], None, "a", ["\ud800"]):
+    flawed: list[Any] = [{}, [1], None, "a", ["\ud800"]]
+    for ids in flawed:
         with pytest.raises(ValueError, match="a pack wants an object with ids"):
             read_steering("pause", [{"ids": ids}])
 
 
+ODD: list[Any] = [True, [[]], 10**40]
+ODD_FIELDS: list[dict[str, Any]] = [{"lane": "x"}, {"priority": 9}, {"sources": {}}]
 LAYOUT = Layout("feed", "short", 3, 1000, 60.0, 3).dump()
 ENTRY = to_entry(
     MessageState("feed", "a", "short", NOW, NOW, payload={"n": 1}, sources={"t/0": 7}, priority=1).remember(
@@ -172,11 +175,8 @@ def change(entry: list[Any], position: int, value: Any) -> list[Any]:
     "flaw",
     [
         *({"entries": [change(ENTRY, n, v)]} for n in range(8) for v in ("\ud800", math.nan)),
-        *({"entries": [change(ENTRY, n, v)]} for n in (0, 1, 2, 3, 4, 6, 7) for v in (True, [[]], 10**40)),
-        *(
-            {"entries": [change(ENTRY, 7, {**ENTRY[7], **other})]}
-            for other in ({"lane": "x"}, {"priority": 9}, {"sources": {}})
-        ),
+        *({"entries": [change(ENTRY, n, v)]} for n in (0, 1, 2, 3, 4, 6, 7) for v in ODD),
+        *({"entries": [change(ENTRY, 7, {**ENTRY[7], **other})]} for other in ODD_FIELDS),
         {"entries": [change(ENTRY, 6, [[0, 0, "started", 0]])]},
         {"entries": [ENTRY[:3]]},
         {"entries": {}},
