@@ -22,6 +22,7 @@ from shared.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW
 from shared.settings import Settings
 from shared.signals import RunNow
 from tests.conftest import Begin, Serve, wait_until
+from workflows.message_workflow import MessageWorkflow
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
@@ -104,7 +105,10 @@ async def test_a_malformed_signal_stops_no_message(
                 await send_raw(client, handle.id, name, to_json({"ids": ids, **fields}))
             for name, chunk in WRONG_FOR_PACKS if message.is_packed else ():
                 await send_raw(client, handle.id, name, to_json(chunk))
-            await message.send_from_sdk(RunNow())
+            if message.is_packed:
+                await message.send_from_sdk(RunNow())
+            else:
+                await handle.signal(MessageWorkflow.run_now, RunNow())
             await wait_until(lambda: message.has(version=2, payload={"calls": 2}), "it hears what comes after them")
         neighbour = await begin(kind, id=(message.neighbours(1) or [f"{message.id}-other"])[0])
         await wait_until(lambda: neighbour.has(version=1), "another one runs")
