@@ -102,6 +102,7 @@ class _Run:
         ended_at = stamp_end()
         answer = {
             "index_after": self._dispatch.settings.index_after.total_seconds(),
+            "payload_max_bytes": self._dispatch.settings.payload_max_bytes,
             "begun_at": self._begun_at,
             "ended_at": ended_at,
         }

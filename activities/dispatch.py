@@ -71,6 +71,7 @@ class Dispatch:
         stamped = outcome._replace(
             cycles_per_run=settings.cycles_per_run,
             index_after=settings.index_after.total_seconds(),
+            payload_max_bytes=settings.payload_max_bytes,
             ended_at=outcome.ended_at or stamp_end(),
         )
         return stamped.dump()

@@ -21,6 +21,7 @@ from shared.signals import (
     RunNow,
     Signal,
     Stop,
+    Unreadable,
     to_epoch,
 )
 from shared.timespan import HORIZON, format_seconds
@@ -42,7 +43,7 @@ def begin(state: MessageState) -> MessageState:
 
 def decide(
     state: MessageState,
-    event: Outcome | Signal,
+    event: Outcome | Signal | Unreadable,
     now: float,
     *,
     reached: float | None = None,
@@ -51,15 +52,17 @@ def decide(
     """Give the state after `event` at `now` (seconds since the epoch).
 
     An `Outcome` ends a cycle that `begin` opened; signals that came meanwhile are applied on top of it. A signal
-    that makes no sense in the state, or holds an unreadable moment or priority, leaves everything but the list of
-    remembered decisions as it is. An ended message never changes again. Who asks for a moment that lies before `reached`
-    (`now` unless said otherwise) means that one; what comes out then depends on `now` only where nobody names a moment.
-    `spread` says where within its tolerance a message comes back; without one its id does.
+    that makes no sense in the state, or can't be read, leaves everything but the list of remembered decisions as it is.
+    An ended message never changes again. Who asks for a moment no later than `reached` (`now` unless said otherwise) means
+    `now`. A signal's `now` may be another one on a replay, `reached` never is: so whoever replays must begin at once what
+    was asked for by `reached`, and go by the moment itself in all other cases, see `workflows.asked`. `spread` says where within its tolerance a message comes back; without one its id does.
     """
     if state.ended:
         return state
     if isinstance(event, Outcome):
         return _settle(_fold(state, event, now, spread), now)
+    if isinstance(event, Unreadable):
+        return state.remember(now, "ignored", clip_reason(f"{event.name}: {event.problem}"))
     try:
         return _apply(state, event, now, now if reached is None else reached)
     except (ValueError, TypeError, AttributeError) as exc:
@@ -185,7 +188,8 @@ def _apply(state: MessageState, signal: Signal, now: float, reached: float) -> M
         case RunNow():
             return _ask_due(state, _floor(now), now, "run_now", signal.reason)
         case Reschedule():
-            return _ask_due(state, _bound(signal.due_at, now, reached), now, "reschedule", signal.reason)
+            due_at, note = _bound(signal.due_at, now, reached)
+            return _ask_due(state, due_at, now, "reschedule", _join(clip_reason(signal.reason), note))
         case Reprioritize():
             return _reprioritize(state, signal, now, reached)
         case Revise():
@@ -207,19 +211,24 @@ def _ask_due(state: MessageState, due_at: float, now: float, what: str, reason: 
     return _due(_unpark(state), due_at, due_at).remember(now, what, reason)
 
 
-def _bound(moment: str, now: float, reached: float) -> float:
+def _bound(moment: str, now: float, reached: float) -> tuple[float, str]:
+    """Give when a message is due for which somebody named a moment, and what was made of that if it is another one."""
     due_at = to_epoch(moment)
-    return _floor(reached) if due_at <= reached else _ceil(min(due_at, now + MAX_DELAY))
+    if due_at <= reached:
+        return _floor(now), "in the past: due now"
+    if due_at > now + MAX_DELAY:
+        return _ceil(now + MAX_DELAY), "cut to ten years"
+    return _ceil(due_at), ""
 
 
 def _reprioritize(state: MessageState, signal: Reprioritize, now: float, reached: float) -> MessageState:
     _check_priority(signal.priority)
-    due_at = None if signal.due_at is None else _bound(signal.due_at, now, reached)
+    asked = None if signal.due_at is None else _bound(signal.due_at, now, reached)
     changed = state._replace(priority=signal.priority)
     reason = _join(f"priority {signal.priority}", clip_reason(signal.reason))
-    if due_at is None:
+    if asked is None:
         return changed.remember(now, "reprioritize", reason)
-    return _ask_due(changed, due_at, now, "reprioritize", reason)
+    return _ask_due(changed, asked[0], now, "reprioritize", _join(reason, asked[1]))
 
 
 def _check_priority(priority: Any) -> None:
@@ -234,7 +243,7 @@ def _revise(state: MessageState, signal: Revise, now: float, reached: float) -> 
         raise ValueError(f"there is no lane {signal.lane!r}")
     if signal.priority is not None:
         _check_priority(signal.priority)
-    due_at = None if signal.due_at is None else _bound(signal.due_at, now, reached)
+    asked = None if signal.due_at is None else _bound(signal.due_at, now, reached)
     # a version's idempotency key stands for one payload: a tried version with another payload is the next version
     is_next = state.is_tried and not state.is_running
     changed = (_next_version(state) if is_next else state)._replace(
@@ -246,9 +255,10 @@ def _revise(state: MessageState, signal: Revise, now: float, reached: float) -> 
         sources=_note_source(state, signal),
         trace=state.trace if signal.trace is None else signal.trace,
     )
-    if due_at is None:
-        return changed.remember(now, "revise", clip_reason(signal.reason))
-    return _ask_due(changed, due_at, now, "revise", signal.reason)
+    reason = clip_reason(signal.reason)
+    if asked is None:
+        return changed.remember(now, "revise", reason)
+    return _ask_due(changed, asked[0], now, "revise", _join(reason, asked[1]))
 
 
 def _ask_stop(state: MessageState, signal: Stop, now: float) -> MessageState:

@@ -6,15 +6,23 @@ import base64
 import binascii
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 from temporalio.api.common.v1 import Payload
-from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes, PayloadCodec
+from temporalio.converter import (
+    ActivitySerializationContext,
+    DataConverter,
+    DefaultFailureConverterWithEncodedAttributes,
+    PayloadCodec,
+    SerializationContext,
+    WithSerializationContext,
+)
 
-from shared.converter import DATA_CONVERTER
+from shared.converter import DATA_CONVERTER, ENCODING, UNOPENED
 from shared.errors import InvalidSetting, Misconfigured, PayloadSealed
 from shared.secret import find_secret
 from shared.settings import Settings
@@ -22,10 +30,10 @@ from shared.settings import Settings
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-ENCODING = b"binary/encrypted"
-"""How Temporal's own samples mark what they have encrypted, in the same layout: their codec servers read ours."""
-
 KEY_ID = "encryption-key-id"
+SEALED_AT = "sealed-at"
+"""When a payload was encrypted, in whole seconds since the epoch: four bytes. Others than dormice don't say."""
+
 KEY_BYTES = 32
 NONCE_BYTES = 12
 SETTING = "encryption_keys"
@@ -73,11 +81,22 @@ def build_converter(settings: Settings) -> DataConverter:
     return replace(sealed, failure_converter_class=DefaultFailureConverterWithEncodedAttributes) if keys else sealed
 
 
+def build_worker_converter(converter: DataConverter) -> DataConverter:
+    """Give the converter of a worker whose client has this one: workflows get what it lacks the key for as it came."""
+    codec = converter.payload_codec
+    return replace(converter, payload_codec=WorkerCodec(codec)) if isinstance(codec, EncryptionCodec) else converter
+
+
+def was_sealed_within(payload: Payload, seconds: float, now: float) -> bool:
+    """Tell whether dormice has encrypted a payload in the last so many seconds before `now`."""
+    sealed_at = int.from_bytes(payload.metadata.get(SEALED_AT, b"")[:8], "big")
+    return abs(now - sealed_at) <= seconds
+
+
 class EncryptionCodec(PayloadCodec):
     """Seals payloads with AES-256-GCM and a random nonce; opens what any of its keys has sealed, passes what is plain.
 
-    Without keys it changes nothing, and still refuses what is sealed: a worker would otherwise drop a signal that it
-    can't read.
+    Without keys it changes nothing, and still refuses what is sealed.
     """
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
@@ -93,12 +112,18 @@ class EncryptionCodec(PayloadCodec):
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Open what is sealed; raises PayloadSealed."""
-        return [self._open(p) if p.metadata.get("encoding") == ENCODING else p for p in payloads]
+        return [self.open(payload) for payload in payloads]
 
     def _seal(self, payload: Payload, key_id: str) -> Payload:
         nonce = os.urandom(NONCE_BYTES)
         sealed = self._ciphers[key_id].encrypt(nonce, payload.SerializeToString(), None)
-        return Payload(metadata={"encoding": ENCODING, KEY_ID: key_id.encode()}, data=nonce + sealed)
+        sealed_at = int(time.time()).to_bytes(4, "big")
+        metadata = {"encoding": ENCODING, KEY_ID: key_id.encode(), SEALED_AT: sealed_at}
+        return Payload(metadata=metadata, data=nonce + sealed)
+
+    def open(self, payload: Payload) -> Payload:
+        """Open one payload if it is sealed; raises PayloadSealed."""
+        return self._open(payload) if payload.metadata.get("encoding") == ENCODING else payload
 
     def _open(self, payload: Payload) -> Payload:
         key_id = payload.metadata.get(KEY_ID, b"").decode(errors="replace")
@@ -116,6 +141,36 @@ class EncryptionCodec(PayloadCodec):
                 f"{SETTING}: key {key_id!r} does not open what bears its id: it is another key, or the data was changed; "
                 "give the key that encrypted it"
             ) from exc
+
+
+class WorkerCodec(PayloadCodec, WithSerializationContext):
+    """The codec of a worker: activities are refused what can't be opened, workflows get it with the reason beside it.
+
+    A workflow whose task fails for one signal would stand still with all that it holds. What becomes of such a signal is
+    decided in `workflows.signal_handlers`; everything else that can't be opened fails where it is converted.
+    """
+
+    def __init__(self, strict: EncryptionCodec) -> None:
+        """Take the codec that refuses."""
+        self._strict = strict
+
+    def with_context(self, context: SerializationContext) -> PayloadCodec:  # pyright: ignore[reportIncompatibleMethodOverride] — another codec is what activities need
+        """Give the codec for a workflow or for an activity."""
+        return self._strict if isinstance(context, ActivitySerializationContext) else self
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Seal with the first key."""
+        return await self._strict.encode(payloads)
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Open what is sealed, or say beside it why not."""
+        return list(map(self._open_or_mark, payloads))
+
+    def _open_or_mark(self, payload: Payload) -> Payload:
+        try:
+            return self._strict.open(payload)
+        except PayloadSealed as exc:
+            return Payload(metadata={**payload.metadata, UNOPENED: str(exc).encode()}, data=payload.data)
 
 
 def _make_ciphers(keys: Mapping[str, bytes]) -> "dict[str, AESGCM]":

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from shared.errors import InvalidEnvelope
-from shared.json_value import encode_json, find_flaw, parse_json
+from shared.json_value import find_flaw, find_size_flaw, parse_json
 from shared.lanes import LANES
 from shared.timespan import HORIZON
 
@@ -188,12 +188,8 @@ def _apply_rules(envelope: Envelope, rules: EnvelopeRules) -> None:
     if envelope.kind not in rules.kinds:
         known = ", ".join(sorted(rules.kinds)) or "none at all"
         raise InvalidEnvelope("kind", f"no handler for {envelope.kind!r} is loaded; loaded: {known}", "UnknownKind")
-    if (size := len(encode_json(envelope.payload))) > rules.payload_max_bytes:
-        raise InvalidEnvelope(
-            "payload",
-            f"is {size} bytes of JSON, the limit is {rules.payload_max_bytes}; keep bulk data elsewhere and send its key",
-            "TooLarge",
-        )
+    if too_large := find_size_flaw(envelope.payload, rules.payload_max_bytes):
+        raise InvalidEnvelope("payload", too_large, "TooLarge")
 
 
 def _translate(exc: ValidationError) -> InvalidEnvelope:

@@ -1,10 +1,12 @@
 """Gates: what many messages need and what may be closed for all of them, such as a host that asked to be left alone."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, Self
 
+from shared.message import clip_reason
+from shared.signal_reading import is_moment, is_text, read_object, require
 from shared.timespan import HORIZON
 
 GATES_WORKFLOW = "gates"
@@ -44,6 +46,15 @@ class Closing(NamedTuple):
         return self.opens_at - self.closed_at >= (HORIZON - HEARD_WITHIN).total_seconds()
 
 
+class Close(NamedTuple):
+    """What the signal `close` asks for; without `replaces` only if the gate opens later then."""
+
+    gate: str
+    opens_at: float
+    reason: str
+    replaces: bool
+
+
 def gates_workflow_id(prefix: str) -> str:
     """Name the one workflow that keeps the gates; no kind holds a tilde, so it is no message."""
     return f"{prefix}~gates"
@@ -54,6 +65,23 @@ def check_gate(name: str) -> str:
     if not name or not name.isprintable() or len(name.encode(errors="replace")) > GATE_MAX_BYTES:
         raise ValueError(f"{name[:40]!r} names no gate; give 1 to {GATE_MAX_BYTES} bytes without control characters")
     return name
+
+
+def read_close(arguments: Sequence[Any]) -> Close:
+    """Read what a gate is to be closed by; raises ValueError with half a sentence."""
+    given = read_object(arguments)
+    opens_at = require("opens_at", given.get("opens_at"), is_moment, "seconds since the epoch")
+    reason = require("reason", given.get("reason", ""), is_text, "a string")
+    return Close(_read_gate(given), opens_at, clip_reason(reason), given.get("replaces") is True)
+
+
+def read_open(arguments: Sequence[Any]) -> str:
+    """Read which gate is to be opened; raises ValueError with half a sentence."""
+    return _read_gate(read_object(arguments))
+
+
+def _read_gate(given: Mapping[str, Any]) -> str:
+    return check_gate(require("gate", given.get("gate"), is_text, "its name"))
 
 
 def read_closings(wire: Mapping[str, Any]) -> dict[str, Closing]:

@@ -104,6 +104,13 @@ def find_flaw(value: Any, depth: int = 0) -> str | None:
     return f"holds a {type(value).__name__}, which JSON does not know"
 
 
+def find_size_flaw(value: Any, bytes_max: int) -> str:
+    """Say that a checked value takes more bytes than it may, as half a sentence, or nothing; a limit of 0 is none."""
+    if not bytes_max or (size := len(encode_json(value))) <= bytes_max:
+        return ""
+    return f"is {size} bytes of JSON, the limit is {bytes_max}; keep bulk data elsewhere and send its key"
+
+
 def _find_flaw_in_object(value: dict[Any, Any], depth: int) -> str | None:
     for key, item in value.items():
         if isinstance(key, str) and key.isascii() and isinstance(item, str) and item.isascii():

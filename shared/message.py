@@ -15,6 +15,9 @@ DECISIONS_KEPT = 5
 
 NO_TRACE: Mapping[str, str] = MappingProxyType({})
 
+PAYLOAD_MAX = "payload_max_bytes"
+"""Key beside a message's state, in what its workflow starts from: what a revision's payload may take."""
+
 REASON_MAX = 300
 """Characters of a reason that are kept."""
 
@@ -50,6 +53,8 @@ class Outcome(NamedTuple):
     """When the cycle ended, by its worker's clock; 0 = nobody knows."""
     traced: str = ""
     """`traceparent` of the cycle's span; empty where it was not sampled."""
+    payload_max_bytes: int = 0
+    """What a revision's payload may take, another such setting; 0 = an older worker did not say so."""
 
     def dump(self) -> dict[str, Any]:
         """Give the wire form."""

@@ -6,7 +6,7 @@ Decisions are arrays too, their moments and versions counted back from the messa
 """
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from shared.json_value import encode_json
 from shared.message import AT_REST, USUAL, USUAL_FIELDS, Decision, MessageState, find_unusual
@@ -32,9 +32,14 @@ _KNOWN = frozenset(USUAL_FIELDS)
 _CHANGE_LENGTH = 4
 
 
-def to_heading(kind: str, lane: str, *, index: int, packs: int, size: int, coalesce: float) -> dict[str, Any]:
-    """Give the wire form of a pack without messages: what it starts from, and what stands above them later."""
-    return {
+def to_heading(
+    kind: str, lane: str, *, index: int, packs: int, size: int, coalesce: float, payload_max_bytes: int = 0
+) -> dict[str, Any]:
+    """Give the wire form of a pack without messages: what it starts from, and what stands above them later.
+
+    `payload_max_bytes` is what a revision's payload may take, by the settings of starters and workers; 0 = nobody has said.
+    """
+    heading = {
         "v": WIRE_VERSION,
         "kind": kind,
         "lane": lane,
@@ -43,6 +48,7 @@ def to_heading(kind: str, lane: str, *, index: int, packs: int, size: int, coale
         "size": size,
         "coalesce": coalesce,
     }
+    return heading | ({"payload_max_bytes": payload_max_bytes} if payload_max_bytes else {})
 
 
 def to_entry(state: MessageState, lane: str) -> Entry:
@@ -153,26 +159,3 @@ def sources_of(entry: Entry) -> Mapping[str, int]:
 def measure(value: Any) -> int:
     """Give the bytes of an entry, or of a part of one."""
     return len(encode_json(value))
-
-
-def find_chunk_flaw(chunk: Mapping[str, Any]) -> str:
-    """Say what is wrong with a chunk of entries that somebody sent, or nothing: a pack must not stumble over it."""
-    if not isinstance(chunk.get("token"), str):
-        return "it has no token"
-    for name in ("entries", "ended"):
-        entries = chunk.get(name, [])
-        if not isinstance(entries, list) or not all(map(_is_entry, cast("list[Any]", entries))):
-            return f"its {name} are no list of messages; start them with dormice"
-    return "" if "entries" in chunk else "it has no entries"
-
-
-def _is_entry(entry: Any) -> bool:
-    if not isinstance(entry, list) or len(cast("Entry", entry)) not in (OTHERS, OTHERS + 1):
-        return False
-    message_id, due, early, late, version, _, decisions, *others = cast("Entry", entry)
-    return (
-        isinstance(message_id, str)
-        and all(isinstance(number, int) for number in (due, early, late, version))
-        and isinstance(decisions, list)
-        and all(isinstance(other, dict) for other in others)
-    )

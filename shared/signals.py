@@ -5,9 +5,9 @@ Moments are RFC 3339 strings on the wire, so that a person can type them into th
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Self, cast
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,24 +99,18 @@ class PullMany:
     until: float
     token: str
 
-    @classmethod
-    def read(cls, wire: Any) -> Self:
-        """Read what a pack was sent; raises ValueError when it is none."""
-        given = cast("dict[str, Any]", wire) if isinstance(wire, dict) else {}
-        found = [given.get(field.name) for field in fields(cls)]
-        match found:
-            case [int(count), float() | int() as at, float() | int() as until, str(token)] if count > 0 and token:
-                return cls(count, at, until, token)
-            case _:
-                raise ValueError("pull_forward: a pack wants ids, or count, at, until and token")
-
     def of(self, due: int) -> PullForward:
         """Give what one message of it is asked that is due then, in milliseconds since the epoch."""
         return PullForward(datetime.fromtimestamp(due / 1000, UTC).isoformat())
 
 
-NO_INPUT: dict[str, Any] = {}
-"""What a signal without input is taken for; a handler that demands one would stop its workflow for good. Never changed."""
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """What came in place of a signal: its name, and what is wrong with it as half a sentence. It changes nothing."""
+
+    name: str
+    problem: str
+
 
 TOMBSTONE = "its record was deleted"
 """Reason of a stop that a null record asks for."""
@@ -136,24 +130,6 @@ SIGNAL_NAMES: dict[type[Any], str] = {
 """Signal type → its name on the workflow."""
 
 
-_SIGNAL_TYPES = {name: kind for kind, name in SIGNAL_NAMES.items()}
-
-
-def read_steering(name: str, wire: Any) -> tuple[list[str], Signal]:
-    """Read a signal as a pack gets it, its fields beside the `ids` it is for; raises ValueError when it is none."""
-    kind = _SIGNAL_TYPES[name]
-    given = cast("dict[str, Any]", wire) if isinstance(wire, dict) else {}
-    ids: Any = given.get("ids")
-    if not isinstance(ids, list) or not all(isinstance(message_id, str) for message_id in cast("list[Any]", ids)):
-        raise ValueError(f"{name}: a pack wants an object with ids, a list of strings, beside the signal's own fields")
-    try:
-        return cast("list[str]", ids), kind(
-            **{field.name: given[field.name] for field in fields(kind) if field.name in given}
-        )
-    except TypeError as exc:
-        raise ValueError(f"{name}: {exc}") from exc
-
-
 def write_steering(ids: Sequence[str], signal: Signal, token: str) -> dict[str, Any]:
     """Write a signal for some messages of a pack; the pack's receipt for `token` tells which of them it did not have."""
     return {"ids": list(ids), "token": token} | asdict(signal)
@@ -165,3 +141,12 @@ def to_epoch(moment: str) -> float:
     if parsed.tzinfo is None:
         raise ValueError(f"{moment!r} has no offset; add one, for example Z")
     return math.ceil(parsed.timestamp() * 1000) / 1000
+
+
+def moment_of(signal: Signal) -> float | None:
+    """Give the moment that a signal names for its message to be due, in seconds since the epoch; None if it names none.
+
+    Raises ValueError as `to_epoch` does.
+    """
+    named = signal.due_at if isinstance(signal, Reschedule | Reprioritize | Revise) else None
+    return None if named is None else to_epoch(named)

@@ -200,7 +200,11 @@ async def read_memo(client: Client, name: str) -> Mapping[str, Any] | None:
         if is_missing(exc):
             return None
         raise
-    return await described.memo()
+    memo = await described.memo()
+    for value in memo.values():
+        if isinstance(value, RawValue):  # the client of a worker gives what can't be decrypted as it is
+            described.data_converter.payload_converter.from_payload(value.payload, object)
+    return memo
 
 
 async def describe_queue(

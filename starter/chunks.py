@@ -152,7 +152,13 @@ async def build_pack_request(
         signal_name=signal,
     )
     empty = to_heading(
-        layout.kind, layout.lane, index=index, packs=layout.packs, size=layout.size, coalesce=layout.coalesce
+        layout.kind,
+        layout.lane,
+        index=index,
+        packs=layout.packs,
+        size=layout.size,
+        coalesce=layout.coalesce,
+        payload_max_bytes=settings.payload_max_bytes,
     )
     first, second = await client.data_converter.encode([empty, argument])
     request.input.payloads.append(first)

@@ -19,6 +19,7 @@ from activities.idle import Shifts
 from activities.measures import forward_signals, set_own_priority
 from activities.outcome_events import OutcomeEvents
 from activities.registry import Registry
+from shared.encryption import build_worker_converter
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from shared.telemetry import Telemetry
@@ -53,8 +54,10 @@ class WorkerPlan:
 def build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch, batches: BatchDispatch) -> Worker:
     """Make the worker of one lane; it polls the lane's task queue for workflow and activity tasks alike."""
     profile = plan.profiles[lane]
+    config = client.config(active_config=True)
+    config["data_converter"] = build_worker_converter(config["data_converter"])
     return Worker(
-        client,
+        Client(**config),
         task_queue=task_queue(plan.settings.task_queue_prefix, lane),
         workflows=[MessageWorkflow, PackWorkflow, LayoutWorkflow, IdleWorkflow, GatesWorkflow, CapacityWorkflow],
         activities=[

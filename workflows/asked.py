@@ -5,10 +5,11 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from shared.message import MessageState
-from shared.pack_entry import DUE, EARLY, ID, Entry, is_held, lane_of, priority_of, sources_of, tenant_of
-from shared.signals import TOMBSTONE, PullForward, PullMany, Revise, RunNow, Signal, Stop
+from shared.pack_entry import DUE, EARLY, ID, Entry, is_ended, is_held, lane_of, priority_of, sources_of, tenant_of
+from shared.signals import TOMBSTONE, PullForward, PullMany, Revise, RunNow, Signal, Stop, Unreadable, moment_of
 
 
 def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Signal]]:
@@ -19,17 +20,35 @@ def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Sig
     return [(entry[ID], pull.of(entry[DUE])) for entry in first]
 
 
-def asks_at_once(signal: Signal, before: MessageState, after: MessageState) -> bool | None:
-    """Say whether a signal made its message due at once, or due at another moment; None when neither."""
-    is_moved = (after.due_at, after.asked_due_at) != (before.due_at, before.asked_due_at)
-    if isinstance(signal, RunNow) or (is_moved and isinstance(signal, PullForward)):
+def asks_at_once(signal: Signal | Unreadable, before: MessageState, after: MessageState, reached: float) -> bool | None:
+    """Say whether a signal made its message due at once, or due at another moment; None when neither.
+
+    A moment that it names is compared with what has been `reached`, never with the time at which it came.
+    """
+    if isinstance(signal, Unreadable) or is_ignored(before, after):
+        return None
+    if isinstance(signal, RunNow) or ((moment := moment_of(signal)) is not None and moment <= reached):
         return True
-    return False if is_moved else None
+    is_moved = (after.due_at, after.asked_due_at) != (before.due_at, before.asked_due_at)
+    return isinstance(signal, PullForward) if is_moved else None
+
+
+def is_ignored(before: MessageState, after: MessageState) -> bool:
+    """Tell whether a signal did nothing to a message: it was a redelivery, or could not be read."""
+    return after is before or (after.decisions != before.decisions and after.decisions[-1].what == "ignored")
 
 
 def is_newer(entry: Entry, present: MessageState | None) -> bool:
     """Tell whether the record that an entry comes from is one that the message has not seen."""
     return present is None or any(o > present.sources.get(s, -1) for s, o in sources_of(entry).items())
+
+
+def may_begin(entry: Entry, chunk: Mapping[str, Any], finished: MessageState | None) -> bool:
+    """Tell whether an entry of a chunk may begin a message that is not alive, which may have `finished` a while ago."""
+    revises = chunk.get("revises", False)
+    if revises and is_ended(entry):
+        return False
+    return finished is None or bool(chunk.get("restarts")) or (revises and is_newer(entry, finished))
 
 
 def to_signal(asked: MessageState) -> Signal:
@@ -62,11 +81,15 @@ class Asked:
         if order is not None:
             self._order[entry[ID]] = order
 
-    def note_signal(self, signal: Signal, before: MessageState, after: MessageState) -> None:
-        """Note what a signal asked of a message."""
-        is_asked = asks_at_once(signal, before, after)
-        if is_asked:  # what runs ahead of time goes behind all that is due
-            self._order[after.id] = round(before.due_at * 1000) if isinstance(signal, PullForward) else 0
+    def note_signal(
+        self, signal: Signal | Unreadable, before: MessageState, after: MessageState, reached: float
+    ) -> None:
+        """Note what a signal asked of a message, at what had been `reached` when it came."""
+        is_asked = asks_at_once(signal, before, after, reached)
+        if is_asked and isinstance(signal, PullForward):  # what runs ahead of time goes behind all that is due
+            self._order[after.id] = round(before.due_at * 1000)
+        elif is_asked:  # a moment in the past is as good as the last one that was reached
+            self._order[after.id] = 0 if isinstance(signal, RunNow) else math.floor(reached * 1000)
         elif is_asked is False:
             self.forget(after.id)
 

@@ -5,15 +5,25 @@ from typing import Any
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from shared.capacity import CAPACITY_MEMO, CAPACITY_WORKFLOW, MEASURED, WORKERS_KEPT, Measured, read_measured
+    from shared.capacity import (
+        CAPACITY_MEMO,
+        CAPACITY_WORKFLOW,
+        MEASURED,
+        WORKERS_KEPT,
+        Measured,
+        Measurement,
+        read_measured,
+        read_measurement,
+    )
     from workflows.cancellation import ignores_cancellation, tell
     from workflows.description import describe_capacity
+    from workflows.signal_handlers import IgnoresUnknownSignals, signal_handler
 
 SIGNALS_PER_RUN = 500
 
 
 @workflow.defn(name=CAPACITY_WORKFLOW)
-class CapacityWorkflow:
+class CapacityWorkflow(IgnoresUnknownSignals):
     """Takes in what workers tell, which is seldom: only what is a good deal more than they have told before."""
 
     @workflow.init
@@ -38,13 +48,11 @@ class CapacityWorkflow:
     def _dump(self) -> dict[str, Any]:
         return {worker: list(measured) for worker, measured in self._told.items()}
 
-    @workflow.signal(name=MEASURED)
-    def measured(self, worker: str = "", per_second: float = 0.0) -> None:
+    @signal_handler(read_measurement, MEASURED)
+    def measured(self, given: Measurement) -> None:
         """Keep what a worker process has done at most; the one that has been silent for longest makes room."""
-        if not worker:  # nobody's: sent by hand, without input
-            return
-        self._told.pop(worker, None)
-        self._told[worker] = Measured(round(per_second, 2), round(workflow.time(), 3))
+        self._told.pop(given.worker, None)
+        self._told[given.worker] = Measured(round(given.per_second, 2), round(workflow.time(), 3))
         while len(self._told) > WORKERS_KEPT:
             del self._told[next(iter(self._told))]
         self._signals += 1

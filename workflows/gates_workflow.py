@@ -6,16 +6,28 @@ from typing import Any
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from shared.gates import CLOSE, GATES_MAX, GATES_MEMO, GATES_WORKFLOW, OPEN, Closing, pick_closed, read_closings
-    from shared.signals import NO_INPUT
+    from shared.gates import (
+        CLOSE,
+        GATES_MAX,
+        GATES_MEMO,
+        GATES_WORKFLOW,
+        OPEN,
+        Close,
+        Closing,
+        pick_closed,
+        read_close,
+        read_closings,
+        read_open,
+    )
     from workflows.cancellation import ignores_cancellation, tell
     from workflows.description import describe_gates
+    from workflows.signal_handlers import IgnoresUnknownSignals, signal_handler
 
 CHANGES_PER_RUN = 500
 
 
 @workflow.defn(name=GATES_WORKFLOW)
-class GatesWorkflow:
+class GatesWorkflow(IgnoresUnknownSignals):
     """Takes in what closes and opens, and publishes it where it costs nothing to read."""
 
     @workflow.init
@@ -53,31 +65,25 @@ class GatesWorkflow:
         workflow.upsert_memo({GATES_MEMO: self._dump()})
         tell(describe_gates(self._closings))
 
-    @workflow.signal(name=CLOSE)
-    def close(self, wire: dict[str, Any] = NO_INPUT) -> None:
+    @signal_handler(read_close, CLOSE)
+    def close(self, asked: Close) -> None:
         """Close a gate: until a moment that replaces the present one, or only if that is later."""
-        try:
-            gate, asked = str(wire["gate"]), Closing(workflow.time(), float(wire["opens_at"]), str(wire["reason"]))
-        except (KeyError, ValueError, TypeError) as exc:
-            workflow.logger.warning("signal ignored", extra={"signal": "close", "reason": str(exc)})
-            return
-        present = self._closings.get(gate)
+        present = self._closings.get(asked.gate)
+        closed_at = workflow.time()
         if present is None and len(self._closings) >= GATES_MAX:
-            workflow.logger.warning(
-                "signal ignored", extra={"signal": "close", "reason": f"{GATES_MAX} gates are closed already"}
-            )
+            self.ignore_signal(CLOSE, f"{GATES_MAX} gates are closed already")
             return
         if present is not None:
-            if not wire.get("replaces") and present.opens_at >= asked.opens_at:
+            if not asked.replaces and present.opens_at >= asked.opens_at:
                 return
-            asked = asked._replace(closed_at=present.closed_at)
-        self._closings[gate] = asked._replace(closed_at=round(asked.closed_at, 3))
+            closed_at = present.closed_at
+        self._closings[asked.gate] = Closing(round(closed_at, 3), asked.opens_at, asked.reason)
         self._note_change()
 
-    @workflow.signal(name=OPEN)
-    def open(self, wire: dict[str, Any] = NO_INPUT) -> None:
+    @signal_handler(read_open, OPEN)
+    def open(self, gate: str) -> None:
         """Open a gate; one that is open stays so."""
-        if self._closings.pop(str(wire.get("gate")), None) is not None:
+        if self._closings.pop(gate, None) is not None:
             self._note_change()
 
     def _note_change(self) -> None:

@@ -8,9 +8,10 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from shared.idle import IDLE_MEMO, IDLE_WORKFLOW, PULL_AHEAD, SHIFT_SECONDS, IdleLimits, Pulled
-    from shared.signals import NO_INPUT
+    from shared.signal_reading import read_checked_object, read_nothing
     from workflows.cancellation import ignores_cancellation, tell
     from workflows.options import MEASURES_RETRY
+    from workflows.signal_handlers import IgnoresUnknownSignals, signal_handler
 
 SHIFTS_PER_RUN = 100
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)
@@ -18,7 +19,7 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=10)
 
 
 @workflow.defn(name=IDLE_WORKFLOW)
-class IdleWorkflow:
+class IdleWorkflow(IgnoresUnknownSignals):
     """Leads by being the only one of its name: there is no election, and what it counts survives every worker."""
 
     @workflow.init
@@ -81,23 +82,23 @@ class IdleWorkflow:
             f"{pulled.packs:,} packs, {pulled.mean_early_seconds:,.0f} s early on average"
         )
 
-    @workflow.signal
-    def on(self) -> None:
+    @signal_handler(read_nothing)
+    def on(self, _: None = None) -> None:
         """Spend idle capacity from now on."""
         self._switch(is_on=True)
 
-    @workflow.signal
-    def off(self) -> None:
+    @signal_handler(read_nothing)
+    def off(self, _: None = None) -> None:
         """Spend none from now on."""
         self._switch(is_on=False)
 
-    @workflow.signal
-    def limits(self, wire: dict[str, Any] = NO_INPUT) -> None:
+    @signal_handler(read_checked_object)
+    def limits(self, wire: dict[str, Any]) -> None:
         """Take other limits; those not named stay. What can't be meant changes nothing."""
         try:
             self._limits = IdleLimits.load({**self._limits.dump(), **wire})
-        except (ValueError, TypeError) as exc:
-            workflow.logger.warning("signal ignored", extra={"signal": "limits", "reason": str(exc)})
+        except ValueError as exc:
+            self.ignore_signal("limits", str(exc))
         else:
             self._is_changed = True
 

@@ -5,14 +5,15 @@ from typing import Any
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
+    from shared.pack_reading import read_layout
     from shared.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW
-    from shared.signals import NO_INPUT
     from workflows.cancellation import ignores_cancellation, tell
     from workflows.description import describe_layout
+    from workflows.signal_handlers import IgnoresUnknownSignals, signal_handler
 
 
 @workflow.defn(name=LAYOUT_WORKFLOW)
-class LayoutWorkflow:
+class LayoutWorkflow(IgnoresUnknownSignals):
     """Stays open for as long as the kind is packed; what it keeps is its memo."""
 
     @workflow.run
@@ -22,12 +23,11 @@ class LayoutWorkflow:
         self._tell(workflow.memo_value(LAYOUT_MEMO, type_hint=dict[str, Any]))
         await workflow.wait_condition(lambda: False)
 
-    @workflow.signal
-    def keep(self, layout: dict[str, Any] = NO_INPUT) -> None:
+    @signal_handler(read_layout)
+    def keep(self, layout: dict[str, Any]) -> None:
         """Keep another layout from now on."""
-        if layout:
-            workflow.upsert_memo({LAYOUT_MEMO: layout})
-            self._tell(layout)
+        workflow.upsert_memo({LAYOUT_MEMO: layout})
+        self._tell(layout)
 
     def _tell(self, layout: dict[str, Any]) -> None:
         tell(describe_layout(layout))

@@ -10,23 +10,25 @@ with workflow.unsafe.imports_passed_through():
     from activities.dispatch import DISPATCH
     from activities.measures import SET_PRIORITY
     from shared.decision import begin, decide, next_wake
+    from shared.json_value import find_size_flaw
     from shared.lanes import LANES, prefix_of, task_queue
-    from shared.message import HandlerCall, MessageState, Outcome
+    from shared.message import PAYLOAD_MAX, HandlerCall, MessageState, Outcome
     from shared.placement import MESSAGE_WORKFLOW
     from shared.search_attributes import attribute_updates, parked_memo
-    from shared.signals import Pause, PullForward, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
+    from shared.signals import Revise, Signal, Stop, Unreadable, moment_of
     from shared.timespan import format_moment
     from workflows.alarm import span_until
     from workflows.asked import asks_at_once
     from workflows.cancellation import is_requested, outlive
     from workflows.description import describe_decisions, describe_markdown, describe_status
     from workflows.hearing import Hearing
+    from workflows.message_signals import MessageSignals
     from workflows.options import MEASURES_RETRY, MEASURES_TIMEOUT, ONCE, SETTLE_DELAY, handler_timeout
     from workflows.sealed import find_seal
 
 
 @workflow.defn(name=MESSAGE_WORKFLOW)
-class MessageWorkflow:
+class MessageWorkflow(MessageSignals):
     """Carries one message for its whole life, one run of a few cycles after the other."""
 
     @workflow.init
@@ -46,6 +48,9 @@ class MessageWorkflow:
         self._cycles = 0
         self._reached = workflow.info().workflow_start_time.timestamp()
         self._is_asked = False
+        self._asked_moment: float | None = None
+        """The moment that the signal named which made the message due when it is."""
+        self._payload_max_bytes: int = wire.get(PAYLOAD_MAX, 0)
 
     @workflow.run
     async def run(self, wire: dict[str, Any]) -> Any:  # noqa: ARG002 — Temporal gives it to __init__ as well
@@ -107,18 +112,30 @@ class MessageWorkflow:
                 timeout_summary=None if wake is None else f"due {format_moment(wake)}",
             )
         except TimeoutError:
-            self._reached = self._reached if wake is None else wake
+            self._note_reached(self._reached if wake is None else wake)
         self._mind_cancellation()
+
+    def _note_reached(self, wake: float) -> None:
+        """Note that the moment has come to which the message has slept.
+
+        A moment that was past when a signal named it was made the time at which the signal came, which may be another one
+        on a replay: what counts then is the moment that the signal holds.
+        """
+        named = wake if self._asked_moment is None else min(wake, self._asked_moment)
+        self._is_asked = self._is_asked or named < wake
+        self._reached = named
 
     async def _run_cycle(self) -> None:
         self._state = begin(self._state)
         self._cycles += 1
         self._is_asked = False
+        self._asked_moment = None
         is_local = LANES[self._state.lane].heartbeat_timeout is None
         if is_local:
             self._hearing.shut()
         outcome = await self._call_handler()
         self._policy = outcome
+        self._payload_max_bytes = outcome.payload_max_bytes or self._payload_max_bytes
         if is_local and outcome.verdict == "done":
             await self._settle()
         # an ordinary activity's end is an event of its own, and its time the same on a replay
@@ -240,62 +257,23 @@ class MessageWorkflow:
         """Continue as new. Signal handlers are synchronous and nothing awaits before this, so none can be lost."""
         queue = workflow.info().task_queue
         workflow.continue_as_new(
-            self._state.dump(),
+            self._state.dump() | ({PAYLOAD_MAX: self._payload_max_bytes} if self._payload_max_bytes else {}),
             task_queue=task_queue(prefix_of(queue), self._state.lane),
             memo=parked_memo(self._state),  # else the server would go on with the memo this run was started with
         )
 
-    def _take(self, signal: Signal | None) -> None:
+    def _take(self, signal: Signal | Unreadable) -> None:
         self._hearing.hear(lambda: self._apply(signal))
 
-    def _apply(self, signal: Signal | None) -> None:
+    def _apply(self, signal: Signal | Unreadable) -> None:
+        if isinstance(signal, Revise) and (flaw := find_size_flaw(signal.payload, self._payload_max_bytes)):
+            signal = Unreadable(Revise.__name__, f"the payload {flaw}")
         before = self._state
-        if signal is None:  # the Web UI's form lets people leave the input empty
-            self._state = before.remember(workflow.time(), "ignored", "a signal without the input that it needs")
-            return
-        self._state = decide(before, signal, workflow.time(), reached=self._reached)
-        is_asked = asks_at_once(signal, before, self._state)
-        self._is_asked = self._is_asked if is_asked is None else is_asked
-
-    @workflow.signal
-    def run_now(self, signal: RunNow = RunNow()) -> None:
-        """Run as soon as a worker is free."""
-        self._take(signal)
-
-    @workflow.signal
-    def reschedule(self, signal: Reschedule | None = None) -> None:
-        """Be due at another moment."""
-        self._take(signal)
-
-    @workflow.signal
-    def reprioritize(self, signal: Reprioritize | None = None) -> None:
-        """Take another priority."""
-        self._take(signal)
-
-    @workflow.signal
-    def revise(self, signal: Revise | None = None) -> None:
-        """Take another payload."""
-        self._take(signal)
-
-    @workflow.signal
-    def pause(self, signal: Pause = Pause()) -> None:
-        """Hold until resumed."""
-        self._take(signal)
-
-    @workflow.signal
-    def resume(self, signal: Resume = Resume()) -> None:
-        """End a pause."""
-        self._take(signal)
-
-    @workflow.signal
-    def stop(self, signal: Stop = Stop()) -> None:
-        """End for good."""
-        self._take(signal)
-
-    @workflow.signal
-    def pull_forward(self, signal: PullForward | None = None) -> None:
-        """Run ahead of time if still due at the expected moment."""
-        self._take(signal)
+        self._state = decide(before, signal, workflow.time())
+        is_asked = asks_at_once(signal, before, self._state, self._reached)
+        if is_asked is not None and not isinstance(signal, Unreadable):
+            self._is_asked = is_asked
+            self._asked_moment = None if is_asked else moment_of(signal)
 
     @workflow.query
     def status(self) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """The pack's state: many messages of one kind, each moved on by the one decision; no Temporal in here."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from shared.decision import begin, decide
-from shared.json_value import find_flaw
+from shared.json_value import find_size_flaw
 from shared.lanes import LANES
-from shared.message import MessageState, Outcome, clip_reason
+from shared.message import MessageState, Outcome
 from shared.pack_entry import (
     ID,
     OTHERS,
@@ -25,12 +25,12 @@ from shared.pack_entry import (
     to_state,
 )
 from shared.placement import PackSpread, pack_index
-from shared.signals import PullMany, Revise, Signal
-from workflows.asked import Asked, is_newer, pick_pulled, to_signal
+from shared.signals import PullMany, Revise, Signal, Unreadable
+from workflows.asked import Asked, is_newer, may_begin, pick_pulled, to_signal
 from workflows.pack_batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch, Outlook, Running, look_out
 from workflows.pack_ended import Ended
 from workflows.pack_receipts import KNOWN, REVISED, STOPPED, PackReceipts, tell_full, tell_too_big
-from workflows.strays import Strays, find_leaving
+from workflows.strays import Strays, find_leaving, remove_leaving
 
 
 class PackState:
@@ -46,6 +46,7 @@ class PackState:
         self.packs: int = wire["packs"]
         self.size: int = wire["size"]
         self.within = PackSpread.of(self.kind, self.index, wire["coalesce"])
+        self.payload_max_bytes: int = wire.get("payload_max_bytes", 0)
         self.bytes: int = wire.get("bytes", 0)
         self._entries: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("entries", ())}
         self._ended = Ended((entry[ID], entry) for entry in wire.get("ended", ()))
@@ -83,8 +84,15 @@ class PackState:
 
     def heading(self) -> dict[str, Any]:
         """Give the wire form without its messages: what an empty pack of the kind starts from."""
-        coalesce = self.within.coalesce
-        return to_heading(self.kind, self.lane, index=self.index, packs=self.packs, size=self.size, coalesce=coalesce)
+        return to_heading(
+            self.kind,
+            self.lane,
+            index=self.index,
+            packs=self.packs,
+            size=self.size,
+            coalesce=self.within.coalesce,
+            payload_max_bytes=self.payload_max_bytes,
+        )
 
     def __len__(self) -> int:
         """Count the messages that are alive."""
@@ -141,12 +149,7 @@ class PackState:
         message_id, revises = entry[ID], chunk.get("revises", False)
         if message_id in self._entries or message_id in self._running:
             return self._revise(entry, chunk, now) if revises else KNOWN
-        is_stop = revises and is_ended(entry)
-        if is_stop or (
-            message_id in self._ended
-            and not chunk.get("restarts")
-            and not (revises and is_newer(entry, self.find(message_id)))
-        ):
+        if not may_begin(entry, chunk, self.find(message_id)):
             return KNOWN
         if revises and message_id in self._ended:
             entry[OTHERS]["sources"] = {**sources_of(self._ended[message_id]), **sources_of(entry)}
@@ -170,8 +173,8 @@ class PackState:
         self._asked.note_sent(entry, chunk.get("sent_at", now))
         return STOPPED if asked.ended else REVISED
 
-    def steer(self, ids: Sequence[str], signal: Signal, now: float, token: str = "") -> None:
-        """Apply a signal to messages; ids that are not alive are noted on its receipt."""
+    def steer(self, ids: Sequence[str], signal: Signal | Unreadable, now: float, token: str = "") -> None:
+        """Apply a signal to messages; ids that are not alive are noted on its receipt. What can't be read stays here."""
         if token and token in self.receipts:
             return
         missing: list[int] = []
@@ -183,11 +186,14 @@ class PackState:
                 moved.setdefault(index, []).append(position)
             else:
                 missing.append(position)
-        self.strays.forward_steering(ids, signal, token, moved)
+        if isinstance(signal, Unreadable):
+            moved = {}  # another pack could make no more of it
+        else:
+            self.strays.forward_steering(ids, signal, token, moved)
         if token:
             self.receipts.note_signal(token, missing, moved, now)
 
-    def _steer(self, message_id: str, signal: Signal, now: float) -> None:
+    def _steer(self, message_id: str, signal: Signal | Unreadable, now: float) -> None:
         running = self._running.get(message_id)
         if running is None:
             entry = self._entries[message_id]
@@ -220,16 +226,11 @@ class PackState:
             return
         self._outlooks.clear()
         self.packs = packs
-        leaving: dict[int, dict[str, list[Entry]]] = {}
-        for name, entries in (("entries", self._entries), ("ended", self._ended)):
-            for message_id, index in find_leaving(entries, packs, self.index).items():
-                entry = entries.pop(message_id)
-                self.bytes -= measure(entry)
-                self._suspects.discard(message_id)
-                leaving.setdefault(index, {"entries": [], "ended": []})[name].append(entry)
         self.leaving = find_leaving(self._running, packs, self.index)
-        for index, parts in leaving.items():
-            self.strays.send_away(self.kind, index, parts["entries"], parts["ended"])
+        for index, (alive, ended) in remove_leaving(self._entries, self._ended, packs, self.index).items():
+            self.bytes -= sum(map(measure, [*alive, *ended]))
+            self._suspects.difference_update(entry[ID] for entry in alive)
+            self.strays.send_away(self.kind, index, alive, ended)
 
     def take(self, lanes: Collection[str], now: float) -> Batch | None:
         """Take what is due on one of the lanes into a batch: higher priority first, tenants by turns, then what is due longest.
@@ -350,15 +351,17 @@ class PackState:
             return outcome
         return Outcome("reject", reason=f"its new payload {tell_too_big(self.heading(), self.bytes)}")
 
-    def _apply(self, state: MessageState, signal: Signal, now: float) -> MessageState:
-        flaw = find_flaw([getattr(signal, f.name) for f in fields(signal)])
-        if not flaw and isinstance(signal, Revise) and not self._can_grow(state.payload, signal.payload):
-            flaw = f"the payload {tell_too_big(self.heading(), self.bytes)}"
-        if flaw:
-            return state.remember(now, "ignored", clip_reason(f"{type(signal).__name__}: {flaw}"))
+    def _apply(self, state: MessageState, signal: Signal | Unreadable, now: float) -> MessageState:
+        if isinstance(signal, Revise) and (flaw := self._find_payload_flaw(state, signal)):
+            signal = Unreadable("Revise", f"the payload {flaw}")
         after = decide(state, signal, now, reached=self.reached)
-        self._asked.note_signal(signal, state, after)
+        self._asked.note_signal(signal, state, after, self.reached)
         return after
+
+    def _find_payload_flaw(self, state: MessageState, signal: Revise) -> str:
+        if flaw := find_size_flaw(signal.payload, self.payload_max_bytes):
+            return flaw
+        return "" if self._can_grow(state.payload, signal.payload) else tell_too_big(self.heading(), self.bytes)
 
     def _can_grow(self, old: Any, new: Any) -> bool:
         growth = measure(new) - measure(old)

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import math
-from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -12,15 +11,14 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
-    from activities.batch import REPORT, RUN_BATCH
+    from activities.batch import RUN_BATCH
     from activities.measures import FORWARD
-    from shared.encoding import PACKS_MAX
     from shared.lanes import LANES, prefix_of, task_queue
-    from shared.message import Outcome
-    from shared.pack_entry import find_chunk_flaw, is_ended
+    from shared.message import MessageState, Outcome
+    from shared.pack_entry import is_ended
     from shared.placement import PACK_WORKFLOW
     from shared.search_attributes import PackIndex, pack_updates
-    from shared.signals import NO_INPUT, PullMany, read_steering
+    from shared.signal_reading import is_text, require
     from shared.temporal import to_raw
     from workflows.alarm import Alarm
     from workflows.cancellation import ignores_cancellation, tell
@@ -37,7 +35,6 @@ with workflow.unsafe.imports_passed_through():
         BATCH_RETRY,
         BATCHES_MAX,
         FORWARDED_AT_ONCE,
-        HISTORY_BYTES_MAX,
         MEASURES_RETRY,
         MEASURES_TIMEOUT,
         ONCE,
@@ -46,13 +43,14 @@ with workflow.unsafe.imports_passed_through():
         SETTLE_DELAY,
         batch_timeout,
     )
-    from workflows.pack_batch import HANDED_BACK, Batch
+    from workflows.pack_batch import Batch
+    from workflows.pack_signals import PackSignals
     from workflows.pack_state import PackState
     from workflows.sealed import find_seal
 
 
 @workflow.defn(name=PACK_WORKFLOW)
-class PackWorkflow:
+class PackWorkflow(PackSignals):
     """Carries the messages of one pack for ever, one run of a few batches after the other."""
 
     @workflow.init
@@ -73,8 +71,6 @@ class PackWorkflow:
         self._left_run = workflow.info().continued_run_id or ""
         self._hearing = Hearing()
         self._alarm = Alarm(lambda wake: self._hear(lambda: self._pack.wake(wake)))
-        self._is_stirred = False
-        self._is_history_long = False
         self._pack.reach(workflow.info().workflow_start_time.timestamp())
 
     @workflow.run
@@ -172,6 +168,7 @@ class PackWorkflow:
 
     def _end(self, batch: Batch, answer: dict[str, Any]) -> None:
         self._index_after = answer["index_after"]
+        self._pack.payload_max_bytes = answer.get("payload_max_bytes", 0) or self._pack.payload_max_bytes
         if _is_local(batch):
             self._pack.finish(batch, answer["entries"], max(self._pack.reached, answer["ended_at"]))
         else:
@@ -228,10 +225,6 @@ class PackWorkflow:
             summary=summary,
         )
 
-    def _fold(self, batch: Batch, outcomes: Iterable[tuple[int, dict[str, Any] | None]], ended_at: float) -> None:
-        decided = ((n, HANDED_BACK if wire is None else Outcome.load(wire)) for n, wire in outcomes)
-        self._pack.fold(batch, decided, max(self._pack.reached, ended_at))
-
     def _publish(self) -> None:
         """Bring the search attributes and the Web UI's details up to date with the state."""
         outlook = self._pack.outlook()
@@ -254,104 +247,10 @@ class PackWorkflow:
         """Continue as new. Signal handlers are synchronous and nothing awaits before this, so none can be lost."""
         workflow.continue_as_new(to_raw(self._pack.dump() | {"indexed": self._indexed.dump()}))
 
-    @workflow.signal
-    def admit(self, chunk: dict[str, Any] = NO_INPUT) -> None:
-        """Take a chunk of new messages in."""
-        if flaw := find_chunk_flaw(chunk):
-            workflow.logger.warning("signal ignored", extra={"signal": "admit", "reason": flaw})
-        else:
-            self._hear(lambda: self._pack.admit(chunk, workflow.time()))
-
-    @workflow.signal(name=REPORT)
-    def report(self, news: dict[str, Any] = NO_INPUT) -> None:
-        """Take in what a batch has finished while others of it are still at work."""
-        batch = self._batches.get(news.get("batch", 0))
-        if batch is not None:
-            self._hear(lambda: self._fold(batch, news["outcomes"], news["ended_at"]))
-
-    def _hear(self, apply: Callable[[], None]) -> None:
-        def stir() -> None:
-            apply()
-            info = workflow.info()
-            self._is_history_long = (
-                info.get_current_history_size() > HISTORY_BYTES_MAX or info.is_continue_as_new_suggested()
-            )
-            self._is_stirred = True
-
-        self._hearing.hear(stir)
-
-    @workflow.signal
-    def spread(self, wire: dict[str, Any] = NO_INPUT) -> None:
-        """Send what belongs to other packs there, now that the kind has `packs` of them."""
-        packs = wire.get("packs")
-        if isinstance(packs, int) and packs <= PACKS_MAX:
-            self._hear(lambda: self._pack.spread(packs))
-        else:
-            workflow.logger.warning(
-                "signal ignored", extra={"signal": "spread", "reason": f"packs is {packs!r}, no number of packs"}
-            )
-
-    def _steer(self, name: str, wire: dict[str, Any]) -> None:
-        try:
-            ids, signal = read_steering(name, wire)
-        except ValueError as exc:
-            workflow.logger.warning("signal ignored", extra={"signal": name, "reason": str(exc)})
-            return
-        token = str(wire.get("token", ""))
-        self._hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))
-
-    @workflow.signal
-    def run_now(self, wire: dict[str, Any] = NO_INPUT) -> None:
-        """Run messages as soon as a worker is free."""
-        self._steer("run_now", wire)
-
-    @workflow.signal
-    def reschedule(self, wire: dict[str, Any] = NO_INPUT) -> None:
-        """Make messages due at another moment."""
-        self._steer("reschedule", wire)
-
-    @workflow.signal
-    def reprioritize(self, wire: dict[str, Any] = NO_INPUT) -> None:
-        """Give messages another priority."""
-        self._steer("reprioritize", wire)
-
-    @workflow.signal
-    def revise(self, wire: dict[str, Any] = NO_INPUT) -> None:
-        """Give messages another payload."""
-        self._steer("revise", wire)
-
-    @workflow.signal
-    def pause(self, wire: dict[str, Any] = NO_INPUT) -> None:
-        """Hold messages until they are resumed."""
-        self._steer("pause", wire)
-
-    @workflow.signal
-    def resume(self, wire: dict[str, Any] = NO_INPUT) -> None:
-        """End the pause of messages."""
-        self._steer("resume", wire)
-
-    @workflow.signal
-    def stop(self, wire: dict[str, Any] = NO_INPUT) -> None:
-        """End messages for good."""
-        self._steer("stop", wire)
-
-    @workflow.signal
-    def pull_forward(self, wire: dict[str, Any] = NO_INPUT) -> None:
-        """Run messages ahead of time if they are still due at the expected moment; or, without ids, a number of the earliest due."""
-        if "ids" in wire:
-            self._steer("pull_forward", wire)
-            return
-        try:
-            pull = PullMany.read(wire)
-        except ValueError as exc:
-            workflow.logger.warning("signal ignored", extra={"signal": "pull_forward", "reason": str(exc)})
-        else:
-            self._hear(lambda: self._pack.pull_forward(pull))
-
     @workflow.query
     def status(self, message_id: str) -> dict[str, Any] | None:
         """Where a message stands; None when the pack does not know it."""
-        state = self._pack.find(message_id)
+        state = self._find(message_id)
         return None if state is None else describe_status(state, self._hearing.waiting)
 
     @workflow.query
@@ -364,8 +263,12 @@ class PackWorkflow:
     @workflow.query
     def explain(self, message_id: str) -> dict[str, Any] | None:
         """Why a message is due when it is: one sentence and the last decisions."""
-        state = self._pack.find(message_id)
+        state = self._find(message_id)
         return None if state is None else describe_decisions(state)
+
+    def _find(self, message_id: str) -> MessageState | None:
+        # the SDK lets arguments of other types pass; whoever asks with one gets this error for an answer
+        return self._pack.find(require("the message's id", message_id, is_text, "a string"))
 
     @workflow.query
     def overview(self) -> dict[str, Any]:

@@ -22,6 +22,17 @@ def find_leaving(message_ids: Iterable[str], packs: int, staying: int) -> dict[s
     return {i: index for i in message_ids if (index := pack_index(i, packs)) != staying}
 
 
+def remove_leaving(
+    alive: dict[str, Entry], ended: dict[str, Entry], packs: int, staying: int
+) -> dict[int, tuple[list[Entry], list[Entry]]]:
+    """Remove what leaves pack `staying`, and give it by the index of the pack that it leaves for: (alive, ended)."""
+    leaving: dict[int, tuple[list[Entry], list[Entry]]] = {}
+    for part, entries in enumerate((alive, ended)):
+        for message_id, index in find_leaving(entries, packs, staying).items():
+            leaving.setdefault(index, ([], []))[part].append(entries.pop(message_id))
+    return leaving
+
+
 class Strays:
     """Signals that other packs must get, in the order in which they must get them."""
 

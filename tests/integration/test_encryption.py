@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 from temporalio import activity, workflow
-from temporalio.api.common.v1 import Payload
+from temporalio.api.common.v1 import Payload, Payloads, WorkflowExecution
+from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 from activities import Again, Context, Done, Message, handler
 from activities.batch import BatchDispatch
@@ -27,9 +28,9 @@ from activities.gates import Gates
 from activities.handler import Handler
 from activities.http_client import HttpClient
 from activities.registry import Registry
-from shared.encryption import KEY_ID
+from shared.encryption import KEY_ID, SEALED_AT
 from shared.envelope import Envelope
-from shared.errors import PayloadSealed
+from shared.errors import PayloadSealed, StandsStill
 from shared.gates import Closing
 from shared.lanes import task_queue
 from shared.settings import Secret, Settings
@@ -47,6 +48,7 @@ from tests.subjects import Subject, declare
 from workflows.layout_workflow import LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
+from workflows.signal_handlers import NO_KEY
 
 HOUR = timedelta(hours=1)
 
@@ -267,10 +269,42 @@ async def test_messages_from_before_encryption_live_on_encrypted(stage: Stage) -
         sending = asyncio.create_task(stage.see("early").send(signal))
         await wait_until(lambda: _has_failed_task(subject), "the worker without keys has failed its task")
     async with stage.serve():
-        await sending
+        with contextlib.suppress(StandsStill):  # whoever was told so meanwhile: the signal is kept
+            await sending
         ended = await stage.see("early").wait_ended()
 
     assert ended["result"] == f"{stage.word} done"
+
+
+async def test_a_signal_that_others_have_encrypted_stops_nobody(stage: Stage) -> None:
+    """Workers without its key ignore it and go on at once; workers that have the key replay what those did."""
+    plain = await stage.having()
+    async with plain.serve():
+        subject = await plain.begin("foreign")
+        await wait_until(lambda: subject.has(version=1), "it sleeps")
+        run_id = (await subject.handle.describe()).run_id
+        (sealed,) = await stage.client.data_converter.encode([{"ids": ["foreign"], "reason": "sealed"}])
+        del sealed.metadata[SEALED_AT]
+        await plain.client.workflow_service.signal_workflow_execution(
+            SignalWorkflowExecutionRequest(
+                namespace=plain.client.namespace,
+                workflow_execution=WorkflowExecution(workflow_id=subject.handle.id),
+                signal_name="run_now",
+                input=Payloads(payloads=[sealed]),
+            )
+        )
+        if not subject.is_packed:  # for whom it was, a pack can't read
+            assert f"RunNow: {NO_KEY}" in [decision["reason"] for decision in await subject.explain()]
+        await subject.send(RunNow("asked"))
+        await wait_until(lambda: subject.has(version=2), "it hears what comes after it")
+        history = await plain.client.get_workflow_handle(subject.handle.id, run_id=run_id).fetch_history()
+
+    replayer = Replayer(
+        workflows=[MessageWorkflow, PackWorkflow],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        data_converter=stage.client.data_converter,
+    )
+    assert (await replayer.replay_workflow(history)).replay_failure is None
 
 
 async def _has_failed_task(subject: Subject) -> bool:

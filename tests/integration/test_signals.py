@@ -9,16 +9,10 @@ from typing import Any
 
 import pytest
 from temporalio import activity
-from temporalio.api.enums.v1 import EventType
-from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client, WorkflowFailureError
 
 from activities import Again, Context, Done, Message, Reject, handler
-from shared.capacity import CAPACITY_WORKFLOW
-from shared.gates import GATES_WORKFLOW
-from shared.idle import IDLE_WORKFLOW
 from shared.lanes import task_queue
-from shared.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW
 from shared.settings import Settings
 from shared.signals import (
     SIGNAL_NAMES,
@@ -169,59 +163,6 @@ async def _is_applied(message: Subject, signal: Signal) -> bool:
     if await message.has(waiting_signals=1):  # one that came while the handler runs on lane short waits for it
         return True
     return any(decision["what"] == SIGNAL_NAMES[type(signal)] for decision in await message.explain())
-
-
-async def test_signals_without_input_stop_no_message(bench: Bench, begin: Begin) -> None:
-    """The Web UI's form sends what a person leaves empty: what needs a moment, a priority or ids is ignored, the rest works."""
-    demanding, internal = (
-        ("reschedule", "reprioritize", "revise", "pull_forward"),
-        ("admit", "report", "spread", "stop"),
-    )
-    message = await bring_to("asleep", bench, begin)
-    for name in (*demanding, *(internal if message.is_packed else ())):
-        await message.handle.signal(name)
-    for name in ("run_now", "pause"):
-        await message.handle.signal(name)
-    if message.is_packed:
-        await message.send_from_sdk(Pause())
-
-    await wait_until(lambda: message.has(state="paused", payload={"n": 0}), "it hears what comes after them")
-    ignored = [decision for decision in await message.explain() if decision["what"] == "ignored"]
-    assert bool(ignored) is not message.is_packed  # a pack can't tell whom they were meant for
-
-
-@pytest.mark.parametrize(
-    ("workflow", "signals"),
-    [
-        (GATES_WORKFLOW, ("close", "open")),
-        (IDLE_WORKFLOW, ("limits",)),
-        (CAPACITY_WORKFLOW, ("measured",)),
-        (LAYOUT_WORKFLOW, ("keep",)),
-    ],
-)
-async def test_signals_without_input_stop_none_of_the_workflows_beside_messages(
-    serve: Serve, client: Client, settings: Settings, workflow: str, signals: tuple[str, ...]
-) -> None:
-    """Gates, idle capacity, measured capacity and layouts go on as if nothing had come."""
-    layout = {"lane": "short", "packs": 3, "size": 1000, "coalesce": 60.0, "first_packs": 3}
-
-    @handler("unused")
-    async def unused(message: Message, ctx: Context) -> Done:
-        return Done()
-
-    async with serve(unused, lanes=("short",)):
-        queue = task_queue(settings.task_queue_prefix, "short")
-        handle = await client.start_workflow(workflow, id=queue, task_queue=queue, memo={LAYOUT_MEMO: layout})
-        for signal in signals:
-            await handle.signal(signal)
-        described = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
-        events = [event.event_type async for event in handle.fetch_history_events()]
-        memo = await (await handle.describe()).memo()
-        await handle.terminate()
-
-    assert described.current_details
-    assert EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED not in events
-    assert memo[LAYOUT_MEMO] == layout
 
 
 async def test_two_hundred_signals_around_continue_as_new_are_all_applied_in_order(

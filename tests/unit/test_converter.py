@@ -51,4 +51,25 @@ def test_what_is_not_to_be_read_is_not() -> None:
 def test_what_is_no_json_at_all_is_refused() -> None:
     """With the SDK's own error, which its callers know; it names the payload."""
     with pytest.raises(RuntimeError, match="could not be converted"):
-        OURS.from_payloads([Payload(metadata={"encoding": b"json/plain"}, data=b"{")])
+        OURS.from_payloads([Payload(metadata={"encoding": b"json/plain"}, data=b"{")], [dict[str, Any]])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data"),
+    [
+        (b"json/plain", b"{"),
+        (b"json/plain", b"\xff\xfe"),
+        (b"json/plain", b"[" * 100_000),
+        (b"json/plain", b"1" * 5000),
+        (b"json/protobuf", b"{}"),
+        (b"binary/protobuf", b"\xff"),
+        (b"binary/encrypted", b"\xff"),
+        (b"\xff\xfe", b""),
+        (b"", b""),
+    ],
+)
+def test_what_nobody_names_a_type_for_is_kept_raw_where_it_cant_be_read(encoding: bytes, data: bytes) -> None:
+    """Handlers of signals get it that way: whatever somebody sent, reading it raises nothing."""
+    payload = Payload(metadata={"encoding": encoding}, data=data)
+
+    assert OURS.from_payloads([payload]) == [RawValue(payload)]

@@ -53,6 +53,35 @@ def changes(before: MessageState, after: MessageState) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
+    ("moment", "made", "expected"),
+    [
+        (write(NOW - 5), "in the past: due now", NOW),
+        ("0001-01-01T00:00:00+14:00", "in the past: due now", NOW),
+        (write(LATER), "", LATER),
+        ("9999-12-31T23:59:59-14:00", "cut to ten years", NOW + TEN_YEARS),
+    ],
+)
+def test_what_was_made_of_a_moment_is_remembered(moment: str, made: str, expected: float) -> None:
+    """For all signals that name one, behind their reason; a past moment is the time of the signal, not an earlier one."""
+    for signal in (
+        Reschedule(moment, "asked"),
+        Reprioritize(1, moment, "asked"),
+        Revise(2, due_at=moment, reason="asked"),
+    ):
+        after = decide(ASLEEP, signal, NOW)
+        reason = "asked" if not isinstance(signal, Reprioritize) else "priority 1; asked"
+
+        assert (after.due_at, after.decisions[-1].reason) == (expected, f"{reason}; {made}" if made else reason)
+
+
+def test_a_moment_before_what_was_reached_is_now_and_what_lies_between_stays() -> None:
+    """Whoever replays tells past moments by what was reached: the time of a signal may be another one then."""
+    past, between = (decide(ASLEEP, Reschedule(write(NOW - n)), NOW, reached=NOW - 60) for n in (90, 30))
+
+    assert (past.due_at, between.due_at) == (NOW, NOW - 30)
+
+
+@pytest.mark.parametrize(
     ("asked", "expected"),
     [
         ({"after": 3600.0}, 3600 + 180 * SPREAD),

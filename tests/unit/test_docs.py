@@ -33,7 +33,8 @@ from shared.message import HandlerCall, Verdict
 from shared.metrics import BRIDGE_METRICS, OLDEST_OVERDUE, WORKER_METRICS, Metric
 from shared.search_attributes import REQUIRED
 from shared.settings import Settings, describe_settings
-from shared.signals import SIGNAL_NAMES, read_steering
+from shared.signal_reading import Steering, read_steering
+from shared.signals import SIGNAL_NAMES
 from shared.spans import NO_SPAN, Attributes, Carrier, Span
 from shared.telemetry import Telemetry
 from shared.timespan import format_seconds
@@ -255,7 +256,7 @@ def test_the_inputs_of_signals_for_the_web_ui_are_ones_that_the_signals_take() -
         (written,) = re.findall(r"`([^`]+)`", text)
         given = json.loads(written)
         wanted = types[name](**given)
-        assert read_steering(name, {"ids": ["a"], **given}) == (["a"], wanted)
+        assert read_steering(name, [{"ids": ["a"], **given}]) == Steering(["a"], wanted)
         is_bare = all(f.default is not MISSING for f in fields(types[name]))
         assert text.startswith("none, or ") is is_bare
 

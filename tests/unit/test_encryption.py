@@ -1,12 +1,22 @@
 """The key ring and the codec: what is a key, what is sealed with which, and what a wrong one is told."""
 
 import base64
+import time
 from pathlib import Path
 
 import pytest
 from temporalio.api.common.v1 import Payload
 
-from shared.encryption import ENCODING, KEY_ID, EncryptionCodec, build_converter, read_keys, write_keys
+from shared.encryption import (
+    ENCODING,
+    KEY_ID,
+    SEALED_AT,
+    EncryptionCodec,
+    build_converter,
+    read_keys,
+    was_sealed_within,
+    write_keys,
+)
 from shared.errors import InvalidSetting, PayloadSealed
 from shared.settings import Secret, Settings
 from starter.cli import run
@@ -87,7 +97,10 @@ async def test_what_is_sealed_bears_the_marks_of_temporals_samples() -> None:
     """Encoding, id of the key, nonce before the sealed payload: so that codec servers of others understand it."""
     sealed, again = await EncryptionCodec(read_keys(ring(f"k1:{GOOD}"))).encode([PLAIN, PLAIN])
 
-    assert dict(sealed.metadata) == {"encoding": ENCODING, KEY_ID: b"k1"}
+    assert dict(sealed.metadata) == {"encoding": ENCODING, KEY_ID: b"k1", SEALED_AT: sealed.metadata[SEALED_AT]}
+    assert was_sealed_within(sealed, 600, time.time())
+    assert not was_sealed_within(sealed, 600, time.time() + 601)
+    assert not was_sealed_within(Payload(metadata={"encoding": ENCODING, KEY_ID: b"k1"}), 600, time.time())
     assert b"secret" not in sealed.data
     assert len(sealed.data) == 12 + len(PLAIN.SerializeToString()) + 16
     assert sealed.data[:12] != again.data[:12]

@@ -9,6 +9,7 @@ import pytest
 from shared.message import MessageState
 from shared.pack_entry import Entry, to_entry
 from shared.search_attributes import DUE_AT, EARLIEST_AT, PackIndex, pack_updates
+from shared.signal_reading import read_pull_forward
 from shared.signals import Pause, PullMany, Reschedule
 from tests.unit.test_pack_state import AGAIN, NOW, entry, find, hold, take
 from workflows.pack_state import PackState
@@ -87,13 +88,25 @@ def test_a_message_that_was_given_another_time_is_not_asked_for_any_more() -> No
 
 
 @pytest.mark.parametrize(
-    "flaw", [{"count": 0}, {"count": "1"}, {"at": None}, {"until": "later"}, {"token": ""}, {"token": 7}]
+    "flaw",
+    [
+        {"count": 0},
+        {"count": "1"},
+        {"count": True},
+        {"at": None},
+        {"at": math.nan},
+        {"until": "later"},
+        {"until": 1e300},
+        {"token": ""},
+        {"token": 7},
+        {"token": "\ud800"},
+    ],
 )
 def test_a_pull_is_read_as_it_was_written_or_not_at_all(flaw: dict[str, Any]) -> None:
     """It may come from the Web UI's form: what is none changes nothing."""
-    assert PullMany.read(asdict(PULL)) == PULL
+    assert read_pull_forward([asdict(PULL)]) == PULL
     with pytest.raises(ValueError, match="a pack wants ids, or count, at, until and token"):
-        PullMany.read(asdict(PULL) | flaw)
+        read_pull_forward([asdict(PULL) | flaw])
 
 
 def test_the_index_tells_from_when_on_a_pack_may_be_pulled() -> None:
