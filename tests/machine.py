@@ -1,4 +1,4 @@
-"""What the state machine of tests/integration/test_state_machine.py stands on: the server, the clocks, and what it checks."""
+"""What the state machine stands on: the server, the clocks, and what it checks."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ from shared.signals import SIGNAL_NAMES, Reschedule, Resume, Signal
 from starter.control import Control
 from tests.conftest import wait_until
 from tests.machine_model import ExpectedMessage, Span
-from tests.machine_worker import PACK, Folder, KilledWorker
+from tests.machine_worker import PACK, Folder, KilledWorker, make_handlers
 
 MARGIN = 600.0
 """Seconds from the end of a fast-forward within which nothing may be due: real time goes on meanwhile."""
@@ -61,13 +61,15 @@ class MessageMachine(RuleBasedStateMachine):
         self.solo, self.packed, self.packs = f"{name}-solo", f"{name}-packed", PACK.packs
         self.folder = Folder(site.path / name)
         self.folder.path.mkdir()
-        self.control = Control(site.client, self.settings, {self.packed: PACK})
+        kinds = {self.solo: None, self.packed: PACK}
+        self.registry = make_handlers(self.folder, kinds)
+        self.control = Control(site.client, self.settings, self.registry)
         self.skipper = TimeSkipper(site.client)
         self.expected: list[ExpectedMessage] = []
         self.numbers = itertools.count(1)
         self.offsets: dict[str, float] = {}
         self.run = site.run
-        self.worker = KilledWorker(site.address, self.settings, self.folder, {self.solo: None, self.packed: PACK})
+        self.worker = KilledWorker(site.address, self.settings, self.folder, kinds)
         self.worker.start()
 
     # --- what is where, and when

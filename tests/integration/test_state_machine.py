@@ -44,7 +44,6 @@ from starter.receipts import StartOutcome
 from starter.repack import repack
 from tests.machine import MARGIN, MessageMachine, Site, write_moment
 from tests.machine_model import ExpectedMessage, Span
-from tests.machine_worker import PACK
 
 IS_SEARCH = hypothesis.settings.get_current_profile_name() == "search"
 IN_SUITE = hypothesis.settings(
@@ -230,7 +229,7 @@ class Messages(MessageMachine):
         packs = min(self.packs + more, PACKS_MAX)
         self.run(repack(self.site.client, self.settings, self.packed, packs))
         self.packs = packs
-        self.control = Control(self.site.client, self.settings, {self.packed: PACK})
+        self.control = Control(self.site.client, self.settings, self.registry)
         for message in self.expected:
             if self.find_workflow(message) != before[message.id]:
                 message.may_be_pulled = None
