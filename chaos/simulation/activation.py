@@ -1,11 +1,12 @@
 """Activations: the SDK's own workflow instance, driven by the protobuf messages that its core would send."""
 
 # pyright: reportPrivateUsage=false — the SDK's core drives its workflow instances through exactly these
+# ruff: noqa: SLF001 — the same
 
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -26,50 +27,58 @@ from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
 
 NAMESPACE = "default"
-TASK_TIMEOUT = timedelta(seconds=60)
 
 _WORKFLOWS: dict[str, type[Any]] = {PACK_WORKFLOW: PackWorkflow, MESSAGE_WORKFLOW: MessageWorkflow}
+
+
+class RunDetails(Protocol):
+    """What never changes of a run."""
+
+    workflow_id: str
+    workflow_type: str
+    task_queue: str
+    run_id: str
+    continued_from: str
+    task_seconds: float
 
 
 class WorkflowTaskFailure(Exception):
     """Workflow code raised what fails its task; a real server would repeat that for ever."""
 
 
-def build_instance(
-    workflow_type: str, workflow_id: str, run_id: str, task_queue: str, continued_from: str, started_at: float
-) -> WorkflowInstance:
+def build_instance(run: RunDetails, started_at: float) -> WorkflowInstance:
     """Build what the SDK builds for a run that comes into its cache."""
     moment = datetime.fromtimestamp(started_at, UTC)
     info = workflow.Info(
         attempt=1,
-        continued_run_id=continued_from or None,
+        continued_run_id=run.continued_from or None,
         cron_schedule=None,
         execution_timeout=None,
-        first_execution_run_id=run_id,
+        first_execution_run_id=run.run_id,
         headers={},
         namespace=NAMESPACE,
-        original_execution_run_id=run_id,
+        original_execution_run_id=run.run_id,
         parent=None,
         root=None,
         priority=Priority.default,
         raw_memo={},
         retry_policy=None,
-        run_id=run_id,
+        run_id=run.run_id,
         run_timeout=None,
         search_attributes={},
         start_time=moment,
         workflow_start_time=moment,
-        task_queue=task_queue,
-        task_timeout=TASK_TIMEOUT,
+        task_queue=run.task_queue,
+        task_timeout=timedelta(seconds=run.task_seconds),
         typed_search_attributes=TypedSearchAttributes.empty,
-        workflow_id=workflow_id,
-        workflow_type=workflow_type,
+        workflow_id=run.workflow_id,
+        workflow_type=run.workflow_type,
     )
     details = WorkflowInstanceDetails(
         payload_converter_factory=DATA_CONVERTER.payload_converter_class,
         failure_converter_class=DATA_CONVERTER.failure_converter_class,
         interceptor_classes=[],
-        defn=workflow._Definition.must_from_class(_WORKFLOWS[workflow_type]),
+        defn=workflow._Definition.must_from_class(_WORKFLOWS[run.workflow_type]),
         info=info,
         randomness_seed=0,
         extern_functions={"__temporal_assert_local_activity_valid": lambda _: None},
@@ -106,15 +115,13 @@ def to_timestamp(moment: float) -> Timestamp:
     return stamp
 
 
-def initialize_job(
-    workflow_type: str, workflow_id: str, arguments: Sequence[Payload], at: float, from_run: str
-) -> WorkflowActivationJob:
+def initialize_job(run: RunDetails, arguments: Sequence[Payload], at: float) -> WorkflowActivationJob:
     """Begin a run."""
     job = WorkflowActivationJob()
     init = job.initialize_workflow
-    init.workflow_type, init.workflow_id, init.attempt = workflow_type, workflow_id, 1
+    init.workflow_type, init.workflow_id, init.attempt = run.workflow_type, run.workflow_id, 1
     init.arguments.extend(arguments)
-    init.continued_from_execution_run_id = from_run
+    init.continued_from_execution_run_id = run.continued_from
     init.start_time.CopyFrom(to_timestamp(at))
     return job
 

@@ -76,7 +76,6 @@ class Bridge:
         if offsets is None:
             return
         position = self.committed
-        admission = self._users.build_admission(revises=True)
         async with asyncio.TaskGroup() as under_way:
             while True:
                 batch = range(position, min(position + READ_AT_ONCE, len(self.topic)))
@@ -84,13 +83,13 @@ class Bridge:
                     assignment.received(PARTITION, offset, self._loop.time())
                 position = batch.stop
                 if batch and offsets.outstanding <= 3 * READ_AT_ONCE:
-                    under_way.create_task(self._deliver(admission, assignment, epoch, list(batch)))
+                    under_way.create_task(self._deliver(assignment, epoch, list(batch)))
                 elif batch:
-                    await self._deliver(admission, assignment, epoch, list(batch))
+                    await self._deliver(assignment, epoch, list(batch))
                 self._commit(assignment)
                 await asyncio.sleep(self._rng.uniform(0, 2 * REST_SECONDS))
 
-    async def _deliver(self, admission: object, assignment: Assignment, epoch: int, batch: list[int]) -> None:
+    async def _deliver(self, assignment: Assignment, epoch: int, batch: list[int]) -> None:
         """Hand records on, those of one message one after the other, until each has its receipt."""
         waiting = list(batch)
         while waiting:
@@ -116,7 +115,9 @@ class Bridge:
         for number in range(times):
             admission = self._users.build_admission(revises=True)
             (receipt,) = await admission.admit(chunk, f"{epoch}:{offset}:{number}:{self._loop.time()}")
-            self._ledger.note(f"record {offset} for {record.message_id} came to: {receipt.outcome} {receipt.reason[:60]}")
+            self._ledger.note(
+                f"record {offset} for {record.message_id} came to: {receipt.outcome} {receipt.reason[:60]}"
+            )
             if receipt.outcome is StartOutcome.FAILED:
                 return
             self._note_receipt(record, offset, receipt.outcome)

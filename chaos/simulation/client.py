@@ -52,7 +52,7 @@ class SimulatedClient:
             )
         )
 
-    async def start_workflow(  # noqa: PLR0913 — the SDK's own signature
+    async def start_workflow(
         self,
         workflow_type: str,
         argument: Any,
@@ -70,9 +70,7 @@ class SimulatedClient:
 
     async def start(self, workflow_type: str, workflow_id: str, task_queue: str, argument: Any) -> bool:
         """Start a workflow; tells whether it was not there."""
-        return await self._call(
-            lambda: self._server.start(workflow_type, workflow_id, task_queue, _encode([argument]))
-        )
+        return await self._call(lambda: self._server.start(workflow_type, workflow_id, task_queue, _encode([argument])))
 
     async def update_workflow_execution_options(self, _: Any) -> None:
         """Change a run's priority, which means nothing here."""

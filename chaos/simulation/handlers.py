@@ -23,7 +23,9 @@ QUIET_DELAYS = (40.0, 80.0)
 class Handlers:
     """Draws what each call does from the seed, the message and how often it was called."""
 
-    def __init__(self, seed: str, faults: Faults, ledger: Ledger, delays: tuple[float, float], tolerance: float) -> None:
+    def __init__(
+        self, seed: str, faults: Faults, ledger: Ledger, delays: tuple[float, float], tolerance: float
+    ) -> None:
         self._seed = seed
         self._faults = faults
         self._ledger = ledger

@@ -144,7 +144,13 @@ class Ledger:
             self.violate(f"{name} is called, and version {tracked.newest + 1} never was")
         soonest = tracked.soonest.get(call.version)
         decided_from = tracked.decided_from.get(call.version, self.now)
-        if soonest is not None and tracked.asked_until < decided_from and not tracked.asking and not tracked.may_be_over and revised == 0:
+        if (
+            soonest is not None
+            and tracked.asked_until < decided_from
+            and not tracked.asking
+            and not tracked.may_be_over
+            and revised == 0
+        ):
             early = soonest - self.now
             if early > self._skew:
                 self.violate(f"{name} is called {early:.3f} s early")

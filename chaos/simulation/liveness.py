@@ -1,6 +1,7 @@
 """Liveness: once nothing goes wrong any more, everything due runs, everything sent arrives, everyone is answered."""
 
 # pyright: reportPrivateUsage=false — what stands still is found in the states themselves
+# ruff: noqa: SLF001 — the same
 
 from typing import Any
 
@@ -46,7 +47,7 @@ def _check_pack(run: Run, now: float, found: dict[str, MessageState]) -> None:
         view = None
     else:
         view = _view(run)._pack
-    pack = view or _replay(run)._pack
+    pack = view or _view(run)._pack
     for state in (*pack.alive(), *pack.finished()):
         if state.id in found and not found[state.id].ended and not state.ended:
             raise Violation(f"{state.id} is alive in two packs")
@@ -57,22 +58,17 @@ def _check_pack(run: Run, now: float, found: dict[str, MessageState]) -> None:
         raise Violation(f"{run.workflow_id} still has {len(pack.strays)} strays, and {len(pack.leaving)} that leave")
 
 
-def _replay(run: Run) -> Any:
-    return find_view(run).object
-
-
 def _check_late(name: str, state: MessageState, now: float) -> None:
     late = now - max(state.due_at, state.latest_at)
     if not state.is_held and late > GRACE_SECONDS:
-        raise Violation(f"{name} stands still: {late:.0f} s late at version {state.version}, last {state.decisions[-1:]}")
+        raise Violation(
+            f"{name} stands still: {late:.0f} s late at version {state.version}, last {state.decisions[-1:]}"
+        )
 
 
 def _check_found(server: Server, ledger: Ledger, found: dict[str, MessageState]) -> None:
     for (kind, message_id), tracked in ledger.messages.items():
-        if kind == SOLO:
-            is_there = workflow_id(kind, message_id) in server.current
-        else:
-            is_there = message_id in found
+        is_there = workflow_id(kind, message_id) in server.current if kind == SOLO else message_id in found
         if tracked.is_acknowledged and not is_there and not tracked.may_be_over:
             raise Violation(f"{kind}:{message_id} was acknowledged and is lost")
         if kind == PACKED and tracked.sent and sum(tracked.outcomes.values()) < tracked.sent and not tracked.asking:

@@ -1,6 +1,7 @@
 """Replay checks: what a run came to must come out again from its history alone, as on another worker."""
 
 # pyright: reportPrivateUsage=false — states are compared by what they keep to themselves
+# ruff: noqa: SLF001 — the same
 
 import random
 from typing import Any

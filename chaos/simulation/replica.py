@@ -37,8 +37,7 @@ class LocalActivity:
 class Replica:
     """One run, brought forward by its history and by what its worker does."""
 
-    def __init__(self, run: Any) -> None:
-        """`run` is the server's record of it; of that only what never changes is used."""
+    def __init__(self, run: activation.RunDetails) -> None:
         self.run = run
         self.position = 0
         """How many events have been applied."""
@@ -116,12 +115,8 @@ class Replica:
         match event.what:
             case What.STARTED:
                 self.clock = event.at
-                run = self.run
-                self._instance = activation.build_instance(
-                    run.workflow_type, run.workflow_id, run.run_id, run.task_queue, run.continued_from, event.at
-                )
-                args = (run.workflow_type, run.workflow_id, event.content, event.at, run.continued_from)
-                self._jobs.append(activation.initialize_job(*args))
+                self._instance = activation.build_instance(self.run, event.at)
+                self._jobs.append(activation.initialize_job(self.run, event.content, event.at))
             case What.SIGNALED:
                 self._jobs.append(activation.signal_job(*event.content))
             case What.TIMER_FIRED:

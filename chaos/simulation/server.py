@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from temporalio.api.common.v1 import Payload
 
-from chaos.simulation.activation import TASK_TIMEOUT
 from chaos.simulation.activities import ActivityTask
 from chaos.simulation.faults import Faults
 from chaos.simulation.history import CLOSING, Command, Event, What
@@ -57,7 +56,8 @@ class Run:
     workflow_type: str
     task_queue: str
     run_id: str
-    continued_from: str = ""
+    task_seconds: float
+    continued_from: str
     history: list[Event] = field(default_factory=list[Event])
     buffered: list[Event] = field(default_factory=list[Event])
     task: WorkflowTask | None = None
@@ -92,6 +92,8 @@ class Server:
         self._count = 0
         self.workers: list[TaskTaker] = []
         self.current: dict[str, Run] = {}
+        self.task_seconds = 60.0
+        """How long a worker may have a workflow task."""
         self.suggest_after = math.inf
         """Events after which the server suggests to continue as new."""
 
@@ -177,7 +179,7 @@ class Server:
 
     def _begin_run(self, workflow_type: str, workflow_id: str, queue: str, arguments: Any, before: str) -> None:
         self._count += 1
-        run = Run(workflow_id, workflow_type, queue, f"run-{self._count}", before)
+        run = Run(workflow_id, workflow_type, queue, f"run-{self._count}", self.task_seconds, before)
         self.current[workflow_id] = run
         self._append(run, Event(What.STARTED, self.now, content=list(arguments)))
         self._schedule(run)
@@ -205,7 +207,7 @@ class Server:
             return
         run.is_task_scheduled = True
         self._append(run, Event(What.TASK_SCHEDULED, self.now))
-        delay = self.wait_seconds() + (0.0 if run.attempt == 1 else min(2.0 ** run.attempt, 60.0) - 2)
+        delay = self.wait_seconds() + (0.0 if run.attempt == 1 else min(2.0**run.attempt, 60.0) - 2)
         self._loop.call_later(delay, self._hand_out, run)
 
     def _hand_out(self, run: Run) -> None:
@@ -221,7 +223,7 @@ class Server:
         is_suggested = len(run.history) > self.suggest_after
         self._append(run, Event(What.TASK_BEGUN, self.now, content=(run.size, is_suggested)))
         run.task = task = WorkflowTask(run, list(run.history))
-        self._loop.call_later(TASK_TIMEOUT.total_seconds(), self._time_out, task)
+        self._loop.call_later(run.task_seconds, self._time_out, task)
         return task
 
     def _time_out(self, task: WorkflowTask) -> None:

@@ -32,6 +32,9 @@ from shared.telemetry import Telemetry
 QUIET_SECONDS = 420.0
 """After the last fault: longer than everything that is lost takes to be noticed, three times over."""
 
+_HTTP = HttpClient(Settings())
+"""No simulated handler uses it, and opening one takes longer than a short simulation."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -94,6 +97,7 @@ class _World:
         self.ledger = Ledger(self.faults.skew)
         self._replays = ReplayCheck(random.Random(rng.random()), self.ledger)
         self.server = Server(random.Random(rng.random()), self.faults, self._replays.watch, self.ledger.note_failure)
+        self.server.task_seconds = rng.choice([10.0, 60.0])
         if self.faults.has("history long"):
             self.server.suggest_after = rng.choice([15, 40, 100])
         self.settings = Settings(patience=timedelta(minutes=4))
@@ -107,7 +111,13 @@ class _World:
         self._registry = Registry(("simulation", h) for h in handlers.build(lane, self._pack))
         layout = Layout.of("packed", lane, self._pack)
         self.users = Users(
-            random.Random(rng.random()), self.client, self.settings, self.faults, self.ledger, layout, self._pad
+            rng=random.Random(rng.random()),
+            client=self.client,
+            settings=self.settings,
+            faults=self.faults,
+            ledger=self.ledger,
+            layout=layout,
+            pad=self._pad,
         )
         self.bridge = Bridge(random.Random(rng.random()), self.users, self.faults, self.ledger, self._pad)
         for _ in range(2):
@@ -116,10 +126,8 @@ class _World:
     def _start_worker(self) -> None:
         self._workers += 1
         settings = self.settings
-        dispatch = Dispatch(
-            self._registry, settings, HttpClient(settings), Gates("dormice"), Telemetry(is_on=False)
-        )
-        worker = Worker(f"worker-{self._workers}", self.server, self.faults, dispatch, self.client, str(self._seed))
+        dispatch = Dispatch(self._registry, settings, _HTTP, Gates("dormice"), Telemetry(is_on=False))
+        worker = Worker(f"worker-{self._workers}", self.server, dispatch, self.client, seed=str(self._seed))
         self.server.workers = [w for w in self.server.workers if w.is_alive] + [worker]
 
     async def _live(self) -> None:

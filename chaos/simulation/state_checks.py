@@ -1,6 +1,7 @@
 """State checks: what must hold of each pack and message after every task, seen against what senders were told."""
 
 # pyright: reportPrivateUsage=false — the checks recount what the pack's state keeps to itself
+# ruff: noqa: SLF001 — the same
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -107,4 +108,3 @@ class StateChecks:
         if revision < self._revisions.get((kind, message_id), 0):
             self._ledger.violate(f"{where}: {message_id} went back to revision {revision}")
         self._revisions[kind, message_id] = revision
-

@@ -69,6 +69,7 @@ class Users:
 
     def __init__(
         self,
+        *,
         rng: random.Random,
         client: SimulatedClient,
         settings: Settings,
@@ -103,9 +104,7 @@ class Users:
         self._note_start(SOLO, message_id, envelope)
         where = place(SOLO, message_id, self.layout.lane, self._settings.task_queue_prefix)
         state = first_state(envelope, self._ledger.now).dump()
-        await self._patiently(
-            lambda: self._client.start(MESSAGE_WORKFLOW, where.workflow_id, where.task_queue, state)
-        )
+        await self._patiently(lambda: self._client.start(MESSAGE_WORKFLOW, where.workflow_id, where.task_queue, state))
         self._ledger.of(SOLO, message_id).is_acknowledged = True
 
     async def steer_for_long(self, ids: list[str], until: float) -> None:
@@ -137,7 +136,12 @@ class Users:
         await asyncio.sleep(at)
         for index in range(self.layout.packs):
             request = await build_pack_request(
-                cast("Client", self._client), self._settings, self.layout, index, signal=SPREAD, argument={"packs": packs}
+                cast("Client", self._client),
+                self._settings,
+                self.layout,
+                index,
+                signal=SPREAD,
+                argument={"packs": packs},
             )
             await self._patiently(lambda r=request: self._client.signal_with_start_workflow_execution(r))
             name = pack_workflow_id(PACKED, index)
@@ -163,16 +167,23 @@ class Users:
             return None
 
     async def _start_chunk(self, admission: Admission, index: int, ids: list[str]) -> None:
-        chunk: Chunk[str] = Chunk(self.layout, index)
+        chunks: list[Chunk[str]] = [Chunk(self.layout, index)]
         spread = PackSpread.of(PACKED, index, self.layout.coalesce)
         for message_id in ids:
-            envelope = self._envelope(PACKED, message_id, self._rng.choice([self.layout.lane] * 4 + ["short", "medium"]))
+            envelope = self._envelope(
+                PACKED, message_id, self._rng.choice([self.layout.lane] * 4 + ["short", "medium"])
+            )
             self._note_start(PACKED, message_id, envelope)
-            chunk.add(message_id, first_entry(envelope, self._ledger.now, self.layout.lane, spread=spread))
+            if chunks[-1].is_full:
+                chunks.append(Chunk(self.layout, index))
+            entry = first_entry(envelope, self._ledger.now, self.layout.lane, spread=spread)
+            chunks[-1].add(message_id, entry)
         self._ledger.note(f"start {', '.join(ids)}")
         self._tokens += 1
-        for receipt in await admission.admit(chunk, f"session-{self._tokens}"):
-            self.note_receipt(receipt)
+        session = f"session-{self._tokens}"
+        for receipts in await asyncio.gather(*(admission.admit(chunk, session) for chunk in chunks)):
+            for receipt in receipts:
+                self.note_receipt(receipt)
 
     def note_receipt(self, receipt: Receipt[str]) -> None:
         """Note what a sender was told of a message, and check that it is no lie."""
@@ -319,4 +330,3 @@ class Users:
                     raise
                 attempts += 1
                 await asyncio.sleep(backoff_seconds(attempts))
-

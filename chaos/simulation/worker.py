@@ -16,9 +16,8 @@ from activities.batch import RUN_BATCH, BatchDispatch
 from activities.dispatch import DISPATCH, Dispatch
 from activities.measures import FORWARD, SET_PRIORITY, forward_signals, set_own_priority
 from chaos.simulation import activation
-from chaos.simulation.activation import TASK_TIMEOUT, WorkflowTaskFailure
+from chaos.simulation.activation import WorkflowTaskFailure
 from chaos.simulation.activities import ActivityTask
-from chaos.simulation.faults import Faults
 from chaos.simulation.replica import LocalActivity, NotDeterministic, Replica
 from chaos.simulation.server import Server, WorkflowTask
 from chaos.simulation.virtual_time import SKEW
@@ -36,7 +35,8 @@ IS_CURRENT: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar(
 class Worker:
     """One worker process, from its start to its death."""
 
-    def __init__(self, name: str, server: Server, faults: Faults, dispatch: Dispatch, client: Any, seed: str) -> None:
+    def __init__(self, name: str, server: Server, dispatch: Dispatch, client: Any, *, seed: str) -> None:
+        faults = server.faults
         self.name = name
         self.server = server
         self.faults = faults
@@ -46,7 +46,7 @@ class Worker:
         self.stalled_until = 0.0
         self.loop = asyncio.get_running_loop()
         self.cache: dict[str, Replica] = {}
-        self._client = client
+        self.client: Any = client
         self._running: dict[asyncio.Task[Any], ActivityEnvironment] = {}
         self._context = contextvars.copy_context()
         self._context.run(SKEW.set, self.rng.uniform(-faults.skew, faults.skew))
@@ -66,7 +66,7 @@ class Worker:
 
     async def wait_while_stalled(self) -> None:
         """Wait while the process is stopped; for ever, once it is dead."""
-        while self.is_alive and (left := self.stalled_until - self.loop.time()) > 0:
+        while self.is_alive and (left := self.stalled_until - self.loop.time()) > 0:  # noqa: ASYNC110 — it moves meanwhile
             await asyncio.sleep(left)
         if not self.is_alive:
             await self.loop.create_future()
@@ -92,6 +92,7 @@ class Worker:
 
     def send(self, act: Callable[[], None]) -> None:
         """Do something a moment later, unless this process is dead by then; once it is no longer stopped."""
+
         def arrive() -> None:
             if self.is_alive and (left := self.stalled_until - self.loop.time()) > 0:
                 self.loop.call_later(left + 1e-3, arrive)
@@ -107,7 +108,7 @@ class Worker:
     def begin_activity(self, activity: ActivityTask) -> None:
         """Do one attempt of an ordinary activity."""
         attempt, request = activity.attempt, activity.request
-        environment = ActivityEnvironment(cast("Client", self._client))
+        environment = ActivityEnvironment(cast("Client", self.client))
         environment.on_heartbeat = lambda *details: self.send(lambda: beat(list(details)))
 
         def beat(details: list[Any]) -> None:
@@ -188,7 +189,7 @@ class _TaskAtWork:
         except (WorkflowTaskFailure, NotDeterministic) as exc:
             self._give_up(exc)
             return
-        keep_for = TASK_TIMEOUT.total_seconds() * HEARTBEAT_SHARE
+        keep_for = self._task.run.task_seconds * HEARTBEAT_SHARE
         self._timer = self._worker.loop.call_later(keep_for, self._keep)
         self._advance()
 
@@ -237,7 +238,7 @@ class _TaskAtWork:
 
     def _begin_local(self, activity: LocalActivity, attempt: int, delay: float) -> None:
         worker, request = self._worker, activity.request
-        environment = ActivityEnvironment(cast("Client", worker._client))  # noqa: SLF001 — one thing in two classes
+        environment = ActivityEnvironment(cast("Client", worker.client))
         environment.info = replace(
             environment.info,
             workflow_id=self._task.run.workflow_id,
