@@ -1,7 +1,8 @@
 """Activations: the SDK's own workflow instance, driven by the protobuf messages that its core would send."""
 
-# pyright: reportPrivateUsage=false — the SDK's core drives its workflow instances through exactly these
-# ruff: noqa: SLF001 — the same
+# The SDK's core drives its workflow instances through exactly these.
+# pyright: reportPrivateUsage=false
+# ruff: noqa: SLF001
 
 import asyncio
 from collections.abc import Sequence
@@ -81,7 +82,7 @@ def build_instance(run: RunDetails, started_at: float) -> WorkflowInstance:
         defn=workflow._Definition.must_from_class(_WORKFLOWS[run.workflow_type]),
         info=info,
         randomness_seed=0,
-        extern_functions={"__temporal_assert_local_activity_valid": lambda _: None},
+        extern_functions={"__temporal_assert_local_activity_valid": _accept_any},
         disable_eager_activity_execution=True,
         worker_level_failure_exception_types=[],
         patch_activation_callback=None,
@@ -89,6 +90,10 @@ def build_instance(run: RunDetails, started_at: float) -> WorkflowInstance:
         last_failure=None,
     )
     return UnsandboxedWorkflowRunner().create_instance(details)
+
+
+def _accept_any(_activity_type: str) -> None:
+    """Every activity is registered with every simulated worker."""
 
 
 def activate(instance: WorkflowInstance, activation: WorkflowActivation) -> list[WorkflowCommand]:

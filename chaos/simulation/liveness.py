@@ -1,7 +1,8 @@
 """Liveness: once nothing goes wrong any more, everything due runs, everything sent arrives, everyone is answered."""
 
-# pyright: reportPrivateUsage=false — what stands still is found in the states themselves
-# ruff: noqa: SLF001 — the same
+# What stands still is found in the states themselves.
+# pyright: reportPrivateUsage=false
+# ruff: noqa: SLF001
 
 from typing import Any
 

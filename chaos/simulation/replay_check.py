@@ -1,7 +1,8 @@
 """Replay checks: what a run came to must come out again from its history alone, as on another worker."""
 
-# pyright: reportPrivateUsage=false — states are compared by what they keep to themselves
-# ruff: noqa: SLF001 — the same
+# States are compared by what they keep to themselves.
+# pyright: reportPrivateUsage=false
+# ruff: noqa: SLF001
 
 import random
 from typing import Any

@@ -104,9 +104,9 @@ class _World:
         self.client = SimulatedClient(self.server, self.faults, random.Random(rng.random()))
         lane, size = rng.choice(["short", "short", "medium"]), rng.choice([4, 20, 200])
         self._pack = Pack(packs=rng.randint(1, 3), size=size, coalesce=timedelta(seconds=rng.choice([0, 5, 30])))
-        self._delays = rng.choice([(1.0, 10.0), (5.0, 60.0), (5.0, 120.0)])
+        self._delays = rng.choice([(1.0, 3.0), (1.0, 10.0), (5.0, 60.0), (5.0, 120.0)])
         self._tolerance = rng.choice([0.0, 5.0, 30.0])
-        self._pad = rng.choice([0, 0, 0, 3500]) if self._delays[0] > 1 else 0
+        self._pad = rng.choice([0, 0, 0, 3500]) if self._delays[1] > 10 else 0
         handlers = Handlers(str(self._seed), self.faults, self.ledger, self._delays, self._tolerance)
         self._registry = Registry(("simulation", h) for h in handlers.build(lane, self._pack))
         layout = Layout.of("packed", lane, self._pack)
@@ -120,6 +120,7 @@ class _World:
             pad=self._pad,
         )
         self.bridge = Bridge(random.Random(rng.random()), self.users, self.faults, self.ledger, self._pad)
+        self._processes: list[Worker] = []
         for _ in range(2):
             self._start_worker()
 
@@ -128,10 +129,12 @@ class _World:
         settings = self.settings
         dispatch = Dispatch(self._registry, settings, _HTTP, Gates("dormice"), Telemetry(is_on=False))
         worker = Worker(f"worker-{self._workers}", self.server, dispatch, self.client, seed=str(self._seed))
-        self.server.workers = [w for w in self.server.workers if w.is_alive] + [worker]
+        self._processes = [*(process for process in self._processes if process.is_alive), worker]
+        self.server.workers = list(self._processes)
 
     async def _live(self) -> None:
-        rng, seconds = self._rng, self._rng.choice([60.0, 60.0, 120.0, 240.0])
+        rng = self._rng
+        seconds = rng.choice([60.0, 120.0, 240.0]) if self._delays[1] > 10 else 60.0
         count = rng.choice([3, 8, 20]) if self._pad == 0 else 60
         ids = [f"m{n}" for n in range(count)]
         solo = [f"s{n}" for n in range(rng.choice([0, 2]))]
@@ -164,7 +167,7 @@ class _World:
         """Let processes die, stop for a while and forget, once in a while."""
         while True:
             await asyncio.sleep(1.0)
-            for worker in list(self.server.workers):
+            for worker in list(self._processes):
                 if self.faults.strikes("worker killed"):
                     worker.kill()
                 elif self.faults.strikes("worker stalled"):
@@ -173,13 +176,13 @@ class _World:
                     worker.drain()
                 if self.faults.strikes("cache evicted"):
                     worker.evict()
-            if len([w for w in self.server.workers if w.is_alive]) < 2 and self._rng.random() < 0.3:
+            if len([process for process in self._processes if process.is_alive]) < 2 and self._rng.random() < 0.3:
                 self._start_worker()
 
     def _heal(self) -> None:
         self.ledger.note("nothing goes wrong from here on")
         self.faults.stop()
-        for worker in self.server.workers:
+        for worker in self._processes:
             worker.stalled_until = 0.0
         for _ in range(2):
             self._start_worker()

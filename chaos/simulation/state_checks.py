@@ -1,10 +1,12 @@
 """State checks: what must hold of each pack and message after every task, seen against what senders were told."""
 
-# pyright: reportPrivateUsage=false — the checks recount what the pack's state keeps to itself
-# ruff: noqa: SLF001 — the same
+# The checks recount what the pack's state keeps to itself.
+# pyright: reportPrivateUsage=false
+# ruff: noqa: SLF001
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from shared.message import MessageState
 from shared.pack_entry import ID, PAYLOAD, STATE_BYTES_MAX, Entry, is_ended, measure, sources_of
 from shared.placement import PACK_WORKFLOW, identity_of, pack_index
 from workflows.pack_receipts import RECEIPTS_BYTES_MAX
@@ -39,12 +41,12 @@ class StateChecks:
         """Check the state of a run."""
         if run.workflow_type == PACK_WORKFLOW:
             self._check_pack(run.workflow_id, replica.object._pack)
+            self._check_batches(run.workflow_id, replica.object)
         else:
             kind, message_id = identity_of(run.workflow_id)
-            state = replica.object._state
+            state: MessageState = replica.object._state
             if not state.ended:
-                revised = state.payload if isinstance(state.payload, dict) else {}
-                self._check_revision(kind, message_id, revised.get("rev", 0), run.workflow_id)
+                self._check_revision(kind, message_id, state.payload["rev"], run.workflow_id)
 
     def _check_pack(self, name: str, pack: PackState) -> None:
         alive = frozenset(pack._entries) | frozenset(pack._running)
@@ -59,6 +61,11 @@ class StateChecks:
         for entries in (pack._entries, pack._ended):
             for entry in entries.values():
                 self._check_entry(name, pack, entry)
+
+    def _check_batches(self, name: str, workflow: Any) -> None:
+        for message_id, running in workflow._pack._running.items():
+            if running.batch not in workflow._batches:
+                self._ledger.violate(f"{name}: {message_id} is at work in batch {running.batch}, which is over")
 
     def _check_sizes(self, name: str, pack: PackState) -> None:
         counted = sum(measure(entry) for entry in (*pack._entries.values(), *pack._ended.values()))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import random
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -128,7 +129,9 @@ class Users:
             self._note_sent(SOLO, message_id, signal)
             name = workflow_id(SOLO, message_id)
             with contextlib.suppress(RPCError):  # it is not there yet, or no more
-                await self._patiently(lambda s=signal, n=name: self._client.signal(n, SIGNAL_NAMES[type(s)], [s]))
+                await self._patiently(
+                    functools.partial(self._client.signal, name, SIGNAL_NAMES[type(signal)], [signal])
+                )
             self._note_heard(SOLO, message_id, self._ledger.now + UNHEARD_SECONDS)
 
     async def repack(self, packs: int, at: float) -> None:
@@ -257,7 +260,7 @@ class Users:
             self._ledger.note(f"send  {SIGNAL_NAMES[type(signal)]} {token} to {name} for {', '.join(asked)}")
             wire = write_steering(asked, signal, token)
             try:
-                await self._patiently(lambda n=name, w=wire: self._client.signal(n, SIGNAL_NAMES[type(signal)], [w]))
+                await self._patiently(functools.partial(self._client.signal, name, SIGNAL_NAMES[type(signal)], [wire]))
                 alive = await self._find_alive(index, token, asked)
             except RPCError:
                 alive = []  # there is no such pack yet

@@ -131,7 +131,11 @@ class Worker:
             heartbeat_details=activity.details,
         )
         environment.info = info
-        self.send(lambda: self.run_activity(request, environment, lambda: activity.is_current(attempt), report))
+
+        def run() -> None:
+            self.run_activity(request, environment, lambda: activity.is_current(attempt), report)
+
+        self.send(run)
 
     def run_activity(
         self,
