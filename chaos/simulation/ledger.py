@@ -53,7 +53,10 @@ class Tracked:
     """Version → when the first call began that could decide on when it runs."""
     calls: list[Call] = field(default_factory=list[Call])
     counts: Counter[int] = field(default_factory=Counter[int])
+    decided: int = 0
+    """Its version after the last task that counts."""
     newest: int = -1
+    """Its newest version that was called; the task that did so may be lost, and with it all that it decided."""
     newest_revisions: int = 0
     may_be_over: bool = False
     """A handler was done with it, or somebody sent a stop."""
@@ -137,8 +140,8 @@ class Ledger:
         for other in tracked.calls:
             if other.is_open and other.is_current():
                 self.violate(f"{name} is called while version {other.version} of it is at work")
-        if tracked.newest > call.version and not tracked.may_be_over:
-            self.violate(f"{name} is called after version {tracked.newest}")
+        if tracked.decided > call.version and not tracked.may_be_over:
+            self.violate(f"{name} is called when it is at version {tracked.decided}")
         revised = tracked.revisions_sent - tracked.newest_revisions
         if call.version > tracked.newest + 1 + revised and not tracked.may_be_over:
             self.violate(f"{name} is called, and version {tracked.newest + 1} never was")

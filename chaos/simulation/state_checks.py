@@ -7,7 +7,7 @@
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shared.message import MessageState
-from shared.pack_entry import ID, PAYLOAD, STATE_BYTES_MAX, Entry, is_ended, measure, sources_of
+from shared.pack_entry import ID, PAYLOAD, STATE_BYTES_MAX, VERSION, Entry, is_ended, measure, sources_of
 from shared.placement import PACK_WORKFLOW, identity_of, pack_index
 from workflows.pack_receipts import RECEIPTS_BYTES_MAX
 from workflows.pack_state import PackState
@@ -63,7 +63,13 @@ class StateChecks:
                 self._check_entry(name, pack, entry)
 
     def _check_batches(self, name: str, workflow: Any) -> None:
-        for message_id, running in workflow._pack._running.items():
+        pack: PackState = workflow._pack
+        for message_id, running in pack._running.items():
+            version = running.entry[VERSION]
+            tracked = self._ledger.of(pack.kind, message_id)
+            # what is asked from here on counts for the version after it, however late its handler is called
+            tracked.decided_from.setdefault(version + 1, self._ledger.now)
+            tracked.decided = version
             if running.batch not in workflow._batches:
                 self._ledger.violate(f"{name}: {message_id} is at work in batch {running.batch}, which is over")
 
@@ -99,6 +105,7 @@ class StateChecks:
                 self._ledger.violate(f"{name}: {message_id} was acknowledged up to {source}:{offset}, it has {entry}")
         if is_ended(entry):
             return
+        tracked.decided = entry[VERSION]
         if tracked.is_stopped:
             self._ledger.violate(f"{name}: {message_id} is alive after its stop was acknowledged")
         is_paused = len(entry) > PAYLOAD + 2 and "is_paused" in entry[-1]
