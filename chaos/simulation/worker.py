@@ -46,6 +46,7 @@ class Worker:
         self.stalled_until = 0.0
         self.loop = asyncio.get_running_loop()
         self.cache: dict[str, Replica] = {}
+        self.tasks: dict[str, _TaskAtWork] = {}
         self.client: Any = client
         self._running: dict[asyncio.Task[Any], ActivityEnvironment] = {}
         self._context = contextvars.copy_context()
@@ -176,10 +177,16 @@ class _TaskAtWork:
         self._timer: asyncio.TimerHandle | None = None
         self._calls: dict[int, asyncio.Task[Any]] = {}
         self._is_reporting = False
+        self.is_done = False
         self._resolved: list[tuple[int, Any, float]] = []
         """Results that came while the server was told of the task: they wait for the next one."""
 
     def begin(self) -> None:
+        """Do the task."""
+        before = self._worker.tasks.get(self._task.run.run_id)
+        if before is not None and not before.is_done:  # the server gave it up: what it does counts for nothing
+            before.forget()
+        self._worker.tasks[self._task.run.run_id] = self
         cached = self._worker.cache.get(self._task.run.run_id)
         if cached is not None and cached.position <= len(self._task.history) and not cached.is_closed:
             self._replica = cached
@@ -198,7 +205,7 @@ class _TaskAtWork:
         self._advance()
 
     def _give_up(self, exc: Exception) -> None:
-        self._forget()
+        self.forget()
         self._worker.server.fail(self._task, exc)
 
     def _advance(self) -> None:
@@ -217,24 +224,28 @@ class _TaskAtWork:
     def _report(self, commands: list[Any], forces_task: bool) -> None:  # noqa: FBT001 — as its caller has it
         faults = self._worker.faults
         if faults.strikes("task answer lost"):
-            self._forget()
+            self.forget()
             return
         server = self._worker.server
         counts, following = server.complete(self._task, commands, self._replica, forces_task=forces_task)
         if not counts or not self._task.run.is_open or faults.strikes("task answer unheard"):
-            self._forget()
+            self.forget()
         elif following is not None:
             self._task, self._is_reporting = following, False
             for seq, result, seconds in self._resolved:
                 self._replica.resolve(seq, result, seconds, is_delivered=False)
             self._resolved.clear()
             self._go_on()
+        else:
+            self.is_done = True
 
     def _keep(self) -> None:
         if self._worker.is_alive and self._replica.is_busy and not self._is_reporting:
             self._complete(forces_task=True)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Give the task up, with the run as it is in the cache and all that its activities come to."""
+        self.is_done = True
         if self._worker.cache.get(self._task.run.run_id) is self._replica:
             del self._worker.cache[self._task.run.run_id]
         for call in self._calls.values():

@@ -13,6 +13,9 @@ RANDOM_SECONDS = float(os.environ.get("SIMULATE_SECONDS", "20"))
 
 KEPT = {
     4: "a batch's time runs out though its handlers were called; a `retract` that forgets a message fails here",
+    12: "chunks are asked about late; receipts that are forgotten after a second fail here",
+    14: "a signal comes between a local result and the task it is heard in; a clock that signals move fails here",
+    20008: "a task is given up while its local activity is at work; the model once let two tasks share one cache entry",
     10047: "a signal comes for a message whose batch still waits for a worker; the checks once took its call for early",
     10064: "two batches are lost with one task; the checks once took the older version's call for a step back",
 }
