@@ -1,0 +1,230 @@
+"""Activations: the SDK's own workflow instance, driven by the protobuf messages that its core would send."""
+
+# The SDK's core drives its workflow instances through exactly these.
+# pyright: reportPrivateUsage=false
+# ruff: noqa: SLF001
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, cast
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.api.failure.v1 import Failure
+from temporalio.bridge.proto.activity_result import ActivityResolution
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
+from temporalio.bridge.proto.workflow_commands import WorkflowCommand
+from temporalio.common import Priority, TypedSearchAttributes
+from temporalio.worker import UnsandboxedWorkflowRunner
+from temporalio.worker._workflow_instance import WorkflowInstance, WorkflowInstanceDetails
+
+from chaos.simulation.history import Command, Resolution, What
+from shared.converter import DATA_CONVERTER
+from shared.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW
+from workflows.message_workflow import MessageWorkflow
+from workflows.pack_workflow import PackWorkflow
+
+NAMESPACE = "default"
+
+_WORKFLOWS: dict[str, type[Any]] = {PACK_WORKFLOW: PackWorkflow, MESSAGE_WORKFLOW: MessageWorkflow}
+
+
+class RunDetails(Protocol):
+    """What never changes of a run."""
+
+    workflow_id: str
+    workflow_type: str
+    task_queue: str
+    run_id: str
+    continued_from: str
+    task_seconds: float
+
+
+class WorkflowTaskFailure(Exception):
+    """Workflow code raised what fails its task; a real server would repeat that for ever."""
+
+
+def build_instance(run: RunDetails, started_at: float) -> WorkflowInstance:
+    """Build what the SDK builds for a run that comes into its cache."""
+    moment = datetime.fromtimestamp(started_at, UTC)
+    info = workflow.Info(
+        attempt=1,
+        continued_run_id=run.continued_from or None,
+        cron_schedule=None,
+        execution_timeout=None,
+        first_execution_run_id=run.run_id,
+        headers={},
+        namespace=NAMESPACE,
+        original_execution_run_id=run.run_id,
+        parent=None,
+        root=None,
+        priority=Priority.default,
+        raw_memo={},
+        retry_policy=None,
+        run_id=run.run_id,
+        run_timeout=None,
+        search_attributes={},
+        start_time=moment,
+        workflow_start_time=moment,
+        task_queue=run.task_queue,
+        task_timeout=timedelta(seconds=run.task_seconds),
+        typed_search_attributes=TypedSearchAttributes.empty,
+        workflow_id=run.workflow_id,
+        workflow_type=run.workflow_type,
+    )
+    details = WorkflowInstanceDetails(
+        payload_converter_factory=DATA_CONVERTER.payload_converter_class,
+        failure_converter_class=DATA_CONVERTER.failure_converter_class,
+        interceptor_classes=[],
+        defn=workflow._Definition.must_from_class(_WORKFLOWS[run.workflow_type]),
+        info=info,
+        randomness_seed=0,
+        extern_functions={"__temporal_assert_local_activity_valid": _accept_any},
+        disable_eager_activity_execution=True,
+        worker_level_failure_exception_types=[],
+        patch_activation_callback=None,
+        last_completion_result=cast("Any", None),
+        last_failure=None,
+    )
+    return UnsandboxedWorkflowRunner().create_instance(details)
+
+
+def _accept_any(_activity_type: str) -> None:
+    """Every activity is registered with every simulated worker."""
+
+
+def activate(instance: WorkflowInstance, activation: WorkflowActivation) -> list[WorkflowCommand]:
+    """Give an activation to workflow code and its commands back; raises WorkflowTaskFailure."""
+    loop = asyncio.get_running_loop()
+    try:
+        completion = instance.activate(activation)
+    finally:  # the instance is an event loop of its own, and leaves none behind
+        asyncio._set_running_loop(loop)
+    if completion.HasField("failed"):
+        raise WorkflowTaskFailure(completion.failed.failure.message)
+    return list(completion.successful.commands)
+
+
+def get_object(instance: WorkflowInstance) -> Any:
+    """Give the workflow object itself, for checks of what it holds."""
+    return cast("Any", instance)._object
+
+
+def to_timestamp(moment: float) -> Timestamp:
+    """Write a moment, to the microsecond."""
+    stamp = Timestamp()
+    stamp.FromMicroseconds(round(moment * 1e6))
+    return stamp
+
+
+def initialize_job(run: RunDetails, arguments: Sequence[Payload], at: float) -> WorkflowActivationJob:
+    """Begin a run."""
+    job = WorkflowActivationJob()
+    init = job.initialize_workflow
+    init.workflow_type, init.workflow_id, init.attempt = run.workflow_type, run.workflow_id, 1
+    init.arguments.extend(arguments)
+    init.continued_from_execution_run_id = run.continued_from
+    init.start_time.CopyFrom(to_timestamp(at))
+    return job
+
+
+def signal_job(name: str, arguments: Sequence[Payload]) -> WorkflowActivationJob:
+    """Deliver a signal."""
+    job = WorkflowActivationJob()
+    job.signal_workflow.signal_name = name
+    job.signal_workflow.input.extend(arguments)
+    return job
+
+
+def timer_job(seq: int) -> WorkflowActivationJob:
+    """Fire a timer."""
+    job = WorkflowActivationJob()
+    job.fire_timer.seq = seq
+    return job
+
+
+def activity_job(seq: int, resolution: Resolution, *, is_local: bool) -> WorkflowActivationJob:
+    """Resolve an activity."""
+    job = WorkflowActivationJob()
+    job.resolve_activity.seq = seq
+    job.resolve_activity.result.CopyFrom(resolution.result)
+    job.resolve_activity.is_local = is_local
+    return job
+
+
+def query_job(name: str, arguments: Sequence[Payload]) -> WorkflowActivationJob:
+    """Ask a query."""
+    job = WorkflowActivationJob()
+    job.query_workflow.query_id = "query"
+    job.query_workflow.query_type = name
+    job.query_workflow.arguments.extend(arguments)
+    return job
+
+
+def completed(payload: Payload) -> ActivityResolution:
+    """Resolve an activity with its result."""
+    resolution = ActivityResolution()
+    resolution.completed.result.CopyFrom(payload)
+    return resolution
+
+
+def failed(failure: Failure) -> ActivityResolution:
+    """Resolve an activity with a failure."""
+    resolution = ActivityResolution()
+    resolution.failed.failure.CopyFrom(failure)
+    return resolution
+
+
+def application_failure(exc: BaseException) -> Failure:
+    """Describe what an activity raised."""
+    failure = Failure(message=str(exc))
+    failure.application_failure_info.type = type(exc).__name__
+    return failure
+
+
+def timeout_failure(timeout_type: int, *, is_local: bool, activity: str) -> Failure:
+    """Describe that an activity was given up; an ordinary one wraps the cause."""
+    cause = Failure(message="activity timed out")
+    cause.timeout_failure_info.timeout_type = cast("Any", timeout_type)
+    if is_local:
+        return cause
+    return wrap_failure(cause, activity)
+
+
+def wrap_failure(cause: Failure, activity: str) -> Failure:
+    """Wrap the cause of an ordinary activity's failure as the server does."""
+    failure = Failure(message="activity error")
+    failure.activity_failure_info.activity_type.name = activity
+    failure.cause.CopyFrom(cause)
+    return failure
+
+
+def read_command(command: WorkflowCommand) -> Command | None:
+    """Read a command that causes an event; None for the request to run a local activity, which causes one later."""
+    match command.WhichOneof("variant"):
+        case "start_timer":
+            timer = command.start_timer
+            return Command(What.TIMER_STARTED, timer.seq, _seconds(timer.start_to_fire_timeout))
+        case "cancel_timer":
+            return Command(What.TIMER_CANCELED, command.cancel_timer.seq)
+        case "schedule_activity":
+            return Command(What.ACTIVITY_SCHEDULED, command.schedule_activity.seq, command.schedule_activity)
+        case "upsert_workflow_search_attributes":
+            return Command(What.UPSERTED)
+        case "modify_workflow_properties":
+            return Command(What.MEMO_CHANGED)
+        case "continue_as_new_workflow_execution":
+            return Command(What.CONTINUED, 0, command.continue_as_new_workflow_execution)
+        case "complete_workflow_execution":
+            return Command(What.COMPLETED, 0, command.complete_workflow_execution)
+        case "schedule_local_activity":
+            return None
+        case other:
+            raise WorkflowTaskFailure(f"workflow code gave a command that the simulation does not know: {other}")
+
+
+def _seconds(duration: Duration) -> float:
+    return duration.ToTimedelta().total_seconds()

@@ -1,0 +1,147 @@
+"""The bridge: a consumer of one partition that hands records to packs and commits offsets; it may be killed at any time."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from chaos.simulation.faults import Faults
+from chaos.simulation.handlers import PACKED
+from chaos.simulation.ledger import Ledger
+from chaos.simulation.users import Users
+from shared.message import MessageState
+from shared.pack_entry import Entry, to_entry
+from shared.placement import pack_index
+from starter.bridge.offsets import Assignment, Partition
+from starter.chunks import Chunk
+from starter.receipts import StartOutcome
+
+PARTITION = Partition("records", 0)
+SOURCE = str(PARTITION)
+READ_AT_ONCE = 4
+REST_SECONDS = 0.5
+
+
+class Record(NamedTuple):
+    """One record of the topic; its offset is its place there, `revision` what it makes of its message, None: stop it."""
+
+    message_id: str
+    revision: int | None
+
+
+class Bridge:
+    """The topic and its consumer group of one; what is committed outlives each consumer."""
+
+    def __init__(self, rng: random.Random, users: Users, faults: Faults, ledger: Ledger, pad: int) -> None:
+        self._rng = rng
+        self._users = users
+        self._faults = faults
+        self._ledger = ledger
+        self._pad = "x" * pad
+        self._loop = asyncio.get_running_loop()
+        self._revisions: dict[str, int] = {}
+        self._settled: set[int] = set()
+        self.topic: list[Record] = []
+        self.committed = 0
+
+    async def produce(self, ids: Sequence[str], until: float) -> None:
+        """Write records about some messages."""
+        while self._loop.time() < until:
+            await asyncio.sleep(self._rng.expovariate(1 / 4.0))
+            message_id = self._rng.choice(ids)
+            revision = self._revisions[message_id] = self._revisions.get(message_id, 0) + 1
+            self.topic.append(Record(message_id, None if self._rng.random() < 0.1 else revision))
+            tracked = self._ledger.of(PACKED, message_id)
+            tracked.sent += 1
+            tracked.asking += 1  # until the end: what comes again may make it due again
+
+    async def consume(self) -> None:
+        """Consume for ever, one consumer after the other."""
+        while True:
+            consumer = asyncio.create_task(self._consume())
+            while not consumer.done():
+                await asyncio.sleep(1.0)
+                if self._faults.strikes("bridge killed"):
+                    self._ledger.note("the bridge is killed")
+                    consumer.cancel()
+                    break
+            await asyncio.wait([consumer])
+            if not consumer.cancelled():
+                consumer.result()
+
+    async def _consume(self) -> None:
+        assignment = Assignment()
+        epoch = assignment.assign([PARTITION])
+        offsets = assignment.find(PARTITION)
+        if offsets is None:
+            return
+        position = self.committed
+        async with asyncio.TaskGroup() as under_way:
+            while True:
+                batch = range(position, min(position + READ_AT_ONCE, len(self.topic)))
+                for offset in batch:
+                    assignment.received(PARTITION, offset, self._loop.time())
+                position = batch.stop
+                if batch and offsets.outstanding <= 3 * READ_AT_ONCE:
+                    under_way.create_task(self._deliver(assignment, epoch, list(batch)))
+                elif batch:
+                    await self._deliver(assignment, epoch, list(batch))
+                self._commit(assignment)
+                await asyncio.sleep(self._rng.uniform(0, 2 * REST_SECONDS))
+
+    async def _deliver(self, assignment: Assignment, epoch: int, batch: list[int]) -> None:
+        """Hand records on, those of one message one after the other, until each has its receipt."""
+        waiting = list(batch)
+        while waiting:
+            now: list[int] = []
+            for offset in waiting:  # the intake too gives out one record of a message at a time
+                if self.topic[offset].message_id not in {self.topic[o].message_id for o in now}:
+                    now.append(offset)
+            await asyncio.gather(*(self._hand_over(assignment, epoch, offset) for offset in now))
+            waiting = [offset for offset in waiting if assignment.is_outstanding(PARTITION, epoch, offset)]
+
+    async def _hand_over(self, assignment: Assignment, epoch: int, offset: int) -> None:
+        record, layout = self.topic[offset], self._users.layout
+        chunk: Chunk[str] = Chunk(layout, pack_index(record.message_id, layout.packs))
+        chunk.add(record.message_id, self._to_entry(record, offset))
+        tracked = self._ledger.of(PACKED, record.message_id)
+        if record.revision is not None:
+            tracked.is_stopped = False
+            tracked.revisions_sent = max(tracked.revisions_sent, record.revision)
+        else:
+            tracked.may_be_over = True
+        self._ledger.note(f"record {offset} for {record.message_id}: {record.revision}")
+        times = 2 if self._faults.strikes("record delivered again") else 1
+        for number in range(times):
+            admission = self._users.build_admission(revises=True)
+            (receipt,) = await admission.admit(chunk, f"{epoch}:{offset}:{number}:{self._loop.time()}")
+            self._ledger.note(
+                f"record {offset} for {record.message_id} came to: {receipt.outcome} {receipt.reason[:60]}"
+            )
+            if receipt.outcome is StartOutcome.FAILED:
+                return
+            self._note_receipt(record, offset, receipt.outcome)
+        assignment.acknowledged(PARTITION, epoch, offset)
+
+    def _note_receipt(self, record: Record, offset: int, outcome: StartOutcome) -> None:
+        tracked = self._ledger.of(PACKED, record.message_id)
+        self._settled.add(offset)
+        if outcome in (StartOutcome.STARTED, StartOutcome.REVISED):
+            tracked.is_acknowledged = True
+            tracked.revision = max(tracked.revision, record.revision or 0)
+            tracked.offsets[SOURCE] = max(offset, tracked.offsets.get(SOURCE, -1))
+
+    def _commit(self, assignment: Assignment) -> None:
+        for position in assignment.to_commit().values():
+            for offset in range(self.committed, position):
+                if offset not in self._settled:
+                    self._ledger.violate(f"offset {position} is committed, and record {offset} was never accepted")
+            self.committed = max(self.committed, position)
+            assignment.committed({PARTITION: position})
+
+    def _to_entry(self, record: Record, offset: int) -> Entry:
+        layout, now = self._users.layout, self._ledger.now
+        state = MessageState(PACKED, record.message_id, layout.lane, now, now, sources={SOURCE: offset})
+        if record.revision is None:
+            return to_entry(state._replace(ended="stopped"), layout.lane)
+        return to_entry(state._replace(payload={"rev": record.revision, "pad": self._pad}), layout.lane)

@@ -1,0 +1,96 @@
+"""Handlers: what simulated messages do when they are called, all that a handler may do."""
+
+import asyncio
+import random
+from datetime import timedelta
+from typing import Any
+
+from activities.context import Context
+from activities.handler import Handler, handler
+from activities.outcome import Again, Done, Message, Reject, RetryAfter
+from chaos.simulation.faults import Faults
+from chaos.simulation.ledger import Call, Ledger
+from chaos.simulation.worker import IS_CURRENT, WORKER, Worker
+from shared.encoding import Pack
+
+PACKED, SOLO = "packed", "solo"
+TIMEOUT = timedelta(seconds=8)
+MAX_ATTEMPTS = 3
+QUIET_DELAYS = (40.0, 80.0)
+"""Once nothing goes wrong any more: each message comes back a few times until the end, and that is enough."""
+
+
+class Handlers:
+    """Draws what each call does from the seed, the message and how often it was called."""
+
+    def __init__(
+        self, seed: str, faults: Faults, ledger: Ledger, delays: tuple[float, float], tolerance: float
+    ) -> None:
+        self._seed = seed
+        self._faults = faults
+        self._ledger = ledger
+        self._delays = delays
+        self._tolerance = tolerance
+
+    def build(self, lane: str, pack: Pack) -> list[Handler]:
+        """Build the handlers of both kinds."""
+        common: dict[str, Any] = {
+            "lane": lane,
+            "max_attempts": MAX_ATTEMPTS,
+            "timeout": TIMEOUT,
+            "backoff": timedelta(seconds=1),
+            "backoff_max": timedelta(seconds=10),
+        }
+        return [handler(PACKED, **common, encoding=pack)(self.run), handler(SOLO, **common)(self.run)]
+
+    async def run(self, message: Message, ctx: Context) -> Again | Done | Reject:  # noqa: ARG002 — as handlers are called
+        """Do one call."""
+        worker = WORKER.get()
+        await worker.wait_while_stalled()
+        call = self._ledger.begin_call(message, IS_CURRENT.get())
+        rng = random.Random(f"{self._seed}|{message.kind}:{message.id}:{message.version}:{call.number}")
+        try:
+            return await self._work(worker, message, rng, call)
+        finally:
+            call.is_open = False
+
+    async def _work(self, worker: Worker, message: Message, rng: random.Random, call: Call) -> Again | Done | Reject:
+        await asyncio.sleep(rng.uniform(0, 0.2))
+        if self._faults.strikes("handler is slow", rng):
+            await asyncio.sleep(rng.uniform(0, TIMEOUT.total_seconds() - 0.5))
+        if self._faults.strikes("handler hangs", rng):
+            await asyncio.sleep(10 * TIMEOUT.total_seconds())
+        if self._faults.strikes("handler kills its worker", rng):
+            worker.kill()
+        await worker.wait_while_stalled()
+        return self._end(message, rng, call)
+
+    def _end(self, message: Message, rng: random.Random, call: Call) -> Again | Done | Reject:
+        strikes = self._faults.strikes
+        if strikes("handler fails", rng):
+            self._ledger.end_call(call, message, "failed", 0.0)
+            raise RuntimeError("simulated")
+        if strikes("handler raises no exception", rng):
+            self._ledger.end_call(call, message, "failed", 0.0)
+            raise rng.choice([asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(1)])
+        if strikes("handler rejects", rng):
+            self._ledger.end_call(call, message, "reject", 0.0)
+            return Reject("simulated")
+        if strikes("handler retries later", rng):
+            delay = rng.uniform(1, 20)
+            self._ledger.end_call(call, message, "retry_after", delay)
+            raise RetryAfter(timedelta(seconds=delay))
+        if strikes("handler is done", rng):
+            self._ledger.end_call(call, message, "done", 0.0)
+            return Done({"rev": message.payload["rev"]})
+        return self._come_back(message, rng, call)
+
+    def _come_back(self, message: Message, rng: random.Random, call: Call) -> Again:
+        delay = rng.uniform(*(self._delays if self._faults.are_on else QUIET_DELAYS))
+        self._ledger.end_call(call, message, "again", delay)
+        more: dict[str, Any] = {}
+        if rng.random() < 0.3:
+            more["payload"] = {**message.payload, "cycle": message.version}
+        if self._faults.strikes("handler moves lanes", rng):
+            more["lane"] = rng.choice(["short", "medium"])
+        return Again(after=timedelta(seconds=delay), tolerance=timedelta(seconds=self._tolerance), **more)

@@ -1,0 +1,93 @@
+"""Histories: the events of a run, and how the SDK's core cuts them into the pieces that workflow code sees at once."""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class What(enum.StrEnum):
+    """What an event, or the command that causes it, is about."""
+
+    STARTED = "workflow started"
+    SIGNALED = "signaled"
+    TASK_SCHEDULED = "task scheduled"
+    TASK_BEGUN = "task begun"
+    TASK_COMPLETED = "task completed"
+    TASK_FAILED = "task failed"
+    TIMER_STARTED = "timer started"
+    TIMER_CANCELED = "timer canceled"
+    TIMER_FIRED = "timer fired"
+    ACTIVITY_SCHEDULED = "activity scheduled"
+    ACTIVITY_ENDED = "activity ended"
+    MARKED = "local activity marked"
+    UPSERTED = "search attributes upserted"
+    MEMO_CHANGED = "memo changed"
+    CONTINUED = "continued as new"
+    COMPLETED = "workflow completed"
+
+
+COMMANDED = frozenset(
+    {
+        What.TIMER_STARTED,
+        What.TIMER_CANCELED,
+        What.ACTIVITY_SCHEDULED,
+        What.MARKED,
+        What.UPSERTED,
+        What.MEMO_CHANGED,
+        What.CONTINUED,
+        What.COMPLETED,
+    }
+)
+"""Events that workflow code causes by its commands."""
+
+CLOSING = frozenset({What.CONTINUED, What.COMPLETED})
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event; `seq` is the workflow's number of a timer or activity, `content` what else belongs to it."""
+
+    what: What
+    at: float
+    seq: int = 0
+    content: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of workflow code; its event has the same `what` and `seq`."""
+
+    what: What
+    seq: int = 0
+    content: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What an activity came to: an activation's protobuf message, and when (by the core's reckoning) if it was local."""
+
+    result: Any
+    complete_time: float = 0.0
+
+
+def find_piece_end(events: Sequence[Event], begin: int) -> int:
+    """Give the end of the piece that begins at an index: up to the begin of the next task that did not fail.
+
+    As in the core's `find_end_index_of_next_wft_seq`: tasks that only kept a local activity's task alive are passed over.
+    """
+    has_command = False
+    for index in range(begin, len(events)):
+        event = events[index]
+        has_command = has_command or event.what in COMMANDED
+        if event.what in CLOSING:
+            return index + 1
+        if event.what is not What.TASK_BEGUN:
+            continue
+        after = [e.what for e in events[index + 1 : index + 3]]
+        if after[:1] == [What.TASK_FAILED]:
+            continue
+        if after == [What.TASK_COMPLETED, What.TASK_SCHEDULED] and not has_command:
+            continue
+        return index + 1
+    return len(events)

@@ -1,0 +1,161 @@
+"""The ledger: what was sent, answered and called, kept outside of what is tried out, and the checks after every step."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from activities.outcome import Message
+from chaos.simulation.replica import Replica
+from chaos.simulation.server import Run
+from chaos.simulation.state_checks import StateChecks
+from chaos.simulation.virtual_time import EPOCH
+
+STEPS_KEPT = 40
+
+
+class Violation(Exception):
+    """A promise was broken."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a handler."""
+
+    version: int
+    number: int
+    began_at: float
+    is_current: Callable[[], bool]
+    is_open: bool = True
+
+
+@dataclass(slots=True)
+class Tracked:
+    """What is known of one message from outside."""
+
+    sent: int = 0
+    """In how many chunks or records it was sent."""
+    outcomes: Counter[str] = field(default_factory=Counter[str])
+    """What senders were told, by outcome."""
+    is_acknowledged: bool = False
+    revision: int = 0
+    """The newest revision that was acknowledged."""
+    revisions_sent: int = 0
+    offsets: dict[str, int] = field(default_factory=dict[str, int])
+    """The newest acknowledged offset by source."""
+    soonest: dict[int, float] = field(default_factory=dict[int, float])
+    """Version → the soonest moment at which it may run, by what was decided before."""
+    asked_until: float = -1.0
+    """Until when it may have been made due at another moment by what somebody sent."""
+    asking: int = 0
+    """How much of that is under way."""
+    decided_from: dict[int, float] = field(default_factory=dict[int, float])
+    """Version → when the first call began that could decide on when it runs."""
+    calls: list[Call] = field(default_factory=list[Call])
+    counts: Counter[int] = field(default_factory=Counter[int])
+    decided: int = 0
+    """Its version after the last task that counts."""
+    newest: int = -1
+    """Its newest version that was called; the task that did so may be lost, and with it all that it decided."""
+    newest_revisions: int = 0
+    may_be_over: bool = False
+    """A handler was done with it, or somebody sent a stop."""
+    is_stopped: bool = False
+    """A stop was acknowledged, and nothing was sent since that starts it anew."""
+    is_paused: bool | None = None
+    """What was acknowledged last; None while that is not known."""
+
+
+class Ledger:
+    """All messages; a broken promise ends the simulation."""
+
+    def __init__(self, skew: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.broken: asyncio.Future[None] = self._loop.create_future()
+        self.messages: dict[tuple[str, str], Tracked] = {}
+        self.steps: list[str] = []
+        self.count = 0
+        self.calls = 0
+        self._skew = 2 * skew + 0.002
+        self._checks = StateChecks(self)
+
+    @property
+    def now(self) -> float:
+        """The server's clock."""
+        return EPOCH + self._loop.time()
+
+    def of(self, kind: str, message_id: str) -> Tracked:
+        """Give what is known of a message."""
+        return self.messages.setdefault((kind, message_id), Tracked())
+
+    def note(self, step: str) -> None:
+        """Keep a step, for whoever reads how it came to a failure."""
+        self.count += 1
+        self.steps.append(f"{self._loop.time():9.3f}  {step}")
+        del self.steps[:-STEPS_KEPT]
+
+    def violate(self, what: str) -> None:
+        """Say that a promise was broken."""
+        if not self.broken.done():
+            self.note(f"BROKEN: {what}")
+            self.broken.set_exception(Violation(what))
+
+    def begin_call(self, message: Message, is_current: Callable[[], bool]) -> Call:
+        """Note that a handler is called, and check that it may be."""
+        tracked = self.of(message.kind, message.id)
+        name = f"{message.kind}:{message.id} version {message.version}"
+        self.calls += 1
+        tracked.counts[message.version] += 1
+        call = Call(message.version, tracked.counts[message.version], self.now, is_current)
+        self.note(f"call {name} attempt no. {call.number}{'' if is_current() else ' (nobody waits for it)'}")
+        if is_current():
+            self._check_call(name, tracked, call)
+        tracked.calls = [before for before in tracked.calls if before.is_open] + [call]
+        tracked.decided_from.setdefault(message.version + 1, self.now)
+        return call
+
+    def end_call(self, call: Call, message: Message, outcome: str, delay: float) -> None:
+        """Note what a call came to; what comes back may do so no sooner than after `delay` seconds."""
+        tracked = self.of(message.kind, message.id)
+        self.note(f"end  {message.kind}:{message.id} version {call.version}: {outcome} {delay:.3f}")
+        if outcome == "again":
+            soonest, following = self.now + delay, call.version + 1
+            tracked.soonest[following] = min(soonest, tracked.soonest.get(following, soonest))
+        if outcome == "done":
+            tracked.may_be_over = True
+
+    def note_failure(self, run: Run, exc: Exception) -> None:
+        """Note that workflow code failed a task, which it may never do."""
+        self.violate(f"a task of {run.workflow_id} ({run.run_id}) failed: {type(exc).__name__}: {exc}")
+
+    def watch(self, run: Run, replica: Replica) -> None:
+        """Check a run's state after a task that was completed."""
+        what = [str(event.what) for event in run.history[-6:]]
+        self.note(f"task {run.workflow_id} {run.run_id} done, at event {len(run.history)}: … {', '.join(what)}")
+        self._checks.check(run, replica)
+
+    def _check_call(self, name: str, tracked: Tracked, call: Call) -> None:
+        if tracked.sent == 0:
+            self.violate(f"{name} is called, and nobody has sent it")
+        for other in tracked.calls:
+            if other.is_open and other.is_current():
+                self.violate(f"{name} is called while version {other.version} of it is at work")
+        if tracked.decided > call.version and not tracked.may_be_over:
+            self.violate(f"{name} is called when it is at version {tracked.decided}")
+        revised = tracked.revisions_sent - tracked.newest_revisions
+        if call.version > tracked.newest + 1 + revised and not tracked.may_be_over:
+            self.violate(f"{name} is called, and version {tracked.newest + 1} never was")
+        soonest = tracked.soonest.get(call.version)
+        decided_from = tracked.decided_from.get(call.version, self.now)
+        if (
+            soonest is not None
+            and tracked.asked_until < decided_from
+            and not tracked.asking
+            and not tracked.may_be_over
+            and revised == 0
+        ):
+            early = soonest - self.now
+            if early > self._skew:
+                self.violate(f"{name} is called {early:.3f} s early")
+        if call.version != tracked.newest:
+            tracked.newest, tracked.newest_revisions = call.version, tracked.revision

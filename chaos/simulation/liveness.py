@@ -1,0 +1,89 @@
+"""Liveness: once nothing goes wrong any more, everything due runs, everything sent arrives, everyone is answered."""
+
+# What stands still is found in the states themselves.
+# pyright: reportPrivateUsage=false
+# ruff: noqa: SLF001
+
+from typing import Any
+
+from chaos.simulation.bridge import SOURCE, Bridge
+from chaos.simulation.client import find_view
+from chaos.simulation.handlers import PACKED, SOLO
+from chaos.simulation.ledger import Ledger, Violation
+from chaos.simulation.server import Run, Server
+from shared.message import MessageState
+from shared.placement import PACK_WORKFLOW, workflow_id
+from starter.receipts import StartOutcome
+
+GRACE_SECONDS = 60.0
+"""Beyond its tolerance nothing may be late by more."""
+
+BATCH_SECONDS = 60.0
+"""No batch is at work for longer: handlers take 8 seconds at most, and nothing is lost any more."""
+
+
+def check_end(server: Server, ledger: Ledger, bridge: Bridge) -> None:
+    """Check that nothing stands still and nothing is lost; raises Violation."""
+    found: dict[str, MessageState] = {}
+    for run in server.current.values():
+        if run.workflow_type == PACK_WORKFLOW:
+            _check_pack(run, ledger.now, found)
+        elif run.is_open:
+            _check_late(run.workflow_id, _view(run)._state, ledger.now)
+    _check_found(server, ledger, found)
+    _check_records(ledger, bridge, found)
+
+
+def _view(run: Run) -> Any:
+    return find_view(run).object
+
+
+def _check_pack(run: Run, now: float, found: dict[str, MessageState]) -> None:
+    if not run.is_open:
+        raise Violation(f"{run.workflow_id} is closed")
+    if run.task is not None or run.is_task_scheduled:
+        begun = max(event.at for event in run.history)
+        if now - begun > BATCH_SECONDS:
+            raise Violation(f"a task of {run.workflow_id} has been under way for {now - begun:.0f} s")
+        view = None
+    else:
+        view = _view(run)._pack
+    pack = view or _view(run)._pack
+    for state in (*pack.alive(), *pack.finished()):
+        if state.id in found and not found[state.id].ended and not state.ended:
+            raise Violation(f"{state.id} is alive in two packs")
+        found[state.id] = state
+        if not state.ended:
+            _check_late(f"{run.workflow_id}, {state.id}", state, now)
+    if view is not None and (len(pack.strays) or pack.leaving):
+        raise Violation(f"{run.workflow_id} still has {len(pack.strays)} strays, and {len(pack.leaving)} that leave")
+
+
+def _check_late(name: str, state: MessageState, now: float) -> None:
+    late = now - max(state.due_at, state.latest_at)
+    if not state.is_held and late > GRACE_SECONDS:
+        raise Violation(
+            f"{name} stands still: {late:.0f} s late at version {state.version}, last {state.decisions[-1:]}"
+        )
+
+
+def _check_found(server: Server, ledger: Ledger, found: dict[str, MessageState]) -> None:
+    for (kind, message_id), tracked in ledger.messages.items():
+        is_there = workflow_id(kind, message_id) in server.current if kind == SOLO else message_id in found
+        if tracked.is_acknowledged and not is_there and not tracked.may_be_over:
+            raise Violation(f"{kind}:{message_id} was acknowledged and is lost")
+        if kind == PACKED and tracked.sent and sum(tracked.outcomes.values()) < tracked.sent and not tracked.asking:
+            raise Violation(f"{message_id} was sent {tracked.sent} times, its senders know of {dict(tracked.outcomes)}")
+        if tracked.outcomes[StartOutcome.FAILED]:
+            raise Violation(f"the sender of {message_id} was not told what became of it")
+        if is_there and kind == PACKED and set(tracked.outcomes) == {StartOutcome.REJECTED}:
+            raise Violation(f"{message_id} was refused, says its receipt, and is there")
+
+
+def _check_records(ledger: Ledger, bridge: Bridge, found: dict[str, MessageState]) -> None:
+    if bridge.committed != len(bridge.topic):
+        raise Violation(f"{len(bridge.topic)} records were written, {bridge.committed} are committed")
+    for message_id, state in found.items():
+        offset = ledger.of(PACKED, message_id).offsets.get(SOURCE, -1)
+        if state.sources.get(SOURCE, -1) < offset:
+            raise Violation(f"{message_id} was acknowledged up to record {offset}, it has {dict(state.sources)}")

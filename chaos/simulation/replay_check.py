@@ -1,0 +1,53 @@
+"""Replay checks: what a run came to must come out again from its history alone, as on another worker."""
+
+# States are compared by what they keep to themselves.
+# pyright: reportPrivateUsage=false
+# ruff: noqa: SLF001
+
+import random
+from typing import Any
+
+from chaos.simulation.activation import WorkflowTaskFailure
+from chaos.simulation.history import COMMANDED, What
+from chaos.simulation.ledger import Ledger
+from chaos.simulation.replica import NotDeterministic, Replica
+from chaos.simulation.server import Run
+from shared.pack_entry import ID, VERSION
+from shared.placement import PACK_WORKFLOW
+
+REPLAYED_EVENTS = 5.0
+"""How many events are replayed for each task, on average; at its end a run is always replayed."""
+
+
+class ReplayCheck:
+    """Watches completed tasks for the ledger and replays some of the runs."""
+
+    def __init__(self, rng: random.Random, ledger: Ledger) -> None:
+        self._rng = rng
+        self._ledger = ledger
+
+    def watch(self, run: Run, replica: Replica) -> None:
+        """Check a run after a task that was completed."""
+        self._ledger.watch(run, replica)
+        if run.is_open and self._rng.random() > REPLAYED_EVENTS / len(run.history):
+            return
+        replayed = Replica(run)
+        try:
+            replayed.feed(run.history)
+        except (NotDeterministic, WorkflowTaskFailure) as exc:
+            self._ledger.violate(f"{run.workflow_id} ({run.run_id}) does not replay: {exc}")
+            return
+        has_news = run.history[-1].what not in COMMANDED | {What.TASK_COMPLETED}
+        if run.workflow_type == PACK_WORKFLOW and run.is_open and replica.is_at_rest and not has_news:
+            before, after = _summarize(replica), _summarize(replayed)
+            if before != after:
+                self._ledger.violate(f"{run.workflow_id} ({run.run_id}) replays to {after}, it was {before}")
+
+
+def _summarize(replica: Replica) -> dict[str, Any]:
+    pack = replica.object._pack
+    return {
+        "alive": {entry[ID]: entry[VERSION] for entry in pack._entries.values()},
+        "ended": sorted(pack._ended),
+        "running": sorted(pack._running),
+    }

@@ -1,0 +1,124 @@
+"""State checks: what must hold of each pack and message after every task, seen against what senders were told."""
+
+# The checks recount what the pack's state keeps to itself.
+# pyright: reportPrivateUsage=false
+# ruff: noqa: SLF001
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from shared.message import MessageState
+from shared.pack_entry import ID, PAYLOAD, STATE_BYTES_MAX, VERSION, Entry, is_ended, measure, sources_of
+from shared.placement import PACK_WORKFLOW, identity_of, pack_index
+from workflows.pack_receipts import RECEIPTS_BYTES_MAX
+from workflows.pack_state import PackState
+
+if TYPE_CHECKING:  # the ledger makes these, and is where they read and report
+    from chaos.simulation.ledger import Ledger
+    from chaos.simulation.replica import Replica
+    from chaos.simulation.server import Run
+
+RECEIPT_BYTES = 20_000
+"""One receipt may be kept beyond what all may take."""
+
+
+class _Seen(NamedTuple):
+    """What a pack was after its last task that counts."""
+
+    alive: frozenset[str]
+    packs: int
+    leaving: frozenset[str]
+
+
+class StateChecks:
+    """Compares each state with the one before and with the ledger."""
+
+    def __init__(self, ledger: "Ledger") -> None:
+        self._ledger = ledger
+        self._seen: dict[str, _Seen] = {}
+        self._revisions: dict[tuple[str, str], int] = {}
+
+    def check(self, run: "Run", replica: "Replica") -> None:
+        """Check the state of a run."""
+        if run.workflow_type == PACK_WORKFLOW:
+            self._check_pack(run.workflow_id, replica.object._pack)
+            self._check_batches(run.workflow_id, replica.object)
+        else:
+            kind, message_id = identity_of(run.workflow_id)
+            state: MessageState = replica.object._state
+            if not state.ended:
+                self._check_revision(kind, message_id, state.payload["rev"], run.workflow_id)
+
+    def _check_pack(self, name: str, pack: PackState) -> None:
+        alive = frozenset(pack._entries) | frozenset(pack._running)
+        before = self._seen[name].alive if name in self._seen else frozenset[str]()
+        self._seen[name] = _Seen(alive, pack.packs, frozenset(pack.leaving))
+        self._check_sizes(name, pack)
+        for message_id in sorted(before - alive - frozenset(pack._ended)):
+            if pack_index(message_id, pack.packs) == pack.index:
+                self._ledger.violate(f"{name} had {message_id} and has it no more")
+        for message_id in sorted(alive - before):
+            self._check_alone(name, pack, message_id)
+        for entries in (pack._entries, pack._ended):
+            for entry in entries.values():
+                self._check_entry(name, pack, entry)
+
+    def _check_batches(self, name: str, workflow: Any) -> None:
+        pack: PackState = workflow._pack
+        for message_id, running in pack._running.items():
+            version = running.entry[VERSION]
+            tracked = self._ledger.of(pack.kind, message_id)
+            # what is asked from here on counts for the version after it, however late its handler is called
+            tracked.decided_from.setdefault(version + 1, self._ledger.now)
+            tracked.decided = version
+            if running.batch not in workflow._batches:
+                self._ledger.violate(f"{name}: {message_id} is at work in batch {running.batch}, which is over")
+
+    def _check_sizes(self, name: str, pack: PackState) -> None:
+        counted = sum(measure(entry) for entry in (*pack._entries.values(), *pack._ended.values()))
+        counted += sum(running.size for running in pack._running.values())
+        if counted != pack.bytes:
+            self._ledger.violate(f"{name} believes to hold {pack.bytes:,} bytes and holds {counted:,}")
+        receipts = sum(measure(kept) for kept in pack.receipts._kept.items())
+        if receipts > RECEIPTS_BYTES_MAX + RECEIPT_BYTES:
+            self._ledger.violate(f"{name} keeps {receipts:,} bytes of receipts")
+        if pack.packs == self._least_packs() and counted > STATE_BYTES_MAX + 10_000:
+            self._ledger.violate(f"{name} holds {counted:,} bytes")
+        if pack.packs == self._least_packs() and len(pack) > pack.size:
+            self._ledger.violate(f"{name} holds {len(pack)} of {pack.size} messages")
+
+    def _least_packs(self) -> int:
+        return min(seen.packs for seen in self._seen.values())
+
+    def _check_alone(self, name: str, pack: PackState, message_id: str) -> None:
+        for other, there in self._seen.items():
+            is_twice = other != name and message_id in there.alive - there.leaving
+            if is_twice and there.packs == pack.packs:
+                self._ledger.violate(f"{message_id} is alive in {other} and in {name}")
+
+    def _check_entry(self, name: str, pack: PackState, entry: Entry) -> None:
+        message_id: str = entry[ID]
+        tracked = self._ledger.of(pack.kind, message_id)
+        if pack_index(message_id, pack.packs) != pack.index:
+            return
+        for source, offset in tracked.offsets.items():
+            if sources_of(entry).get(source, -1) < offset:
+                self._ledger.violate(f"{name}: {message_id} was acknowledged up to {source}:{offset}, it has {entry}")
+        if is_ended(entry):
+            return
+        tracked.decided = entry[VERSION]
+        if tracked.is_stopped:
+            self._ledger.violate(f"{name}: {message_id} is alive after its stop was acknowledged")
+        is_paused = len(entry) > PAYLOAD + 2 and "is_paused" in entry[-1]
+        if tracked.is_paused is not None and is_paused != tracked.is_paused and not tracked.may_be_over:
+            said = "paused" if tracked.is_paused else "resumed"
+            self._ledger.violate(f"{name}: {message_id} was {said}, which was acknowledged, and is not")
+        self._check_revision(pack.kind, message_id, entry[PAYLOAD]["rev"], name)
+
+    def _check_revision(self, kind: str, message_id: str, revision: int, where: str) -> None:
+        tracked = self._ledger.of(kind, message_id)
+        if revision < tracked.revision:
+            acknowledged = f"revision {tracked.revision} was acknowledged"
+            self._ledger.violate(f"{where}: {message_id} has revision {revision}, {acknowledged}")
+        if revision < self._revisions.get((kind, message_id), 0):
+            self._ledger.violate(f"{where}: {message_id} went back to revision {revision}")
+        self._revisions[kind, message_id] = revision
