@@ -54,8 +54,8 @@ A message of the sample that verbs steer is left out where a verb makes another 
 At the end the server must keep fewer than {TASKS_MOST:,} transfer tasks: more of them say that its queue is pinned.
 
 Recovery is the time from the end of a fault, when the killed program was started again or the stopped one went on,
-until every message that was due at that moment has run. Faults often overlap, so one's recovery may hold the next one's
-outage.
+until every message that was due at that moment has run; one whose record the bridge has yet to bring is not due. Faults
+often overlap, so one's recovery may hold the next one's outage.
 """
 
 FOUND = """
