@@ -80,6 +80,8 @@ NOT_COVERED = """
 - A full disk is a file system in memory that is cut down to what it holds; it needs the right to mount one.
 - Several Temporal servers of one cluster, Cassandra, and the loss of a replica of PostgreSQL or Kafka.
 - Worker versioning, encryption, gates that close, idle pull-forward and `dormice repack` while faults are done.
+- Signals that no message can read, beside a worker of the older version: its workflows stood still at them, so they are
+  sent when it is gone.
 - Lane `long`, and handlers that block, leak or kill their process: tests of their own do that.
 - Whether a verb had its effect: verbs only must not disturb, and a pause must not become a standstill.
 """
