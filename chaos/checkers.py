@@ -109,7 +109,7 @@ class Examination:
             self._note_hit(impact)
             return
         for track in self.tracks.values():
-            if track.is_waiting(at):
+            if track.is_waiting(at) and not track.is_on_its_way:
                 track.waits.append(number)
                 impact.due_at_end += 1
         impact.not_back = impact.due_at_end

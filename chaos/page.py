@@ -54,8 +54,8 @@ A message of the sample that verbs steer is left out where a verb makes another 
 At the end the server must keep fewer than {TASKS_MOST:,} transfer tasks: more of them say that its queue is pinned.
 
 Recovery is the time from the end of a fault, when the killed program was started again or the stopped one went on,
-until every message that was due at that moment has run. Faults often overlap, so one's recovery may hold the next one's
-outage.
+until every message that was due at that moment has run; one whose record the bridge has yet to bring is not due. Faults
+often overlap, so one's recovery may hold the next one's outage.
 """
 
 FOUND = """
@@ -80,6 +80,8 @@ NOT_COVERED = """
 - A full disk is a file system in memory that is cut down to what it holds; it needs the right to mount one.
 - Several Temporal servers of one cluster, Cassandra, and the loss of a replica of PostgreSQL or Kafka.
 - Worker versioning, encryption, gates that close, idle pull-forward and `dormice repack` while faults are done.
+- Signals that no message can read, beside a worker of the older version: its workflows stood still at them, so they are
+  sent when it is gone.
 - Lane `long`, and handlers that block, leak or kill their process: tests of their own do that.
 - Whether a verb had its effect: verbs only must not disturb, and a pause must not become a standstill.
 """

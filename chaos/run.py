@@ -115,7 +115,7 @@ class _Run:
             self._records.run(stopping),
             steering.run(stopping),
             self._system.spark.run(self._ledger, self._tell),
-            self._run_older(),
+            self._run_older(steering.is_older_gone),
         )
         tasks = [asyncio.create_task(work) for work in load]
         try:
@@ -143,10 +143,11 @@ class _Run:
             "runs of the Spark start": self._system.spark.runs,
         }
 
-    async def _run_older(self) -> None:
+    async def _run_older(self, is_over: asyncio.Event) -> None:
         """Let one worker be of the older version for a part of the run."""
         part: Part = self._system.parts[WORKERS[1]]
         if not isinstance(part, LeashedPart) or not part.has_older:
+            is_over.set()
             return
         seconds = self._options.minutes * 60
         for share, is_older in zip(OLDER_SHARES, (True, False), strict=True):
@@ -157,6 +158,7 @@ class _Run:
                 part.is_older = is_older
                 await start_patiently(part, self._tell)
             self._tell(f"{part.name} is of {'the older' if is_older else 'this'} version")
+        is_over.set()
 
     async def _wait_for_bridge(self) -> None:
         """Wait until the bridge has committed every record, for as long as it gets on."""

@@ -1,9 +1,10 @@
 """Steering: verbs for a sample of the messages all the time, and signals that no message can read."""
 
 import asyncio
+import contextlib
 import random
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from temporalio.api.common.v1 import Payload, Payloads, WorkflowExecution
 from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
@@ -14,15 +15,19 @@ from chaos.groups import GROUPS, MEDIUM, NUMBER_OF, PACKED, PACKED_MEDIUM, SOLO
 from chaos.ledger import Ledger, What
 from chaos.workload import Sizes
 from shared.errors import DormiceError, MessageNotFound, PackNotServed, StandsStill
-from shared.gates import gates_workflow_id
+from shared.gates import Closing, gates_workflow_id
 from shared.placement import pack_workflow_id, workflow_id
 from shared.settings import Settings
 from shared.signals import Pause, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal
 from shared.temporal import CALL_TIMEOUT
 from starter.control import Control
+from starter.gates import GateControl
 
-MALFORMED = False
-"""Whether signals that no message can read are sent as well."""
+MALFORMED = True
+"""Whether signals that no message can read are sent as well, once no worker of the older version is left.
+
+That version's workflows stood still at such a signal.
+"""
 
 VERBS_A_SECOND = 1.0
 SAMPLE_EVERY = 16
@@ -51,6 +56,7 @@ ODD_NAMES = ("run_now", "reschedule", "reprioritize", "revise", "pull_forward")
 """What may be sent without the right input: were it read after all, it would stop or pause nobody."""
 
 GATE, GATE_SIGNALS = "chaos", ("close", "open")
+GATE_CLOSED = timedelta(seconds=1)
 
 
 class Steering:
@@ -66,15 +72,23 @@ class Steering:
         self._counts = {NUMBER_OF[group.kind]: count for group, count in counts.items()}
         self._marks: dict[tuple[int, int], int] = {}
         self.acknowledged = self.repeated = self.malformed = 0
+        self.is_older_gone = asyncio.Event()
+        """Set once every worker is of this version, for good."""
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Steer until told to stop; returns when every verb under way, and every pause, has come to its end."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._begin_gates())
             while not stopping.is_set():
                 tasks.create_task(self._steer_one())
-                if MALFORMED:
+                if MALFORMED and self.is_older_gone.is_set():
                     tasks.create_task(self._send_malformed())
                 await asyncio.sleep(1 / VERBS_A_SECOND)
+
+    async def _begin_gates(self) -> None:
+        """Close a gate that no handler names, so that the workflow of the gates is there to be signalled."""
+        with contextlib.suppress(DormiceError):
+            await GateControl(self._client, self._settings).close(GATE, Closing.lasting(GATE_CLOSED))
 
     async def _steer_one(self) -> None:
         group = self._draw.choice(list(self._counts))

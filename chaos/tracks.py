@@ -81,6 +81,11 @@ class Track:
         is_known = self.acknowledged_at > 0 or self.newest >= 0
         return is_known and self.due <= now and not (self.is_done or self.stop_sent or self.is_paused)
 
+    @property
+    def is_on_its_way(self) -> bool:
+        """Whether a record for it was sent that no call has seen yet: the bridge may not have got there."""
+        return is_by_record(self.group) and self.mark_sent > self.mark_seen
+
     def take(self, entry: Entry, findings: Findings) -> bool:
         """Go on by one entry; gives whether it was a call that came again."""
         match entry.what:
