@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
+from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
 from activities.dispatch import Dispatch, fail, stamp_end
@@ -32,6 +33,9 @@ OUTCOME_ROOM = 700
 
 DEAF_SECONDS = 4.0
 """A handler that goes on for so long after it was cut off does not listen: its batch is answered without it."""
+
+AT_WORK = "at_work"
+"""Query by which a batch that is run again learns which of its messages the pack still waits for."""
 
 REPORT_EVERY = timedelta(seconds=10)
 BEAT_CHECK_SECONDS = 0.2
@@ -88,6 +92,8 @@ class _Run:
 
     async def run(self) -> Any:
         self._restore()
+        if self._tries_before and not self._is_local:
+            await self._leave_out_reported()
         done = self._done
         calls = {n: asyncio.create_task(self._call(n)) for n in range(len(self._entries)) if n not in done}
         beside: list[asyncio.Task[None]] = []
@@ -197,6 +203,20 @@ class _Run:
             self._outcomes = {int(n): wire for n, wire in details["outcomes"].items()}
             self._reported = set(details["reported"])
 
+    async def _leave_out_reported(self) -> None:
+        """Leave out what the worker before had reported: heartbeats are sent seldom, and the last may be lost with it."""
+        with contextlib.suppress(
+            RPCError, WorkflowQueryFailedError, TimeoutError
+        ):  # then some handlers are called again
+            async with asyncio.timeout(CALL_TIMEOUT.total_seconds()):
+                left: list[int] = await self._pack.query(AT_WORK, self._number)
+                self._reported |= set(range(len(self._entries))) - set(left)
+
+    @property
+    def _pack(self) -> WorkflowHandle[Any, Any]:
+        info = activity.info()
+        return activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+
     async def _beat(self) -> None:
         timeout = LANES[self._lane].heartbeat_timeout or timedelta(0)
         told, beat_at, loop = -1, 0.0, asyncio.get_running_loop()
@@ -215,15 +235,13 @@ class _Run:
 
     async def _report(self) -> None:
         """Tell the pack what is finished, so that messages that are quick don't wait for one that is slow."""
-        info = activity.info()
-        pack = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
         while True:
             await asyncio.sleep(REPORT_EVERY.total_seconds())
             fresh = {n: wire for n, wire in self._outcomes.items() if n not in self._reported}
             if fresh:
                 with contextlib.suppress(RPCError):  # then it is told next time, or at the end
                     news = {"batch": self._number, "outcomes": sorted(fresh.items()), "ended_at": stamp_end()}
-                    await pack.signal(REPORT, to_raw(news), rpc_timeout=CALL_TIMEOUT)
+                    await self._pack.signal(REPORT, to_raw(news), rpc_timeout=CALL_TIMEOUT)
                     self._reported |= fresh.keys()
 
 

@@ -53,18 +53,20 @@ def decide(
 
     An `Outcome` ends a cycle that `begin` opened; signals that came meanwhile are applied on top of it. A signal
     that makes no sense in the state, or can't be read, leaves everything but the list of remembered decisions as it is.
-    An ended message never changes again. Who asks for a moment no later than `reached` (`now` unless said otherwise) means
+    An ended message changes no more, except that a newer record begins it anew, as it does a moment later, when the
+    message is known as finished: its sender was told that the record has been taken. Who asks for a moment no later than `reached` (`now` unless said otherwise) means
     `now`. A signal's `now` may be another one on a replay, `reached` never is: so whoever replays must begin at once what
-    was asked for by `reached`, and go by the moment itself in all other cases, see `workflows.asked`. `spread` says where within its tolerance a message comes back; without one its id does.
+    was asked for by `reached`, and go by the moment itself in all other cases, see `workflows.asked`. `spread` says where
+    within its tolerance a message comes back; without one its id does.
     """
-    if state.ended:
+    if state.ended and not _is_newer_record(state, event):
         return state
     if isinstance(event, Outcome):
         return _settle(_fold(state, event, now, spread), now)
     if isinstance(event, Unreadable):
         return state.remember(now, "ignored", clip_reason(f"{event.name}: {event.problem}"))
     try:
-        return _apply(state, event, now, now if reached is None else reached)
+        return _apply(_begin_anew(state, now), event, now, now if reached is None else reached)
     except (ValueError, TypeError, AttributeError) as exc:
         name = type(event).__name__
         return state.remember(now, "ignored", clip_reason(f"{name}: {exc}"))
@@ -254,6 +256,8 @@ def _revise(state: MessageState, signal: Revise, now: float, reached: float) -> 
         is_revised=state.is_running,
         sources=_note_source(state, signal),
         trace=state.trace if signal.trace is None else signal.trace,
+        # a record that is newer than what stopped the message begins it anew, whenever it is heard
+        asked_stop=None if signal.source else state.asked_stop,
     )
     reason = clip_reason(signal.reason)
     if asked is None:
@@ -266,6 +270,18 @@ def _ask_stop(state: MessageState, signal: Stop, now: float) -> MessageState:
         return state
     state, reason = state._replace(sources=_note_source(state, signal)), clip_reason(signal.reason)
     return state._replace(asked_stop=reason) if state.is_running else _stop(state, reason, now)
+
+
+def _is_newer_record(state: MessageState, event: Any) -> bool:
+    return isinstance(event, Revise) and event.source != "" and not _is_redelivered(state, event)
+
+
+def _begin_anew(state: MessageState, now: float) -> MessageState:
+    """Give a message that has ended what it would be started with; all others stay as they are."""
+    if not state.ended:
+        return state
+    begun = state._replace(ended="", result=None, is_paused=False, parked_reason="", parked_at=0.0, attempt=0)
+    return _due_now(begun, now)
 
 
 def _is_redelivered(state: MessageState, signal: Revise | Stop) -> bool:

@@ -18,6 +18,9 @@ NO_TRACE: Mapping[str, str] = MappingProxyType({})
 PAYLOAD_MAX = "payload_max_bytes"
 """Key beside a message's state, in what its workflow starts from: what a revision's payload may take."""
 
+SERIAL = "serial"
+"""Key of what workflows start from: 1 where signals act one by one, as in all that older code has not started."""
+
 REASON_MAX = 300
 """Characters of a reason that are kept."""
 

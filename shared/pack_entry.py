@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.json_value import encode_json
-from shared.message import AT_REST, USUAL, USUAL_FIELDS, Decision, MessageState, find_unusual
+from shared.message import AT_REST, SERIAL, USUAL, USUAL_FIELDS, Decision, MessageState, find_unusual
 
 Entry = list[Any]
 
@@ -33,11 +33,20 @@ _CHANGE_LENGTH = 4
 
 
 def to_heading(
-    kind: str, lane: str, *, index: int, packs: int, size: int, coalesce: float, payload_max_bytes: int = 0
+    kind: str,
+    lane: str,
+    *,
+    index: int,
+    packs: int,
+    size: int,
+    coalesce: float,
+    payload_max_bytes: int = 0,
+    is_serial: bool = True,
 ) -> dict[str, Any]:
     """Give the wire form of a pack without messages: what it starts from, and what stands above them later.
 
-    `payload_max_bytes` is what a revision's payload may take, by the settings of starters and workers; 0 = nobody has said.
+    `payload_max_bytes` is what a revision's payload may take, by the settings of starters and workers; 0 = nobody has
+    said. `is_serial`: its signals act one by one, as they do in all packs but those that older code started.
     """
     heading = {
         "v": WIRE_VERSION,
@@ -48,7 +57,8 @@ def to_heading(
         "size": size,
         "coalesce": coalesce,
     }
-    return heading | ({"payload_max_bytes": payload_max_bytes} if payload_max_bytes else {})
+    seldom = {"payload_max_bytes": payload_max_bytes, SERIAL: int(is_serial)}
+    return heading | {name: value for name, value in seldom.items() if value}
 
 
 def to_entry(state: MessageState, lane: str) -> Entry:

@@ -18,7 +18,7 @@ from temporalio.common import SearchAttributePair
 from shared.decision import Spread, find_offset
 from shared.envelope import Envelope
 from shared.errors import InvalidEnvelope
-from shared.message import NO_TRACE, PAYLOAD_MAX, Decision, MessageState
+from shared.message import NO_TRACE, PAYLOAD_MAX, SERIAL, Decision, MessageState
 from shared.pack_entry import Entry
 from shared.placement import MESSAGE_WORKFLOW, place, workflow_id
 from shared.search_attributes import attributes_at_start
@@ -147,7 +147,7 @@ async def build_start_request(
         workflow_id_conflict_policy=WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
         priority=_priority(envelope),
     )
-    first = state.dump() | {PAYLOAD_MAX: settings.payload_max_bytes}
+    first = state.dump() | {PAYLOAD_MAX: settings.payload_max_bytes, SERIAL: 1}
     wire, summary = await client.data_converter.encode([first, f"{envelope.kind} {envelope.id}"[:SUMMARY_MAX]])
     request.input.payloads.append(wire)
     request.user_metadata.summary.CopyFrom(summary)

@@ -1,6 +1,7 @@
 """Hearing: when signals take effect, so that a run that is replayed decides as it did the first time."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
 
@@ -17,11 +18,17 @@ class Hearing:
     For the same reason the workflow's clock is no guide: the time at which a local activity begins, or at which its result
     or a signal beside it comes, may be another one on a replay. What begins when depends on data alone: on the moments that
     timers were set for, on those that activities wrote into their results, and on what signals say.
+
+    For the same reason signals that were held back and others act one by one: whoever waits does what one of them asks for,
+    and waits again, before the next is heard. Two that came in different tasks may well be held back together the first
+    time. What older code has started hears all at once, as it did then, so that it may go back to it (`is_serial` is false).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_serial: bool) -> None:
+        self.is_serial = is_serial
         self._is_deaf = False
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._wakes: Callable[[], bool] = _never
 
     @property
     def waiting(self) -> int:
@@ -30,20 +37,31 @@ class Hearing:
 
     def hear(self, apply: Callable[[], None]) -> None:
         """Apply a signal, now or as soon as it may be heard."""
-        if self._is_deaf:
-            self._waiting.append(apply)
-        else:
-            apply()
+        self._waiting.append(apply)
+        self._work_off()
 
     def shut(self) -> None:
         """Hold signals back from here on: a local activity begins."""
         self._is_deaf = True
 
-    def open_once_asleep(self) -> None:
-        """Hear again as soon as the caller has begun to wait; call it right before."""
-        asyncio.get_running_loop().call_soon(self._open)
+    def open_once_asleep(self, wakes: Callable[[], bool] | None = None) -> None:
+        """Hear again as soon as the caller has begun to wait; call it right before.
 
-    def _open(self) -> None:
+        `wakes` says whether the caller goes on by now: then nothing more is heard until it waits again. Without it the caller
+        gives no command that depends on a signal before its wait is over.
+        """
+        asyncio.get_running_loop().call_soon(self._open, wakes or _never)
+
+    def _open(self, wakes: Callable[[], bool]) -> None:
         self._is_deaf = False
-        while self._waiting:
-            self._waiting.pop(0)()
+        self._wakes = wakes if self.is_serial else _never
+        self._work_off()
+
+    def _work_off(self) -> None:
+        while self._waiting and not self._is_deaf:
+            self._waiting.popleft()()
+            self._is_deaf = self._wakes()
+
+
+def _never() -> bool:
+    return False

@@ -12,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.decision import begin, decide, next_wake
     from shared.json_value import find_size_flaw
     from shared.lanes import LANES, prefix_of, task_queue
-    from shared.message import PAYLOAD_MAX, HandlerCall, MessageState, Outcome
+    from shared.message import PAYLOAD_MAX, SERIAL, HandlerCall, MessageState, Outcome
     from shared.placement import MESSAGE_WORKFLOW
     from shared.search_attributes import attribute_updates, parked_memo
     from shared.signals import Revise, Signal, Stop, Unreadable, moment_of
@@ -44,7 +44,7 @@ class MessageWorkflow(MessageSignals):
         self._server_priority = workflow.info().priority.priority_key or self._state.priority
         self._policy = Outcome("again")
         self._lane = self._state.lane
-        self._hearing = Hearing()
+        self._hearing = Hearing(is_serial=bool(wire.get(SERIAL)))
         self._cycles = 0
         self._reached = workflow.info().workflow_start_time.timestamp()
         self._is_asked = False
@@ -76,13 +76,15 @@ class MessageWorkflow(MessageSignals):
 
     async def _sleep(self) -> None:
         """Wait until the message is due, however its due time moves meanwhile, and continue as new where that is due."""
-        is_settled = False
-        while not self._state.ended:
-            is_moved = self._state.lane != self._lane
+        is_settled = is_woken = False
+        while True:
+            is_ended, is_moved = self._state.ended != "", self._state.lane != self._lane
+            if is_ended and (is_settled or not self._hearing.is_serial):
+                return
             if is_settled and (is_moved or self._is_run_full()):
                 self._publish()
                 self._continue()
-            if is_moved:
+            if is_ended or is_moved or (is_woken and self._is_run_full()):
                 await self._settle()
                 is_settled = True
                 continue
@@ -93,27 +95,33 @@ class MessageWorkflow(MessageSignals):
             if wake is not None and (self._is_asked or wake <= self._reached):
                 return
             self._publish()
-            await self._wait_while(wake)
-            is_settled = True
+            is_settled = await self._wait_while(wake)
+            is_woken = True
 
-    async def _wait_while(self, wake: float | None) -> None:
+    async def _wait_while(self, wake: float | None) -> bool:
+        """Wait until something changes; says whether this run could end now and lose no signal."""
         lane, priority = self._state.lane, self._state.priority
         self._tell()
-        self._hearing.open_once_asleep()
+
+        def is_changed() -> bool:
+            state = self._state
+            is_moved = state.lane != lane or state.priority != priority
+            return is_moved or state.ended != "" or next_wake(state) != wake
+
+        self._hearing.open_once_asleep(is_changed)
         try:
             await workflow.wait_condition(
-                lambda: (
-                    next_wake(self._state) != wake
-                    or self._state.ended != ""
-                    or self._state.lane != lane
-                    or self._state.priority != priority
-                ),
+                is_changed,
                 timeout=None if wake is None else span_until(wake),
                 timeout_summary=None if wake is None else f"due {format_moment(wake)}",
             )
         except TimeoutError:
             self._note_reached(self._reached if wake is None else wake)
+            is_settled = not self._hearing.waiting
+        else:
+            is_settled = not self._hearing.is_serial
         self._mind_cancellation()
+        return is_settled
 
     def _note_reached(self, wake: float) -> None:
         """Note that the moment has come to which the message has slept.
@@ -133,6 +141,8 @@ class MessageWorkflow(MessageSignals):
         is_local = LANES[self._state.lane].heartbeat_timeout is None
         if is_local:
             self._hearing.shut()
+        else:
+            self._hearing.open_once_asleep()
         outcome = await self._call_handler()
         self._policy = outcome
         self._payload_max_bytes = outcome.payload_max_bytes or self._payload_max_bytes
@@ -254,10 +264,11 @@ class MessageWorkflow(MessageSignals):
         return self._cycles >= self._policy.cycles_per_run or workflow.info().is_continue_as_new_suggested()
 
     def _continue(self) -> NoReturn:
-        """Continue as new. Signal handlers are synchronous and nothing awaits before this, so none can be lost."""
+        """Continue as new. None of the signals that have come still waits to be heard, so none can be lost."""
         queue = workflow.info().task_queue
+        beside = {PAYLOAD_MAX: self._payload_max_bytes, SERIAL: int(self._hearing.is_serial)}
         workflow.continue_as_new(
-            self._state.dump() | ({PAYLOAD_MAX: self._payload_max_bytes} if self._payload_max_bytes else {}),
+            self._state.dump() | {name: value for name, value in beside.items() if value},
             task_queue=task_queue(prefix_of(queue), self._state.lane),
             memo=parked_memo(self._state),  # else the server would go on with the memo this run was started with
         )

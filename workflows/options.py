@@ -45,6 +45,10 @@ REFOLD_LEAST = 20
 HISTORY_BYTES_MAX = 1_000_000
 """Continue as new beyond this, whatever filled the history."""
 
+INPUTS_MAX = 4096
+"""Signals in a run of a pack, and results of its batches on other lanes: each is an event at least, and the server
+suggests to continue as new from so many events on."""
+
 
 def batch_timeout(lane: str) -> timedelta:
     """Say after how long Temporal itself gives a batch on a lane up."""

@@ -1,18 +1,20 @@
 """What a pack is told: new messages, what its batches have finished, and the signals that steer some of its messages."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
 from temporalio import workflow
+from temporalio.common import RawValue
 
 from activities.batch import REPORT
 from shared.message import Outcome
+from shared.pack_entry import measure
 from shared.pack_reading import Report, read_chunk, read_pack_count, read_report
 from shared.signal_reading import Steering, read_pull_forward, read_steering
 from shared.signals import PullMany, Unreadable
 from workflows.hearing import Hearing
-from workflows.options import HISTORY_BYTES_MAX
+from workflows.options import HISTORY_BYTES_MAX, INPUTS_MAX
 from workflows.pack_batch import HANDED_BACK, Batch
 from workflows.pack_state import PackState
 from workflows.signal_handlers import IgnoresUnknownSignals, Reader, log_ignored, signal_handler
@@ -36,6 +38,8 @@ class PackSignals(IgnoresUnknownSignals):
     _batches: dict[int, Batch]
     _is_stirred = False
     _is_history_long = False
+    _inputs = 0
+    _input_bytes = 0
 
     run_now = _steers("run_now")
     reschedule = _steers("reschedule")
@@ -76,13 +80,21 @@ class PackSignals(IgnoresUnknownSignals):
         else:
             self._hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))
 
+    def count_input(self, arguments: Sequence[Any]) -> None:
+        """Count what a signal adds to the history; more than it can bear makes the pack continue as new."""
+        size = sum(map(_measure_argument, arguments))
+        self._hearing.hear(lambda: self._count_history(1, size))
+
+    def _count_history(self, events: int, size: int) -> None:
+        """Count what came of others; the server's own figures belong to a task, which may be another one on a replay."""
+        self._inputs += events
+        self._input_bytes += size
+        if self._inputs > INPUTS_MAX or self._input_bytes > HISTORY_BYTES_MAX:
+            self._is_history_long = self._is_stirred = True
+
     def _hear(self, apply: Callable[[], None]) -> None:
         def stir() -> None:
             apply()
-            info = workflow.info()
-            self._is_history_long = (
-                info.get_current_history_size() > HISTORY_BYTES_MAX or info.is_continue_as_new_suggested()
-            )
             self._is_stirred = True
 
         self._hearing.hear(stir)
@@ -90,3 +102,13 @@ class PackSignals(IgnoresUnknownSignals):
     def _fold(self, batch: Batch, outcomes: Iterable[tuple[int, dict[str, Any] | None]], ended_at: float) -> None:
         decided = ((n, HANDED_BACK if wire is None else Outcome.load(wire)) for n, wire in outcomes)
         self._pack.fold(batch, decided, max(self._pack.reached, ended_at))
+
+
+def _measure_argument(argument: Any) -> int:
+    """Give the bytes of a signal's argument, or fewer where it is nothing that can be written as JSON."""
+    if isinstance(argument, RawValue):
+        return len(argument.payload.data)
+    try:
+        return measure(argument)
+    except (TypeError, ValueError, RecursionError):
+        return 0

@@ -12,7 +12,6 @@ from shared.pack_entry import (
     ID,
     OTHERS,
     STATE_BYTES_MAX,
-    WIRE_VERSION,
     Entry,
     apply_change,
     is_ended,
@@ -21,32 +20,24 @@ from shared.pack_entry import (
     shorten,
     sources_of,
     to_entry,
-    to_heading,
     to_state,
 )
-from shared.placement import PackSpread, pack_index
+from shared.placement import pack_index
 from shared.signals import PullMany, Revise, Signal, Unreadable
 from workflows.asked import Asked, is_newer, may_begin, pick_pulled, to_signal
 from workflows.pack_batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch, Outlook, Running, look_out
 from workflows.pack_ended import Ended
+from workflows.pack_heading import PackHeading
 from workflows.pack_receipts import KNOWN, REVISED, STOPPED, PackReceipts, tell_full, tell_too_big
 from workflows.strays import Strays, find_leaving, remove_leaving
 
 
-class PackState:
+class PackState(PackHeading):
     """All messages of one pack. Mutable, because a thousand messages are not copied for the sake of one."""
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
         """Read the wire form of any version; raises TypeError when it is none."""
-        if not isinstance(wire, dict) or wire.get("v") != WIRE_VERSION or "kind" not in wire:
-            raise TypeError(f"the wire form of a pack has v={WIRE_VERSION} and a kind")
-        self.kind: str = wire["kind"]
-        self.lane: str = wire["lane"]
-        self.index: int = wire["index"]
-        self.packs: int = wire["packs"]
-        self.size: int = wire["size"]
-        self.within = PackSpread.of(self.kind, self.index, wire["coalesce"])
-        self.payload_max_bytes: int = wire.get("payload_max_bytes", 0)
+        super().__init__(wire)
         self.bytes: int = wire.get("bytes", 0)
         self._entries: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("entries", ())}
         self._ended = Ended((entry[ID], entry) for entry in wire.get("ended", ()))
@@ -81,18 +72,6 @@ class PackState:
             "strays": self.strays.dump(),
         }
         return wire | {name: value for name, value in seldom.items() if value}
-
-    def heading(self) -> dict[str, Any]:
-        """Give the wire form without its messages: what an empty pack of the kind starts from."""
-        return to_heading(
-            self.kind,
-            self.lane,
-            index=self.index,
-            packs=self.packs,
-            size=self.size,
-            coalesce=self.within.coalesce,
-            payload_max_bytes=self.payload_max_bytes,
-        )
 
     def __len__(self) -> int:
         """Count the messages that are alive."""
@@ -251,7 +230,8 @@ class PackState:
             return None
         self._batches += 1
         lane = lane_of(min(due, key=self._asked.urgency), self.lane)
-        if self._suspects or self._is_careful:
+        # what an ordinary activity takes along must be alike on a replay; a local one's result says what it took
+        if self._suspects or self._is_careful or (self.is_serial and LANES[lane].heartbeat_timeout is not None):
             return self._hand_out(due, lane, self._batches, None)
         due = self._asked.find_due(self._entries.values(), [lane], self.lane, now)
         return self._hand_out(due, lane, self._batches, now)
@@ -326,6 +306,11 @@ class PackState:
                 self._suspects.discard(message_id)
                 state = self._state_of(running)
                 self._put(decide(state, self._bound(state, outcome), now, spread=self.within), running.size, now)
+
+    def find_at_work(self, batch: Batch) -> list[int]:
+        """Give the positions of those in a batch whose outcomes have not come yet."""
+        at_work = ((n, self._running.get(message_id)) for n, message_id in enumerate(batch.ids))
+        return [n for n, running in at_work if running is not None and running.batch == batch.number]
 
     def lose(self, batch: Batch, reason: str, now: float) -> None:
         """Decide on a batch whose worker was lost: what was alone in it has failed, of many each is tried alone."""

@@ -11,11 +11,11 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
-    from activities.batch import RUN_BATCH
+    from activities.batch import AT_WORK, RUN_BATCH
     from activities.measures import FORWARD
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.message import MessageState, Outcome
-    from shared.pack_entry import is_ended
+    from shared.pack_entry import is_ended, measure
     from shared.placement import PACK_WORKFLOW
     from shared.search_attributes import PackIndex, pack_updates
     from shared.signal_reading import is_text, require
@@ -35,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
         BATCH_RETRY,
         BATCHES_MAX,
         FORWARDED_AT_ONCE,
+        HISTORY_BYTES_MAX,
         MEASURES_RETRY,
         MEASURES_TIMEOUT,
         ONCE,
@@ -67,10 +68,13 @@ class PackWorkflow(PackSignals):
         self._index_after = 60.0
         self._batches: dict[int, Batch] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._is_settling = False
+        """What signals ask for waits, because those that are heard in this while may be others on a replay."""
+        self._fault: BaseException | None = None
         self._folded = 0
         self._left_run = workflow.info().continued_run_id or ""
-        self._hearing = Hearing()
-        self._alarm = Alarm(lambda wake: self._hear(lambda: self._pack.wake(wake)))
+        self._hearing = Hearing(is_serial=self._pack.is_serial)
+        self._alarm = Alarm(self._wake)
         self._pack.reach(workflow.info().workflow_start_time.timestamp())
 
     @workflow.run
@@ -78,6 +82,8 @@ class PackWorkflow(PackSignals):
     async def run(self, wire: dict[str, Any]) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
         """Run what is due, sleep until more is; for ever."""
         while True:
+            if self._fault is not None:
+                raise self._fault
             await self._forward()
             if self._is_run_full() and not self._tasks:
                 await self._settle()
@@ -89,6 +95,9 @@ class PackWorkflow(PackSignals):
 
     async def _forward(self) -> None:
         """Send on what belongs to other packs, in order; it stays here until the server has it there."""
+        if len(self._pack.strays) and self._hearing.is_serial:
+            # what a local batch has made of them must be in the history before others go on with it
+            await self._settle()
         while part := self._pack.strays.first(FORWARDED_AT_ONCE):
             self._shut()
             call = {
@@ -106,12 +115,26 @@ class PackWorkflow(PackSignals):
             self._batches[batch.number] = batch
             if _is_local(batch):
                 self._shut()
-            self._tasks[batch.number] = asyncio.create_task(self._run_batch(batch))
+            task = self._tasks[batch.number] = asyncio.create_task(self._run_batch(batch))
+            task.add_done_callback(self._note_fault)
+
+    def _note_fault(self, task: asyncio.Task[None]) -> None:
+        """Let a fault of this code fail the workflow's task, where it is seen and repaired, instead of the batch alone."""
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self._fault = fault
+            self._is_stirred = True
 
     def _shut(self) -> None:
         # beside a local activity a timer may be heard no more than a signal
         self._hearing.shut()
         self._alarm.set(math.inf)
+
+    def _wake(self, moment: float) -> None:
+        # no local activity is under way beside the alarm: so this task is the same one on a replay
+        info = workflow.info()
+        is_large = info.get_current_history_size() > HISTORY_BYTES_MAX
+        self._is_history_long |= is_large or info.is_continue_as_new_suggested()
+        self._hear(lambda: self._pack.wake(moment))
 
     def _open_lanes(self) -> list[str]:
         # a run that is full starts nothing more, or the batches would never all be over at once
@@ -128,8 +151,8 @@ class PackWorkflow(PackSignals):
             wake = self._pack.outlook(self._open_lanes()).wake_at
             # what is due and can't begin now, the end of a batch begins
             self._alarm.set(math.inf if wake <= self._pack.reached else wake)
-            self._hearing.open_once_asleep()
-        await workflow.wait_condition(lambda: self._is_stirred)
+            self._hearing.open_once_asleep(lambda: self._is_stirred)
+        await workflow.wait_condition(lambda: self._is_stirred and not self._is_settling)
 
     async def _run_batch(self, batch: Batch) -> None:
         try:
@@ -139,14 +162,16 @@ class PackWorkflow(PackSignals):
             answer = None
             took = batch_timeout(batch.lane) if isinstance(exc, ActivityTimeout) else timedelta(0)
             ending = functools.partial(self._lose, batch, f"the batch was lost: {cause}", took)
-            if (sealed := find_seal(exc)) is not None:
+            if (sealed := find_seal(exc)) is not None and not (self._hearing.is_serial and _is_uncertain(batch)):
                 ending = functools.partial(self._put_off, batch, sealed)
         else:
             batch = self._confirm(batch, answer)
             ending = functools.partial(self._end, batch, answer)
         if _is_local(batch):
             if answer is not None and self._take_over(batch, answer):
+                self._is_settling = self._hearing.is_serial
                 await self._settle()
+                self._is_settling = False
             ending()
             self._is_stirred = True
         else:
@@ -173,25 +198,26 @@ class PackWorkflow(PackSignals):
             self._pack.finish(batch, answer["entries"], max(self._pack.reached, answer["ended_at"]))
         else:
             outcomes: list[dict[str, Any] | None] = answer["outcomes"]
+            self._count_history(1, measure(outcomes) + measure(batch.entries))
             self._fold(batch, enumerate(outcomes), answer["ended_at"])
         self._forget(batch)
 
     def _lose(self, batch: Batch, reason: str, took: timedelta) -> None:
-        if not _is_local(batch):
-            self._pack.lose(batch, reason, workflow.time())
-        elif batch.until is None:
-            self._pack.lose(batch, reason, self._pack.reached + took.total_seconds())
-        else:  # who was in it, a replay may see otherwise: there is no result to tell
+        if _is_uncertain(batch):
             workflow.logger.warning("messages are tried again", extra={"count": len(batch.ids), "reason": reason})
             self._pack.retract(batch)
+            self._forget(batch, 1 if self._hearing.is_serial else None)
+            return
+        is_local = _is_local(batch)
+        self._pack.lose(batch, reason, self._pack.reached + took.total_seconds() if is_local else workflow.time())
         self._forget(batch)
 
     def _put_off(self, batch: Batch, outcome: Outcome) -> None:
         self._pack.fold(batch, ((n, outcome) for n in range(len(batch.ids))), workflow.time())
         self._forget(batch)
 
-    def _forget(self, batch: Batch) -> None:
-        self._folded += len(batch.ids)
+    def _forget(self, batch: Batch, cycles: int | None = None) -> None:
+        self._folded += len(batch.ids) if cycles is None else cycles
         del self._batches[batch.number], self._tasks[batch.number]
 
     async def _execute(self, batch: Batch) -> Any:
@@ -230,7 +256,8 @@ class PackWorkflow(PackSignals):
         outlook = self._pack.outlook()
         index = PackIndex(outlook.due_at, outlook.parked > 0, outlook.earliest_at)
         updates = pack_updates(self._indexed, index, self._index_after)
-        if updates:
+        # who is in a local batch, and so not among those that are due, a replay learns from its result alone
+        if updates and not (self._hearing.is_serial and any(map(_is_local, self._batches.values()))):
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] — the SDK leaves the type argument open
             self._indexed = index
         tell(describe_pack(self._pack.kind, self._pack.lane, outlook))
@@ -244,7 +271,7 @@ class PackWorkflow(PackSignals):
         await workflow.sleep(SETTLE_DELAY, summary="settle before the end")
 
     def _continue(self) -> NoReturn:
-        """Continue as new. Signal handlers are synchronous and nothing awaits before this, so none can be lost."""
+        """Continue as new. None of the signals that have come still waits to be heard, so none can be lost."""
         workflow.continue_as_new(to_raw(self._pack.dump() | {"indexed": self._indexed.dump()}))
 
     @workflow.query
@@ -269,6 +296,12 @@ class PackWorkflow(PackSignals):
     def _find(self, message_id: str) -> MessageState | None:
         # the SDK lets arguments of other types pass; whoever asks with one gets this error for an answer
         return self._pack.find(require("the message's id", message_id, is_text, "a string"))
+
+    @workflow.query(name=AT_WORK)
+    def at_work(self, batch_number: int) -> list[int]:
+        """Give the positions in a batch of the messages for which the pack waits."""
+        batch = self._batches.get(batch_number)
+        return [] if batch is None else self._pack.find_at_work(batch)
 
     @workflow.query
     def overview(self) -> dict[str, Any]:
@@ -298,3 +331,8 @@ class PackWorkflow(PackSignals):
 
 def _is_local(batch: Batch) -> bool:
     return LANES[batch.lane].heartbeat_timeout is None
+
+
+def _is_uncertain(batch: Batch) -> bool:
+    """Tell whether a replay may see others in a lost batch: who was in it by the clock, only its result would have said."""
+    return _is_local(batch) and batch.until is not None

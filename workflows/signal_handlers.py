@@ -27,6 +27,10 @@ class Signalled(Protocol):
     signals_received: int
     """In this run, of the names that it knows."""
 
+    def count_input(self, arguments: Sequence[Any]) -> None:
+        """Count what a signal, read or not, adds to the history."""
+        ...
+
     def ignore_signal(self, name: str, problem: str) -> None:
         """Go on as if a signal had not come, and say so."""
         ...
@@ -37,13 +41,17 @@ class IgnoresUnknownSignals:
 
     signals_received = 0
 
+    def count_input(self, arguments: Sequence[Any]) -> None:
+        """Count nothing: the server's own suggestion to continue as new is enough."""
+
     def ignore_signal(self, name: str, problem: str) -> None:
         """Log a signal that is ignored, in one line."""
         log_ignored(name, problem)
 
     @workflow.signal(dynamic=True, description="any other name: ignored")
-    def take_unknown(self, name: str, arguments: Sequence[RawValue]) -> None:  # noqa: ARG002 — Temporal's own signature
+    def take_unknown(self, name: str, arguments: Sequence[RawValue]) -> None:
         """Ignore a signal of a name that the workflow does not know."""
+        self.count_input(arguments)
         self.ignore_signal(name, "there is no signal of this name")
 
 
@@ -60,6 +68,7 @@ def signal_handler(read: Reader, name: str = "") -> Callable[[Handler], Handler]
 
         def receive(self: Signalled, *arguments: Any) -> None:
             self.signals_received += 1
+            self.count_input(arguments)
             if is_unopened(arguments, self.signals_received):
                 self.ignore_signal(signal, NO_KEY)
                 return

@@ -74,8 +74,6 @@ def _check_found(server: Server, ledger: Ledger, found: dict[str, MessageState])
             raise Violation(f"{kind}:{message_id} was acknowledged and is lost")
         if kind == PACKED and tracked.sent and sum(tracked.outcomes.values()) < tracked.sent and not tracked.asking:
             raise Violation(f"{message_id} was sent {tracked.sent} times, its senders know of {dict(tracked.outcomes)}")
-        if tracked.outcomes[StartOutcome.FAILED]:
-            raise Violation(f"the sender of {message_id} was not told what became of it")
         if is_there and kind == PACKED and set(tracked.outcomes) == {StartOutcome.REJECTED}:
             raise Violation(f"{message_id} was refused, says its receipt, and is there")
 

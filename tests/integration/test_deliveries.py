@@ -1,12 +1,14 @@
 """What a record asks of its message: done once, however often and however late the record comes again."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 
 from activities import Again, Context, Done, Message, handler
 from shared.envelope import Envelope
@@ -163,6 +165,43 @@ async def test_a_tombstone_that_comes_again_late_stops_nothing(
     await deliver("a", 8, "third", scheduled_at=LATER)
 
     await wait_until(lambda: subject("a").has(payload="third", state="active"), "it is alive")
+
+
+async def test_a_record_behind_a_tombstone_that_nobody_has_heard_begins_its_message_anew(
+    client: Client, settings: Settings, serve: Serve, kind: str, encoding: str
+) -> None:
+    """While no worker is there the message takes both records; heard, the newer one is not lost with the end."""
+    seen: list[Any] = []
+
+    @handler(kind)
+    async def work(message: Message, ctx: Context) -> Again:
+        seen.append(message.payload)
+        return Again(after=timedelta(days=1))
+
+    starter = BulkStarter(client, settings, encodings=declare(encoding, kind), revises=True)
+
+    async def deliver_all(*payloads: tuple[int, Any]) -> None:
+        for offset, payload in payloads:
+            envelope = None if payload is TOMBSTONE else Envelope(kind=kind, id="a", lane="short", payload=payload)
+            async for _ in starter.start_all([(None, Delivery(kind, "a", "t/0", offset, envelope))]):
+                pass
+
+    async with serve(work, lanes=("short",)):
+        await deliver_all((5, "first"))
+        await wait_until(lambda: seen == ["first"], "it has run")
+    delivering = asyncio.create_task(deliver_all((6, TOMBSTONE), (7, "second")))
+    name = Subject(client, Control(client, settings), encoding, kind, "a").handle
+    await wait_until(lambda: has_signals(name, 2 if encoding == "solo" else 1), "nobody hears what was taken")
+    async with serve(work, lanes=("short",)):
+        await delivering
+        await wait_until(lambda: seen == ["first", "second"], "the newer record acts")
+
+
+async def has_signals(workflow: WorkflowHandle[Any, Any], count: int) -> bool:
+    """Tell whether so many signals lie in a history behind its last workflow task."""
+    kinds = [event.event_type async for event in workflow.fetch_history_events()]
+    done = [n for n, kind in enumerate(kinds) if kind == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
+    return kinds[done[-1] :].count(EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED) >= count
 
 
 async def test_a_tombstone_for_nobody_is_ignored(deliver: Deliver) -> None:

@@ -23,7 +23,9 @@ from workflows.pack_workflow import PackWorkflow
 pytestmark = pytest.mark.xdist_group("replay")  # what they share is made once
 
 ALL_LIVES = (*LIVES, *PACK_LIVES)
-RECORDED = sorted(HISTORIES.glob("*.json"))
+RECORDED = sorted(HISTORIES.rglob("*.json"))
+BEFORE = HISTORIES / "before-serial"
+"""Recorded when signals that were held back acted all at once, as they still do in what was started then."""
 
 
 def read(path: Path) -> WorkflowHistory:
@@ -31,7 +33,7 @@ def read(path: Path) -> WorkflowHistory:
     return WorkflowHistory.from_json("replay:recorded", path.read_text())
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=[path.stem for path in RECORDED])
+@pytest.mark.parametrize("path", RECORDED, ids=[path.relative_to(HISTORIES).as_posix() for path in RECORDED])
 async def test_a_recorded_history_replays(path: Path) -> None:
     """Today's workflow code makes the same decisions that it made when the history was recorded, in the sandbox."""
     result = await Replayer(workflows=[MessageWorkflow, PackWorkflow]).replay_workflow(read(path))
@@ -104,7 +106,7 @@ class PackChangedWithoutPatch(PackWorkflow):
         return await super().run(wire)
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=[path.stem for path in RECORDED])
+@pytest.mark.parametrize("path", RECORDED, ids=[path.relative_to(HISTORIES).as_posix() for path in RECORDED])
 async def test_a_change_without_a_patch_is_found(path: Path) -> None:
     """Every single recording would catch an added command."""
     changed = [ChangedWithoutPatch, PackChangedWithoutPatch]
@@ -145,7 +147,7 @@ class PackChangedBehindAPatch(PackWorkflow):
         return await super().run(wire)
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=[path.stem for path in RECORDED])
+@pytest.mark.parametrize("path", RECORDED, ids=[path.relative_to(HISTORIES).as_posix() for path in RECORDED])
 async def test_a_change_behind_a_patch_replays(path: Path) -> None:
     """Messages that are asleep take the old way to their next run; the guard is all that a change needs."""
     changed = [ChangedBehindAPatch, PackChangedBehindAPatch]
@@ -156,8 +158,8 @@ async def test_a_change_behind_a_patch_replays(path: Path) -> None:
 
 async def test_a_signal_that_meets_a_refused_continue_as_new_is_not_lost() -> None:
     """A stop that arrives while a run tries to continue as new stops the message."""
-    *before, begun, finished, _ = read(HISTORIES / "loop-0.json").events
-    *_, indexed, stopped = read(HISTORIES / "steered-1.json").events
+    *before, begun, finished, _ = read(BEFORE / "loop-0.json").events
+    *_, indexed, stopped = read(BEFORE / "steered-1.json").events
     signal = _signalled("stop", b'{"reason":"enough"}')
     order = [*before, begun, _refused(), signal, before[-1], begun, finished, indexed, stopped]
 
@@ -167,8 +169,8 @@ async def test_a_signal_that_meets_a_refused_continue_as_new_is_not_lost() -> No
 @pytest.mark.parametrize("is_timer_first", [True, False])
 async def test_a_cancellation_that_meets_continue_as_new_is_not_lost(*, is_timer_first: bool) -> None:
     """One that comes in the very task in which a run would continue as new stops the message, like a signal `stop`."""
-    *before, fired, scheduled, begun, finished, _ = read(HISTORIES / "loop-0.json").events
-    *_, indexed, stopped = read(HISTORIES / "steered-1.json").events
+    *before, fired, scheduled, begun, finished, _ = read(BEFORE / "loop-0.json").events
+    *_, indexed, stopped = read(BEFORE / "steered-1.json").events
     assert fired.event_type == EventType.EVENT_TYPE_TIMER_FIRED
     requested = HistoryEvent(
         event_type=EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED, event_time=fired.event_time
@@ -183,7 +185,7 @@ async def test_a_cancellation_that_meets_continue_as_new_is_not_lost(*, is_timer
 @pytest.mark.parametrize("signal", ["revise", None])
 async def test_a_revision_between_the_last_outcome_and_the_end_is_not_lost(signal: str | None) -> None:
     """With another payload in the history before the run settled, a message that was done is not over."""
-    *before, settled, scheduled, begun, finished, indexed, completed = read(HISTORIES / "loop-1.json").events
+    *before, settled, scheduled, begun, finished, indexed, completed = read(BEFORE / "loop-1.json").events
     assert settled.event_type == EventType.EVENT_TYPE_TIMER_FIRED
     meanwhile = [_signalled(signal, b'{"payload":["done"]}')] if signal else []
     order = [*before, *meanwhile, settled, scheduled, begun, finished, indexed, completed]

@@ -17,6 +17,11 @@ KEPT = {
     14: "a signal comes between a local result and the task it is heard in; a clock that signals move fails here",
     20008: "a task is given up while its local activity is at work; the model once let two tasks share one cache entry",
     10047: "a signal comes for a message whose batch still waits for a worker; the checks once took its call for early",
+    30038: "a signal waits beside a split local result; how long the history was, was once read in another task",
+    700116: "two ordinary batches end beside a local one; they were once heard together, or one by one on a replay",
+    700156: "a task is lost after messages were forwarded; a batch before it was once called again behind their back",
+    700480: "a local batch is lost by the clock; the index was once told of who was in it, which a replay saw otherwise",
+    700749: "the same; how many it held once counted towards continuing as new",
     10064: "two batches are lost with one task; the checks once took the older version's call for a step back",
 }
 """Seeds with what each of them tries out. Seeds that have failed once belong here, with what was found."""

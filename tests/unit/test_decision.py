@@ -344,6 +344,11 @@ SETTLED: list[tuple[Outcome, tuple[Signal, ...], dict[str, Any]]] = [
         {"ended": "", "result": None, "payload": "new", "version": 4, **due(NOW)},
     ),
     (Outcome("done"), (Revise("new"), Stop()), {"ended": "stopped", "payload": "new"}),
+    (AGAIN, (Stop("", "t/0", 11), Revise("new", "t/0", 12)), {"ended": "", "payload": "new", "version": 4}),
+    (AGAIN, (Stop(), Revise("new", "t/0", 12)), {"ended": "", "payload": "new", "version": 4}),
+    (AGAIN, (Stop("", "t/0", 12), Revise("old", "t/0", 11)), {"ended": "stopped"}),
+    (AGAIN, (Stop(), Revise("new")), {"ended": "stopped"}),
+    (Outcome("done"), (Stop("", "t/0", 11), Revise("new", "t/0", 12)), {"ended": "", "payload": "new", **due(NOW)}),
     (Outcome("reject", "no"), (Revise("new"),), {"parked_reason": "", "payload": "new", "version": 4, **due(NOW)}),
     (LAST, (Revise("new"),), {"parked_reason": "", "payload": "new", "attempt": 0, **due(NOW)}),
     (LAST, (Revise("new", due_at=write(LATER)),), {"parked_reason": "", "attempt": 0, **due(LATER)}),
@@ -447,10 +452,26 @@ def test_an_unreadable_signal_is_remembered_and_ignored(state: MessageState, sig
 
 
 @pytest.mark.parametrize("ended", ["done", "stopped"])
+def test_a_newer_record_begins_an_ended_message_anew(ended: Any) -> None:
+    """Its sender was told that it has been taken; an older one, or one that makes no sense, changes nothing."""
+    state = ASLEEP._replace(
+        ended=ended, result=7, is_paused=True, parked_reason="no", attempt=2, is_tried=True, sources={"t/0": 5}
+    )
+    after = decide(state, Revise("new", "t/0", 6), NOW)
+
+    assert (after.ended, after.result, after.payload, after.sources) == ("", None, "new", {"t/0": 6})
+    assert (after.is_held, after.attempt, after.version) == (False, 0, state.version + 1)
+    assert next_wake(after) == NOW
+    assert decide(state, Revise("old", "t/0", 5), NOW) == state
+    assert decide(state, Revise("odd", "t/0", 6, lane="none"), NOW).ended == ended
+
+
+@pytest.mark.parametrize("ended", ["done", "stopped"])
 def test_an_ended_message_never_changes(ended: Any) -> None:
-    """Whatever comes afterwards finds it as it was."""
+    """Whatever else comes afterwards finds it as it was."""
     state = ASLEEP._replace(ended=ended)
-    events = [signal for _, signal, _, _ in SIGNALS] + [outcome for outcome, _, _ in SETTLED]
+    signals = [signal for _, signal, _, _ in SIGNALS if not getattr(signal, "source", "")]
+    events = [*signals, *(outcome for outcome, _, _ in SETTLED)]
 
     assert [event for event in events if decide(state, event, NOW) != state] == []
     assert next_wake(state) is None
