@@ -27,17 +27,17 @@ class Hearing:
     def __init__(self, *, is_serial: bool) -> None:
         self.is_serial = is_serial
         self._is_deaf = False
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: deque[tuple[Callable[[], None], bool]] = deque()
         self._wakes: Callable[[], bool] = _never
 
     @property
     def waiting(self) -> int:
         """How many signals have come that are not heard yet."""
-        return len(self._waiting)
+        return sum(is_signal for _, is_signal in self._waiting)
 
-    def hear(self, apply: Callable[[], None]) -> None:
-        """Apply a signal, now or as soon as it may be heard."""
-        self._waiting.append(apply)
+    def hear(self, apply: Callable[[], None], *, is_signal: bool = True) -> None:
+        """Apply a signal, or something else in its turn, now or as soon as it may be heard."""
+        self._waiting.append((apply, is_signal))
         self._work_off()
 
     def shut(self) -> None:
@@ -59,7 +59,8 @@ class Hearing:
 
     def _work_off(self) -> None:
         while self._waiting and not self._is_deaf:
-            self._waiting.popleft()()
+            apply, _ = self._waiting.popleft()
+            apply()
             self._is_deaf = self._wakes()
 
 

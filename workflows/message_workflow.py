@@ -1,5 +1,6 @@
 """The message workflow: one message as one long-running workflow that sleeps, runs its handler and comes back."""
 
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from temporalio import workflow
@@ -22,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.cancellation import is_requested, outlive
     from workflows.description import describe_decisions, describe_markdown, describe_status
     from workflows.hearing import Hearing
+    from workflows.history_length import SIGNAL_EVENTS, HistoryLength, measure_arguments
     from workflows.message_signals import MessageSignals
     from workflows.options import MEASURES_RETRY, MEASURES_TIMEOUT, ONCE, SETTLE_DELAY, handler_timeout
     from workflows.sealed import find_seal
@@ -45,6 +47,7 @@ class MessageWorkflow(MessageSignals):
         self._policy = Outcome("again")
         self._lane = self._state.lane
         self._hearing = Hearing(is_serial=bool(wire.get(SERIAL)))
+        self._length = HistoryLength()
         self._cycles = 0
         self._reached = workflow.info().workflow_start_time.timestamp()
         self._is_asked = False
@@ -261,7 +264,10 @@ class MessageWorkflow(MessageSignals):
         self._take(Stop(f"cancellation was requested: {reason}" if reason else "cancellation was requested"))
 
     def _is_run_full(self) -> bool:
-        return self._cycles >= self._policy.cycles_per_run or workflow.info().is_continue_as_new_suggested()
+        if self._cycles >= self._policy.cycles_per_run:
+            return True
+        is_serial = self._hearing.is_serial
+        return self._length.is_too_long if is_serial else workflow.info().is_continue_as_new_suggested()
 
     def _continue(self) -> NoReturn:
         """Continue as new. None of the signals that have come still waits to be heard, so none can be lost."""
@@ -272,6 +278,12 @@ class MessageWorkflow(MessageSignals):
             task_queue=task_queue(prefix_of(queue), self._state.lane),
             memo=parked_memo(self._state),  # else the server would go on with the memo this run was started with
         )
+
+    def count_input(self, arguments: Sequence[Any]) -> None:
+        """Count what a signal adds to the history, as soon as it is heard."""
+        if self._hearing.is_serial:
+            size = measure_arguments(arguments)
+            self._hearing.hear(lambda: self._length.add(SIGNAL_EVENTS, size), is_signal=False)
 
     def _take(self, signal: Signal | Unreadable) -> None:
         self._hearing.hear(lambda: self._apply(signal))

@@ -42,13 +42,6 @@ them all over again when it wakes, and a new run costs the writing of its whole 
 REFOLD_LEAST = 20
 """And not before so many, however small the pack is."""
 
-HISTORY_BYTES_MAX = 1_000_000
-"""Continue as new beyond this, whatever filled the history."""
-
-INPUTS_MAX = 4096
-"""Signals in a run of a pack, and results of its batches on other lanes: each is an event at least, and the server
-suggests to continue as new from so many events on."""
-
 
 def batch_timeout(lane: str) -> timedelta:
     """Say after how long Temporal itself gives a batch on a lane up."""

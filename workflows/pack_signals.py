@@ -5,16 +5,14 @@ from functools import partial
 from typing import Any, cast
 
 from temporalio import workflow
-from temporalio.common import RawValue
 
 from activities.batch import REPORT
 from shared.message import Outcome
-from shared.pack_entry import measure
 from shared.pack_reading import Report, read_chunk, read_pack_count, read_report
 from shared.signal_reading import Steering, read_pull_forward, read_steering
 from shared.signals import PullMany, Unreadable
 from workflows.hearing import Hearing
-from workflows.options import HISTORY_BYTES_MAX, INPUTS_MAX
+from workflows.history_length import BYTES_MAX, SIGNAL_EVENTS, HistoryLength, measure_arguments
 from workflows.pack_batch import HANDED_BACK, Batch
 from workflows.pack_state import PackState
 from workflows.signal_handlers import IgnoresUnknownSignals, Reader, log_ignored, signal_handler
@@ -38,8 +36,7 @@ class PackSignals(IgnoresUnknownSignals):
     _batches: dict[int, Batch]
     _is_stirred = False
     _is_history_long = False
-    _inputs = 0
-    _input_bytes = 0
+    _length: HistoryLength
 
     run_now = _steers("run_now")
     reschedule = _steers("reschedule")
@@ -81,20 +78,23 @@ class PackSignals(IgnoresUnknownSignals):
             self._hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))
 
     def count_input(self, arguments: Sequence[Any]) -> None:
-        """Count what a signal adds to the history; more than it can bear makes the pack continue as new."""
-        size = sum(map(_measure_argument, arguments))
-        self._hearing.hear(lambda: self._count_history(1, size))
+        """Count what a signal adds to the history, as soon as it is heard."""
+        if self._hearing.is_serial:
+            size = measure_arguments(arguments)
+            self._hearing.hear(lambda: self._count(SIGNAL_EVENTS, size), is_signal=False)
 
-    def _count_history(self, events: int, size: int) -> None:
-        """Count what came of others; the server's own figures belong to a task, which may be another one on a replay."""
-        self._inputs += events
-        self._input_bytes += size
-        if self._inputs > INPUTS_MAX or self._input_bytes > HISTORY_BYTES_MAX:
+    def _count(self, events: int, size: int = 0) -> None:
+        self._length.add(events, size)
+        if self._hearing.is_serial and self._length.is_too_long:
             self._is_history_long = self._is_stirred = True
 
     def _hear(self, apply: Callable[[], None]) -> None:
         def stir() -> None:
             apply()
+            if not self._hearing.is_serial:
+                info = workflow.info()
+                is_large = info.get_current_history_size() > BYTES_MAX
+                self._is_history_long = is_large or info.is_continue_as_new_suggested()
             self._is_stirred = True
 
         self._hearing.hear(stir)
@@ -102,13 +102,3 @@ class PackSignals(IgnoresUnknownSignals):
     def _fold(self, batch: Batch, outcomes: Iterable[tuple[int, dict[str, Any] | None]], ended_at: float) -> None:
         decided = ((n, HANDED_BACK if wire is None else Outcome.load(wire)) for n, wire in outcomes)
         self._pack.fold(batch, decided, max(self._pack.reached, ended_at))
-
-
-def _measure_argument(argument: Any) -> int:
-    """Give the bytes of a signal's argument, or fewer where it is nothing that can be written as JSON."""
-    if isinstance(argument, RawValue):
-        return len(argument.payload.data)
-    try:
-        return measure(argument)
-    except (TypeError, ValueError, RecursionError):
-        return 0

@@ -31,11 +31,11 @@ with workflow.unsafe.imports_passed_through():
         page_of,
     )
     from workflows.hearing import Hearing
+    from workflows.history_length import BATCH_EVENTS, HistoryLength
     from workflows.options import (
         BATCH_RETRY,
         BATCHES_MAX,
         FORWARDED_AT_ONCE,
-        HISTORY_BYTES_MAX,
         MEASURES_RETRY,
         MEASURES_TIMEOUT,
         ONCE,
@@ -74,7 +74,8 @@ class PackWorkflow(PackSignals):
         self._folded = 0
         self._left_run = workflow.info().continued_run_id or ""
         self._hearing = Hearing(is_serial=self._pack.is_serial)
-        self._alarm = Alarm(self._wake)
+        self._length = HistoryLength()
+        self._alarm = Alarm(lambda wake: self._hear(lambda: self._pack.wake(wake)))
         self._pack.reach(workflow.info().workflow_start_time.timestamp())
 
     @workflow.run
@@ -128,13 +129,6 @@ class PackWorkflow(PackSignals):
         # beside a local activity a timer may be heard no more than a signal
         self._hearing.shut()
         self._alarm.set(math.inf)
-
-    def _wake(self, moment: float) -> None:
-        # no local activity is under way beside the alarm: so this task is the same one on a replay
-        info = workflow.info()
-        is_large = info.get_current_history_size() > HISTORY_BYTES_MAX
-        self._is_history_long |= is_large or info.is_continue_as_new_suggested()
-        self._hear(lambda: self._pack.wake(moment))
 
     def _open_lanes(self) -> list[str]:
         # a run that is full starts nothing more, or the batches would never all be over at once
@@ -198,7 +192,7 @@ class PackWorkflow(PackSignals):
             self._pack.finish(batch, answer["entries"], max(self._pack.reached, answer["ended_at"]))
         else:
             outcomes: list[dict[str, Any] | None] = answer["outcomes"]
-            self._count_history(1, measure(outcomes) + measure(batch.entries))
+            self._count(0, measure(outcomes) + measure(batch.entries))
             self._fold(batch, enumerate(outcomes), answer["ended_at"])
         self._forget(batch)
 
@@ -217,6 +211,7 @@ class PackWorkflow(PackSignals):
         self._forget(batch)
 
     def _forget(self, batch: Batch, cycles: int | None = None) -> None:
+        self._count(BATCH_EVENTS)
         self._folded += len(batch.ids) if cycles is None else cycles
         del self._batches[batch.number], self._tasks[batch.number]
 

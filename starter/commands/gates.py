@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from shared.errors import InvalidSetting
-from shared.gates import Closing
 from shared.message import clip_reason
 from shared.settings import Settings
 from shared.timespan import HORIZON, format_exact, format_moment, format_seconds
@@ -20,6 +19,7 @@ from starter.commands.interruption import run_interruptibly
 from starter.screen import print_json, print_table, tell
 
 if TYPE_CHECKING:
+    from shared.gates import Closing
     from starter.gates import GateControl
 
 Answer = TypeVar("Answer")
@@ -70,6 +70,8 @@ def run_close(args: argparse.Namespace, settings: Settings) -> int:
     """Close one."""
     if args.duration is not None and args.duration < SHORTEST:
         raise InvalidSetting(f"--for: is {format_seconds(args.duration.total_seconds())}; give at least a second")
+    from shared.gates import Closing
+
     closing = Closing.lasting(args.duration or HORIZON, clip_reason(args.reason))
     run_interruptibly(_with_gates(settings, lambda gates: gates.close(args.gate, closing)))
     until = f"for {format_seconds(args.duration.total_seconds())}" if args.duration else "until it is opened"
@@ -91,6 +93,6 @@ async def _with_gates(settings: Settings, act: "Callable[[GateControl], Awaitabl
     return await act(GateControl(await open_client(settings), settings))
 
 
-def _to_cells(gate: str, closing: Closing) -> tuple[str, ...]:
+def _to_cells(gate: str, closing: "Closing") -> tuple[str, ...]:
     opens = "when it is opened" if closing.lasts_for_good else format_moment(closing.opens_at)
     return gate, format_moment(closing.closed_at), opens, closing.reason

@@ -22,7 +22,7 @@ from tests.subjects import declare
 pytestmark = pytest.mark.timeout(120)
 
 HOUR = timedelta(hours=1)
-BROKEN = {"solo": "workflows.message_workflow.MessageWorkflow._apply", "pack": "workflows.pack_workflow.read_steering"}
+BROKEN = {"solo": "workflows.message_workflow.MessageWorkflow._apply", "pack": "workflows.pack_state.PackState.steer"}
 """What takes a signal in, to be broken on purpose."""
 
 
