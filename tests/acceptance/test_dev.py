@@ -76,7 +76,9 @@ async def start(run: Run, dev: Dev) -> None:
     """Start a message that comes back every second."""
     assert dev.address is not None
     payload = '{"delay": 1, "tolerance": 0}'
-    ran = await run("start", "echo", "hello", "--payload", payload, TEMPORAL_ADDRESS=dev.address)
+    # a task that dies with a killed worker comes again after this
+    timeout = {"DORMICE_WORKFLOW_TASK_TIMEOUT": "10s"}
+    ran = await run("start", "echo", "hello", "--payload", payload, TEMPORAL_ADDRESS=dev.address, **timeout)
     assert ran.code == 0, ran.err
 
 
