@@ -9,6 +9,7 @@ from shared.json_value import find_size_flaw
 from shared.lanes import LANES
 from shared.message import MessageState, Outcome
 from shared.pack_entry import (
+    DUE,
     ID,
     OTHERS,
     STATE_BYTES_MAX,
@@ -149,7 +150,8 @@ class PackState(PackHeading):
         if present is not None and not asked.ended and not self._can_grow(present.payload, asked.payload):
             return f"the payload {tell_too_big(self.heading(), self.bytes)}"
         self._steer(asked.id, to_signal(asked), now)
-        self._asked.note_sent(entry, chunk.get("sent_at", now))
+        if not self.is_serial or entry[DUE] > self.reached * 1000:  # what was due before is asked for already
+            self._asked.note_sent(entry, chunk.get("sent_at", now))
         return STOPPED if asked.ended else REVISED
 
     def steer(self, ids: Sequence[str], signal: Signal | Unreadable, now: float, token: str = "") -> None:

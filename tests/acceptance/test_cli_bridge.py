@@ -120,7 +120,10 @@ async def test_a_bridge_killed_five_times_loses_nothing(ordeal: Ordeal) -> None:
     [
         (["nowhere"], "TOPIC: there is no topic 'nowhere', or this user may not see it; create or allow it"),
         (["t", "--kind", "Ledger"], "--kind: is 'Ledger'; use lower-case letters, digits,"),
-        (["t", "--kind", "nobody"], "--kind: no handler for 'nobody' is loaded; loaded: dormice-canary, echo, http, ledger,"),
+        (
+            ["t", "--kind", "nobody"],
+            "--kind: no handler for 'nobody' is loaded; loaded: dormice-canary, echo, http, ledger,",
+        ),
         (["t", "--id-from", "body"], "--id-from: "),
         (["t", "--lane-from", "/lane"], "--lane-from: maps records whose id comes from somewhere, too; add --id-from,"),
         (["t", "--drain-seconds", "-1"], "--drain-seconds: is -1; give seconds up to 3600"),
