@@ -52,8 +52,8 @@ class StateChecks:
     def _check_pack(self, name: str, pack: PackState) -> None:
         alive = frozenset(pack._entries) | frozenset(pack._running)
         before = self._seen[name].alive if name in self._seen else frozenset[str]()
-        self._seen[name] = _Seen(alive, pack.packs, frozenset(pack.leaving))
         self._is_repacked |= any(seen.packs != pack.packs for seen in self._seen.values())
+        self._seen[name] = _Seen(alive, pack.packs, frozenset(pack.leaving))
         self._check_sizes(name, pack)
         for message_id in sorted(before - alive - frozenset(pack._ended)):
             if pack_index(message_id, pack.packs) == pack.index:
