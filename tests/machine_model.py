@@ -107,10 +107,13 @@ class ExpectedMessage:
                 self.may_be_pulled = self.payload["may_be_pulled"]
                 self.payload = {**self.payload, "cycles": self.payload["cycles"] + 1}
 
-    def apply(self, signal: Signal, now: Span) -> None:  # noqa: C901, PLR0912 — a table of signals
+    def apply(self, signal: Signal, now: Span) -> None:  # noqa: C901 — a table of signals
         """Change as a signal says; what falls due by it has not run yet."""
         if self.ended:
-            return
+            if self.is_packed or not isinstance(signal, Revise) or signal.offset <= self.sources.get(signal.source, -1):
+                return
+            self.ended, self.is_paused = "", False  # a newer record begins it anew, as long as its workflow is there
+            self._be_due(now)
         self.heard = signal.reason
         match signal:
             case RunNow():
@@ -120,10 +123,7 @@ class ExpectedMessage:
                 # what has passed means the last moment that is the same on a replay
                 self._be_due(Span(asked, asked) if asked > now.end else Span(-NEVER, now.end))
             case Reprioritize(priority):
-                if 1 <= priority <= 5:
-                    self.priority = priority
-                else:
-                    self.heard = f"priority {priority} is not between 1 and 5"
+                self.priority = priority
             case Revise():
                 self._revise(signal)
             case Pause():

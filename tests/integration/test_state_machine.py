@@ -87,7 +87,7 @@ delays = st.sampled_from([timedelta(hours=-1), timedelta(hours=2), timedelta(day
 signals: st.SearchStrategy[Signal] = st.one_of(
     st.just(RunNow()),
     delays.map(lambda delay: Reschedule(str(delay.total_seconds()))),
-    st.integers(0, 5).map(Reprioritize),
+    st.integers(1, 5).map(Reprioritize),
     st.builds(Revise, payload=payloads, source=st.just("topic/0"), offset=st.integers(0, 9)),
     st.just(Pause()),
     st.just(Resume()),
