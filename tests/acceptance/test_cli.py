@@ -111,7 +111,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["start", "Echo", "1"], "kind: is 'Echo'; use lower-case letters"),
     (["start", "echo", ""], "id: is empty; give 1 to 200 bytes"),
     (["start", "echo", "a\nb"], "id: has the control character"),
-    (["start", "alien", "1"], "kind: no handler for 'alien' is is loaded; loaded: x"),
+    (["start", "alien", "1"], "kind: no handler for 'alien' is loaded; loaded: dormice-canary, echo, http, ledger"),
     (["start", "echo", "1", "--payload", "{"], "argument --payload: is no JSON"),
     (
         ["start", "echo", "1", "--payload", "@none.json"],
