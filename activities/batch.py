@@ -205,9 +205,8 @@ class _Run:
 
     async def _leave_out_reported(self) -> None:
         """Leave out what the worker before had reported: heartbeats are sent seldom, and the last may be lost with it."""
-        with contextlib.suppress(
-            RPCError, WorkflowQueryFailedError, TimeoutError
-        ):  # then some handlers are called again
+        # without an answer some handlers are called again
+        with contextlib.suppress(RPCError, WorkflowQueryFailedError, TimeoutError):
             async with asyncio.timeout(CALL_TIMEOUT.total_seconds()):
                 left: list[int] = await self._pack.query(AT_WORK, self._number)
                 self._reported |= set(range(len(self._entries))) - set(left)

@@ -54,10 +54,10 @@ def decide(
     An `Outcome` ends a cycle that `begin` opened; signals that came meanwhile are applied on top of it. A signal
     that makes no sense in the state, or can't be read, leaves everything but the list of remembered decisions as it is.
     An ended message changes no more, except that a newer record begins it anew, as it does a moment later, when the
-    message is known as finished: its sender was told that the record has been taken. Who asks for a moment no later than `reached` (`now` unless said otherwise) means
-    `now`. A signal's `now` may be another one on a replay, `reached` never is: so whoever replays must begin at once what
-    was asked for by `reached`, and go by the moment itself in all other cases, see `workflows.asked`. `spread` says where
-    within its tolerance a message comes back; without one its id does.
+    message is known as finished: its sender was told that the record has been taken. Who asks for a moment no later than
+    `reached` (`now` unless said otherwise) means `now`. A signal's `now` may be another one on a replay, `reached` never
+    is: so whoever replays must begin at once what was asked for by `reached`, and go by the moment itself in all other
+    cases, see `workflows.asked`. `spread` says where within its tolerance a message comes back; without one its id does.
     """
     if state.ended and not _is_newer_record(state, event):
         return state

@@ -68,10 +68,10 @@ def run_list(args: argparse.Namespace, settings: Settings) -> int:
 
 def run_close(args: argparse.Namespace, settings: Settings) -> int:
     """Close one."""
-    if args.duration is not None and args.duration < SHORTEST:
-        raise InvalidSetting(f"--for: is {format_seconds(args.duration.total_seconds())}; give at least a second")
     from shared.gates import Closing
 
+    if args.duration is not None and args.duration < SHORTEST:
+        raise InvalidSetting(f"--for: is {format_seconds(args.duration.total_seconds())}; give at least a second")
     closing = Closing.lasting(args.duration or HORIZON, clip_reason(args.reason))
     run_interruptibly(_with_gates(settings, lambda gates: gates.close(args.gate, closing)))
     until = f"for {format_seconds(args.duration.total_seconds())}" if args.duration else "until it is opened"
