@@ -5,6 +5,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -28,6 +29,9 @@ STOP_SECONDS = 15.0
 SLIMMED_MARK = "slimmed"
 ADDRESSES_FILE = "addresses.json"
 """Where server and Web UI answer, for commands that are run beside them."""
+
+LISTENING_PORTS = range(10_240, 32_768)
+"""Linux and macOS give outgoing connections ports above these: one of those could be taken before a server listens."""
 
 # The development server's own limits are meant for a few calls a second; here one machine is all there is, and the
 # starter paces itself. Priorities need nothing switched on in this version.
@@ -228,10 +232,12 @@ async def kill_on_leash(process: asyncio.subprocess.Process) -> None:
 
 
 def find_free_port() -> int:
-    """Give a loopback port that nobody uses right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Give a loopback port that nobody uses right now, and that no outgoing connection is given by the kernel."""
+    while True:
+        port = secrets.choice(LISTENING_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @contextlib.contextmanager
