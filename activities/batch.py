@@ -151,7 +151,9 @@ class _Run:
             self._left -= most
             self._begun_last = self._clock()
             state = self._at_work[position] = to_state(self._entries[position], self._kind, self._pack_lane)
-            outcome = self._dispatch.find_exhausted(self._kind, state.attempt)
+            # of many in a lost batch nobody knows which has broken it; what is alone in it was called in each try
+            lost = self._tries_before if len(self._entries) == 1 else 0
+            outcome = self._dispatch.find_exhausted(self._kind, state.attempt + lost)
             outcome = outcome or await self._dispatch.run(self._to_call(state), _no_beat, self._spread)
             if position not in self._abandoned:
                 self._note(position, outcome, most)

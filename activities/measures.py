@@ -11,6 +11,7 @@ from temporalio.api.workflowservice.v1 import UpdateWorkflowExecutionOptionsRequ
 from temporalio.client import Client
 from temporalio.common import TypedSearchAttributes
 
+from shared.message import SERIAL
 from shared.placement import PACK_WORKFLOW, pack_workflow_id
 from shared.search_attributes import pack_attributes_at_start
 
@@ -39,6 +40,7 @@ async def forward_signals(call: Any) -> None:
             id=pack_workflow_id(pack["kind"], index),
             task_queue=activity.info().task_queue,
             task_timeout=task_timeout,
+            memo={SERIAL: 1} if pack.get(SERIAL) else None,
             search_attributes=TypedSearchAttributes(pack_attributes_at_start(pack["kind"], pack["lane"])),
             start_signal=signal,
             start_signal_args=[wire],

@@ -151,8 +151,9 @@ def _wait_at_gate(state: MessageState, outcome: Outcome, now: float, spread: Spr
 
 def _retry_or_park(state: MessageState, outcome: Outcome, now: float) -> MessageState:
     attempt = state.attempt + 1
-    reason = clip_reason(f"attempt {attempt} of {outcome.max_attempts}: {outcome.reason}")
-    if attempt >= outcome.max_attempts:
+    most = outcome.max_attempts
+    reason = clip_reason(f"attempt {attempt}{f' of {most}' if most else ''}: {outcome.reason}")
+    if most and attempt >= most:
         return _park(state._replace(attempt=attempt), reason, now)
     ceiling = min(outcome.backoff_max, outcome.backoff * 2.0 ** min(attempt - 1, 60))
     # "equal jitter": half of the backoff is fixed, half is spread, here by a hash so that a replay agrees

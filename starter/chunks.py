@@ -16,11 +16,12 @@ from temporalio.common import RawValue
 
 from shared.json_value import encode_json
 from shared.lanes import task_queue
+from shared.message import SERIAL
 from shared.pack_entry import CHUNK_BYTES_MAX, ID, Entry, to_heading
 from shared.placement import PACK_WORKFLOW, Layout, pack_workflow_id
 from shared.search_attributes import pack_attributes_at_start
 from shared.settings import Settings
-from shared.temporal import to_raw_bytes
+from shared.temporal import to_raw, to_raw_bytes
 from starter.start_request import REQUEST_NAMESPACE, index_request
 
 ADMIT = "admit"
@@ -164,4 +165,5 @@ async def build_pack_request(
     request.input.payloads.append(first)
     request.signal_input.payloads.append(second)
     index_request(request, pack_attributes_at_start(layout.kind, layout.lane))
+    request.memo.fields[SERIAL].CopyFrom(to_raw(1).payload)  # whatever code carries the pack on, the server keeps this
     return request

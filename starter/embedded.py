@@ -51,6 +51,9 @@ DYNAMIC_CONFIG = {
     "history.transferProcessorMaxPollRPS": 200,
     "history.timerProcessorMaxPollRPS": 200,
     "history.visibilityProcessorMaxPollRPS": 200,
+    # one by default, and what deletes comes after all else: on a busy server none would ever get its turn, be tried again
+    # for ever, and keep its queue from being saved beyond it
+    "history.shardIOConcurrency": 64,
     # 30 seconds by default: so much of a queue is read again after a kill, and what needs a closing saved waits for it
     "history.transferProcessorUpdateAckInterval": '"2s"',
     "history.timerProcessorUpdateAckInterval": '"2s"',

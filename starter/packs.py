@@ -34,6 +34,8 @@ from starter.standstill import to_standstill
 QUERY_TIMEOUT = timedelta(seconds=5)
 PATIENCE_SECONDS = 20.0
 """How long a pack that is served may stand before a person is told; one that moves is asked until it answers."""
+TURN_SECONDS = 300.0
+"""How long it may stand while its workers have its task, or do what waits before it."""
 
 PAGE_SIZE = 1000
 ASKED_AT_ONCE = 16
@@ -170,9 +172,10 @@ class Packs:
             except (TimeoutError, WorkflowQueryFailedError):
                 pass
             before, seen = seen, await self._look(layout, handle)
-            if seen is not None and (seen.is_in_turn or seen != before):
+            if seen is not None and (before is None or seen.mark != before.mark):
                 moved = time.monotonic()
-            elif time.monotonic() - moved >= PATIENCE_SECONDS:
+            patience = TURN_SECONDS if seen is not None and seen.is_in_turn else PATIENCE_SECONDS
+            if time.monotonic() - moved >= patience:
                 raise PackNotServed(
                     f"pack {name} on lane {layout.lane} does not answer; its workers are busy, or stuck"
                 )
@@ -198,16 +201,15 @@ class Packs:
             raise StandsStill(f"{standstill.describe()}; 'dormice repair --help' says what to do")
         task = described.raw_description.pending_workflow_task
         is_begun = task.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_STARTED
-        is_in_turn = task.attempt == 1 and (is_begun or queue.stats.tasks_dispatch_rate > 0)
-        return _Progress(described.run_id, described.history_length, task.attempt, is_in_turn)
+        is_in_turn = task.attempt <= 1 and (is_begun or queue.stats.tasks_dispatch_rate > 0)
+        return _Progress((described.run_id, described.history_length, task.attempt), is_in_turn)
 
 
 class _Progress(NamedTuple):
     """How far a pack has come."""
 
-    run_id: str
-    history_length: int
-    attempt: int
+    mark: tuple[str, int, int]
+    """Its run, the length of that run's history and the attempt of its task: one of them changes when it moves."""
     is_in_turn: bool
     """A worker has its task, or has those that wait before it; and none was lost with it."""
 

@@ -4,6 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from temporalio import workflow
+
+SERIAL_PATCH = "serial"
+
 
 class Hearing:
     """Holds signals back while a local activity is at work, until its outcome has been acted upon.
@@ -21,7 +25,8 @@ class Hearing:
 
     For the same reason signals that were held back and others act one by one: whoever waits does what one of them asks for,
     and waits again, before the next is heard. Two that came in different tasks may well be held back together the first
-    time. What older code has started hears all at once, as it did then, so that it may go back to it (`is_serial` is false).
+    time. What older code has started hears all at once, as it did then, so that it may go back to it; so does a run of
+    which older code has done the first task (`is_serial` is false).
     """
 
     def __init__(self, *, is_serial: bool) -> None:
@@ -62,6 +67,14 @@ class Hearing:
             apply, _ = self._waiting.popleft()
             apply()
             self._is_deaf = self._wakes()
+
+
+def find_is_serial(*, is_started_so: bool) -> bool:
+    """Say whether signals act one by one in this run: it was started so, and no older code has done its first task.
+
+    While workers of two versions are at work, either may get the first task of a run.
+    """
+    return is_started_so and workflow.patched(SERIAL_PATCH)
 
 
 def _never() -> bool:

@@ -22,7 +22,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.asked import asks_at_once
     from workflows.cancellation import is_requested, outlive
     from workflows.description import describe_decisions, describe_markdown, describe_status
-    from workflows.hearing import Hearing
+    from workflows.hearing import Hearing, find_is_serial
     from workflows.history_length import SIGNAL_EVENTS, HistoryLength, measure_arguments
     from workflows.message_signals import MessageSignals
     from workflows.options import MEASURES_RETRY, MEASURES_TIMEOUT, ONCE, SETTLE_DELAY, handler_timeout
@@ -46,7 +46,8 @@ class MessageWorkflow(MessageSignals):
         self._server_priority = workflow.info().priority.priority_key or self._state.priority
         self._policy = Outcome("again")
         self._lane = self._state.lane
-        self._hearing = Hearing(is_serial=bool(wire.get(SERIAL)))
+        self._is_started_serial = bool(wire.get(SERIAL))
+        self._hearing = Hearing(is_serial=find_is_serial(is_started_so=self._is_started_serial))
         self._length = HistoryLength()
         self._cycles = 0
         self._reached = workflow.info().workflow_start_time.timestamp()
@@ -212,6 +213,8 @@ class MessageWorkflow(MessageSignals):
         policy = self._policy
         took = handler_timeout(self._state.lane).total_seconds() if isinstance(exc, ActivityTimeout) else 0.0
         outcome = find_seal(exc) or Outcome("failed", reason=f"the handler call was lost: {reason}")
+        if self._hearing.is_serial:
+            outcome = outcome._replace(max_attempts=0)  # the handler's own bound is known to workers alone
         return outcome._replace(
             ended_at=self._reached + took,
             cycles_per_run=policy.cycles_per_run,
@@ -272,7 +275,7 @@ class MessageWorkflow(MessageSignals):
     def _continue(self) -> NoReturn:
         """Continue as new. None of the signals that have come still waits to be heard, so none can be lost."""
         queue = workflow.info().task_queue
-        beside = {PAYLOAD_MAX: self._payload_max_bytes, SERIAL: int(self._hearing.is_serial)}
+        beside = {PAYLOAD_MAX: self._payload_max_bytes, SERIAL: int(self._is_started_serial)}
         workflow.continue_as_new(
             self._state.dump() | {name: value for name, value in beside.items() if value},
             task_queue=task_queue(prefix_of(queue), self._state.lane),

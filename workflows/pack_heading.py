@@ -22,7 +22,8 @@ class PackHeading:
         self.size: int = wire["size"]
         self.within = PackSpread.of(self.kind, self.index, wire["coalesce"])
         self.payload_max_bytes: int = wire.get("payload_max_bytes", 0)
-        self.is_serial = bool(wire.get(SERIAL))
+        self.is_started_serial = self.is_serial = bool(wire.get(SERIAL))
+        """Whether runs are started so that signals act one by one, and whether they do in this one."""
 
     def heading(self) -> dict[str, Any]:
         """Give the wire form without messages."""
@@ -34,5 +35,5 @@ class PackHeading:
             size=self.size,
             coalesce=self.within.coalesce,
             payload_max_bytes=self.payload_max_bytes,
-            is_serial=self.is_serial,
+            is_serial=self.is_started_serial,
         )

@@ -314,15 +314,21 @@ class PackState(PackHeading):
         at_work = ((n, self._running.get(message_id)) for n, message_id in enumerate(batch.ids))
         return [n for n, running in at_work if running is not None and running.batch == batch.number]
 
-    def lose(self, batch: Batch, reason: str, now: float) -> None:
-        """Decide on a batch whose worker was lost: what was alone in it has failed, of many each is tried alone."""
+    def lose(self, batch: Batch, reason: str, now: float, tries: int = 1) -> None:
+        """Decide on a batch that was lost in each of its tries: what was alone in it has failed, of many each is tried alone."""
         verdict = "failed" if len(batch.ids) == 1 else "handed_back"
+        outcome = Outcome(verdict, reason=reason)
+        if self.is_serial:
+            outcome = outcome._replace(max_attempts=0)  # the handler's own bound is known to workers alone
         for message_id in batch.ids:
             running = self._running.get(message_id)
             if running is not None and running.batch == batch.number:
                 del self._running[message_id]
                 self._suspects.add(message_id)
-                self._put(decide(self._state_of(running), Outcome(verdict, reason=reason), now), running.size, now)
+                state = self._state_of(running)
+                if verdict == "failed":
+                    state = state._replace(attempt=state.attempt + tries - 1)
+                self._put(decide(state, outcome, now), running.size, now)
 
     def outlook(self, lanes: Collection[str] = tuple(LANES)) -> Outlook:
         """Say when to wake: with the first on one of the lanes that can wait no longer, however many are due before."""
@@ -365,11 +371,14 @@ class PackState(PackHeading):
         if state.ended:
             self._entries.pop(state.id, None)
             self._suspects.discard(state.id)
-            # remembered without its payload, from the moment of its end
-            state = state._replace(payload=None, due_at=now, earliest_at=now, latest_at=0.0)
+            # remembered from the moment of its end
+            payload = state.payload if self.is_serial else None
+            state = state._replace(payload=payload, due_at=now, earliest_at=now, latest_at=0.0)
         entry = to_entry(state, self.lane)
         size = measure(entry)
         if not self._makes_room(size - old_size):
+            if state.ended:
+                entry = to_entry(state._replace(payload=None), self.lane)
             size = measure(shorten(entry))
         self.bytes += size - old_size
         if (index := self.leaving.pop(state.id, None)) is not None:

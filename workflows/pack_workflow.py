@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import Any, NoReturn
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, RetryState
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.batch import AT_WORK, RUN_BATCH
     from activities.measures import FORWARD
     from shared.lanes import LANES, prefix_of, task_queue
-    from shared.message import MessageState, Outcome
+    from shared.message import SERIAL, MessageState, Outcome
     from shared.pack_entry import is_ended, measure
     from shared.placement import PACK_WORKFLOW
     from shared.search_attributes import PackIndex, pack_updates
@@ -30,7 +30,7 @@ with workflow.unsafe.imports_passed_through():
         describe_status,
         page_of,
     )
-    from workflows.hearing import Hearing
+    from workflows.hearing import Hearing, find_is_serial
     from workflows.history_length import BATCH_EVENTS, HistoryLength
     from workflows.options import (
         BATCH_RETRY,
@@ -73,6 +73,9 @@ class PackWorkflow(PackSignals):
         self._fault: BaseException | None = None
         self._folded = 0
         self._left_run = workflow.info().continued_run_id or ""
+        # older code has left it out of what the run starts from, if it has carried the pack on meanwhile
+        self._pack.is_started_serial = self._pack.is_started_serial or SERIAL in workflow.info().raw_memo
+        self._pack.is_serial = find_is_serial(is_started_so=self._pack.is_started_serial)
         self._hearing = Hearing(is_serial=self._pack.is_serial)
         self._length = HistoryLength()
         self._alarm = Alarm(lambda wake: self._hear(lambda: self._pack.wake(wake)))
@@ -155,7 +158,8 @@ class PackWorkflow(PackSignals):
             cause = exc.cause if isinstance(exc, ActivityError) else exc
             answer = None
             took = batch_timeout(batch.lane) if isinstance(exc, ActivityTimeout) else timedelta(0)
-            ending = functools.partial(self._lose, batch, f"the batch was lost: {cause}", took)
+            tries = _count_tries(exc) if self._hearing.is_serial else 1
+            ending = functools.partial(self._lose, batch, f"the batch was lost: {cause}", took, tries)
             if (sealed := find_seal(exc)) is not None and not (self._hearing.is_serial and _is_uncertain(batch)):
                 ending = functools.partial(self._put_off, batch, sealed)
         else:
@@ -196,14 +200,15 @@ class PackWorkflow(PackSignals):
             self._fold(batch, enumerate(outcomes), answer["ended_at"])
         self._forget(batch)
 
-    def _lose(self, batch: Batch, reason: str, took: timedelta) -> None:
+    def _lose(self, batch: Batch, reason: str, took: timedelta, tries: int) -> None:
         if _is_uncertain(batch):
             workflow.logger.warning("messages are tried again", extra={"count": len(batch.ids), "reason": reason})
             self._pack.retract(batch)
             self._forget(batch, 1 if self._hearing.is_serial else None)
             return
         is_local = _is_local(batch)
-        self._pack.lose(batch, reason, self._pack.reached + took.total_seconds() if is_local else workflow.time())
+        now = self._pack.reached + took.total_seconds() if is_local else workflow.time()
+        self._pack.lose(batch, reason, now, tries)
         self._forget(batch)
 
     def _put_off(self, batch: Batch, outcome: Outcome) -> None:
@@ -322,6 +327,12 @@ class PackWorkflow(PackSignals):
     def receipt(self, token: str) -> dict[str, Any] | None:
         """What became of a chunk or a signal that bore this token; None when it is not known."""
         return self._pack.receipts.find(token)
+
+
+def _count_tries(exc: FailureError) -> int:
+    """Say how often a lost batch was begun: each of its tries has called a handler that is alone in it."""
+    is_tried_out = isinstance(exc, ActivityError) and exc.retry_state == RetryState.MAXIMUM_ATTEMPTS_REACHED
+    return BATCH_RETRY.maximum_attempts if is_tried_out else 1
 
 
 def _is_local(batch: Batch) -> bool:

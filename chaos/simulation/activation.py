@@ -155,6 +155,13 @@ def activity_job(seq: int, resolution: Resolution, *, is_local: bool) -> Workflo
     return job
 
 
+def patch_job(patch_id: str) -> WorkflowActivationJob:
+    """Tell that the history has a patch's marker."""
+    job = WorkflowActivationJob()
+    job.notify_has_patch.patch_id = patch_id
+    return job
+
+
 def query_job(name: str, arguments: Sequence[Payload]) -> WorkflowActivationJob:
     """Ask a query."""
     job = WorkflowActivationJob()
@@ -214,6 +221,8 @@ def read_command(command: WorkflowCommand) -> Command | None:
             return Command(What.ACTIVITY_SCHEDULED, command.schedule_activity.seq, command.schedule_activity)
         case "upsert_workflow_search_attributes":
             return Command(What.UPSERTED)
+        case "set_patch_marker":
+            return Command(What.PATCHED, 0, command.set_patch_marker.patch_id)
         case "modify_workflow_properties":
             return Command(What.MEMO_CHANGED)
         case "continue_as_new_workflow_execution":

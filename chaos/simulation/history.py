@@ -23,6 +23,7 @@ class What(enum.StrEnum):
     MARKED = "local activity marked"
     UPSERTED = "search attributes upserted"
     MEMO_CHANGED = "memo changed"
+    PATCHED = "patched"
     CONTINUED = "continued as new"
     COMPLETED = "workflow completed"
 
@@ -35,6 +36,7 @@ COMMANDED = frozenset(
         What.MARKED,
         What.UPSERTED,
         What.MEMO_CHANGED,
+        What.PATCHED,
         What.CONTINUED,
         What.COMPLETED,
     }

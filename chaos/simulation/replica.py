@@ -68,6 +68,8 @@ class Replica:
             for event in history[end : find_piece_end(history, end)] if self.is_replaying else ():
                 if event.what is What.MARKED:
                     self._look_ahead(event)
+                elif event.what is What.PATCHED:
+                    self._jobs.append(activation.patch_job(event.content))
             self._run()
 
     def resolve(self, seq: int, result: Any, seconds: float, *, is_delivered: bool) -> None:

@@ -200,7 +200,10 @@ async def end_all(stage: Stage, *codes: str) -> None:
 
 
 async def test_messages_of_an_older_version_finish_on_todays_and_go_back(stage: Stage) -> None:
-    """Workers are replaced: whoever is asleep, at work, parked, paused or between runs goes on with whatever code there is."""
+    """Workers are replaced: whoever is asleep, at work, parked, paused or between runs goes on with whatever code there is.
+
+    What today's code has begun behind a patch waits for it while older code is back, and goes on then.
+    """
     async with stage.worker(OLDER):
         await settle_in(stage, OLDER)
     async with stage.worker(TODAY):
@@ -209,9 +212,11 @@ async def test_messages_of_an_older_version_finish_on_todays_and_go_back(stage: 
         await stage.until_done_by(TODAY, stage.subjects(OLDER, "held"), 1, 0)
         await settle_in(stage, TODAY)
     async with stage.worker(OLDER):  # rolled back
-        await go_on(stage, OLDER, of=TODAY)
+        await go_on(stage, OLDER, of=OLDER)
         skip = len(stage.ledger.entries)
         await stage.until_done_by(OLDER, stage.subjects(OLDER, *BUSY, "held"), 1, skip)
+    async with stage.worker(TODAY):
+        await go_on(stage, TODAY, of=TODAY)
         await end_all(stage, OLDER, TODAY)
 
 

@@ -378,6 +378,24 @@ def test_a_lost_batch_is_a_failure_of_the_one_that_was_alone_in_it(ids: str, att
     assert "the batch was lost: timed out" in state.decisions[-1].reason
 
 
+def test_what_is_lost_alone_counts_each_of_its_tries_and_is_never_parked_here() -> None:
+    """The handler's own bound is known to workers alone: they park it with the next call."""
+    pack = hold(entry("a"), serial=1)
+    for n in range(4):
+        pack.lose(take(pack, NOW + n * 7200), "lost", NOW + n * 7200, tries=3)
+
+    assert (find(pack, "a").phase, find(pack, "a").attempt) == ("active", 12)
+
+
+def test_a_pack_that_older_code_started_parks_at_the_usual_bound() -> None:
+    """Its histories were written so."""
+    pack = hold(entry("a"))
+    for n in range(5):
+        pack.lose(take(pack, NOW + n * 7200), "lost", NOW + n * 7200)
+
+    assert (find(pack, "a").phase, find(pack, "a").attempt) == ("parked", 5)
+
+
 @pytest.mark.parametrize(
     ("entries", "wake", "due"),
     [
@@ -426,15 +444,15 @@ def test_an_outlook_counts_every_message_once() -> None:
 
 @pytest.mark.parametrize(("end", "phase"), [(DONE, "done"), (Stop("enough"), "stopped")])
 def test_a_finished_message_is_remembered_for_a_day(end: Outcome | Signal, phase: str) -> None:
-    """Without its payload, so that it is not started twice; then it makes way."""
-    pack = hold(entry("a", payload="x" * 100))
+    """With its payload, for whoever looks at it, and so that it is not started twice; then it makes way."""
+    pack = hold(entry("a", payload="x" * 100), serial=1)
     if isinstance(end, Outcome):
         run(pack, end)
     else:
         pack.steer(["a"], end, NOW)
     state = find(pack, "a")
 
-    assert (state.phase, state.payload, [s.id for s in pack.finished()], len(pack)) == (phase, None, ["a"], 0)
+    assert (state.phase, state.payload, [s.id for s in pack.finished()], len(pack)) == (phase, "x" * 100, ["a"], 0)
     assert admit(pack, entry("a"), now=NOW + ENDED_KEPT_SECONDS)["known"] == [0]
     assert admit(pack, entry("b"), now=NOW + ENDED_KEPT_SECONDS + 1)["known"] == []
     assert (pack.find("a"), count_bytes(pack)) == (None, pack.bytes)
