@@ -1,8 +1,8 @@
 """The plug-in API: what the author of a handler imports."""
 
-from activities.context import Context
-from activities.handler import handler
-from activities.outcome import Again, Done, Message, Reject, RetryAfter
-from shared.encoding import Pack
+from activities.api.context import Context
+from activities.api.handler import handler
+from activities.api.outcome import Again, Done, Message, Reject, RetryAfter
+from shared.messages.encoding import Pack
 
 __all__ = ["Again", "Context", "Done", "Message", "Pack", "Reject", "RetryAfter", "handler"]

@@ -10,16 +10,16 @@ from temporalio import activity
 from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
+from activities.api.handler import Handler
 from activities.dispatch import Dispatch, fail, stamp_end
-from activities.handler import Handler
-from activities.left_runs import LeftRuns
-from shared.decision import begin, decide
-from shared.json_value import encode_json
+from activities.server_calls.left_runs import LeftRuns
 from shared.lanes import LANES
-from shared.message import HandlerCall, MessageState, Outcome
-from shared.pack_entry import STATE_BYTES_MAX, Entry, to_change, to_entry, to_state
-from shared.placement import PackSpread
-from shared.temporal import to_raw
+from shared.messages.decision import begin, decide
+from shared.messages.json_value import encode_json
+from shared.messages.message import HandlerCall, MessageState, Outcome
+from shared.messages.placement import PackSpread
+from shared.packs.entry import STATE_BYTES_MAX, Entry, to_change, to_entry, to_state
+from shared.temporal.connect import to_raw
 
 RUN_BATCH = "run_batch"
 REPORT = "report"

@@ -13,25 +13,25 @@ from typing import Any
 
 from temporalio import activity
 
-from activities.context import Context, HandlerLogger, Surroundings, moment
-from activities.cycle_metrics import record_cycle
-from activities.cycle_span import FAILURES, begin_cycle, end_cycle
+from activities.api.context import Context, HandlerLogger, Surroundings, moment
+from activities.api.handler import Handler
+from activities.api.outcome import Message, RetryAfter, to_outcome
 from activities.gates import Gates, wait_at
-from activities.handler import Handler
-from activities.http_client import HttpClient
-from activities.outcome import Message, RetryAfter, to_outcome
-from activities.outcome_events import OutcomeEvents
+from activities.http.client import HttpClient
 from activities.registry import Registry
-from shared.decision import Spread
+from activities.reporting.cycle_metrics import record_cycle
+from activities.reporting.cycle_span import FAILURES, begin_cycle, end_cycle
+from activities.reporting.outcome_events import OutcomeEvents
 from shared.errors import InvalidOutcome
-from shared.gates import Closing
+from shared.keepers.gates import Closing
 from shared.lanes import LANES
-from shared.logs import ABOUT
-from shared.message import HandlerCall, Outcome, clip_reason
-from shared.metrics import AT_WORK
-from shared.placement import workflow_id
+from shared.messages.decision import Spread
+from shared.messages.message import HandlerCall, Outcome, clip_reason
+from shared.messages.placement import workflow_id
 from shared.settings import Settings
-from shared.telemetry import Telemetry
+from shared.telemetry.logs import ABOUT
+from shared.telemetry.metrics import AT_WORK
+from shared.telemetry.sdk import Telemetry
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,18 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from shared.gates import CLOSE, GATES_MEMO, GATES_WORKFLOW, Closing, gates_workflow_id, pick_closed, read_closings
-from shared.message import Outcome
-from shared.temporal import read_memo, signal_beginning
-from shared.timespan import format_seconds
+from shared.keepers.gates import (
+    CLOSE,
+    GATES_MEMO,
+    GATES_WORKFLOW,
+    Closing,
+    gates_workflow_id,
+    pick_closed,
+    read_closings,
+)
+from shared.messages.message import Outcome
+from shared.messages.timespan import format_seconds
+from shared.temporal.connect import read_memo, signal_beginning
 
 READ_EVERY_SECONDS = 1.0
 ASK_SECONDS = 2.0

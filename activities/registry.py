@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
 from types import ModuleType
 
-from activities.handler import Handler
-from shared.encoding import Pack
-from shared.envelope import EnvelopeRules
+from activities.api.handler import Handler
 from shared.errors import HandlerProblem
+from shared.messages.encoding import Pack
+from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
 
 ENTRY_POINT_GROUP = "dormice.handlers"

@@ -12,8 +12,8 @@ import sys
 
 import bench
 from bench.harness import CLUSTER_OPTION
-from starter.commands.exit_codes import FINE, INTERRUPTED, WRONG
-from starter.commands.interruption import run_until_signal
+from starter.cli.exit_codes import FINE, INTERRUPTED, WRONG
+from starter.cli.interruption import run_until_signal
 
 NO_SCENARIO = {
     "__main__",

@@ -19,7 +19,7 @@ from bench.pack_filling import SPREAD, Filling, start_packs
 from bench.packs import COLD_DELAY as PACK_DELAY
 from bench.packs import CYCLES_COUNT, SIZE, SLOTS
 from bench.worker_process import Measured, Order
-from starter.embedded import EmbeddedServer
+from starter.local.embedded import EmbeddedServer
 
 PAIRS = 5
 HERE = Path(__file__).parent.parent

@@ -17,14 +17,14 @@ from bench.bridge_faults import measure_kills, measure_spikes
 from bench.bridging import PARTITIONS, Follower, Stage, bridging, fresh_stage, open_topic, produce
 from bench.harness import alternate, fill, new_prefix, report, working
 from bench.pack_filling import HOUR, Filling, build_starter, start_packs, to_order, wait_until_asleep
-from shared.envelope import Envelope
-from shared.placement import MESSAGE_WORKFLOW, place
-from shared.search_attributes import attributes_at_start
+from shared.messages.envelope import Envelope
+from shared.messages.placement import MESSAGE_WORKFLOW, place
 from shared.settings import Settings
+from shared.temporal.search_attributes import attributes_at_start
 from starter.bridge.window import PACK_ROOM
-from starter.delivery import Delivery
-from starter.receipts import StartOutcome
-from starter.start_request import first_state
+from starter.starting.delivery import Delivery
+from starter.starting.receipts import StartOutcome
+from starter.starting.start_request import first_state
 
 PAIRS, LAG_PAIRS = 4, 2
 SOLO_COUNT, PACK_COUNT = 4000, 200_000

@@ -15,12 +15,12 @@ from bench.harness import fill, new_prefix, noting, report, working
 from bench.pack_filling import HOUR, Filling, to_order
 from bench.worker_process import Order
 from examples.ledger import Ledger
-from shared.encoding import Pack
-from shared.envelope import Envelope
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
-from starter.embedded import kill_on_leash
-from starter.receipts import StartOutcome
+from starter.local.embedded import kill_on_leash
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 
 SUSTAINED = {"solo": 15, "pack": 150}
 """Records a second, a fraction of what the bridge can do while a worker is at work beside it."""

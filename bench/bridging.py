@@ -17,9 +17,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from bench.handlers import KIND_VARIABLE, PACKS_VARIABLE
 from bench.harness import fresh_server
-from shared.envelope import Envelope
-from starter.embedded import EmbeddedServer, find_free_port, kill_on_leash, start_on_leash
-from starter.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
+from shared.messages.envelope import Envelope
+from starter.local.embedded import EmbeddedServer, find_free_port, kill_on_leash, start_on_leash
+from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
 
 PARTITIONS = 4
 LOOK_SECONDS = 0.2

@@ -29,7 +29,7 @@ from bench.pack_filling import HOUR, Filling, start_packs, to_order, wait_until_
 from bench.worker_process import Order
 from cluster.cluster import Cluster
 from cluster.schema import CORE, VISIBILITY
-from starter.embedded import EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedServer, find_free_port
 
 SOLO_SLEEPERS, SOLO_COUNT, SOLO_DELAY, CACHE, SLOTS = 2000, 3000, 20.0, 60, 30
 PACK_COUNT, PACK_SIZE, PACK_DELAY = 100_000, 1000, 300.0

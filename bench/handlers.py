@@ -4,7 +4,8 @@ import os
 import random
 from datetime import timedelta
 
-from activities import Again, Context, Done, Message, Pack, handler, left_runs
+from activities import Again, Context, Done, Message, Pack, handler
+from activities.server_calls import left_runs
 from examples.ledger import ledgered
 
 KIND_VARIABLE = "DORMICE_BENCH_KIND"

@@ -24,10 +24,9 @@ from bench.worker_process import KIND, Measured, Order
 from cluster.cluster import Cluster
 from cluster.program import build_program
 from examples.ledger import LEDGER_VARIABLE, Ledger
-from shared.envelope import Envelope
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
-from starter.embedded import (
+from starter.local.embedded import (
     EmbeddedOptions,
     EmbeddedServer,
     find_free_port,
@@ -35,7 +34,8 @@ from starter.embedded import (
     run_embedded,
     start_on_leash,
 )
-from starter.receipts import StartOutcome
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 
 Name = TypeVar("Name")
 Contestant = TypeVar("Contestant")

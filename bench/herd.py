@@ -10,16 +10,16 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from activities.capacity import Capacity
+from activities.idle.capacity import Capacity
 from bench.handlers import HERDED
 from bench.harness import fresh_server, new_prefix, noting, report
 from examples.ledger import Entry, Ledger, audit
-from shared.envelope import Envelope
 from shared.lanes import task_queue
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
-from starter.embedded import EmbeddedServer
-from starter.receipts import StartOutcome
+from starter.local.embedded import EmbeddedServer
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 
 MESSAGES = 20_000
 PRIORITIES = 5

@@ -17,12 +17,12 @@ from temporalio.common import TypedSearchAttributes
 from bench.harness import alternate, fill, fresh_server, new_prefix, report, working
 from bench.worker_process import KIND, Measured, Order
 from shared.lanes import task_queue
-from shared.message import MessageState
-from shared.placement import MESSAGE_WORKFLOW
-from shared.search_attributes import attributes_at_start
+from shared.messages.message import MessageState
+from shared.messages.placement import MESSAGE_WORKFLOW
 from shared.settings import Settings
-from starter.embedded import EmbeddedServer
-from starter.idle import Idle
+from shared.temporal.search_attributes import attributes_at_start
+from starter.local.embedded import EmbeddedServer
+from starter.steering.keepers.idle import Idle
 
 PAIRS = 4
 SECONDS, WINDOWS, RAMP = 5.0, 6, 3

@@ -15,11 +15,11 @@ from temporalio.client import Client
 
 from bench.harness import fresh_server, metric_total, new_prefix, report, run_worker
 from bench.worker_process import KIND, Order
-from shared.envelope import Envelope
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
-from starter.embedded import kill_on_leash, start_on_leash
-from starter.receipts import StartOutcome
+from starter.local.embedded import kill_on_leash, start_on_leash
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 
 MESSAGES = 5000
 SECONDS = 75.0  # longer than the task timeout of 60 s, or none could be seen

@@ -12,8 +12,8 @@ from temporalio.client import Client
 
 from bench.harness import database_bytes, fresh_server, new_prefix, report, working
 from bench.pack_filling import HOUR, Filling, build_starter, to_order, wait_until_asleep
-from starter.embedded import EmbeddedServer
-from starter.receipts import StartOutcome
+from starter.local.embedded import EmbeddedServer
+from starter.starting.receipts import StartOutcome
 
 PORTION = 2_000_000
 """Messages of a kind of their own each: what a sender holds in memory at once."""

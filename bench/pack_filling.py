@@ -14,14 +14,14 @@ from temporalio.client import Client
 from bench.bare_pack import BareMessage, start_bare_packs
 from bench.harness import ClusterServer, database_bytes
 from bench.worker_process import Order
-from shared.encoding import Pack
-from shared.envelope import Envelope
-from shared.json_value import encode_json
-from shared.placement import PACK_WORKFLOW
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
+from shared.messages.json_value import encode_json
+from shared.messages.placement import PACK_WORKFLOW
 from shared.settings import Settings
-from starter.bulk import BulkStarter
-from starter.embedded import EmbeddedServer
-from starter.receipts import StartOutcome
+from starter.local.embedded import EmbeddedServer
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 
 HOUR = 3600.0
 SPREAD = 0.5

@@ -10,7 +10,7 @@ import psutil
 from bench.harness import fresh_server, new_prefix, report, run_worker, working
 from bench.pack_filling import HOUR, Filling, settled_bytes, start_packs, to_order, wait_until_asleep
 from bench.worker_process import Measured
-from starter.embedded import EmbeddedServer
+from starter.local.embedded import EmbeddedServer
 
 SIZES = (50, 200, 500, 1000)
 RATES = (1000, 3000, 6000)

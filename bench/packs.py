@@ -23,8 +23,8 @@ from bench.pack_filling import (
 )
 from bench.pack_rhythms import measure_fill, measure_sizes
 from bench.worker_process import Measured, Order
-from shared.encoding import Pack
-from starter.embedded import EmbeddedServer
+from shared.messages.encoding import Pack
+from starter.local.embedded import EmbeddedServer
 
 CACHE, SLOTS = 60, 30
 BARE_WAKES = 3

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.harness import alternate, database_bytes, fill, fresh_server, new_prefix, report, run_worker
 from bench.worker_process import Measured, Order
-from starter.embedded import EmbeddedServer
+from starter.local.embedded import EmbeddedServer
 
 STEPS = (1_000, 10_000, 50_000)
 ACTIVE = 2000

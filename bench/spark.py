@@ -14,7 +14,7 @@ from bench.bare_loop import start_bare
 from bench.harness import alternate, fresh_server, new_prefix, report
 from bench.pack_filling import HOUR, Filling, start_packs
 from bench.spark_processes import PACK_SIZE, Measured, dormice, measure, packing, run_beside, write_rows
-from starter.embedded import EmbeddedServer
+from starter.local.embedded import EmbeddedServer
 
 SOLO_COUNT, PACK_COUNT, PREPARE_COUNT = 4000, 200_000, 1_000_000
 MEMORY_COUNTS = (100_000, 1_000_000)
@@ -102,7 +102,7 @@ async def _copy(rows: Path, target: Path) -> float:
     program = (
         "import os, sys, time\n"
         "from shared.settings import Settings\n"
-        "from spark.session import build_session\n"
+        "from spark.session.session import build_session\n"
         "session = build_session(Settings())\n"
         "began = time.monotonic()\n"
         "session.read.schema('kind string, id string, scheduled_at string, payload string').json(sys.argv[1])"

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from bench.pack_filling import HOUR
-from starter.embedded import EmbeddedServer, kill_on_leash, start_on_leash
+from starter.local.embedded import EmbeddedServer, kill_on_leash, start_on_leash
 
 PACK_SIZE = 1000
 SAMPLE_SECONDS = 0.25

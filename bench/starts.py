@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from bench.harness import alternate, fresh_server, new_prefix, report
-from starter.embedded import EmbeddedServer
+from starter.local.embedded import EmbeddedServer
 
 COUNT = 4000
 PAIRS = 2

@@ -13,12 +13,12 @@ from typing import Any
 
 from bench.handlers import DELETE_AFTER_VARIABLE, RESTLESS, RESTLESS_PACKED
 from bench.harness import database_bytes, fresh_server, metric_total, new_prefix, noting, report
-from shared.encoding import Pack
-from shared.envelope import Envelope
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
-from starter.embedded import EmbeddedServer
-from starter.receipts import StartOutcome
+from starter.local.embedded import EmbeddedServer
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 
 SOLO, PACKED, PACKS = 600, 6_300, 23
 PUT_OFF = "task_dependency_task_not_completed"

@@ -1,6 +1,6 @@
 """The cold cycle under other numbers: cycles per run, cache, slots, pollers, sandbox, gzip, event loop; each beside the default.
 
-The table that decided the defaults in `shared/settings.py` and `worker/profiles.py`.
+The table that decided the defaults in `shared/settings.py` and `worker/lanes/profiles.py`.
 """
 
 from dataclasses import replace
@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.harness import alternate, fill, fresh_server, new_prefix, report, run_worker
 from bench.worker_process import Measured, Order
-from starter.embedded import EmbeddedServer
+from starter.local.embedded import EmbeddedServer
 
 SECONDS = 8.0
 PAIRS = 5  # many short ones: the speed of a shared machine changes from minute to minute

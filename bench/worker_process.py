@@ -25,13 +25,13 @@ from activities import Again, Context, Message, handler
 from activities.registry import Registry
 from bench.bare_loop import BareActivity, BareLoop
 from bench.bare_pack import BareBatch, BarePack, spread_factor
-from shared.converter import DATA_CONVERTER
 from shared.lanes import task_queue
 from shared.settings import Settings
-from shared.telemetry import start_telemetry
+from shared.telemetry.sdk import start_telemetry
+from shared.temporal.converter import DATA_CONVERTER
+from worker.lanes.profiles import PROFILES
 from worker.main import HEARTBEAT
-from worker.memory import tune_memory
-from worker.profiles import PROFILES
+from worker.process.memory import tune_memory
 from worker.run import WorkerPlan, run_workers
 
 KIND = "bench"

@@ -9,7 +9,7 @@ from chaos.groups import GROUPS
 from chaos.injection import Injected
 from chaos.ledger import Entry, What
 from chaos.tracks import Findings, Track
-from shared.placement import pack_index
+from shared.messages.placement import pack_index
 
 LATE_SECONDS = 60.0
 """How long after its tolerance a message must have run once the faults are over."""

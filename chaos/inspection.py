@@ -10,7 +10,7 @@ from chaos.injection import Injected
 from chaos.ledger import Ledger
 from chaos.tracks import Track
 from shared.errors import DormiceError, MessageNotFound
-from shared.placement import identity_of
+from shared.messages.placement import identity_of
 from starter.control import Control
 
 LATER_SECONDS = 120.0

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 
 from shared.errors import DormiceError, RetryLater
-from starter.embedded import EmbeddedServer, end_on_leash, start_on_leash
-from starter.kafka.broker import EmbeddedBroker
+from starter.local.embedded import EmbeddedServer, end_on_leash, start_on_leash
+from starter.local.kafka.broker import EmbeddedBroker
 
 ROOT = Path(__file__).parent.parent
 OLDER_CODE = ROOT / "tests" / "replay" / "older"

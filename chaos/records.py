@@ -13,7 +13,7 @@ from chaos.groups import GROUPS, NUMBER_OF, PACKED_RECORDS, RECORDS, Group
 from chaos.ledger import Ledger, What
 from chaos.workload import Sizes, make_envelope
 from shared.kafka.outlet import open_admin
-from shared.placement import workflow_id
+from shared.messages.placement import workflow_id
 
 TOPIC = "chaos"
 PARTITIONS = 4

@@ -12,7 +12,7 @@ from chaos.ledger import Ledger, What
 from chaos.processes import LeashedPart
 from chaos.workload import make_envelope
 from shared.errors import RetryLater
-from starter.commands.exit_codes import FINE
+from starter.cli.exit_codes import FINE
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """What lives for minutes never earns the best code."""

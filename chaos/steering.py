@@ -15,13 +15,13 @@ from chaos.groups import GROUPS, MEDIUM, NUMBER_OF, PACKED, PACKED_MEDIUM, SOLO
 from chaos.ledger import Ledger, What
 from chaos.workload import Sizes
 from shared.errors import DormiceError, MessageNotFound, PackNotServed, StandsStill
-from shared.gates import Closing, gates_workflow_id
-from shared.placement import pack_workflow_id, workflow_id
+from shared.keepers.gates import Closing, gates_workflow_id
+from shared.messages.placement import pack_workflow_id, workflow_id
+from shared.messages.signals import Pause, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal
 from shared.settings import Settings
-from shared.signals import Pause, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal
-from shared.temporal import CALL_TIMEOUT
+from shared.temporal.connect import CALL_TIMEOUT
 from starter.control import Control
-from starter.gates import GateControl
+from starter.steering.keepers.gates import GateControl
 
 MALFORMED = True
 """Whether signals that no message can read are sent as well, once no worker of the older version is left.

@@ -22,9 +22,9 @@ from cluster.cluster import Cluster
 from cluster.program import build_program
 from cluster.schema import CORE
 from shared.settings import Settings
-from shared.temporal import client_options
-from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
-from starter.kafka.broker import BrokerOptions, run_broker
+from shared.temporal.connect import client_options
+from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.local.kafka.broker import BrokerOptions, run_broker
 
 PREFIX = "chaos"
 SETTINGS = Settings(

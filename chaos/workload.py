@@ -9,10 +9,10 @@ from temporalio.client import Client
 
 from chaos.groups import GROUPS, MEDIUM, NUMBER_OF, ONCE, PACKED, PACKED_MEDIUM, SOLO, Group
 from chaos.ledger import Ledger, What
-from shared.envelope import Envelope
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
-from starter.receipts import StartOutcome
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 
 ONCE_EVERY_SECONDS = 1.0
 ONCE_AT_ONCE = 3

@@ -12,9 +12,9 @@ from pathlib import Path
 from cluster.cluster import Cluster, find_folder
 from cluster.program import VERSION, build_program
 from shared.errors import DormiceError
-from shared.stop_signals import find_stop_signals
-from starter.commands.arguments import CommandParser, count
-from starter.commands.exit_codes import FINE, INTERRUPTED, PARTLY, PIPE_CLOSED, code_of
+from shared.values.stop_signals import find_stop_signals
+from starter.cli.arguments import CommandParser, count
+from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, PIPE_CLOSED, code_of
 from starter.screen import print_fields, print_json, tell
 
 SHARDS = 16

@@ -25,11 +25,11 @@ from cluster.program import VERSION, Program
 from cluster.schema import CORE, VISIBILITY, make_tables, slim_tables
 from cluster.server import choose_ports, end_process, is_alive, start_server, write_configuration
 from shared.errors import InvalidSetting, Misconfigured
-from shared.search_attributes import REQUIRED
 from shared.settings import Settings
-from shared.temporal import CALL_TIMEOUT, client_options
-from starter.embedded import hold_folder, is_answered
-from starter.kafka.jars import find_cache
+from shared.temporal.connect import CALL_TIMEOUT, client_options
+from shared.temporal.search_attributes import REQUIRED
+from starter.local.embedded import hold_folder, is_answered
+from starter.local.kafka.jars import find_cache
 
 NAMESPACE = "default"
 START_SECONDS = 90.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import Misconfigured
-from starter.kafka.jars import find_cache
+from starter.local.kafka.jars import find_cache
 from starter.screen import tell
 
 VERSION = "1.32.0"

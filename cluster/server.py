@@ -16,7 +16,7 @@ from cluster.postgres import USER
 from cluster.program import Program
 from cluster.schema import CORE, VISIBILITY
 from shared.errors import Misconfigured
-from starter.embedded import DYNAMIC_CONFIG
+from starter.local.embedded import DYNAMIC_CONFIG
 
 SERVICES = ("frontend", "history", "matching", "worker")
 STOP_SECONDS = 30.0

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from examples.ledger import Entry
-from shared.timespan import format_seconds
+from shared.messages.timespan import format_seconds
 
 RATE_WINDOW_SECONDS = 5.0
 LATENESS_KEPT = 2000

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared.envelope import Envelope
 from shared.errors import Misconfigured
 from shared.kafka.outlet import open_admin
-from starter.embedded import end_on_leash, find_free_port, start_on_leash
-from starter.kafka.broker import BrokerOptions, run_broker
+from shared.messages.envelope import Envelope
+from starter.local.embedded import end_on_leash, find_free_port, start_on_leash
+from starter.local.kafka.broker import BrokerOptions, run_broker
 
 TOPIC = "demo"
 PARTITIONS = 4

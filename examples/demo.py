@@ -38,17 +38,24 @@ from examples.packed import (
 )
 from examples.site import run_site
 from examples.sparked import OWN_FILE, start_with_spark
-from shared.envelope import ID_MAX_BYTES, Envelope
 from shared.errors import DormiceError
-from shared.placement import unit_hash, workflow_id
+from shared.messages.envelope import ID_MAX_BYTES, Envelope
+from shared.messages.placement import unit_hash, workflow_id
 from shared.settings import Settings
-from starter.bulk import BulkStarter
-from starter.commands.exit_codes import INTERRUPTED
-from starter.commands.interruption import call_at_signals
-from starter.embedded import EmbeddedOptions, EmbeddedServer, end_on_leash, find_free_port, run_embedded, start_on_leash
-from starter.kafka.broker import check_extras
-from starter.layouts import Layouts
-from starter.receipts import StartOutcome
+from starter.cli.exit_codes import INTERRUPTED
+from starter.cli.interruption import call_at_signals
+from starter.local.embedded import (
+    EmbeddedOptions,
+    EmbeddedServer,
+    end_on_leash,
+    find_free_port,
+    run_embedded,
+    start_on_leash,
+)
+from starter.local.kafka.broker import check_extras
+from starter.starting.bulk import BulkStarter
+from starter.starting.layouts import Layouts
+from starter.starting.receipts import StartOutcome
 
 FEEDS = Path(__file__).with_name("feeds.csv")
 DRAIN_SECONDS = 8.0

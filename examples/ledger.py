@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from activities import Again, Context, Done, Message, Reject
-from activities.handler import HandlerFunction
+from activities.api.handler import HandlerFunction
 
 LEDGER_VARIABLE = "LEDGER_FILE"
 """Environment variable that names the file, because handlers run in other processes."""

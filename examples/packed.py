@@ -3,9 +3,9 @@
 import math
 from datetime import UTC, datetime, timedelta
 
-from shared.encoding import Pack
-from shared.envelope import Envelope
-from shared.placement import unit_hash
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
+from shared.messages.placement import unit_hash
 
 KIND = "glance"
 MESSAGES = 100_000

@@ -15,12 +15,12 @@ from temporalio.client import Client
 from activities import Again, Context, Message, Pack, Reject, handler
 from activities.registry import Registry
 from examples.web_ui import WebUi, find_chromium, open_web_ui
-from shared.envelope import Envelope
 from shared.lanes import LANES
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
 from starter.control import Control
-from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.starting.bulk import BulkStarter
 from worker.run import WorkerPlan, run_workers
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from shared.placement import unit_hash
+from shared.messages.placement import unit_hash
 
 RHYTHMS_SECONDS = (3, 8, 20, 60, 600)
 SLOW_SECONDS = {"medium": 0.8, "long": 2.5}

@@ -7,10 +7,10 @@ from pathlib import Path
 from activities.registry import envelope_rules, load_registry
 from shared.errors import RetryLater
 from shared.settings import load_settings
-from spark.faults import told_of_spark
-from spark.prepare import PrepareOptions, prepare
-from spark.session import build_session
-from spark.source import Source
+from spark.prepare.prepare import PrepareOptions, prepare
+from spark.session.faults import told_of_spark
+from spark.session.session import build_session
+from spark.source.source import Source
 from spark.start import start_manifest
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from shared.envelope import Envelope
 from shared.errors import RetryLater
-from starter.embedded import end_on_leash, start_on_leash
+from shared.messages.envelope import Envelope
+from starter.local.embedded import end_on_leash, start_on_leash
 
 END_SECONDS = 5.0
 

@@ -6,20 +6,20 @@ DormiceError
 │   ├── ServerBusy
 │   ├── PackNotServed
 │   ├── StandsStill
-│   ├── GatesNotServed   (starter.gates)
+│   ├── GatesNotServed   (starter.steering.keepers.gates)
 │   ├── OffsetsWentBack  (starter.bridge.offsets)
 │   ├── BrokerTrouble    (shared.kafka.outlet)
-│   └── BridgeAway       (starter.commands.bridge_status)
+│   └── BridgeAway       (starter.cli.records.bridge_status)
 ├── GiveUp               this one input can't succeed as it is: report it and go on with the next
 │   ├── InvalidEnvelope
 │   ├── InvalidOutcome
 │   ├── MessageNotFound
 │   ├── StartRefused
-│   ├── DeadRecord       (starter.bridge.record)
-│   ├── NotADeadLetter   (starter.bridge.dead_letters)
-│   ├── TopicMissing     (starter.bridge.dead_letter_box)
-│   ├── AddressRefused   (activities.address_guard)
-│   ├── BodyTooLarge     (activities.http_client)
+│   ├── DeadRecord       (starter.records.record)
+│   ├── NotADeadLetter   (starter.records.dead_letters)
+│   ├── TopicMissing     (starter.records.dead_letter_box)
+│   ├── AddressRefused   (activities.http.address_guard)
+│   ├── BodyTooLarge     (activities.http.client)
 │   └── VisitRefused     (activities.handlers.http)
 └── Misconfigured        a person must change something before anything works
     ├── InvalidSetting

@@ -1,7 +1,7 @@
 """The settings of one process: flag > environment > file > default, read once in `main` and frozen.
 
 Temporal's own connection settings (address, namespace, TLS, API key) are not here: they follow Temporal's
-environment configuration (`TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, …), see `shared.temporal`.
+environment configuration (`TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, …), see `shared.temporal.connect`.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from shared.errors import InvalidSetting
-from shared.timespan import parse_duration
+from shared.messages.timespan import parse_duration
 
 ENV_PREFIX = "DORMICE_"
 DEFAULT_FILE = "dormice.toml"

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from shared.placement import Layout
+from shared.messages.placement import Layout
 from shared.settings import Settings
-from spark.data_source import FORMAT, register_temporal
-from spark.faults import told_of_spark
-from spark.manifest import Manifest
-from spark.options import read_write_options, write_connection_options, write_settings_options
-from spark.placing import settle_layouts, share_out
-from spark.receipts import Told, read_notes, remove_notes
-from starter.progress import Progress, open_progress
-from starter.receipts import StartOutcome
+from spark.format.data_source import FORMAT, register_temporal
+from spark.prepare.manifest import Manifest
+from spark.session.faults import told_of_spark
+from spark.tasks.options import read_write_options, write_connection_options, write_settings_options
+from spark.tasks.placing import settle_layouts, share_out
+from spark.tasks.receipts import Told, read_notes, remove_notes
+from starter.files.progress import Progress, open_progress
+from starter.starting.receipts import StartOutcome
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

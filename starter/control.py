@@ -9,19 +9,19 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities.registry import Registry, declared_packs, envelope_rules, load_registry
-from shared.envelope import Envelope, parse_envelope
 from shared.errors import GiveUp, PackNotServed, RetryLater, StartRefused
+from shared.messages.envelope import Envelope, parse_envelope
+from shared.messages.signals import Pause, PullForward, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
 from shared.settings import Settings
-from shared.signals import Pause, PullForward, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
-from shared.temporal import translate_rpc_error
-from starter.bulk import BulkStarter
-from starter.layouts import Layouts
-from starter.listing import Listed, to_listed
-from starter.packs import Packs
-from starter.receipts import Receipt, StartOutcome
-from starter.selection import Selection
-from starter.sender import Sender, Tally
-from starter.shown import MessageReader, Shown
+from shared.temporal.connect import translate_rpc_error
+from starter.starting.bulk import BulkStarter
+from starter.starting.layouts import Layouts
+from starter.starting.receipts import Receipt, StartOutcome
+from starter.steering.packs import Packs
+from starter.steering.selection import Selection
+from starter.steering.sender import Sender, Tally
+from starter.steering.shown import MessageReader, Shown
+from starter.steering.status.listing import Listed, to_listed
 
 PAGE_SIZE = 500
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any
 
-from shared.timespan import format_moment, format_seconds
+from shared.messages.timespan import format_moment, format_seconds
 
 MEASURED_ROWS = 50
 """Rows of a table that decide how wide its columns are; later ones may stick out, so that a table streams."""

@@ -5,7 +5,7 @@ import contextlib
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from shared.placement import pack_workflow_id
+from shared.messages.placement import pack_workflow_id
 from shared.settings import Settings
 from tests.conftest import wait_until
 

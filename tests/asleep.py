@@ -3,9 +3,9 @@
 from temporalio.client import Client
 from temporalio.common import TypedSearchAttributes
 
-from shared.message import MessageState
-from shared.placement import MESSAGE_WORKFLOW
-from shared.search_attributes import attributes_at_start
+from shared.messages.message import MessageState
+from shared.messages.placement import MESSAGE_WORKFLOW
+from shared.temporal.search_attributes import attributes_at_start
 
 
 async def start_asleep(client: Client, queue: str, state: MessageState, now: float) -> None:

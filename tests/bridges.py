@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from starter.bridge.bridge import Bridge, BridgeOptions
-from starter.bridge.dead_letters import DeadLetterWriter
-from starter.bridge.formats import Formats
-from starter.bulk import BulkStarter
+from starter.records.dead_letters import DeadLetterWriter
+from starter.records.formats import Formats
+from starter.starting.bulk import BulkStarter
 
 
 @contextlib.asynccontextmanager

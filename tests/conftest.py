@@ -20,22 +20,22 @@ import hypothesis
 import pytest
 from temporalio.client import Client, WorkflowHandle
 
-from activities.handler import Handler
+from activities.api.handler import Handler
 from activities.registry import Registry
 from cluster.cluster import Cluster, find_folder
 from examples.ledger import LEDGER_VARIABLE, Ledger
-from shared.envelope import Envelope
 from shared.lanes import LANES
+from shared.messages.envelope import Envelope
 from shared.settings import ENV_PREFIX, Settings
-from shared.stop_signals import find_stop_signals
-from shared.telemetry import Telemetry
-from spark.packages import packages_for
-from spark.session import build_session
-from starter.bulk import BulkStarter
+from shared.telemetry.sdk import Telemetry
+from shared.values.stop_signals import find_stop_signals
+from spark.session.session import build_session
+from spark.source.packages import packages_for
 from starter.control import Control
-from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
-from starter.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
-from starter.receipts import StartOutcome
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 from tests.disks import mounted
 from tests.subjects import ENCODINGS, Subject, declare
 from worker.run import WorkerPlan, run_workers

@@ -17,9 +17,9 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import TimeSkipper
 
 from shared.errors import MessageNotFound
-from shared.placement import pack_index, pack_workflow_id, workflow_id
+from shared.messages.placement import pack_index, pack_workflow_id, workflow_id
+from shared.messages.signals import SIGNAL_NAMES, Reschedule, Resume, Signal
 from shared.settings import Settings
-from shared.signals import SIGNAL_NAMES, Reschedule, Resume, Signal
 from starter.control import Control
 from tests.conftest import wait_until
 from tests.machine_model import ExpectedMessage, Span

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from shared.signals import (
+from shared.messages.signals import (
     Pause,
     PullForward,
     Reprioritize,

@@ -19,8 +19,8 @@ from activities import Again, Context, Done, Message, Pack, Reject, handler
 from activities.registry import Registry
 from examples.ledger import Entry, Ledger
 from shared.settings import Settings
-from shared.temporal import connect
-from worker.profiles import PROFILES
+from shared.temporal.connect import connect
+from worker.lanes.profiles import PROFILES
 from worker.run import WorkerPlan, run_workers
 
 PACK = Pack(packs=2, coalesce=timedelta(0))

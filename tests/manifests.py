@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from spark.data_source import register_temporal
-from spark.manifest import DESCRIPTION, Manifest
+from spark.format.data_source import register_temporal
+from spark.prepare.manifest import DESCRIPTION, Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

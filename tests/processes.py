@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 
 from shared.settings import Settings
-from starter.embedded import EmbeddedServer
-from starter.kafka.broker import EmbeddedBroker
+from starter.local.embedded import EmbeddedServer
+from starter.local.kafka.broker import EmbeddedBroker
 
 ROOT = Path(__file__).parent.parent
 

@@ -14,10 +14,10 @@ from temporalio.client import Client
 import activities
 from activities import Again, Context, Done, Message, Pack, Reject, handler
 from examples.ledger import LEDGER_VARIABLE, ledgered
-from shared.converter import DATA_CONVERTER
-from shared.envelope import Envelope
+from shared.messages.envelope import Envelope
 from shared.settings import load_settings
-from starter.bulk import BulkStarter
+from shared.temporal.converter import DATA_CONVERTER
+from starter.starting.bulk import BulkStarter
 
 KIND = os.environ["ROLLING_KIND"]
 OLDER, TODAY = "older", "today"

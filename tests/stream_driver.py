@@ -5,8 +5,8 @@ import sys
 from typing import Any
 
 from shared.settings import Settings
-from spark.data_source import register_temporal
-from spark.session import build_session
+from spark.format.data_source import register_temporal
+from spark.session.session import build_session
 
 COLUMNS = ("'echo' kind", "cast(key as string) id", "'short' lane", "cast(value as string) payload")
 

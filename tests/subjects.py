@@ -9,10 +9,10 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError
 
-from shared.encoding import Pack
-from shared.placement import pack_index, pack_workflow_id, workflow_id
-from shared.signals import SIGNAL_NAMES, Signal
-from shared.temporal import is_transient
+from shared.messages.encoding import Pack
+from shared.messages.placement import pack_index, pack_workflow_id, workflow_id
+from shared.messages.signals import SIGNAL_NAMES, Signal
+from shared.temporal.connect import is_transient
 from starter.control import Control
 
 ENCODINGS = ("solo", "pack")

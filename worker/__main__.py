@@ -13,8 +13,8 @@ from typing import NoReturn
 
 from shared.errors import InvalidSetting
 from shared.lanes import LANES
-from shared.logs import set_up_logs
 from shared.settings import Settings, load_settings
+from shared.telemetry.logs import set_up_logs
 from worker.health import CHECK_EVERY, Report, encode_report
 from worker.main import (
     EXIT_OK,

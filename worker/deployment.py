@@ -13,10 +13,10 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.service import RPCError
 from temporalio.worker import WorkerDeploymentConfig
 
-from shared.deployment import Version, find_taking, name_version, tell_how_to_take_over
 from shared.errors import InvalidSetting
 from shared.settings import Settings
-from shared.temporal import CALL_TIMEOUT
+from shared.temporal.connect import CALL_TIMEOUT
+from shared.temporal.deployment import Version, find_taking, name_version, tell_how_to_take_over
 
 logger = logging.getLogger(__name__)
 

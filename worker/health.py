@@ -17,8 +17,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from shared.errors import InvalidSetting
-from shared.metrics import SERVER_CHECKS
-from shared.telemetry import Telemetry
+from shared.telemetry.metrics import SERVER_CHECKS
+from shared.telemetry.sdk import Telemetry
 
 logger = logging.getLogger(__name__)
 

@@ -23,17 +23,17 @@ from activities.registry import Registry, load_registry
 from shared.errors import DormiceError, RetryLater, ServerUnreachable
 from shared.lanes import LANES
 from shared.settings import Settings
-from shared.stop_signals import find_stop_signals
-from shared.telemetry import Telemetry, start_telemetry
-from shared.temporal import check_server, connect
+from shared.telemetry.sdk import Telemetry, start_telemetry
+from shared.temporal.connect import check_server, connect
+from shared.values.stop_signals import find_stop_signals
 from worker.deployment import check_deployment
-from worker.event_loop import new_event_loop, run_unstoppably
 from worker.health import Readiness, Report, open_endpoint, watch_server
-from worker.leaders import begin_leaders, check_lanes
-from worker.memory import tune_memory
+from worker.lanes.leaders import begin_leaders, check_lanes
+from worker.lanes.tenants import read_weights, weigh_tenants
+from worker.process.event_loop import new_event_loop, run_unstoppably
+from worker.process.memory import tune_memory
+from worker.process.stuck import StuckRuns, begin_anew
 from worker.run import WorkerPlan, run_workers
-from worker.stuck import StuckRuns, begin_anew
-from worker.tenants import read_weights, weigh_tenants
 
 logger = logging.getLogger(__name__)
 

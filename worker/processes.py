@@ -16,7 +16,7 @@ from datetime import timedelta
 
 from shared.errors import InvalidSetting
 from shared.lanes import LANES
-from shared.telemetry import check_ports, shift_port
+from shared.telemetry.sdk import check_ports, shift_port
 from worker.health import ANSWER_MAX_AGE, Report, open_endpoint
 from worker.main import (
     EXIT_AT_ONCE,

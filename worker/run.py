@@ -14,23 +14,23 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from activities.batch import BatchDispatch
 from activities.dispatch import Dispatch
 from activities.gates import Gates
-from activities.http_client import HttpClient
-from activities.idle import Shifts
-from activities.measures import forward_signals, set_own_priority
-from activities.outcome_events import OutcomeEvents
+from activities.http.client import HttpClient
+from activities.idle.pull import Shifts
 from activities.registry import Registry
-from shared.encryption import build_worker_converter
+from activities.reporting.outcome_events import OutcomeEvents
+from activities.server_calls.measures import forward_signals, set_own_priority
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
-from shared.telemetry import Telemetry
+from shared.telemetry.sdk import Telemetry
+from shared.temporal.encryption import build_worker_converter
 from worker.deployment import version_arguments, watch_deployment
-from worker.overdue import measure_overdue
-from worker.profiles import PROFILES, Profile
-from worker.throughput import tell_throughput
-from workflows.capacity_workflow import CapacityWorkflow
-from workflows.gates_workflow import GatesWorkflow
-from workflows.idle_workflow import IdleWorkflow
-from workflows.layout_workflow import LayoutWorkflow
+from worker.lanes.overdue import measure_overdue
+from worker.lanes.profiles import PROFILES, Profile
+from worker.lanes.throughput import tell_throughput
+from workflows.keepers.capacity_workflow import CapacityWorkflow
+from workflows.keepers.gates_workflow import GatesWorkflow
+from workflows.keepers.idle_workflow import IdleWorkflow
+from workflows.keepers.layout_workflow import LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
 

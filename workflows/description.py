@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from shared.capacity import Measured
-from shared.gates import Closing
-from shared.message import Decision, MessageState
-from shared.timespan import format_moment, format_seconds
-from workflows.pack_batch import Outlook
+from shared.keepers.capacity import Measured
+from shared.keepers.gates import Closing
+from shared.messages.message import Decision, MessageState
+from shared.messages.timespan import format_moment, format_seconds
+from workflows.packs.batch import Outlook
 
 PAGE_MAX = 1000
 """Most messages in one answer of a pack."""

@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from shared.signal_reading import read_signal
-from shared.signals import (
+from shared.messages.signal_reading import read_signal
+from shared.messages.signals import (
     SIGNAL_NAMES,
     Pause,
     PullForward,
@@ -16,7 +16,7 @@ from shared.signals import (
     Stop,
     Unreadable,
 )
-from workflows.signal_handlers import IgnoresUnknownSignals, log_ignored, signal_handler
+from workflows.replay.signal_handlers import IgnoresUnknownSignals, log_ignored, signal_handler
 
 _TYPE_NAMES = {name: kind.__name__ for kind, name in SIGNAL_NAMES.items()}
 

@@ -9,24 +9,24 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.dispatch import DISPATCH
-    from activities.measures import SET_PRIORITY
-    from shared.decision import begin, decide, next_wake
-    from shared.json_value import find_size_flaw
+    from activities.server_calls.measures import SET_PRIORITY
     from shared.lanes import LANES, prefix_of, task_queue
-    from shared.message import PAYLOAD_MAX, SERIAL, HandlerCall, MessageState, Outcome
-    from shared.placement import MESSAGE_WORKFLOW
-    from shared.search_attributes import attribute_updates, parked_memo
-    from shared.signals import Revise, Signal, Stop, Unreadable, moment_of
-    from shared.timespan import format_moment
-    from workflows.alarm import span_until
-    from workflows.asked import asks_at_once
-    from workflows.cancellation import is_requested, outlive
+    from shared.messages.decision import begin, decide, next_wake
+    from shared.messages.json_value import find_size_flaw
+    from shared.messages.message import PAYLOAD_MAX, SERIAL, HandlerCall, MessageState, Outcome
+    from shared.messages.placement import MESSAGE_WORKFLOW
+    from shared.messages.signals import Revise, Signal, Stop, Unreadable, moment_of
+    from shared.messages.timespan import format_moment
+    from shared.temporal.search_attributes import attribute_updates, parked_memo
     from workflows.description import describe_decisions, describe_markdown, describe_status
-    from workflows.hearing import Hearing, find_is_serial
-    from workflows.history_length import SIGNAL_EVENTS, HistoryLength, measure_arguments
     from workflows.message_signals import MessageSignals
     from workflows.options import MEASURES_RETRY, MEASURES_TIMEOUT, ONCE, SETTLE_DELAY, handler_timeout
-    from workflows.sealed import find_seal
+    from workflows.replay.alarm import span_until
+    from workflows.replay.asked import asks_at_once
+    from workflows.replay.cancellation import is_requested, outlive
+    from workflows.replay.hearing import Hearing, find_is_serial
+    from workflows.replay.history_length import SIGNAL_EVENTS, HistoryLength, measure_arguments
+    from workflows.replay.sealed import find_seal
 
 
 @workflow.defn(name=MESSAGE_WORKFLOW)

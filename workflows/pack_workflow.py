@@ -12,16 +12,14 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.batch import AT_WORK, RUN_BATCH
-    from activities.measures import FORWARD
+    from activities.server_calls.measures import FORWARD
     from shared.lanes import LANES, prefix_of, task_queue
-    from shared.message import SERIAL, MessageState, Outcome
-    from shared.pack_entry import is_ended, measure
-    from shared.placement import PACK_WORKFLOW
-    from shared.search_attributes import PackIndex, pack_updates
-    from shared.signal_reading import is_text, require
-    from shared.temporal import to_raw
-    from workflows.alarm import Alarm
-    from workflows.cancellation import ignores_cancellation, tell
+    from shared.messages.message import SERIAL, MessageState, Outcome
+    from shared.messages.placement import PACK_WORKFLOW
+    from shared.messages.signal_reading import is_text, require
+    from shared.packs.entry import is_ended, measure
+    from shared.temporal.connect import to_raw
+    from shared.temporal.search_attributes import PackIndex, pack_updates
     from workflows.description import (
         count_due,
         describe_decisions,
@@ -30,8 +28,6 @@ with workflow.unsafe.imports_passed_through():
         describe_status,
         page_of,
     )
-    from workflows.hearing import Hearing, find_is_serial
-    from workflows.history_length import BATCH_EVENTS, HistoryLength
     from workflows.options import (
         BATCH_RETRY,
         BATCHES_MAX,
@@ -44,10 +40,14 @@ with workflow.unsafe.imports_passed_through():
         SETTLE_DELAY,
         batch_timeout,
     )
-    from workflows.pack_batch import Batch
-    from workflows.pack_signals import PackSignals
-    from workflows.pack_state import PackState
-    from workflows.sealed import find_seal
+    from workflows.packs.batch import Batch
+    from workflows.packs.signals import PackSignals
+    from workflows.packs.state import PackState
+    from workflows.replay.alarm import Alarm
+    from workflows.replay.cancellation import ignores_cancellation, tell
+    from workflows.replay.hearing import Hearing, find_is_serial
+    from workflows.replay.history_length import BATCH_EVENTS, HistoryLength
+    from workflows.replay.sealed import find_seal
 
 
 @workflow.defn(name=PACK_WORKFLOW)

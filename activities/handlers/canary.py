@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
-from activities.context import Context
-from activities.handler import handler
-from activities.outcome import Again, Message
+from activities.api.context import Context
+from activities.api.handler import handler
+from activities.api.outcome import Again, Message
 
 CANARY = "dormice-canary"
 """No kind that anybody would give a handler of their own."""

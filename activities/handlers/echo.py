@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, cast
 
-from activities.context import Context
-from activities.handler import handler
-from activities.outcome import Again, Done, Message, Reject, RetryAfter
+from activities.api.context import Context
+from activities.api.handler import handler
+from activities.api.outcome import Again, Done, Message, Reject, RetryAfter
 
 
 @handler("echo", lane="short")

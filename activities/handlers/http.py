@@ -11,18 +11,18 @@ from typing import Any, cast
 
 import httpx
 
-from activities.address_guard import read_url, show_url
-from activities.context import Context
-from activities.handler import handler
-from activities.http_client import freshness, iterate_body, read_retry_after
-from activities.outcome import Again, Message, Reject, RetryAfter
-from activities.policies import Bounds, NutchRules, hold, nutch_adaptive, nutch_gone
+from activities.api.context import Context
+from activities.api.handler import handler
+from activities.api.outcome import Again, Message, Reject, RetryAfter
+from activities.api.policies import Bounds, NutchRules, hold, nutch_adaptive, nutch_gone
+from activities.http.address_guard import read_url, show_url
+from activities.http.client import freshness, iterate_body, read_retry_after
 from shared.errors import GiveUp, RetryLater
-from shared.gates import GATE_MAX_BYTES
-from shared.json_value import encode_json
+from shared.keepers.gates import GATE_MAX_BYTES
 from shared.lanes import LANES
+from shared.messages.json_value import encode_json
+from shared.messages.timespan import HORIZON
 from shared.settings import Settings
-from shared.timespan import HORIZON
 
 START_INTERVAL = timedelta(days=1)  # StormCrawler's default; the shortest and longest are those of NutchRules
 REDIRECTS_MAX = 5

@@ -22,8 +22,8 @@ from temporalio.worker import UnsandboxedWorkflowRunner
 from temporalio.worker._workflow_instance import WorkflowInstance, WorkflowInstanceDetails
 
 from chaos.simulation.history import Command, Resolution, What
-from shared.converter import DATA_CONVERTER
-from shared.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW
+from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW
+from shared.temporal.converter import DATA_CONVERTER
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
 

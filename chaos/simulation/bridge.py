@@ -9,12 +9,12 @@ from chaos.simulation.faults import Faults
 from chaos.simulation.handlers import PACKED
 from chaos.simulation.ledger import Ledger
 from chaos.simulation.users import Users
-from shared.message import MessageState
-from shared.pack_entry import Entry, to_entry
-from shared.placement import pack_index
+from shared.messages.message import MessageState
+from shared.messages.placement import pack_index
+from shared.packs.entry import Entry, to_entry
 from starter.bridge.offsets import Assignment, Partition
-from starter.chunks import Chunk
-from starter.receipts import StartOutcome
+from starter.starting.chunks import Chunk
+from starter.starting.receipts import StartOutcome
 
 PARTITION = Partition("records", 0)
 SOURCE = str(PARTITION)

@@ -13,7 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from chaos.simulation.faults import Faults
 from chaos.simulation.replica import Replica
 from chaos.simulation.server import Run, Server
-from shared.converter import DATA_CONVERTER
+from shared.temporal.converter import DATA_CONVERTER
 
 CALL_SECONDS = 0.02
 

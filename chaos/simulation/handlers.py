@@ -5,13 +5,13 @@ import random
 from datetime import timedelta
 from typing import Any
 
-from activities.context import Context
-from activities.handler import Handler, handler
-from activities.outcome import Again, Done, Message, Reject, RetryAfter
+from activities.api.context import Context
+from activities.api.handler import Handler, handler
+from activities.api.outcome import Again, Done, Message, Reject, RetryAfter
 from chaos.simulation.faults import Faults
 from chaos.simulation.ledger import Call, Ledger
 from chaos.simulation.worker import IS_CURRENT, WORKER, Worker
-from shared.encoding import Pack
+from shared.messages.encoding import Pack
 
 PACKED, SOLO = "packed", "solo"
 TIMEOUT = timedelta(seconds=8)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from activities.outcome import Message
+from activities.api.outcome import Message
 from chaos.simulation.replica import Replica
 from chaos.simulation.server import Run
 from chaos.simulation.state_checks import StateChecks

@@ -11,9 +11,9 @@ from chaos.simulation.client import find_view
 from chaos.simulation.handlers import PACKED, SOLO
 from chaos.simulation.ledger import Ledger, Violation
 from chaos.simulation.server import Run, Server
-from shared.message import MessageState
-from shared.placement import PACK_WORKFLOW, workflow_id
-from starter.receipts import StartOutcome
+from shared.messages.message import MessageState
+from shared.messages.placement import PACK_WORKFLOW, workflow_id
+from starter.starting.receipts import StartOutcome
 
 GRACE_SECONDS = 60.0
 """Beyond its tolerance nothing may be late by more."""

@@ -12,8 +12,8 @@ from chaos.simulation.history import COMMANDED, What
 from chaos.simulation.ledger import Ledger
 from chaos.simulation.replica import NotDeterministic, Replica
 from chaos.simulation.server import Run
-from shared.pack_entry import ID, VERSION
-from shared.placement import PACK_WORKFLOW
+from shared.messages.placement import PACK_WORKFLOW
+from shared.packs.entry import ID, VERSION
 
 REPLAYED_EVENTS = 5.0
 """How many events are replayed for each task, on average; at its end a run is always replayed."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from activities.dispatch import Dispatch
 from activities.gates import Gates
-from activities.http_client import HttpClient
+from activities.http.client import HttpClient
 from activities.registry import Registry
 from chaos.simulation.bridge import Bridge
 from chaos.simulation.client import SimulatedClient
@@ -24,10 +24,10 @@ from chaos.simulation.server import Server
 from chaos.simulation.users import Users
 from chaos.simulation.virtual_time import VirtualLoop, virtual_clocks
 from chaos.simulation.worker import Worker
-from shared.encoding import Pack
-from shared.placement import Layout
+from shared.messages.encoding import Pack
+from shared.messages.placement import Layout
 from shared.settings import Settings
-from shared.telemetry import Telemetry
+from shared.telemetry.sdk import Telemetry
 
 QUIET_SECONDS = 420.0
 """After the last fault: longer than everything that is lost takes to be noticed, three times over."""

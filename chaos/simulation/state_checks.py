@@ -6,11 +6,11 @@
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shared.message import MessageState
-from shared.pack_entry import ID, PAYLOAD, STATE_BYTES_MAX, VERSION, Entry, is_ended, measure, sources_of
-from shared.placement import PACK_WORKFLOW, identity_of, pack_index
-from workflows.pack_receipts import RECEIPTS_BYTES_MAX
-from workflows.pack_state import PackState
+from shared.messages.message import MessageState
+from shared.messages.placement import PACK_WORKFLOW, identity_of, pack_index
+from shared.packs.entry import ID, PAYLOAD, STATE_BYTES_MAX, VERSION, Entry, is_ended, measure, sources_of
+from workflows.packs.receipts import RECEIPTS_BYTES_MAX
+from workflows.packs.state import PackState
 
 if TYPE_CHECKING:  # the ledger makes these, and is where they read and report
     from chaos.simulation.ledger import Ledger

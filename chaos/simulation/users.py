@@ -14,9 +14,8 @@ from chaos.simulation.client import SimulatedClient
 from chaos.simulation.faults import Faults
 from chaos.simulation.handlers import PACKED, SOLO
 from chaos.simulation.ledger import Ledger
-from shared.backoff import backoff_seconds
-from shared.envelope import Envelope
-from shared.placement import (
+from shared.messages.envelope import Envelope
+from shared.messages.placement import (
     MESSAGE_WORKFLOW,
     Layout,
     PackSpread,
@@ -25,8 +24,7 @@ from shared.placement import (
     place,
     workflow_id,
 )
-from shared.settings import Settings
-from shared.signals import (
+from shared.messages.signals import (
     SIGNAL_NAMES,
     Pause,
     PullForward,
@@ -40,13 +38,15 @@ from shared.signals import (
     Stop,
     write_steering,
 )
-from starter.admission import Admission
-from starter.caller import Caller
-from starter.chunks import Chunk, build_pack_request
-from starter.receipts import Receipt, StartOutcome
-from starter.repack import SPREAD
-from starter.start_request import first_entry, first_state
-from workflows.pack_receipts import KEPT_SECONDS
+from shared.settings import Settings
+from shared.temporal.backoff import backoff_seconds
+from starter.starting.admission import Admission
+from starter.starting.calls.caller import Caller
+from starter.starting.chunks import Chunk, build_pack_request
+from starter.starting.receipts import Receipt, StartOutcome
+from starter.starting.start_request import first_entry, first_state
+from starter.steering.repack import SPREAD
+from workflows.packs.receipts import KEPT_SECONDS
 
 UNHEARD_SECONDS = 150.0
 """As long as a signal may wait for its workflow at most: two tasks that are lost, one after the other."""

@@ -14,14 +14,14 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.batch import RUN_BATCH, BatchDispatch
 from activities.dispatch import DISPATCH, Dispatch
-from activities.measures import FORWARD, SET_PRIORITY, forward_signals, set_own_priority
+from activities.server_calls.measures import FORWARD, SET_PRIORITY, forward_signals, set_own_priority
 from chaos.simulation import activation
 from chaos.simulation.activation import WorkflowTaskFailure
 from chaos.simulation.activities import ActivityTask
 from chaos.simulation.replica import LocalActivity, NotDeterministic, Replica
 from chaos.simulation.server import Server, WorkflowTask
 from chaos.simulation.virtual_time import SKEW
-from shared.converter import DATA_CONVERTER
+from shared.temporal.converter import DATA_CONVERTER
 
 NETWORK_SECONDS = 0.01
 HEARTBEAT_SHARE = 0.8

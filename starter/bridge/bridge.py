@@ -13,17 +13,17 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from shared.errors import RetryLater
-from shared.telemetry import Telemetry
+from shared.telemetry.sdk import Telemetry
 from starter.bridge.desk import Bury, Desk
-from starter.bridge.formats import Formats
 from starter.bridge.held import Held, hold
 from starter.bridge.intake import Intake
 from starter.bridge.offsets import Assignment, Partition, PartitionOffsets
-from starter.bridge.record import to_record
 from starter.bridge.record_spans import RecordSpans
 from starter.bridge.watchdog import LOOKS, Watchdog
 from starter.bridge.window import FEWEST, limits_of
-from starter.bulk import BulkStarter
+from starter.records.formats import Formats
+from starter.records.record import to_record
+from starter.starting.bulk import BulkStarter
 
 logger = logging.getLogger(__name__)
 

@@ -6,19 +6,19 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from shared.backoff import backoff_seconds
 from shared.errors import RetryLater
-from shared.spans import NO_SPAN
-from starter.bridge.formats import Formats
+from shared.telemetry.spans import NO_SPAN
+from shared.temporal.backoff import backoff_seconds
 from starter.bridge.held import Held, read_delivery
 from starter.bridge.intake import Intake
 from starter.bridge.offsets import Assignment
-from starter.bridge.record import Record
 from starter.bridge.record_spans import RecordSpans, describe_held
 from starter.bridge.window import limits_of, size_for
-from starter.bulk import BulkStarter
-from starter.delivery import Delivery
-from starter.receipts import Receipt, StartOutcome
+from starter.records.formats import Formats
+from starter.records.record import Record
+from starter.starting.bulk import BulkStarter
+from starter.starting.delivery import Delivery
+from starter.starting.receipts import Receipt, StartOutcome
 
 logger = logging.getLogger(__name__)
 

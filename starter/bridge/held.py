@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from shared.placement import workflow_id
-from shared.spans import NO_SPAN, Span
-from starter.bridge.dead_letters import find_origin
-from starter.bridge.formats import Formats, Start
+from shared.messages.placement import workflow_id
+from shared.telemetry.spans import NO_SPAN, Span
 from starter.bridge.offsets import Partition
-from starter.bridge.record import DeadRecord, Record
-from starter.delivery import Delivery
+from starter.records.dead_letters import find_origin
+from starter.records.formats import Formats, Start
+from starter.records.record import DeadRecord, Record
+from starter.starting.delivery import Delivery
 
 
 @dataclass(slots=True, eq=False)

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from shared.spans import NO_SPAN, Attributes, Span
-from shared.telemetry import Telemetry
-from starter.bridge.formats import Formats, find_correlation_id
+from shared.telemetry.sdk import Telemetry
+from shared.telemetry.spans import NO_SPAN, Attributes, Span
 from starter.bridge.held import Held, read_delivery
-from starter.bridge.record import DeadRecord
-from starter.delivery import Delivery
+from starter.records.formats import Formats, find_correlation_id
+from starter.records.record import DeadRecord
+from starter.starting.delivery import Delivery
 
 
 class RecordSpans:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shared.settings import Settings
-from starter.embedded import EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedServer, find_free_port
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("dormice")

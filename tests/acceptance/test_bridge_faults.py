@@ -16,12 +16,12 @@ from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.errors import MessageNotFound
 from shared.lanes import task_queue
 from shared.settings import Settings
-from starter.admission import is_served
-from starter.commands.exit_codes import UNREACHABLE
+from starter.cli.exit_codes import UNREACHABLE
 from starter.control import Control
-from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
-from starter.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
-from starter.selection import Selection
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
+from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
+from starter.starting.admission import is_served
+from starter.steering.selection import Selection
 from tests.conftest import wait_until
 from tests.processes import bridge_process, kill, worker_process
 from tests.records import Flow, Noted, producing

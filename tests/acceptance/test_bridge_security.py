@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from shared.settings import Settings
-from starter.bridge.dead_letter_box import LetterSelection, open_box
-from starter.embedded import find_free_port
-from starter.kafka.broker import BrokerOptions, run_broker
+from starter.local.embedded import find_free_port
+from starter.local.kafka.broker import BrokerOptions, run_broker
+from starter.records.dead_letter_box import LetterSelection, open_box
 from tests.acceptance.conftest import Run, Spawn
 from tests.certificates import PASSWORD, make_certificate, secure
 from tests.conftest import wait_until

@@ -17,11 +17,11 @@ from temporalio.client import Client
 from activities import Again, Context, Done, Message, Reject, handler
 from examples.ledger import LEDGER_VARIABLE
 from shared.settings import describe_settings
-from starter.cli import WARNED_VARIABLE, build_parser
-from starter.cli import run as main_of
-from starter.commands.exit_codes import MEANINGS
-from starter.commands.reference import write_reference
-from starter.embedded import EmbeddedServer, find_free_port
+from starter.cli.exit_codes import MEANINGS
+from starter.cli.main import WARNED_VARIABLE, build_parser
+from starter.cli.main import run as main_of
+from starter.cli.reference import write_reference
+from starter.local.embedded import EmbeddedServer, find_free_port
 from tests.acceptance.conftest import ROOT, Run, Spawn
 from tests.conftest import Serve, wait_until
 
@@ -67,7 +67,7 @@ def name(message_id: Callable[[], str]) -> str:
 def test_help_needs_none_of_what_is_slow_to_import() -> None:
     """`dormice --help` answers at once: the parser is there before Temporal, pydantic and rich are loaded."""
     heavy = ("temporalio", "pydantic", "rich", "httpx", "pyarrow")
-    code = f"import sys, starter.cli; starter.cli.build_parser(); print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, starter.cli.main; starter.cli.main.build_parser(); print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
@@ -94,7 +94,7 @@ async def test_every_command_explains_itself(run: Run, command: str) -> None:
 
 
 def test_the_reference_is_that_of_the_program() -> None:
-    """After a change: python -m starter.commands.reference > docs/cli-reference.md."""
+    """After a change: python -m starter.cli.reference > docs/cli-reference.md."""
     assert (ROOT / "docs" / "cli-reference.md").read_text("utf-8") == write_reference()
 
 

@@ -14,8 +14,8 @@ from aiokafka import AIOKafkaProducer
 
 from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.settings import Settings
-from starter.embedded import EmbeddedServer
-from starter.kafka.broker import EmbeddedBroker
+from starter.local.embedded import EmbeddedServer
+from starter.local.kafka.broker import EmbeddedBroker
 from tests.acceptance.conftest import PROGRAM, ROOT, Run, Spawn
 from tests.alive import end_packs
 from tests.conftest import wait_until

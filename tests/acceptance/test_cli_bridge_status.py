@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from shared.kafka.outlet import open_admin
-from starter.bridge.dead_letters import SUFFIX
-from starter.embedded import find_free_port
-from starter.kafka.broker import EmbeddedBroker
+from starter.local.embedded import find_free_port
+from starter.local.kafka.broker import EmbeddedBroker
+from starter.records.dead_letters import SUFFIX
 from tests.acceptance.conftest import Run, Spawn
 from tests.conftest import wait_until
 from tests.topics import commit, create_topic

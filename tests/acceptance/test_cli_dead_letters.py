@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from starter.bridge.dead_letter_box import LetterSelection, open_box
-from starter.bridge.dead_letters import DeadLetterWriter
-from starter.bridge.record import Record
-from starter.kafka.broker import EmbeddedBroker
+from starter.local.kafka.broker import EmbeddedBroker
+from starter.records.dead_letter_box import LetterSelection, open_box
+from starter.records.dead_letters import DeadLetterWriter
+from starter.records.record import Record
 from tests.acceptance.conftest import Ran, Run
 from tests.topics import create_topic
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
 from tests.acceptance.conftest import Run
 
 pytestmark = pytest.mark.timeout(120)

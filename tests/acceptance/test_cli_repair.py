@@ -13,15 +13,15 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities import Context, Done, Message, handler
 from shared.errors import StandsStill
-from shared.gates import CLOSE, GATES_WORKFLOW, Closing, gates_workflow_id
+from shared.keepers.gates import CLOSE, GATES_WORKFLOW, Closing, gates_workflow_id
 from shared.lanes import task_queue
 from shared.settings import Settings
 from starter.control import Control
-from starter.gates import GateControl, GatesNotServed
-from starter.standstill import find_standstill
+from starter.steering.keepers.gates import GateControl, GatesNotServed
+from starter.steering.status.standstill import find_standstill
 from tests.acceptance.conftest import Run
 from tests.conftest import Begin, Serve, wait_until
-from workflows.layout_workflow import LayoutWorkflow
+from workflows.keepers.layout_workflow import LayoutWorkflow
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from activities import Again, Context, Message, Reject, handler
-from activities.handler import Handler
+from activities.api.handler import Handler
 from starter.control import Control
-from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
-from starter.selection import Selection
+from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.steering.selection import Selection
 from tests.acceptance.conftest import Ran, Run
 from tests.conftest import Serve, Start, wait_until
 

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.encryption import build_converter
 from shared.settings import Secret, Settings
-from starter.embedded import EmbeddedServer, find_program
+from shared.temporal.encryption import build_converter
+from starter.local.embedded import EmbeddedServer, find_program
 from tests.acceptance.conftest import Run, Spawn
 
 KEYS = f"k:{base64.b64encode(bytes(range(32))).decode()}"

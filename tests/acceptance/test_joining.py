@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shared.settings import Settings
-from starter.embedded import EmbeddedServer
-from starter.kafka.broker import EmbeddedBroker
+from starter.local.embedded import EmbeddedServer
+from starter.local.kafka.broker import EmbeddedBroker
 from tests.conftest import wait_until
 from tests.processes import bridge_process, worker_process
 from tests.receivers import Receiver, Seen, receiving

@@ -17,13 +17,13 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities.capacity import Capacity
+from activities.idle.capacity import Capacity
 from examples.ledger import LEDGER_VARIABLE, Entry, Ledger
 from shared.lanes import LANES, task_queue
+from shared.messages.signals import Pause, Resume, Revise, RunNow, Signal, Stop
 from shared.settings import Settings
-from shared.signals import Pause, Resume, Revise, RunNow, Signal, Stop
 from starter.control import Control
-from starter.embedded import EmbeddedServer
+from starter.local.embedded import EmbeddedServer
 from tests.conftest import wait_until
 from tests.processes import ROOT, run_to_end
 from tests.subjects import Subject

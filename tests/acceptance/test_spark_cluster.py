@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from shared.settings import Settings
-from spark.manifest import Manifest
-from starter.embedded import EmbeddedServer
+from spark.prepare.manifest import Manifest
+from starter.local.embedded import EmbeddedServer
 from tests.clusters import run_cluster
 from tests.manifests import write_manifest
 from tests.processes import run_to_end
@@ -19,7 +19,7 @@ from tests.wheels import build_wheel, make_environment
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(400)]
 
 COUNT = 300
-JOB = "from starter.cli import main\n\nmain()\n"
+JOB = "from starter.cli.main import main\n\nmain()\n"
 
 Ran = tuple[int, str, str]
 Run = Callable[..., Awaitable[Ran]]

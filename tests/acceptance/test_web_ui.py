@@ -11,11 +11,11 @@ from temporalio.client import Client
 
 from activities import Again, Context, Message, Pack, Reject, handler
 from examples.web_ui import WebUi, find_chromium, open_web_ui
-from shared.envelope import Envelope
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
 from starter.control import Control
-from starter.embedded import EmbeddedServer
+from starter.local.embedded import EmbeddedServer
+from starter.starting.bulk import BulkStarter
 from tests.conftest import Serve, Start, wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "web-ui.md"

@@ -29,7 +29,7 @@ def test_the_wheel_holds_our_packages_and_nothing_else(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
 
-    assert names == sources | {"starter/kafka/jars.sha256"}
+    assert names == sources | {"starter/local/kafka/jars.sha256"}
 
 
 def test_the_installed_command_runs_outside_the_checkout(elsewhere: Path) -> None:

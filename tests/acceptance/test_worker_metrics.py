@@ -9,13 +9,13 @@ import httpx
 import pytest
 from temporalio.client import Client
 
-from shared.gates import Closing
+from shared.keepers.gates import Closing
 from shared.lanes import task_queue
-from shared.message import MessageState
+from shared.messages.message import MessageState
 from shared.settings import Settings
-from starter.embedded import EmbeddedServer
-from starter.gates import GateControl
-from starter.idle import Idle
+from starter.local.embedded import EmbeddedServer
+from starter.steering.keepers.gates import GateControl
+from starter.steering.keepers.idle import Idle
 from tests.asleep import start_asleep
 from tests.conftest import Start, wait_until
 from tests.processes import worker_process

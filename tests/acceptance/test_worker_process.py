@@ -27,8 +27,8 @@ from examples.ledger import Ledger
 from shared.lanes import task_queue
 from shared.settings import Settings
 from starter.control import Control
-from starter.embedded import EmbeddedServer, find_free_port
-from starter.idle import Idle
+from starter.local.embedded import EmbeddedServer, find_free_port
+from starter.steering.keepers.idle import Idle
 from tests.conftest import Start, wait_until
 from tests.processes import is_gone
 from worker.processes import DEATHS_MAX, Child

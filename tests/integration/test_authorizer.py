@@ -21,15 +21,15 @@ from temporalio.client import Client
 from cluster.cluster import Cluster
 from cluster.program import find_program
 from cluster.server import choose_ports, end_process
-from shared.envelope import Envelope
 from shared.errors import Misconfigured, RetryLater
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from shared.temporal import connect
+from shared.temporal.connect import connect
 from starter.control import Control
-from starter.doctor.examination import Scope, examine
-from starter.doctor.finding import Level
-from starter.doctor.machine import Machine
-from starter.receipts import StartOutcome
+from starter.insight.doctor.examination import Scope, examine
+from starter.insight.doctor.finding import Level
+from starter.insight.doctor.machine import Machine
+from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
 
 PROGRAM = find_program()

@@ -15,16 +15,16 @@ from aiokafka import AIOKafkaProducer
 from temporalio.client import Client
 
 from activities import Again, Context, Done, Message, handler
-from shared.encoding import Pack
-from shared.envelope import EnvelopeRules
+from shared.messages.encoding import Pack
+from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
 from starter.bridge.bridge import Bridge
-from starter.bridge.dead_letter_box import DeadLetterBox, LetterSelection, open_box
-from starter.bridge.dead_letters import DeadLetter
-from starter.bridge.formats import Formats
-from starter.bridge.mapping import FormatOptions
-from starter.bulk import BulkStarter
-from starter.kafka.broker import EmbeddedBroker
+from starter.local.kafka.broker import EmbeddedBroker
+from starter.records.dead_letter_box import DeadLetterBox, LetterSelection, open_box
+from starter.records.dead_letters import DeadLetter
+from starter.records.formats import Formats
+from starter.records.mapping import FormatOptions
+from starter.starting.bulk import BulkStarter
 from tests.bridges import run_bridge
 from tests.conftest import Serve, wait_until
 from tests.subjects import declare

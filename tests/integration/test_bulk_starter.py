@@ -16,16 +16,16 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 
 from activities import Context, Done, Message, handler
-from shared.encoding import Pack
-from shared.envelope import Envelope
 from shared.errors import Misconfigured
-from shared.placement import workflow_id
-from shared.search_attributes import REQUIRED
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
+from shared.messages.placement import workflow_id
 from shared.settings import Settings
-from starter import bulk
-from starter.bulk import BulkStarter
-from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
-from starter.receipts import Receipt, StartOutcome
+from shared.temporal.search_attributes import REQUIRED
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.starting import bulk
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import Receipt, StartOutcome
 from tests.conftest import Serve, wait_until
 
 LATER = datetime.now(UTC) + timedelta(days=1)

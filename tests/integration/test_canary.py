@@ -7,12 +7,12 @@ from temporalio.client import Client
 
 from activities.handlers.canary import CANARY, canary
 from shared.lanes import task_queue
-from shared.placement import workflow_id
+from shared.messages.placement import workflow_id
 from shared.settings import Settings
 from starter.control import Control
-from starter.selection import Selection
+from starter.steering.selection import Selection
 from tests.conftest import Serve, wait_until
-from worker.leaders import begin_leaders
+from worker.lanes.leaders import begin_leaders
 
 
 async def test_a_lane_has_one_canary_however_many_workers_begin(

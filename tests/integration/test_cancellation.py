@@ -15,16 +15,16 @@ from temporalio.service import RPCError
 from temporalio.worker import Replayer, Worker
 
 from activities import Again, Context, Done, Message, Reject, handler
-from shared.capacity import CAPACITY_MEMO, CAPACITY_WORKFLOW, MEASURED
-from shared.gates import CLOSE, GATES_MEMO, GATES_WORKFLOW
-from shared.idle import IDLE_MEMO, IDLE_WORKFLOW
+from shared.keepers.capacity import CAPACITY_MEMO, CAPACITY_WORKFLOW, MEASURED
+from shared.keepers.gates import CLOSE, GATES_MEMO, GATES_WORKFLOW
+from shared.keepers.idle import IDLE_MEMO, IDLE_WORKFLOW
 from shared.lanes import task_queue
-from shared.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW
+from shared.messages.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW
+from shared.messages.signals import Pause, Stop
 from shared.settings import Settings
-from shared.signals import Pause, Stop
 from tests.conftest import Begin, Serve, wait_until
 from tests.subjects import Subject
-from workflows.idle_workflow import IdleWorkflow
+from workflows.keepers.idle_workflow import IdleWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
 

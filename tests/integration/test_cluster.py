@@ -18,14 +18,14 @@ from activities import Again, Context, Message, Pack, handler
 from cluster.cluster import Cluster
 from cluster.program import find_program
 from cluster.schema import CORE, VISIBILITY
-from shared.envelope import Envelope
 from shared.errors import InvalidSetting, RetryLater
-from shared.search_attributes import REQUIRED
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
+from shared.temporal.search_attributes import REQUIRED
 from starter.control import Control
-from starter.receipts import StartOutcome
-from starter.slim import TABLE
+from starter.local.slim import TABLE
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 from tests.conftest import serving, wait_until
 from tests.processes import ROOT, is_gone, run_to_end
 

@@ -13,20 +13,20 @@ import pytest
 from temporalio.client import Client
 
 from activities import Again, Context, Done, Message, Reject, handler
-from activities.handler import Handler
+from activities.api.handler import Handler
 from activities.registry import Registry
-from shared.encoding import Pack
-from shared.envelope import Envelope
 from shared.errors import GiveUp, InvalidEnvelope, MessageNotFound, PackNotServed, ServerUnreachable, StartRefused
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
+from shared.messages.signals import Pause, Revise, RunNow, Stop
 from shared.settings import Settings
-from shared.signals import Pause, Revise, RunNow, Stop
-from starter.bulk import BulkStarter
 from starter.control import Control
-from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
-from starter.listing import Listed
-from starter.receipts import StartOutcome
-from starter.selection import Selection
-from starter.sender import Tally
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
+from starter.steering.selection import Selection
+from starter.steering.sender import Tally
+from starter.steering.status.listing import Listed
 from tests.conftest import Begin, Serve, Start, wait_until
 from tests.subjects import PACK, Subject, declare
 

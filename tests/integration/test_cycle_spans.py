@@ -12,12 +12,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from temporalio.client import Client
 
 from activities import Again, Context, Done, Message, RetryAfter, handler
-from activities.handler import Handler
-from shared.gates import Closing
+from activities.api.handler import Handler
+from shared.keepers.gates import Closing
 from shared.settings import Settings
-from shared.telemetry import start_telemetry
-from starter.gates import GateControl
-from starter.kafka.broker import EmbeddedBroker
+from shared.telemetry.sdk import start_telemetry
+from starter.local.kafka.broker import EmbeddedBroker
+from starter.steering.keepers.gates import GateControl
 from tests.conftest import Begin, serving, wait_until
 from tests.receivers import Receiver, Seen, receiving
 from tests.topics import create_topic, read_records

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from shared.kafka.outlet import BrokerTrouble, Outlet, Sendable, list_topics, open_admin
-from starter.bridge.dead_letter_box import DeadLetterBox, LetterSelection, LetterState, TopicMissing, open_box
-from starter.bridge.dead_letters import SUFFIX, DeadLetter, DeadLetterWriter
-from starter.bridge.record import Record
-from starter.kafka.broker import EmbeddedBroker
+from starter.local.kafka.broker import EmbeddedBroker
+from starter.records.dead_letter_box import DeadLetterBox, LetterSelection, LetterState, TopicMissing, open_box
+from starter.records.dead_letters import SUFFIX, DeadLetter, DeadLetterWriter
+from starter.records.record import Record
 from tests.topics import create_topic
 
 pytestmark = pytest.mark.timeout(120)

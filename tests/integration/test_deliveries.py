@@ -11,13 +11,13 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 
 from activities import Again, Context, Done, Message, handler
-from shared.envelope import Envelope
 from shared.errors import ServerNotReady
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
 from starter.control import Control
-from starter.delivery import Delivery
-from starter.receipts import Receipt, StartOutcome
+from starter.starting.bulk import BulkStarter
+from starter.starting.delivery import Delivery
+from starter.starting.receipts import Receipt, StartOutcome
 from tests.conftest import Serve, wait_until
 from tests.subjects import Subject, declare
 

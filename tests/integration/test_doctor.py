@@ -18,17 +18,17 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
-from activities.capacity import Capacity
+from activities.idle.capacity import Capacity
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
-from shared.temporal import connect
-from starter.bridge.dead_letters import SUFFIX
-from starter.doctor.checks import CHECKS
-from starter.doctor.examination import Scope, examine
-from starter.doctor.finding import Finding, Level, find_worst
-from starter.doctor.machine import Machine
-from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
-from starter.kafka.broker import EmbeddedBroker
+from shared.temporal.connect import connect
+from starter.insight.doctor.checks import CHECKS
+from starter.insight.doctor.examination import Scope, examine
+from starter.insight.doctor.finding import Finding, Level, find_worst
+from starter.insight.doctor.machine import Machine
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.kafka.broker import EmbeddedBroker
+from starter.records.dead_letters import SUFFIX
 from tests.conftest import Serve, Start, wait_until
 from tests.processes import worker_process
 from tests.topics import create_topic

@@ -9,15 +9,15 @@ import pytest
 from temporalio.client import Client
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
 
-from activities import due_index
-from activities.due_index import CALLS_MAX, VisibilityIndex
+from activities.idle import due_index
+from activities.idle.due_index import CALLS_MAX, VisibilityIndex
 from shared.errors import ServerUnreachable
 from shared.lanes import task_queue
-from shared.message import MessageState
-from shared.placement import PACK_WORKFLOW, pack_workflow_id
-from shared.search_attributes import DUE_AT, EARLIEST_AT, pack_attributes_at_start
+from shared.messages.message import MessageState
+from shared.messages.placement import PACK_WORKFLOW, pack_workflow_id
 from shared.settings import Settings
-from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
+from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, pack_attributes_at_start
+from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
 from tests.asleep import start_asleep
 from tests.conftest import wait_until
 

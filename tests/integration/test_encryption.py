@@ -22,33 +22,33 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 from activities import Again, Context, Done, Message, handler
+from activities.api.handler import Handler
 from activities.batch import BatchDispatch
 from activities.dispatch import Dispatch
 from activities.gates import Gates
-from activities.handler import Handler
-from activities.http_client import HttpClient
+from activities.http.client import HttpClient
 from activities.registry import Registry
-from shared.encryption import KEY_ID, SEALED_AT
-from shared.envelope import Envelope
 from shared.errors import PayloadSealed, StandsStill
-from shared.gates import Closing
+from shared.keepers.gates import Closing
 from shared.lanes import task_queue
+from shared.messages.envelope import Envelope
+from shared.messages.signals import Revise, RunNow
 from shared.settings import Secret, Settings
-from shared.signals import Revise, RunNow
-from shared.telemetry import Telemetry
-from starter.bulk import BulkStarter
+from shared.telemetry.sdk import Telemetry
+from shared.temporal.encryption import KEY_ID, SEALED_AT
 from starter.control import Control
-from starter.embedded import EmbeddedServer
-from starter.gates import GateControl, GatesNotServed
-from starter.idle import Idle
-from starter.receipts import StartOutcome
-from starter.selection import Selection
+from starter.local.embedded import EmbeddedServer
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
+from starter.steering.keepers.gates import GateControl, GatesNotServed
+from starter.steering.keepers.idle import Idle
+from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
 from tests.subjects import Subject, declare
-from workflows.layout_workflow import LayoutWorkflow
+from workflows.keepers.layout_workflow import LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
-from workflows.signal_handlers import NO_KEY
+from workflows.replay.signal_handlers import NO_KEY
 
 HOUR = timedelta(hours=1)
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from examples.ledger import Ledger, audit
-from shared.envelope import Envelope
 from shared.errors import MessageNotFound, RetryLater
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
 from starter.control import Control
-from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
-from starter.receipts import StartOutcome
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
 from tests.processes import kill_and_restart, worker_process
 from tests.subjects import declare

@@ -12,21 +12,21 @@ import pytest
 from temporalio.client import Client
 
 from activities import Again, Context, Message, handler
-from activities.capacity import Capacity
-from shared.encoding import Pack
-from shared.envelope import Envelope
+from activities.idle.capacity import Capacity
 from shared.lanes import task_queue
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from shared.temporal import connect
-from starter.bulk import BulkStarter
+from shared.temporal.connect import connect
 from starter.control import Control
-from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
-from starter.forecast import OTHER_KINDS, Forecaster
-from starter.receipts import StartOutcome
-from starter.selection import Selection
+from starter.insight.forecast import OTHER_KINDS, Forecaster
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
+from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
+from worker.lanes.throughput import LEAST_PER_SECOND
 from worker.main import HEARTBEAT
-from worker.throughput import LEAST_PER_SECOND
 
 pytestmark = pytest.mark.timeout(240)  # thousands of workflows begin in it
 

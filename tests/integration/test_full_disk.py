@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from shared.envelope import Envelope, EnvelopeRules
 from shared.errors import DiskFull
+from shared.messages.envelope import Envelope, EnvelopeRules
 from shared.settings import Settings
-from starter.bulk import BulkStarter
-from starter.disk import watch_disk
-from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
-from starter.load import Load, LoadOptions
-from starter.receipts import StartOutcome
-from starter.rows import RowSource
+from starter.files.load import Load, LoadOptions
+from starter.files.rows import RowSource
+from starter.local.disk import watch_disk
+from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
 from tests.disks import fill
 

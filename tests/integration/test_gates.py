@@ -8,13 +8,13 @@ import pytest
 from temporalio.client import Client
 
 from activities import Again, Context, Done, Message, RetryAfter, handler
-from activities.handler import Handler
-from shared.envelope import Envelope
-from shared.gates import Closing
+from activities.api.handler import Handler
+from shared.keepers.gates import Closing
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
-from starter.gates import GateControl, GatesNotServed
-from starter.receipts import StartOutcome
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
+from starter.steering.keepers.gates import GateControl, GatesNotServed
 from tests.conftest import Begin, Serve, wait_until
 from tests.subjects import Subject, declare
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from shared.errors import InvalidSetting
-from starter.bridge.group_lag import read_group_lag
-from starter.kafka.broker import EmbeddedBroker
+from starter.bridge.monitoring.group_lag import read_group_lag
+from starter.local.kafka.broker import EmbeddedBroker
 from tests.topics import commit, create_topic
 
 _kafka: Any = importlib.import_module("aiokafka")

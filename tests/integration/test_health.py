@@ -19,13 +19,13 @@ from temporalio.client import Client
 
 from activities.handlers.echo import echo
 from activities.registry import Registry
-from shared.envelope import Envelope
 from shared.errors import InvalidSetting, ServerNotReady
-from shared.metrics import SERVER_CHECKS
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from shared.telemetry import Telemetry
-from starter.bulk import BulkStarter
-from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from shared.telemetry.metrics import SERVER_CHECKS
+from shared.telemetry.sdk import Telemetry
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.starting.bulk import BulkStarter
 from tests.conftest import wait_until
 from worker.health import (
     CONNECTIONS_MAX,

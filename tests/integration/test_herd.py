@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from examples.ledger import LEDGER_VARIABLE, Audit, Entry, Ledger, audit
-from shared.envelope import Envelope
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
-from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
-from starter.receipts import StartOutcome
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
 from tests.handlers import HERD_PACK
 from tests.ledger_tail import Tail

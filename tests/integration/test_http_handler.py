@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shared.json_value import encode_json
+from shared.messages.json_value import encode_json
 from tests.integration.web_site import DAY, NOW, D, Reply, Visitor, WebSite, conditional, digest, open_visitor
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shared.json_value import encode_json
+from shared.messages.json_value import encode_json
 from tests.integration.web_site import Reply, Visit, Visitor, WebSite, digest, open_visitor
 
 

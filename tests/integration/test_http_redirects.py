@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from activities.address_guard import Address, AddressGuard
+from activities.http.address_guard import Address, AddressGuard
 from shared.settings import Settings
 from tests.integration.web_site import (
     Reply,

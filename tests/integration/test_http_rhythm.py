@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activities.outcome import RetryAfter
+from activities.api.outcome import RetryAfter
 from tests.integration.web_site import DAY, NOW, D, H, M, Reply, S, Visitor, WebSite, conditional, open_visitor
 
 

@@ -17,13 +17,13 @@ from temporalio.service import RPCError
 
 from examples.ledger import Entry, Ledger
 from shared.lanes import task_queue
-from shared.message import MessageState
-from shared.pack_entry import measure, to_entry, to_heading
-from shared.placement import PACK_WORKFLOW, pack_index, pack_workflow_id
-from shared.search_attributes import pack_attributes_at_start
+from shared.messages.message import MessageState
+from shared.messages.placement import PACK_WORKFLOW, pack_index, pack_workflow_id
+from shared.packs.entry import measure, to_entry, to_heading
 from shared.settings import Settings
-from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
-from starter.idle import Idle
+from shared.temporal.search_attributes import pack_attributes_at_start
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.steering.keepers.idle import Idle
 from tests.asleep import start_asleep
 from tests.conftest import wait_until
 from tests.processes import worker_process

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from shared.errors import Misconfigured, RetryLater
-from starter.embedded import find_free_port
-from starter.kafka.jars import DEPENDENCIES, REPOSITORY_VARIABLE, find_cache, prepare_jars
-from starter.kafka.java import find_java
+from starter.local.embedded import find_free_port
+from starter.local.kafka.jars import DEPENDENCIES, REPOSITORY_VARIABLE, find_cache, prepare_jars
+from starter.local.kafka.java import find_java
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -89,8 +89,8 @@ async def test_two_processes_that_fetch_at_once_both_end_well(repository: Reposi
     """One of them fetches, the other one uses what it fetched; nothing else stays behind."""
     cache = tmp_path / "cache"
     program = (
-        "import asyncio; from starter.kafka.jars import find_cache, prepare_jars; "
-        "from starter.kafka.java import find_java; print(len(asyncio.run(prepare_jars(find_java(), find_cache()))))"
+        "import asyncio; from starter.local.kafka.jars import find_cache, prepare_jars; "
+        "from starter.local.kafka.java import find_java; print(len(asyncio.run(prepare_jars(find_java(), find_cache()))))"
     )
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), REPOSITORY_VARIABLE: repository.url}
     both = [

@@ -10,15 +10,16 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities import Again, Context, Message, handler, left_runs
+from activities import Again, Context, Message, handler
+from activities.server_calls import left_runs
 from bench.harness import metric_total
-from shared.encoding import Pack
-from shared.envelope import Envelope
-from shared.placement import pack_workflow_id
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
+from shared.messages.placement import pack_workflow_id
 from shared.settings import Settings
-from shared.temporal import is_missing
-from starter.bulk import BulkStarter
-from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from shared.temporal.connect import is_missing
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.starting.bulk import BulkStarter
 from tests.conftest import serving, wait_until
 
 PUT_OFF = "task_dependency_task_not_completed"

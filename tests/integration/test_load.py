@@ -14,14 +14,14 @@ import pytest
 from temporalio.client import Client
 
 from activities import Context, Done, Message, handler
-from shared.envelope import EnvelopeRules
 from shared.errors import GiveUp
+from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
-from starter.bulk import BulkStarter
-from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
-from starter.feed import Feed
-from starter.load import Load, LoadOptions
-from starter.rows import RowSource
+from starter.files.feed import Feed
+from starter.files.load import Load, LoadOptions
+from starter.files.rows import RowSource
+from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.starting.bulk import BulkStarter
 from tests.conftest import Serve, wait_until
 
 pa: Any = pytest.importorskip("pyarrow")

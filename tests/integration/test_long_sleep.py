@@ -10,15 +10,15 @@ from temporalio.client import Client
 from temporalio.testing import WorkflowEnvironment
 
 from activities import Again, Context, Message, handler
-from shared.envelope import Envelope
-from shared.placement import unit_hash
-from shared.search_attributes import REQUIRED
+from shared.messages.envelope import Envelope
+from shared.messages.placement import unit_hash
 from shared.settings import Settings
-from starter.bulk import BulkStarter
+from shared.temporal.search_attributes import REQUIRED
 from starter.control import Control
-from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
-from starter.receipts import StartOutcome
-from starter.selection import Selection
+from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
+from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
 from tests.subjects import Subject, declare
 

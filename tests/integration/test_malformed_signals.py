@@ -14,13 +14,13 @@ from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle, WorkflowQueryFailedError, WorkflowUpdateFailedError
 
 from activities import Again, Context, Done, Message, handler
-from shared.capacity import CAPACITY_WORKFLOW, MEASURED
-from shared.gates import CLOSE, GATES_WORKFLOW, OPEN
-from shared.idle import IDLE_WORKFLOW
+from shared.keepers.capacity import CAPACITY_WORKFLOW, MEASURED
+from shared.keepers.gates import CLOSE, GATES_WORKFLOW, OPEN
+from shared.keepers.idle import IDLE_WORKFLOW
 from shared.lanes import task_queue
-from shared.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW
+from shared.messages.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW
+from shared.messages.signals import RunNow
 from shared.settings import Settings
-from shared.signals import RunNow
 from tests.conftest import Begin, Serve, wait_until
 from workflows.message_workflow import MessageWorkflow
 

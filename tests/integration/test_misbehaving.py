@@ -14,11 +14,11 @@ from temporalio.client import Client
 
 from activities import Again, Context, Done, Message, RetryAfter, handler
 from shared.lanes import task_queue
-from shared.message import MessageState
+from shared.messages.message import MessageState
+from shared.messages.signals import RunNow
 from shared.settings import Settings
-from shared.signals import RunNow
 from starter.control import Control
-from starter.selection import Selection
+from starter.steering.selection import Selection
 from tests.asleep import start_asleep
 from tests.conftest import Begin, Serve, wait_until
 from tests.subjects import Subject

@@ -10,14 +10,14 @@ import pytest
 from temporalio.client import Client
 
 from activities import Context, Done, Message, handler
-from activities.handler import Handler
-from shared.envelope import Envelope
+from activities.api.handler import Handler
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
 from starter.control import Control
-from starter.receipts import StartOutcome
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 from tests.conftest import Serve, wait_until
-from worker.tenants import weigh_tenants
+from worker.lanes.tenants import weigh_tenants
 
 pytestmark = pytest.mark.timeout(150)  # hundreds of messages with a workflow each, started and run
 

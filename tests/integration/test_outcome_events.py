@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from activities import Again, Context, Done, Message, Reject, RetryAfter, handler
-from shared.timespan import parse_moment
-from starter.embedded import find_free_port
-from starter.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
+from shared.messages.timespan import parse_moment
+from starter.local.embedded import find_free_port
+from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
 from tests.conftest import Begin, Serve, wait_until
 from tests.topics import create_topic
 

@@ -8,21 +8,22 @@ import pytest
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities import Again, Context, Message, handler, overdue
-from activities.overdue import COUNTS_MAX, OverdueIndex
+from activities import Again, Context, Message, handler
+from activities.idle import overdue
+from activities.idle.overdue import COUNTS_MAX, OverdueIndex
 from shared.lanes import task_queue
-from shared.message import MessageState
-from shared.metrics import OLDEST_OVERDUE
+from shared.messages.message import MessageState
+from shared.messages.signals import Pause, Resume
 from shared.settings import Settings
-from shared.signals import Pause, Resume
-from shared.telemetry import Telemetry
-from shared.temporal import connect
-from starter.embedded import EmbeddedServer
+from shared.telemetry.metrics import OLDEST_OVERDUE
+from shared.telemetry.sdk import Telemetry
+from shared.temporal.connect import connect
+from starter.local.embedded import EmbeddedServer
 from tests.asleep import start_asleep
 from tests.conftest import Begin, Serve, Start, wait_until
+from worker.lanes.overdue import measure_overdue
 from worker.main import HEARTBEAT
-from worker.overdue import measure_overdue
-from workflows.layout_workflow import LayoutWorkflow
+from workflows.keepers.layout_workflow import LayoutWorkflow
 
 INDEX_AFTER = timedelta(minutes=1)
 MINUTE = 60.0

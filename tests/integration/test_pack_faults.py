@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from examples.ledger import LEDGER_VARIABLE, Entry, Ledger, audit
-from shared.encoding import Pack
-from shared.envelope import Envelope
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
-from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
-from starter.receipts import StartOutcome
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
 from tests.ledger_tail import Tail
 from tests.processes import kill_and_restart, worker_process

@@ -11,17 +11,17 @@ import pytest
 from temporalio.client import Client, WorkflowHandle
 
 from activities import Again, Context, Message, handler
-from shared.encoding import Pack
-from shared.envelope import Envelope
 from shared.errors import Misconfigured, PackNotServed
-from shared.placement import pack_index, pack_workflow_id
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
+from shared.messages.placement import pack_index, pack_workflow_id
+from shared.messages.signals import Revise
 from shared.settings import Settings
-from shared.signals import Revise
-from starter.bulk import BulkStarter
 from starter.control import Control
-from starter.grouping import group_names
-from starter.layouts import Layouts
-from starter.receipts import Receipt, StartOutcome
+from starter.starting.bulk import BulkStarter
+from starter.starting.layouts import Layouts
+from starter.starting.receipts import Receipt, StartOutcome
+from starter.steering.grouping import group_names
 from tests.conftest import Serve, wait_until
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time

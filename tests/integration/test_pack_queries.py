@@ -23,19 +23,19 @@ from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
 from activities import Again, Context, Message, handler
-from shared.encoding import Pack
-from shared.envelope import Envelope
 from shared.errors import PackNotServed
 from shared.lanes import task_queue
-from shared.placement import pack_workflow_id
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
+from shared.messages.placement import pack_workflow_id
 from shared.settings import Settings
-from starter import packs
-from starter.admission import is_served
-from starter.bulk import BulkStarter
 from starter.control import Control
-from starter.layouts import Layouts
-from starter.packs import Packs
-from starter.selection import Selection
+from starter.starting.admission import is_served
+from starter.starting.bulk import BulkStarter
+from starter.starting.layouts import Layouts
+from starter.steering import packs
+from starter.steering.packs import Packs
+from starter.steering.selection import Selection
 from tests.conftest import Serve, wait_until
 from tests.replay.runs import follow_runs
 from workflows.pack_workflow import PackWorkflow

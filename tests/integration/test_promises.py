@@ -12,11 +12,11 @@ from temporalio.client import Client
 
 from activities import handler
 from examples.ledger import LEDGER_VARIABLE, Entry, Ledger, audit
-from shared.encoding import Pack
-from shared.envelope import Envelope
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
-from starter.receipts import StartOutcome
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 from tests.conftest import serving, wait_until
 from tests.handlers import work
 from tests.ledger_tail import Tail

@@ -10,16 +10,16 @@ import pytest
 from temporalio.client import Client
 
 from activities import Again, Context, Message, Pack, handler
-from shared.envelope import Envelope
 from shared.errors import GiveUp, MessageNotFound, Misconfigured, PackNotServed
-from shared.placement import pack_index, pack_workflow_id
+from shared.messages.envelope import Envelope
+from shared.messages.placement import pack_index, pack_workflow_id
 from shared.settings import Settings
-from starter.bulk import BulkStarter
 from starter.control import Control
-from starter.layouts import Layouts
-from starter.receipts import StartOutcome
-from starter.repack import repack
-from starter.selection import Selection
+from starter.starting.bulk import BulkStarter
+from starter.starting.layouts import Layouts
+from starter.starting.receipts import StartOutcome
+from starter.steering.repack import repack
+from starter.steering.selection import Selection
 from tests.conftest import Serve, wait_until
 
 MESSAGES = 300

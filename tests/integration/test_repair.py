@@ -9,20 +9,20 @@ import pytest
 from temporalio.client import Client
 
 from activities import Again, Context, Message, handler
-from shared.encoding import Pack
-from shared.envelope import Envelope
-from shared.placement import pack_workflow_id, workflow_id
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
+from shared.messages.placement import pack_workflow_id, workflow_id
 from shared.settings import Settings
-from starter.bulk import BulkStarter
 from starter.control import Control
-from starter.standstill import find_standstill, repair
+from starter.starting.bulk import BulkStarter
+from starter.steering.status.standstill import find_standstill, repair
 from tests.conftest import Serve, wait_until
 from tests.subjects import declare
 
 pytestmark = pytest.mark.timeout(120)
 
 HOUR = timedelta(hours=1)
-BROKEN = {"solo": "workflows.message_workflow.MessageWorkflow._apply", "pack": "workflows.pack_state.PackState.steer"}
+BROKEN = {"solo": "workflows.message_workflow.MessageWorkflow._apply", "pack": "workflows.packs.state.PackState.steer"}
 """What takes a signal in, to be broken on purpose."""
 
 

@@ -13,8 +13,7 @@ from temporalio.client import Client, WorkflowFailureError
 
 from activities import Again, Context, Done, Message, Reject, handler
 from shared.lanes import task_queue
-from shared.settings import Settings
-from shared.signals import (
+from shared.messages.signals import (
     SIGNAL_NAMES,
     Pause,
     PullForward,
@@ -26,6 +25,7 @@ from shared.signals import (
     Signal,
     Stop,
 )
+from shared.settings import Settings
 from starter.control import Control
 from tests.conftest import Begin, Serve, wait_until
 from tests.subjects import Subject

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from shared.envelope import EnvelopeRules
 from shared.errors import DiskFull, GiveUp, InvalidSetting
+from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
-from spark.faults import told_of_spark
-from spark.manifest import Manifest
-from spark.mapping import RowMapping
-from spark.prepare import PrepareOptions, prepare
-from spark.source import Source, guess_form
-from spark.summary import read_summary
-from starter.bridge.mapping import FormatOptions
-from starter.kafka.broker import EmbeddedBroker
+from spark.prepare.manifest import Manifest
+from spark.prepare.prepare import PrepareOptions, prepare
+from spark.prepare.summary import read_summary
+from spark.session.faults import told_of_spark
+from spark.source.mapping import RowMapping
+from spark.source.source import Source, guess_form
+from starter.local.kafka.broker import EmbeddedBroker
+from starter.records.mapping import FormatOptions
 from tests.databases import jdbc_url, run_postgres
 from tests.disks import fill
 from tests.topics import create_topic

@@ -13,12 +13,12 @@ from pyspark.sql.types import StructType
 from temporalio.client import Client
 
 from activities import Context, Done, Message, Reject, handler
-from shared.envelope import Envelope
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from spark.data_source import register_temporal
-from spark.reader import COLUMNS
-from starter.bulk import BulkStarter
-from starter.embedded import EmbeddedServer
+from spark.format.data_source import register_temporal
+from spark.format.reader import COLUMNS
+from starter.local.embedded import EmbeddedServer
+from starter.starting.bulk import BulkStarter
 from tests.conftest import Serve, wait_until
 from tests.subjects import PACK
 

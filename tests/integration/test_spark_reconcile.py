@@ -12,15 +12,15 @@ import pytest
 from temporalio.client import Client
 
 from activities import Again, Context, Done, Message
-from activities.handler import handler
-from shared.envelope import Envelope, EnvelopeRules
+from activities.api.handler import handler
+from shared.messages.envelope import Envelope, EnvelopeRules
 from shared.settings import Settings
-from spark.manifest import Manifest
-from spark.prepare import PrepareOptions, prepare
-from spark.reconcile import DIFFERENCES, Balance, reconcile
-from spark.source import Source
-from starter.bulk import BulkStarter
+from spark.prepare.manifest import Manifest
+from spark.prepare.prepare import PrepareOptions, prepare
+from spark.report.reconcile import DIFFERENCES, Balance, reconcile
+from spark.source.source import Source
 from starter.control import Control
+from starter.starting.bulk import BulkStarter
 from tests.conftest import Serve, wait_until
 from tests.subjects import declare
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from shared.envelope import EnvelopeRules
 from shared.errors import GiveUp
+from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
-from spark.manifest import Manifest, to_uri
-from spark.outcomes import read_outcomes
-from spark.prepare import PrepareOptions, prepare
-from spark.report import Table, make_report
-from spark.source import Source
-from starter.kafka.broker import EmbeddedBroker
+from spark.prepare.manifest import Manifest, to_uri
+from spark.prepare.prepare import PrepareOptions, prepare
+from spark.report.outcomes import read_outcomes
+from spark.report.report import Table, make_report
+from spark.source.source import Source
+from starter.local.kafka.broker import EmbeddedBroker
 from tests.topics import create_topic
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from shared.errors import InvalidSetting
 from shared.settings import Settings
-from spark.session import build_session
+from spark.session.session import build_session
 from tests.processes import run_to_end
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import sys
 from shared.settings import Settings
-from spark.session import build_session
+from spark.session.session import build_session
 
 def pass_on(batches):
-    import starter.columns
+    import starter.files.columns
     yield from batches
 
 with_java = build_session(Settings(), master="local[1]", conf={"spark.driver.memory": "512m"})
@@ -93,7 +93,7 @@ async def test_what_can_not_start_is_told_in_one_sentence(tmp_path: Path, argume
     program = f"""
 from shared.errors import DormiceError
 from shared.settings import Settings
-from spark.session import build_session
+from spark.session.session import build_session
 try:
     build_session(Settings(), {arguments})
 except DormiceError as exc:

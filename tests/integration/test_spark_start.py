@@ -17,13 +17,13 @@ from pyspark.errors import AnalysisException
 from temporalio.client import Client
 
 from shared.errors import ServerUnreachable
-from shared.placement import workflow_id
+from shared.messages.placement import workflow_id
 from shared.settings import Settings
-from spark.data_source import register_temporal
-from spark.manifest import Manifest
-from spark.options import write_settings_options
+from spark.format.data_source import register_temporal
+from spark.prepare.manifest import Manifest
 from spark.start import StartOptions, StartSummary, start_manifest
-from starter.embedded import EmbeddedServer
+from spark.tasks.options import write_settings_options
+from starter.local.embedded import EmbeddedServer
 from tests.alive import check_alive, count_alive, end_packs
 from tests.conftest import Serve, wait_until
 from tests.handlers import note_packed

@@ -16,10 +16,10 @@ from pyspark.errors import StreamingQueryException
 from temporalio.client import Client
 
 from shared.settings import Settings
-from spark.data_source import register_temporal
-from spark.options import write_settings_options
-from starter.embedded import EmbeddedServer
-from starter.kafka.broker import EmbeddedBroker
+from spark.format.data_source import register_temporal
+from spark.tasks.options import write_settings_options
+from starter.local.embedded import EmbeddedServer
+from starter.local.kafka.broker import EmbeddedBroker
 from tests.alive import check_alive, count_alive
 from tests.conftest import wait_until
 from tests.manifests import read_receipts

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from examples.ledger import Ledger
-from shared.encoding import Pack
-from shared.envelope import Envelope
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bulk import BulkStarter
-from starter.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
-from starter.receipts import StartOutcome
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
 from tests.integration.test_left_runs import TASKS_MOST, count_tasks
 from tests.processes import kill, worker_process

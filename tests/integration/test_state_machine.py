@@ -26,8 +26,8 @@ from hypothesis.stateful import (
 from temporalio.api.common.v1 import Payload, Payloads, WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetStickyTaskQueueRequest, SignalWorkflowExecutionRequest
 
-from shared.envelope import Envelope
-from shared.signals import (
+from shared.messages.envelope import Envelope
+from shared.messages.signals import (
     Pause,
     PullForward,
     Reprioritize,
@@ -39,9 +39,9 @@ from shared.signals import (
     Stop,
 )
 from starter.control import Control
-from starter.embedded import EmbeddedServer
-from starter.receipts import StartOutcome
-from starter.repack import repack
+from starter.local.embedded import EmbeddedServer
+from starter.starting.receipts import StartOutcome
+from starter.steering.repack import repack
 from tests.machine import MARGIN, MessageMachine, Site, write_moment
 from tests.machine_model import ExpectedMessage, Span
 

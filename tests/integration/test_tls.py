@@ -15,8 +15,8 @@ import pytest
 
 from shared.errors import Misconfigured, ServerUnreachable
 from shared.settings import Settings
-from shared.temporal import check_server, connect
-from starter.embedded import EmbeddedServer, find_free_port
+from shared.temporal.connect import check_server, connect
+from starter.local.embedded import EmbeddedServer, find_free_port
 
 Variables = dict[str, str]
 

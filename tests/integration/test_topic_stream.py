@@ -10,8 +10,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from shared.errors import GiveUp, InvalidSetting
 from shared.kafka.outlet import open_admin
-from spark.topic_stream import TopicStreamReader, advance
-from starter.kafka.broker import EmbeddedBroker
+from spark.source.topic_stream import TopicStreamReader, advance
+from starter.local.kafka.broker import EmbeddedBroker
 from tests.topics import create_topic, produce_keys
 
 RECORDS = 30

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from shared.settings import Settings
-from starter.embedded import EmbeddedServer
-from starter.web_ui import find_page, find_ui_address
+from starter.local.embedded import EmbeddedServer
+from starter.steering.status.web_ui import find_page, find_ui_address
 
 
 def test_the_page_of_a_workflow_is_an_address(server: EmbeddedServer, tmp_path: Path) -> None:

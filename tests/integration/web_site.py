@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import pytest
 
-from activities.address_guard import AddressGuard
-from activities.context import Context
+from activities.api.context import Context
+from activities.api.outcome import Again, Message, Reject, to_outcome
 from activities.handlers.http import http
-from activities.http_client import HttpClient
-from activities.outcome import Again, Message, Reject, to_outcome
+from activities.http.address_guard import AddressGuard
+from activities.http.client import HttpClient
 from shared.errors import RetryLater
 from shared.settings import Settings
 

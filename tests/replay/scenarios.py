@@ -19,13 +19,12 @@ from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.service import RPCError
 
 from activities import Again, Context, Done, Message, Reject, handler
-from activities.handler import Handler
+from activities.api.handler import Handler
 from activities.registry import Registry
-from shared.encoding import Pack
-from shared.envelope import Envelope
-from shared.placement import layout_workflow_id, pack_workflow_id
-from shared.settings import Settings
-from shared.signals import (
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
+from shared.messages.placement import layout_workflow_id, pack_workflow_id
+from shared.messages.signals import (
     SIGNAL_NAMES,
     Pause,
     PullForward,
@@ -40,8 +39,9 @@ from shared.signals import (
     to_epoch,
     write_steering,
 )
-from starter.bulk import BulkStarter
-from starter.embedded import EmbeddedOptions, find_free_port, run_embedded
+from shared.settings import Settings
+from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.starting.bulk import BulkStarter
 from tests.replay.runs import fingerprint, follow_runs, wait_at_rest
 from worker.run import WorkerPlan, run_workers
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.address_guard import (
+from activities.http.address_guard import (
     Address,
     AddressGuard,
     AddressRefused,

@@ -9,10 +9,10 @@ import httpx
 import pytest
 import yaml
 
-from shared.metrics import PUBLISHED_METRICS, WORKER_METRICS, Reading
 from shared.settings import Settings
-from shared.telemetry import start_telemetry
-from starter.embedded import find_free_port
+from shared.telemetry.metrics import PUBLISHED_METRICS, WORKER_METRICS, Reading
+from shared.telemetry.sdk import start_telemetry
+from starter.local.embedded import find_free_port
 from tests import watching
 
 ROOT = Path(__file__).parents[2]

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from shared.errors import InvalidSetting
-from starter.cli import build_parser
-from starter.commands import arguments
-from starter.commands.arguments import CommandParser
+from starter.cli import arguments
+from starter.cli.arguments import CommandParser
+from starter.cli.main import build_parser
 
 READERS: dict[Any, tuple[str, str]] = {
     arguments.duration: ("-1d", "is '-1d', which is negative; leave out the sign"),

@@ -5,10 +5,10 @@ import re
 import pytest
 
 from shared.errors import InvalidSetting
-from starter.cli import build_parser
-from starter.commands.bridge import run_bridge
-from starter.commands.bridge_status import run_bridge_status
-from starter.commands.messages import run_start
+from starter.cli.main import build_parser
+from starter.cli.messages.messages import run_start
+from starter.cli.records.bridge import run_bridge
+from starter.cli.records.bridge_status import run_bridge_status
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starter.bridge.intake import Intake, Load
+from starter.bridge.monitoring.status import BridgeStatus, Moment, PartitionStatus, to_partition_status
 from starter.bridge.offsets import Partition, PartitionOffsets
-from starter.bridge.status import BridgeStatus, Moment, PartitionStatus, to_partition_status
 from starter.bridge.window import limits_of
 
 FEEDS = Partition("feeds", 3)

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from shared.json_value import encode_json
-from shared.pack_entry import CHUNK_BYTES_MAX, Entry
-from shared.placement import Layout, pack_index
-from starter.chunks import Chunk, Gathering
+from shared.messages.json_value import encode_json
+from shared.messages.placement import Layout, pack_index
+from shared.packs.entry import CHUNK_BYTES_MAX, Entry
+from starter.starting.chunks import Chunk, Gathering
 
 ROOM = 1000
 

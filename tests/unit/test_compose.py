@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from shared.kafka.outlet import PATIENCE_SECONDS
-from shared.search_attributes import REQUIRED
+from shared.messages.timespan import parse_duration
 from shared.settings import describe_settings, load_settings
-from shared.timespan import parse_duration
-from starter import slim
-from starter.cli import build_parser
-from starter.embedded import DYNAMIC_CONFIG
+from shared.temporal.search_attributes import REQUIRED
+from starter.cli.main import build_parser
+from starter.local import slim
+from starter.local.embedded import DYNAMIC_CONFIG
 from tests import watching
 
 ROOT = Path(__file__).parents[2]

@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from shared.connection_faults import check_address, explain_failure
 from shared.errors import DormiceError, Misconfigured, ServerUnreachable
 from shared.settings import Settings
-from shared.temporal import connect
-from starter.embedded import find_free_port
+from shared.temporal.connect import connect
+from shared.temporal.connection_faults import check_address, explain_failure
+from starter.local.embedded import find_free_port
 
 HUNG_UP = "Failed client connect: `get_system_info` call error after connection: Status { code: Unknown }"
 
@@ -80,7 +80,7 @@ async def test_who_does_not_answer_as_temporal_does_is_told_in_our_words(
 
 def test_who_says_nothing_does_not_want_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     """TLS is wanted where somebody answered in TLS; silence is an outage."""
-    monkeypatch.setattr("shared.connection_faults.PROBE_SECONDS", 0.2)
+    monkeypatch.setattr("shared.temporal.connection_faults.PROBE_SECONDS", 0.2)
     kept: list[socket.socket] = []
     with listener(kept.append) as port:
         fault = explain_failure(f"127.0.0.1:{port}", HUNG_UP, tls=None)

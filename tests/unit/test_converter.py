@@ -8,7 +8,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.converter import DataConverter
 
-from shared.converter import DATA_CONVERTER
+from shared.temporal.converter import DATA_CONVERTER
 
 OURS, USUAL = DATA_CONVERTER.payload_converter, DataConverter.default.payload_converter
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from shared.kafka.outlet import BrokerTrouble, Headers
-from starter.bridge.dead_letter_box import LetterSelection
-from starter.bridge.dead_letters import (
+from starter.records.dead_letter_box import LetterSelection
+from starter.records.dead_letters import (
     ATTEMPTS,
     ORIGIN,
     REPLAY_OF,
@@ -18,7 +18,7 @@ from starter.bridge.dead_letters import (
     read_dead_letter,
     to_dead_letter,
 )
-from starter.bridge.record import DeadRecord, Record
+from starter.records.record import DeadRecord, Record
 
 RECORD = Record("orders", 3, 42, 1_700_000_000_000, b"k", b"{", (("trace", b"1"), ("empty", None), ("trace", b"2")))
 DEAD = DeadRecord("NotJson", "is no JSON; send one JSON document", "value")

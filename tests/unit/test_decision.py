@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from shared.decision import begin, decide, next_wake
-from shared.message import REASON_MAX, MessageState, Outcome
-from shared.signals import Pause, PullForward, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
+from shared.messages.decision import begin, decide, next_wake
+from shared.messages.message import REASON_MAX, MessageState, Outcome
+from shared.messages.signals import Pause, PullForward, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
 
 NOW = 1_795_262_400.123
 LATER = NOW + 7200

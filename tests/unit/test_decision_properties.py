@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.decision import MAX_DELAY, MIN_DELAY, begin, decide, next_wake
-from shared.message import DECISIONS_KEPT, MessageState, Outcome
-from shared.signals import Pause, PullForward, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
+from shared.messages.decision import MAX_DELAY, MIN_DELAY, begin, decide, next_wake
+from shared.messages.message import DECISIONS_KEPT, MessageState, Outcome
+from shared.messages.signals import Pause, PullForward, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
 
 START = 1_795_262_400.0
 AS_INDEXED = "as indexed"  # stands for the due time that the message has when the signal comes

@@ -4,9 +4,9 @@ import pytest
 from temporalio.api.deployment.v1 import WorkerDeploymentOptions, WorkerDeploymentVersion
 from temporalio.api.taskqueue.v1 import TaskQueueVersioningInfo
 
-from shared.deployment import find_taking, to_version
 from shared.errors import InvalidSetting
 from shared.settings import Settings, load_settings
+from shared.temporal.deployment import find_taking, to_version
 from worker.deployment import check_deployment, version_arguments
 
 

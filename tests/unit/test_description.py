@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from shared.capacity import Measured
-from shared.gates import Closing
-from shared.message import Decision, MessageState
+from shared.keepers.capacity import Measured
+from shared.keepers.gates import Closing
+from shared.messages.message import Decision, MessageState
 from workflows.description import (
     describe_capacity,
     describe_decisions,
@@ -18,7 +18,7 @@ from workflows.description import (
     escape_markdown,
     explain_due,
 )
-from workflows.pack_batch import Outlook
+from workflows.packs.batch import Outlook
 
 NOON = 1_795_262_400.0
 EVENING = NOON + 8 * 3600

@@ -23,30 +23,31 @@ import httpx
 import pytest
 
 import activities
-from activities import Again, Context, Done, Message, Reject, RetryAfter, policies
-from activities.cycle_span import begin_cycle
-from activities.http_client import HttpClient
-from shared.decision import MAX_DELAY, MIN_DELAY, TOLERANCE_MAX, TOLERANCE_SHARE
-from shared.envelope import Envelope
+from activities import Again, Context, Done, Message, Reject, RetryAfter
+from activities.api import policies
+from activities.http.client import HttpClient
+from activities.reporting.cycle_span import begin_cycle
 from shared.lanes import LANES, task_queue
-from shared.message import HandlerCall, Verdict
-from shared.metrics import BRIDGE_METRICS, OLDEST_OVERDUE, WORKER_METRICS, Metric
-from shared.search_attributes import REQUIRED
+from shared.messages.decision import MAX_DELAY, MIN_DELAY, TOLERANCE_MAX, TOLERANCE_SHARE
+from shared.messages.envelope import Envelope
+from shared.messages.message import HandlerCall, Verdict
+from shared.messages.signal_reading import Steering, read_steering
+from shared.messages.signals import SIGNAL_NAMES
+from shared.messages.timespan import format_seconds
 from shared.settings import Settings, describe_settings
-from shared.signal_reading import Steering, read_steering
-from shared.signals import SIGNAL_NAMES
-from shared.spans import NO_SPAN, Attributes, Carrier, Span
-from shared.telemetry import Telemetry
-from shared.timespan import format_seconds
+from shared.telemetry.metrics import BRIDGE_METRICS, OLDEST_OVERDUE, WORKER_METRICS, Metric
+from shared.telemetry.sdk import Telemetry
+from shared.telemetry.spans import NO_SPAN, Attributes, Carrier, Span
+from shared.temporal.search_attributes import REQUIRED
 from starter.bridge.held import Held
 from starter.bridge.offsets import Partition
-from starter.bridge.record import Record
 from starter.bridge.record_spans import RecordSpans
-from starter.cli import build_parser
-from starter.commands.doctor import CODES
-from starter.delivery import Delivery
-from starter.doctor.checks import CHECKS
-from starter.doctor.finding import Level
+from starter.cli.main import build_parser
+from starter.cli.operations.doctor import CODES
+from starter.insight.doctor.checks import CHECKS
+from starter.insight.doctor.finding import Level
+from starter.records.record import Record
+from starter.starting.delivery import Delivery
 from tests.sources import parse
 
 ROOT = Path(__file__).parents[2]

@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from activities.overdue import Overdue
+from activities.idle.overdue import Overdue
 from shared.errors import HandlerProblem, ServerUnreachable
-from starter.doctor.checks import Check, run_checks
-from starter.doctor.finding import Finding, Level, find_worst
-from starter.doctor.kafka import Topic, judge_topic
-from starter.doctor.lanes import Serving, judge_backlog, judge_overdue
-from starter.doctor.server import judge_fairness, judge_shards, judge_version
+from starter.insight.doctor.checks import Check, run_checks
+from starter.insight.doctor.finding import Finding, Level, find_worst
+from starter.insight.doctor.kafka import Topic, judge_topic
+from starter.insight.doctor.lanes import Serving, judge_backlog, judge_overdue
+from starter.insight.doctor.server import judge_fairness, judge_shards, judge_version
 
 SOUND = Topic(name="orders", partitions=6, leaderless=0, replicas=3, in_sync=3, least_in_sync=2)
 

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from activities.context import Context
+from activities.api.context import Context
+from activities.api.outcome import Again, Done, Message, Reject, RetryAfter
 from activities.handlers.echo import echo
-from activities.outcome import Again, Done, Message, Reject, RetryAfter
 from shared.settings import Settings
 
 MINUTE = timedelta(minutes=1)

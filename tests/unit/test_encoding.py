@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from shared.encoding import PACKS_MAX, SIZE_MAX, Pack
 from shared.errors import HandlerProblem
+from shared.messages.encoding import PACKS_MAX, SIZE_MAX, Pack
 
 
 @pytest.mark.parametrize(

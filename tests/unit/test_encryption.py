@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from temporalio.api.common.v1 import Payload
 
-from shared.encryption import (
+from shared.errors import InvalidSetting, PayloadSealed
+from shared.settings import Secret, Settings
+from shared.temporal.encryption import (
     ENCODING,
     KEY_ID,
     SEALED_AT,
@@ -17,9 +19,7 @@ from shared.encryption import (
     was_sealed_within,
     write_keys,
 )
-from shared.errors import InvalidSetting, PayloadSealed
-from shared.settings import Secret, Settings
-from starter.cli import run
+from starter.cli.main import run
 
 GOOD = base64.b64encode(bytes(range(32))).decode()
 OTHER = base64.b64encode(bytes(range(32, 64))).decode()

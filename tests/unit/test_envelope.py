@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.envelope import (
+from shared.errors import InvalidEnvelope
+from shared.lanes import LANES
+from shared.messages.envelope import (
     ID_MAX_BYTES,
     KIND_MAX_BYTES,
     TOLERANCE_MAX,
@@ -18,9 +20,7 @@ from shared.envelope import (
     EnvelopeRules,
     parse_envelope,
 )
-from shared.errors import InvalidEnvelope
-from shared.lanes import LANES
-from shared.timespan import HORIZON
+from shared.messages.timespan import HORIZON
 
 RULES = EnvelopeRules({"feed": "short", "report": "long"}, payload_max_bytes=128)
 GOOD: dict[str, Any] = {"kind": "feed", "id": "a"}

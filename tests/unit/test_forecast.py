@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from shared.message import MessageState
-from starter.commands.forecast import describe_overload
-from starter.forecast import INTERVALS_MAX, LaneCapacity, choose_edges, find_overload
+from shared.messages.message import MessageState
+from starter.cli.operations.forecast import describe_overload
+from starter.insight.forecast import INTERVALS_MAX, LaneCapacity, choose_edges, find_overload
 from workflows.description import count_due
 
 BEGIN = datetime(2026, 11, 23, 18, 47, 12, tzinfo=UTC).timestamp()

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from activities.gates import wait_at
-from shared.gates import Closing, pick_closed, read_closings
-from shared.timespan import HORIZON
+from shared.keepers.gates import Closing, pick_closed, read_closings
+from shared.messages.timespan import HORIZON
 
 NOW = 1_800_000_000.0
 FOR_GOOD = 10 * 366 * 86400

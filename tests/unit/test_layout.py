@@ -53,18 +53,18 @@ def test_a_package_shows_few_names(room: str) -> None:
 
 
 def test_only_one_place_connects_and_only_one_starts_workflows() -> None:
-    """Nothing bypasses `shared.temporal.connect`, the bulk starter and placement."""
+    """Nothing bypasses `shared.temporal.connect.connect`, the bulk starter and placement."""
     callers = {
-        "Client.connect(": {"shared/temporal.py", "starter/embedded.py"},  # its own server's client
-        ".start_workflow_execution(": {"starter/solo.py", "starter/layouts.py"},
+        "Client.connect(": {"shared/temporal/connect.py", "starter/local/embedded.py"},  # its own server's client
+        ".start_workflow_execution(": {"starter/starting/solo.py", "starter/starting/layouts.py"},
         # a pack sends on what belongs to another one; what the others begin is no message
         ".start_workflow(": {
-            "activities/measures.py",
-            "shared/temporal.py",
-            "starter/doctor/server.py",
-            "worker/leaders.py",
+            "activities/server_calls/measures.py",
+            "shared/temporal/connect.py",
+            "starter/insight/doctor/server.py",
+            "worker/lanes/leaders.py",
         },
-        "place(": {"shared/placement.py", "starter/start_request.py", "spark/placing.py"},
+        "place(": {"shared/messages/placement.py", "starter/starting/start_request.py", "spark/tasks/placing.py"},
     }
     product = [p for p in MODULES if p.relative_to(ROOT).parts[0] not in ("examples", "cluster", "chaos", "bench")]
     for call, allowed in callers.items():

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.envelope import EnvelopeRules
-from starter.duplicates import find_repeated
-from starter.load import Load, LoadOptions, Summary
-from starter.progress import open_progress
-from starter.rows import RowSource
+from shared.messages.envelope import EnvelopeRules
+from starter.files.duplicates import find_repeated
+from starter.files.load import Load, LoadOptions, Summary
+from starter.files.progress import open_progress
+from starter.files.rows import RowSource
 
 RULES = EnvelopeRules({"feed": "short"})
 

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 BEGIN = """
 import logging
-from shared.logs import set_up_logs
+from shared.telemetry.logs import set_up_logs
 from shared.settings import Settings
 """
 
@@ -69,8 +69,8 @@ def test_a_chatty_library_is_told_once_in_a_while() -> None:
     code = (
         "for n in range(50):\n    logging.getLogger('aiokafka.conn').error('no node %s', n)\n"
         "logging.getLogger('aiokafka.conn').error('another')\n"
-        "import shared.logs\n"
-        "shared.logs.CHATTY['aiokafka'] = 0.0\n"
+        "import shared.telemetry.logs\n"
+        "shared.telemetry.logs.CHATTY['aiokafka'] = 0.0\n"
         "logging.getLogger('aiokafka.conn').error('no node %s', 50)\n"
         "for n in range(2):\n    logging.getLogger('starter').error('ours')\n"
     )
@@ -98,7 +98,7 @@ def test_a_line_written_on_the_way_of_a_message_names_it() -> None:
     code = (
         "import asyncio\n"
         "from types import SimpleNamespace\n"
-        "from shared.logs import ABOUT\n"
+        "from shared.telemetry.logs import ABOUT\n"
         "async def call():\n"
         "    ABOUT.set(SimpleNamespace(fields={'workflow_id': 'a:1', 'correlation_id': 'c-1', 'version': 3}))\n"
         "    await asyncio.to_thread(logging.getLogger('library').info, 'one')\n"

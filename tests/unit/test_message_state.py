@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.message import DECISIONS_KEPT, REASON_MAX, Decision, MessageState, Outcome, clip_reason
+from shared.messages.message import DECISIONS_KEPT, REASON_MAX, Decision, MessageState, Outcome, clip_reason
 
 SLEEPER = MessageState("feed", "a:b", "short", 1_795_291_200.5, 1_795_287_600.0)
 FULL = MessageState(

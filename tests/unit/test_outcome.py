@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from activities.outcome import UNCHANGED, Again, Done, Message, Reject, RetryAfter, to_outcome
+from activities.api.outcome import UNCHANGED, Again, Done, Message, Reject, RetryAfter, to_outcome
 from shared.errors import InvalidOutcome
-from shared.message import REASON_MAX, Outcome
+from shared.messages.message import REASON_MAX, Outcome
 
 HOUR = timedelta(hours=1)
 MOMENT = datetime(2026, 11, 21, 20, tzinfo=UTC)
@@ -57,7 +57,7 @@ def test_what_a_handler_returns_travels_as_an_outcome(returned: object, expected
     [
         (None, "the handler returned NoneType None; return Again, Done or Reject"),
         (HOUR, "the handler returned timedelta datetime.timedelta(seconds=3600); return Again, Done or Reject"),
-        (Done, "the handler returned type <class 'activities.outcome.Done'>; return Again, Done or Reject"),
+        (Done, "the handler returned type <class 'activities.api.outcome.Done'>; return Again, Done or Reject"),
         ("x" * 99, f"the handler returned str '{'x' * 59}…; return Again, Done or Reject"),
         (Again(), "Again needs exactly one of after and at"),
         (Again(after=HOUR, at=MOMENT), "Again needs exactly one of after and at"),

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from shared.message import HandlerCall, Outcome
-from shared.outcome_event import to_event
+from shared.messages.message import HandlerCall, Outcome
+from shared.messages.outcome_event import to_event
 
 CALL = HandlerCall("feed", "a", "short", version=3, attempt=2, payload={"n": 1}, due_at=1000.0, priority=1, tenant="t")
 OUTCOMES: list[tuple[Outcome, str, str | None]] = [

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from shared.backoff import BACKOFF_MAX_SECONDS, backoff_seconds
-from starter.pace import Pace
+from shared.temporal.backoff import BACKOFF_MAX_SECONDS, backoff_seconds
+from starter.starting.calls.pace import Pace
 
 
 class Clock:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.decision import begin, decide
-from shared.json_value import encode_json
 from shared.lanes import LANES
-from shared.message import DECISIONS_KEPT, Decision, MessageState, Outcome
-from shared.pack_entry import (
+from shared.messages.decision import begin, decide
+from shared.messages.json_value import encode_json
+from shared.messages.message import DECISIONS_KEPT, Decision, MessageState, Outcome
+from shared.packs.entry import (
     DECISIONS,
     LATE,
     OTHERS,

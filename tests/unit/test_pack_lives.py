@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.lanes import LANES
-from shared.message import MessageState, Outcome
-from shared.pack_entry import DUE, to_entry
+from shared.messages.message import MessageState, Outcome
+from shared.packs.entry import DUE, to_entry
 from tests.unit.test_decision_properties import few_signals, lanes, outcomes, payloads, signals
 from tests.unit.test_pack_state import NOW, build, count_bytes
-from workflows.pack_batch import Batch
-from workflows.pack_state import PackState
+from workflows.packs.batch import Batch
+from workflows.packs.state import PackState
 
 IDS = "abcdef"
 

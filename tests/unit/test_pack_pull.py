@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from shared.message import MessageState
-from shared.pack_entry import Entry, to_entry
-from shared.search_attributes import DUE_AT, EARLIEST_AT, PackIndex, pack_updates
-from shared.signal_reading import read_pull_forward
-from shared.signals import Pause, PullMany, Reschedule
+from shared.messages.message import MessageState
+from shared.messages.signal_reading import read_pull_forward
+from shared.messages.signals import Pause, PullMany, Reschedule
+from shared.packs.entry import Entry, to_entry
+from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, PackIndex, pack_updates
 from tests.unit.test_pack_state import AGAIN, NOW, entry, find, hold, take
-from workflows.pack_state import PackState
+from workflows.packs.state import PackState
 
 HOUR = 3600.0
 PULL = PullMany(2, NOW, NOW + 10 * HOUR, "p")

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.pack_entry import measure
-from workflows.pack_receipts import KEPT_SECONDS, RECEIPTS_BYTES_MAX, PackReceipts
+from shared.packs.entry import measure
+from workflows.packs.receipts import KEPT_SECONDS, RECEIPTS_BYTES_MAX, PackReceipts
 
 NOW = 1_795_291_200.0
 SENTENCE = "pack 3 of kind 'feed' is full with 1,000 messages; spread the kind over more packs"

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from shared.decision import begin, decide
 from shared.lanes import LANES
-from shared.message import MessageState, Outcome
-from shared.pack_entry import STATE_BYTES_MAX, Entry, measure, to_entry, to_state
-from shared.placement import PackSpread
-from shared.signals import Pause, Reschedule, Revise, RunNow, Signal, Stop
-from workflows.pack_batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch
-from workflows.pack_ended import ENDED_KEPT_SECONDS
-from workflows.pack_state import PackState
+from shared.messages.decision import begin, decide
+from shared.messages.message import MessageState, Outcome
+from shared.messages.placement import PackSpread
+from shared.messages.signals import Pause, Reschedule, Revise, RunNow, Signal, Stop
+from shared.packs.entry import STATE_BYTES_MAX, Entry, measure, to_entry, to_state
+from workflows.packs.batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch
+from workflows.packs.ended import ENDED_KEPT_SECONDS
+from workflows.packs.state import PackState
 
 NOW = 1_795_291_200.0
 HEADING: dict[str, Any] = {

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from shared.decision import begin, decide
-from shared.message import MessageState, Outcome
-from shared.pack_entry import STATE_BYTES_MAX, measure, to_state
-from shared.signals import Pause, Reprioritize, Reschedule, Revise, RunNow, Signal, Stop, Unreadable
+from shared.messages.decision import begin, decide
+from shared.messages.message import MessageState, Outcome
+from shared.messages.signals import Pause, Reprioritize, Reschedule, Revise, RunNow, Signal, Stop, Unreadable
+from shared.packs.entry import STATE_BYTES_MAX, measure, to_state
 from tests.unit.test_pack_state import AGAIN, DONE, NOW, REJECT, count_bytes, entry, find, hold, phases, run, take
-from workflows.pack_state import PackState
+from workflows.packs.state import PackState
 
 LARGE = "x" * 4000
 FLAWED: list[tuple[Signal | Unreadable, str]] = [

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from shared.lanes import prefix_of, task_queue
-from shared.placement import (
+from shared.messages.placement import (
     Layout,
     PackSpread,
     Placement,

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.timespan import parse_duration
-from starter.cli import run
-from starter.commands.plan import ROWS
-from starter.figures import DATABASE, FIGURES, Figure, value_of
-from starter.plan import ENCODINGS, Demand, EncodingName, find_batch, find_load, make_plan
+from shared.messages.timespan import parse_duration
+from starter.cli.main import run
+from starter.cli.operations.plan import ROWS
+from starter.insight.figures import DATABASE, FIGURES, Figure, value_of
+from starter.insight.plan import ENCODINGS, Demand, EncodingName, find_batch, find_load, make_plan
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 HOUR, DAY = 3600.0, 86400.0

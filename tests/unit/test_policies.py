@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.policies import (
+from activities.api.policies import (
     Bounds,
     EntryFrequencyRules,
     NutchRules,
@@ -24,7 +24,7 @@ from activities.policies import (
     stormcrawler_adaptive,
 )
 from shared.errors import InvalidSetting
-from shared.timespan import HORIZON
+from shared.messages.timespan import HORIZON
 
 S, M, H, D = (timedelta(**{unit: 1}) for unit in ("seconds", "minutes", "hours", "days"))
 NARROW = Bounds(10 * S, 100 * S)

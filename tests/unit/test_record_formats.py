@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.envelope import EnvelopeRules, parse_envelope
 from shared.errors import InvalidEnvelope, InvalidSetting
-from starter.bridge.formats import Formats, Start, Stop
-from starter.bridge.mapping import FormatOptions
-from starter.bridge.record import ERROR_CLASSES, DeadRecord, Record
+from shared.messages.envelope import EnvelopeRules, parse_envelope
+from starter.records.formats import Formats, Start, Stop
+from starter.records.mapping import FormatOptions
+from starter.records.record import ERROR_CLASSES, DeadRecord, Record
 
 RULES = EnvelopeRules({"feed": "short", "report": "long"}, payload_max_bytes=512)
 TRACEPARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from shared.envelope import EnvelopeRules, parse_envelope
 from shared.errors import GiveUp, InvalidEnvelope
-from starter.columns import read_cell
-from starter.rows import LINE_MAX_BYTES, Row, RowSource
+from shared.messages.envelope import EnvelopeRules, parse_envelope
+from starter.files.columns import read_cell
+from starter.files.rows import LINE_MAX_BYTES, Row, RowSource
 
 pa: Any = pytest.importorskip("pyarrow")
 pq: Any = pytest.importorskip("pyarrow.parquet")

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from starter.selection import STATES, Selection
+from starter.steering.selection import STATES, Selection
 
 ALIVE = "WorkflowType = 'message' AND ExecutionStatus = 'Running'"
 ENDED = "WorkflowType = 'message' AND ExecutionStatus = 'Completed'"

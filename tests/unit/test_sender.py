@@ -3,10 +3,10 @@
 import pytest
 
 from shared.errors import InvalidEnvelope
+from shared.messages.signals import Pause, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
 from shared.settings import Settings
-from shared.signals import Pause, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
-from starter.pending_effects import explain_pending, find_blocking_state
-from starter.sender import check_signal
+from starter.steering.pending_effects import explain_pending, find_blocking_state
+from starter.steering.sender import check_signal
 
 WRONG: list[tuple[Signal, str]] = [
     (Revise("x" * 4095), "payload: is 4097 bytes of JSON, the limit is 4096"),

@@ -13,15 +13,12 @@ from hypothesis import strategies as st
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from shared.capacity import Measurement, read_measurement
-from shared.converter import DATA_CONVERTER
-from shared.gates import Close, read_close, read_open
-from shared.message import MessageState, Outcome
-from shared.pack_entry import to_entry
-from shared.pack_reading import Report, read_chunk, read_layout, read_pack_count, read_report
-from shared.placement import Layout
-from shared.signal_reading import Steering, read_nothing, read_pull_forward, read_signal, read_steering
-from shared.signals import (
+from shared.keepers.capacity import Measurement, read_measurement
+from shared.keepers.gates import Close, read_close, read_open
+from shared.messages.message import MessageState, Outcome
+from shared.messages.placement import Layout
+from shared.messages.signal_reading import Steering, read_nothing, read_pull_forward, read_signal, read_steering
+from shared.messages.signals import (
     SIGNAL_NAMES,
     Pause,
     PullForward,
@@ -36,6 +33,9 @@ from shared.signals import (
     Unreadable,
     write_steering,
 )
+from shared.packs.entry import to_entry
+from shared.packs.reading import Report, read_chunk, read_layout, read_pack_count, read_report
+from shared.temporal.converter import DATA_CONVERTER
 
 NOW = 1_795_262_400.123
 MOMENT = "2026-11-21T20:00:00Z"

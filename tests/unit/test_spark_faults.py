@@ -5,14 +5,14 @@ import io
 import pytest
 
 from shared.errors import DiskFull, DormiceError, GiveUp, Misconfigured, RetryLater
-from spark.faults import explain_log, told_of_spark, translate_spark_error
+from spark.session.faults import explain_log, told_of_spark, translate_spark_error
 
 
 @pytest.mark.parametrize(
     ("text", "error", "sentence"),
     [
         (
-            "PythonException: Traceback …\nModuleNotFoundError: No module named 'spark.judge'",
+            "PythonException: Traceback …\nModuleNotFoundError: No module named 'spark.prepare.judge'",
             Misconfigured,
             "the executors' Python has no dormice (no module 'spark')",
         ),

@@ -18,11 +18,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from shared.envelope import Envelope, EnvelopeRules
 from shared.errors import GiveUp
-from spark.batches import BatchReader, Refused, check_schema
-from spark.filters import push_down
-from spark.windows import Window, cut_windows
+from shared.messages.envelope import Envelope, EnvelopeRules
+from spark.format.filters import push_down
+from spark.format.windows import Window, cut_windows
+from spark.tasks.batches import BatchReader, Refused, check_schema
 
 arrow: Any = importlib.import_module("pyarrow")  # it has no type stubs
 

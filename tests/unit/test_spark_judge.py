@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from shared.envelope import Envelope, EnvelopeRules
 from shared.errors import GiveUp, InvalidEnvelope
-from spark.judge import BATCH_ROWS, Judge, Spread, write_original
-from spark.mapping import RowMapping
-from spark.raw_rows import LineReader
-from starter.rows import Row
+from shared.messages.envelope import Envelope, EnvelopeRules
+from spark.prepare.judge import BATCH_ROWS, Judge, Spread, write_original
+from spark.source.mapping import RowMapping
+from spark.source.raw_rows import LineReader
+from starter.files.rows import Row
 
 pyarrow: Any = pytest.importorskip("pyarrow")
 

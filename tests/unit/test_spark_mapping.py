@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from shared.errors import InvalidEnvelope
-from spark.mapping import RowMapping
-from starter.bridge.mapping import FormatOptions
+from spark.source.mapping import RowMapping
+from starter.records.mapping import FormatOptions
 
 
 def mapping(lane: str | None = None, **options: Any) -> RowMapping:

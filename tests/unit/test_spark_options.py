@@ -9,7 +9,7 @@ import pytest
 
 from shared.errors import InvalidSetting
 from shared.settings import Secret, Settings, load_settings, write_settings
-from spark.options import (
+from spark.tasks.options import (
     SHIPPED,
     read_read_options,
     read_write_options,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark.shipping import Shipped
+from spark.tasks.shipping import Shipped
 
 cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")  # Spark's own pickler; it has no types
 SITE = Path(cloudpickle.__file__).parents[2]

@@ -12,14 +12,14 @@ from temporalio.client import Client
 from temporalio.common import TypedSearchAttributes
 from temporalio.converter import encode_search_attributes
 
-from shared.envelope import TOLERANCE_MAX, Envelope
 from shared.lanes import LANES
-from shared.message import NO_TRACE
-from shared.pack_entry import to_entry
-from shared.placement import PackSpread
-from shared.search_attributes import REQUIRED, attributes_at_start
+from shared.messages.envelope import TOLERANCE_MAX, Envelope
+from shared.messages.message import NO_TRACE
+from shared.messages.placement import PackSpread
+from shared.packs.entry import to_entry
 from shared.settings import Settings
-from starter.start_request import build_start_request, first_entry, first_state, request_id
+from shared.temporal.search_attributes import REQUIRED, attributes_at_start
+from starter.starting.start_request import build_start_request, first_entry, first_state, request_id
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 ENVELOPE = Envelope(kind="echo", id="ä ☃:1", lane="medium", priority=2, tenant="t", payload={"delay": 1})

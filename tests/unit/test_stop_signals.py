@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shared.stop_signals import find_stop_signals
-from starter.commands.interruption import run_until_signal
-from starter.embedded import kill_on_leash, start_on_leash
+from shared.values.stop_signals import find_stop_signals
+from starter.cli.interruption import run_until_signal
+from starter.local.embedded import kill_on_leash, start_on_leash
 from tests.conftest import wait_until
 from tests.processes import ending_family, is_gone
 from worker.main import take_signals
@@ -90,7 +90,7 @@ async def test_what_ignores_being_told_to_end_does_not_outlive_its_leash() -> No
 
 async def test_what_ignores_being_told_to_end_does_not_outlive_who_started_it() -> None:
     """When its parent is gone, however it went, the pipe from there closes; the leash then insists after a while."""
-    code = "import sys, starter.leash; starter.leash.GRACE_SECONDS = 0.2; starter.leash.main(sys.argv[1:])"
+    code = "import sys, starter.local.leash; starter.local.leash.GRACE_SECONDS = 0.2; starter.local.leash.main(sys.argv[1:])"
     pipe = asyncio.subprocess.PIPE
     leash = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", code, sys.executable, "-c", DEAF), cwd=ROOT, stdin=pipe, stdout=pipe

@@ -13,11 +13,11 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from shared.errors import InvalidSetting
-from shared.metrics import LAG, PUBLISHED_METRICS, REBALANCES, WORKER_METRICS, Reading
 from shared.settings import Settings
-from shared.spans import NO_SPAN
-from shared.telemetry import check_ports, start_telemetry
-from starter.embedded import find_free_port
+from shared.telemetry.metrics import LAG, PUBLISHED_METRICS, REBALANCES, WORKER_METRICS, Reading
+from shared.telemetry.sdk import check_ports, start_telemetry
+from shared.telemetry.spans import NO_SPAN
+from starter.local.embedded import find_free_port
 from tests.receivers import Receiver, receiving
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def test_off_is_not_even_imported() -> None:
     code = (
         "import sys\n"
         "from shared.settings import Settings\n"
-        "from shared.telemetry import start_telemetry\n"
+        "from shared.telemetry.sdk import start_telemetry\n"
         "with start_telemetry(Settings(), 'test') as telemetry:\n"
         "    assert not telemetry.is_on\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])\n"
@@ -192,9 +192,9 @@ def test_what_a_library_tells_is_sent_where_it_is_part_of_a_sampled_cycle(receiv
     code = (
         "from opentelemetry import trace\n"
         "from types import SimpleNamespace\n"
-        "from shared.logs import ABOUT\n"
+        "from shared.telemetry.logs import ABOUT\n"
         "from shared.settings import Settings\n"
-        "from shared.telemetry import start_telemetry\n"
+        "from shared.telemetry.sdk import start_telemetry\n"
         f"with start_telemetry(Settings(telemetry_otlp={receiver.url!r}), 'test') as telemetry:\n"
         "    library = trace.get_tracer('library')\n"
         "    library.start_span('alone').end()\n"

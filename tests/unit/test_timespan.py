@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.timespan import format_moment, format_seconds, parse_duration, parse_moment
+from shared.messages.timespan import format_moment, format_seconds, parse_duration, parse_moment
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -1,0 +1,95 @@
+"""What a handler may use besides its message: attempt, idempotency key, heartbeat, HTTP client, logger, lateness."""
+
+import logging
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from shared.messages.message import HandlerCall
+from shared.messages.placement import workflow_id
+from shared.settings import Settings
+from shared.telemetry.spans import Span
+
+if TYPE_CHECKING:
+    import httpx
+
+
+def _no_heartbeat() -> None:
+    """Local activities have no heartbeat: their lane cuts a handler off at its timeout instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """The surroundings of one handler call.
+
+    `attempt` is 1 for the first try of a version and counts failed tries. `idempotency_key` is the same for every
+    try of one version: hand it to whatever has a side effect. `started_at` is when this try began.
+    """
+
+    attempt: int
+    idempotency_key: str
+    due_at: datetime
+    started_at: datetime
+    settings: Settings
+    http: "httpx.AsyncClient"
+    logger: logging.LoggerAdapter[logging.Logger]
+    beat: Callable[[], None] = field(default=_no_heartbeat, repr=False)
+
+    @property
+    def lateness(self) -> timedelta:
+        """How long after its due time this call began; zero when idle capacity ran it early."""
+        return max(self.started_at - self.due_at, timedelta(0))
+
+    def heartbeat(self) -> None:
+        """Say that the handler is alive, on medium and long lanes; raises nothing and may be called often."""
+        self.beat()
+
+
+class Surroundings(NamedTuple):
+    """What belongs to one call of a handler: its heartbeat, its span, and what its log lines bear."""
+
+    call: HandlerCall
+    beat: Callable[[], None]
+    span: Span
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """See `shared.telemetry.logs.About`."""
+        call = self.call
+        return {"workflow_id": workflow_id(call.kind, call.id), "correlation_id": call.correlation_id}
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """See `shared.telemetry.logs.About`."""
+        call = self.call
+        told = {"kind": call.kind, "lane": call.lane, "version": call.version, "attempt": call.attempt}
+        return {**self.identity, **told, **self.span.ids}
+
+
+class HandlerLogger(logging.LoggerAdapter[logging.Logger]):
+    """Adds the message's identity to every line a handler logs."""
+
+    def __init__(self, around: Surroundings) -> None:
+        """Remember whose logger it is; it is made when the handler first logs, which most calls don't."""
+        self._around = around
+
+    @cached_property
+    def logger(self) -> logging.Logger:  # pyright: ignore[reportIncompatibleVariableOverride] — made when first asked for
+        """The logger of the message's kind."""
+        return logging.getLogger(f"dormice.handler.{self._around.call.kind}")
+
+    @cached_property
+    def extra(self) -> dict[str, object]:  # pyright: ignore[reportIncompatibleVariableOverride] — as above
+        """What every line bears."""
+        return self._around.fields
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Merge the ids into the record's fields."""
+        return msg, {**kwargs, "extra": {**self.extra, **kwargs.get("extra", {})}}
+
+
+def moment(epoch: float) -> datetime:
+    """Turn the state's seconds into an aware datetime."""
+    return datetime.fromtimestamp(epoch, UTC)

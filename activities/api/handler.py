@@ -1,0 +1,123 @@
+"""The `handler` decorator: ties an async function to a kind and says how its cycles are run."""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from activities.api.context import Context
+from activities.api.outcome import Again, Done, Message, Reject, read_gate
+from shared.errors import HandlerProblem
+from shared.keepers.gates import check_gate
+from shared.lanes import LANES
+from shared.messages.encoding import Pack
+from shared.messages.envelope import KIND_MAX_BYTES
+
+Gate = str | Callable[[Message], str | None] | None
+HandlerFunction = Callable[[Message, Context], Awaitable[Again | Done | Reject]]
+
+_KIND = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """A function and what its kind promises; calling it calls the function."""
+
+    kind: str
+    function: HandlerFunction
+    lane: str
+    max_attempts: int
+    timeout: timedelta | None
+    backoff: timedelta
+    backoff_max: timedelta
+    encoding: Pack | None = None
+    """How messages of the kind become workflows: a workflow each, or packs of many."""
+    gate: Gate = None
+    """What its messages need that may be closed for all of them."""
+
+    def __call__(self, message: Message, ctx: Context) -> Awaitable[Again | Done | Reject]:
+        """Run the function itself, as tests of a handler do."""
+        return self.function(message, ctx)
+
+    def gate_of(self, message: Message) -> str:
+        """Name the gate that a message passes, or "" for none. Raises InvalidOutcome for what is no name."""
+        return read_gate("handler", self.gate(message) if callable(self.gate) else self.gate)
+
+    def timeout_on(self, lane: str) -> timedelta:
+        """Say how long one call may take on a lane: as declared, within what the lane bears, or the lane's own."""
+        bucket = LANES[lane]
+        return min(self.timeout or bucket.handler_timeout, bucket.handler_timeout_max)
+
+    @property
+    def summary(self) -> str:
+        """First line of the function's docstring, for `dormice handlers`."""
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+
+def handler(
+    kind: str,
+    *,
+    lane: str = "short",
+    max_attempts: int = 5,
+    timeout: timedelta | None = None,
+    backoff: timedelta = timedelta(seconds=2),
+    backoff_max: timedelta = timedelta(hours=1),
+    encoding: Pack | None = None,
+    gate: Gate = None,
+) -> Callable[[HandlerFunction], Handler]:
+    """Make an async function the handler of a kind.
+
+    The function is called at least once per version with (Message, Context) and returns `Again`, `Done` or
+    `Reject`. An exception is retried `max_attempts` times with exponential backoff and jitter between `backoff`
+    and `backoff_max`, then the message is parked. `timeout` (the lane's own when left out) bounds one call.
+    `encoding=Pack(…)` keeps many messages in one workflow; left out, each has a workflow of its own.
+    `gate` names what its messages need, or is a function of the message that does: while that gate is closed, see
+    `RetryAfter`, they wait without a call. The function must be quick, for it is asked before each call.
+    Raises HandlerProblem at import when a value is unusable.
+
+        @handler("feed", lane="short", max_attempts=5)
+        async def poll(message: Message, ctx: Context) -> Again:
+            answer = await ctx.http.get(message.payload["url"])
+            return Again(after=timedelta(hours=6), reason=f"status {answer.status_code}")
+    """
+    where = f"handler {kind!r}"
+    if not _KIND.fullmatch(kind) or len(kind) > KIND_MAX_BYTES:
+        raise HandlerProblem(f"{where}: a kind is 1 to {KIND_MAX_BYTES} of a-z 0-9 _ . -, letter or digit first")
+    if lane not in LANES:
+        raise HandlerProblem(f"{where}: there is no lane {lane!r}; use one of {', '.join(LANES)}")
+    if max_attempts < 1:
+        raise HandlerProblem(f"{where}: max_attempts is {max_attempts}; give at least 1")
+    if timeout is not None and not timedelta(0) < timeout <= LANES[lane].handler_timeout_max:
+        raise HandlerProblem(
+            f"{where}: a timeout of {timeout} is not between 0 and {LANES[lane].handler_timeout_max} on lane {lane}; "
+            "use a longer lane"
+        )
+    if isinstance(gate, str):
+        _check_gate(where, gate)
+    if not timedelta(0) < backoff <= backoff_max:
+        raise HandlerProblem(f"{where}: backoff {backoff} must be above 0 and at most backoff_max {backoff_max}")
+
+    def decorate(function: HandlerFunction) -> Handler:
+        if not inspect.iscoroutinefunction(function):
+            raise HandlerProblem(f"{where}: {function!r} is no 'async def'; handlers run on one event loop")
+        return Handler(
+            kind=kind,
+            function=function,
+            lane=lane,
+            max_attempts=max_attempts,
+            timeout=timeout,
+            backoff=backoff,
+            backoff_max=backoff_max,
+            encoding=encoding,
+            gate=gate,
+        )
+
+    return decorate
+
+
+def _check_gate(where: str, gate: str) -> None:
+    try:
+        check_gate(gate)
+    except ValueError as exc:
+        raise HandlerProblem(f"{where}: {exc}") from exc

@@ -1,0 +1,179 @@
+"""What a handler gets and gives: the message it is called with and the outcomes it may return."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from shared.errors import InvalidOutcome
+from shared.keepers.gates import check_gate
+from shared.lanes import LANES
+from shared.messages.json_value import encode_json, find_flaw
+from shared.messages.message import Outcome, clip_reason
+
+
+class _Unchanged:
+    """Stands for "keep the payload as it is", because None is a payload too."""
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Any = _Unchanged()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message as its handler sees it.
+
+    `version` counts the cycles decided before this one, so the first call sees 0. `trace` is the W3C Trace Context of the
+    record that it came by, as headers to send along: empty, or `traceparent` and perhaps `tracestate`.
+    """
+
+    kind: str
+    id: str
+    version: int
+    lane: str
+    payload: Any
+    priority: int = 3
+    tenant: str = ""
+    correlation_id: str = ""
+    trace: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """Come back: after a delay counted from the decision, or at a moment.
+
+    `earliest` is the soonest that idle capacity may pull the message forward: a delay like `after`, or a moment
+    like `at`; half of the delay when left out. `tolerance` is how much later than due is fine: 5 % of the delay,
+    at most 15 minutes, when left out; the due time is spread inside it. `payload` replaces the present one,
+    `lane` moves the message to another lane. Delays are clamped to between one second and ten years, and the
+    reason that `dormice show` prints says so.
+    """
+
+    after: timedelta | None = None
+    at: datetime | None = None
+    earliest: timedelta | datetime | None = None
+    tolerance: timedelta | None = None
+    payload: Any = UNCHANGED
+    reason: str = ""
+    lane: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The message has nothing more to do; its workflow completes with `result` (small JSON)."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """This message can't succeed as it is: park it now, without further attempts, for a person to look at."""
+
+    reason: str
+
+
+class RetryAfter(Exception):
+    """Raise to try this version again after `delay` without using up an attempt (a server said when).
+
+    `gate` closes what it names for all messages whose handlers declare it, for `gate_delay` or else `delay`: they wait
+    until it opens, and their handlers are not called. Raises InvalidOutcome itself, which parks the message, when a delay
+    is no timedelta or `gate` names none.
+    """
+
+    def __init__(
+        self, delay: timedelta, reason: str = "", *, gate: str = "", gate_delay: timedelta | None = None
+    ) -> None:
+        _seconds("RetryAfter(delay", delay)
+        _seconds("RetryAfter(gate_delay", gate_delay)
+        super().__init__(clip_reason(reason) or f"asked to retry after {delay}")
+        self.delay = delay
+        self.gate = read_gate("RetryAfter", gate)
+        self.gate_delay = delay if gate_delay is None else gate_delay
+
+
+def read_gate(call: str, name: object) -> str:
+    """Give the name of the gate that a handler or its declaration said, or "" for none; raises InvalidOutcome."""
+    if name is None or name == "":
+        return ""
+    if not isinstance(name, str):
+        raise InvalidOutcome(f"{call}(gate={_describe(name)}) is no string; write for example gate='host:example.org'")
+    try:
+        return check_gate(name)
+    except ValueError as exc:
+        raise InvalidOutcome(f"{call}(gate): {exc}") from exc
+
+
+def to_outcome(returned: object, payload_max_bytes: int) -> Outcome:
+    """Check what a handler returned and give its wire form.
+
+    Raises InvalidOutcome with a sentence for anything but `Again`, `Done` and `Reject`, for an oversize or
+    non-JSON payload or result, for naive moments, and for an `Again` without exactly one of `after` and `at`.
+    """
+    if isinstance(returned, Again):
+        return _to_again(returned, payload_max_bytes)
+    if isinstance(returned, Done):
+        _check_json("result", returned.result, payload_max_bytes)
+        return Outcome("done", result=returned.result)
+    if isinstance(returned, Reject):
+        return Outcome("reject", reason=clip_reason(str(returned.reason)) or "rejected by its handler")
+    raise InvalidOutcome(f"the handler returned {_describe(returned)}; return Again, Done or Reject")
+
+
+def _to_again(again: Again, payload_max_bytes: int) -> Outcome:
+    if (again.after is None) == (again.at is None):
+        raise InvalidOutcome("Again needs exactly one of after and at")
+    if again.lane is not None and again.lane not in tuple(LANES):
+        raise InvalidOutcome(f"Again(lane={again.lane!r}) names no lane; use one of {', '.join(LANES)}")
+    is_changed = again.payload is not UNCHANGED
+    if is_changed:
+        _check_json("payload", again.payload, payload_max_bytes)
+    earliest_in, earliest_at = _split(again.earliest)
+    return Outcome(
+        "again",
+        reason=clip_reason(str(again.reason)),
+        after=_seconds("Again(after", again.after),
+        at=_epoch("at", again.at),
+        earliest=earliest_in,
+        earliest_at=earliest_at,
+        tolerance=_seconds("Again(tolerance", again.tolerance),
+        payload=again.payload if is_changed else None,
+        is_payload_changed=is_changed,
+        lane=again.lane or "",
+    )
+
+
+def _split(earliest: timedelta | datetime | None) -> tuple[float | None, float | None]:
+    if isinstance(earliest, datetime):
+        return None, _epoch("earliest", earliest)
+    return _seconds("Again(earliest", earliest), None
+
+
+def _seconds(call: str, value: object) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, timedelta):
+        raise InvalidOutcome(f"{call}={_describe(value)}) is no timedelta; write timedelta(hours=1)")
+    return value.total_seconds()
+
+
+def _epoch(name: str, value: object) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise InvalidOutcome(f"Again({name}={_describe(value)}) is no datetime with a time zone; add tzinfo=UTC")
+    return value.timestamp()
+
+
+def _check_json(name: str, value: Any, max_bytes: int) -> None:
+    if flaw := find_flaw(value):
+        raise InvalidOutcome(f"the returned {name} {flaw}; return plain JSON")
+    if (size := len(encode_json(value))) > max_bytes:
+        raise InvalidOutcome(f"the returned {name} is {size} bytes of JSON, the limit is {max_bytes}")
+
+
+def _describe(value: object) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text[:60]}{'…' if len(text) > 60 else ''}"

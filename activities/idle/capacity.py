@@ -1,0 +1,100 @@
+"""Capacity: how many slots the workers of a lane have free, by their heartbeats, and how much waits for them."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from temporalio.api.enums.v1 import TaskQueueType, WorkerStatus
+from temporalio.api.worker.v1 import WorkerHeartbeat
+from temporalio.api.workflowservice.v1 import ListWorkersRequest
+from temporalio.client import Client
+
+from shared.keepers.capacity import CAPACITY_MEMO, Measured, capacity_workflow_id, read_measured
+from shared.lanes import LANES, lane_of_queue
+from shared.temporal.connect import CALL_TIMEOUT, describe_queue, read_memo
+from shared.temporal.deployment import find_taking, to_version
+
+FRESH = timedelta(seconds=20)
+"""Of a worker that has been silent for longer nobody knows whether it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Slots of all workers of a lane together; `told_at` is when the last of them told."""
+
+    all: int
+    free: int
+    told_at: datetime
+
+
+class Capacity:
+    """Reads what a task queue's workers can take. Raises RPCError while the server does not tell."""
+
+    def __init__(self, client: Client, queue: str) -> None:
+        self._client = client
+        self._queue = queue
+        self._is_local = LANES[lane_of_queue(queue)].heartbeat_timeout is None
+
+    async def read_slots(self) -> Slots:
+        """Add up the slots in which handlers run: on the short lane those of workflow tasks, else those of activities."""
+        free = used = 0
+        told_at = datetime.fromtimestamp(0, UTC)
+        for beat in await self._find_heartbeats():
+            slots = beat.workflow_task_slots_info if self._is_local else beat.activity_task_slots_info
+            free += max(slots.current_available_slots, 0)
+            used += slots.current_used_slots
+            told_at = max(told_at, beat.heartbeat_time.ToDatetime(UTC))
+        return Slots(free + used, free, told_at)
+
+    async def read_measured(self) -> list[Measured | None]:
+        """Give what each worker process that is alive has done at most, None for one that has told nothing yet."""
+        memo = await read_memo(self._client, capacity_workflow_id(self._queue)) or {}
+        told = read_measured(memo.get(CAPACITY_MEMO, {}))
+        return [told.get(identity) for identity in await self.find_identities()]
+
+    async def read_backlog(self) -> int:
+        """Count the tasks that wait for a worker; those on their way to a worker that waits for them never count."""
+        kinds = [TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW]
+        if not self._is_local:
+            kinds.append(TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
+        waiting = 0
+        for kind in kinds:
+            described = await describe_queue(self._client, self._queue, kind, report_stats=True)
+            waiting += described.stats.approximate_backlog_count
+        return waiting
+
+    async def find_identities(self) -> set[str]:
+        """Give the identity of each worker process that is alive and gets tasks."""
+        return {beat.worker_identity for beat in await self._find_heartbeats()}
+
+    async def _find_heartbeats(self) -> list[WorkerHeartbeat]:
+        """Give the last heartbeat of each worker that gets tasks: with worker versioning not all that poll do."""
+        beats = [beat async for beat in self.read_heartbeats() if is_fresh(beat)]
+        if any(beat.deployment_version.deployment_name for beat in beats):
+            taking = find_taking((await describe_queue(self._client, self._queue)).versioning_info)
+            beats = [beat for beat in beats if to_version(beat.deployment_version) in taking]
+        return beats
+
+    async def read_heartbeats(self) -> AsyncIterator[WorkerHeartbeat]:
+        """Give the last heartbeat of each worker that has not said good-bye; the server forgets one after some minutes."""
+        page = b""
+        while True:
+            request = ListWorkersRequest(
+                namespace=self._client.namespace,
+                page_size=200,
+                next_page_token=page,
+                query=f"TaskQueue='{self._queue}'",
+            )
+            answer = await self._client.workflow_service.list_workers(request, timeout=CALL_TIMEOUT)
+            for worker in answer.workers_info:
+                beat = worker.worker_heartbeat
+                if beat.task_queue == self._queue and beat.status == WorkerStatus.WORKER_STATUS_RUNNING:
+                    yield beat
+            page = answer.next_page_token
+            if not page:
+                return
+
+
+def is_fresh(beat: WorkerHeartbeat) -> bool:
+    """Tell whether a worker that told this is there now, as far as anybody knows."""
+    return beat.heartbeat_time.ToDatetime(UTC) >= datetime.now(UTC) - FRESH

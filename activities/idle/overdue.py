@@ -1,0 +1,184 @@
+"""Overdue messages: what of a task queue should have run long ago, by the index first and then by the messages themselves.
+
+The index knows due times roughly: a message writes there only when its due time moves by the setting `index_after` within
+a run. So it is surely overdue only once twice that time has passed since its run began and since what the index says.
+What is found is then asked itself: its handler may be at work, or it may have ended or been paused meanwhile.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.client import (
+    Client,
+    WorkflowExecution,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowQueryFailedError,
+)
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.idle.due_index import LAST_SPAN, PAGE, format_query_time
+from shared.messages.placement import HAS_PARKED, MESSAGE_WORKFLOW, PACK_WORKFLOW
+from shared.temporal.connect import CALL_TIMEOUT, is_missing, translate_rpc_error
+from shared.temporal.search_attributes import DUE_AT, STATE
+
+COUNTS_MAX = 8
+"""Counts of one query. After the first, each halves the range of ages, which is two minutes to ten years at the beginning:
+its ends differ by an eighth at the end, and of what lies between them any page will do."""
+
+CHECKED_MAX = 50
+"""Candidates that are checked for one answer: one call each that is no visibility call, and a query where it is a pack."""
+
+CHECKED_AGAIN_AFTER = timedelta(minutes=5)
+"""What was found well is passed over for so long, and so hides nothing behind it: handlers may be at work for hours, and
+the index keeps the last due time of a pack in which nothing waits any more."""
+
+QUERY_TIMEOUT = timedelta(seconds=5)
+
+_RUNNING = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+_INDEXED = f"WorkflowType = '{MESSAGE_WORKFLOW}' AND DueAt < '{{moment}}' AND StartTime < '{{moment}}'"
+_PACKED = f"WorkflowType = '{PACK_WORKFLOW}' AND DueAt < '{{moment}}'"
+_UNINDEXED = f"WorkflowType IN ('{MESSAGE_WORKFLOW}', '{PACK_WORKFLOW}') AND DueAt IS NULL AND StartTime < '{{moment}}'"
+"""Three questions, because the store has an index of due times that one with "or" between them would not use."""
+
+UNINDEXED_TIMEOUT = timedelta(seconds=5)
+UNINDEXED_EVERY = timedelta(minutes=10)
+"""SQLite reads a row of every running workflow to find what has no due time; what was found is checked each time."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Overdue:
+    """A workflow whose message, or whose pack's first one, has been due at least since `due_at`, tolerance included."""
+
+    due_at: datetime
+    workflow_id: str
+    is_pack: bool
+
+
+class OverdueIndex:
+    """Finds what is overdue on one task queue; keeps in mind what it has found well."""
+
+    def __init__(self, client: Client, task_queue: str, index_after: timedelta) -> None:
+        self._client = client
+        self._task_queue = task_queue
+        self._inexact = max(2 * index_after, timedelta(seconds=1))
+        self._found_well: dict[str, datetime] = {}
+        self._unindexed: Sequence[WorkflowExecution] = ()
+        self._listed_unindexed_at: datetime | None = None
+        self.calls = 0
+        """How often the visibility store was asked, in all."""
+
+    async def find_oldest(self, wanted: int, now: datetime, beyond: timedelta = timedelta(0)) -> list[Overdue]:
+        """Give about `wanted` of those overdue by more than `beyond`, the longest first.
+
+        What has been overdue for less than twice the setting `index_after` is not found. Raises RetryLater and
+        Misconfigured.
+        """
+        known = self._found_well.items()
+        self._found_well = {name: at for name, at in known if now - at < CHECKED_AGAIN_AFTER}
+        try:
+            latest = now - self._inexact - beyond
+            indexed = [*await self._list_oldest(_INDEXED, latest), *await self._list_oldest(_PACKED, latest)]
+            if self._listed_unindexed_at is None or now - self._listed_unindexed_at >= UNINDEXED_EVERY:
+                self._listed_unindexed_at = now
+                self._unindexed = await self._list_unindexed(latest)
+            candidates = sorted([*indexed, *self._unindexed], key=self._find_latest)
+            return await self._check(candidates, wanted, now, beyond)
+        except RPCError as exc:
+            raise translate_rpc_error(exc) from exc
+
+    async def _list_unindexed(self, latest: datetime) -> Sequence[WorkflowExecution]:
+        with contextlib.suppress(TimeoutError):  # among millions; the others are found all the same
+            async with asyncio.timeout(UNINDEXED_TIMEOUT.total_seconds()):
+                return await self._list_oldest(_UNINDEXED, latest)
+        return ()
+
+    async def _list_oldest(self, query: str, latest: datetime) -> Sequence[WorkflowExecution]:
+        """List a page of those before `latest`; where there are more, of the oldest."""
+        moment, count = latest, await self._count(query, latest)
+        youngest, oldest = 1.0, LAST_SPAN / self._inexact  # ages, in multiples of what is surely overdue
+        for _ in range(COUNTS_MAX - 1):
+            if count <= PAGE:
+                break
+            factor = math.sqrt(youngest * oldest)
+            if (before := await self._count(query, latest - self._inexact * (factor - 1))) > 0:
+                youngest, count, moment = factor, before, latest - self._inexact * (factor - 1)
+            else:
+                oldest = factor
+        if not count:
+            return ()
+        self.calls += 1
+        found = self._client.list_workflows(
+            self._to_query(query, moment), page_size=PAGE, limit=PAGE, rpc_timeout=CALL_TIMEOUT
+        )
+        return [execution async for execution in found]
+
+    async def _count(self, query: str, moment: datetime) -> int:
+        self.calls += 1
+        return (await self._client.count_workflows(self._to_query(query, moment), rpc_timeout=CALL_TIMEOUT)).count
+
+    def _to_query(self, query: str, moment: datetime) -> str:
+        return (
+            f"{query.format(moment=format_query_time(moment))} AND ExecutionStatus = 'Running'"
+            f" AND TaskQueue = '{self._task_queue}' AND State IN ('active', '{HAS_PARKED}')"
+        )
+
+    async def _check(
+        self, candidates: Sequence[WorkflowExecution], wanted: int, now: datetime, beyond: timedelta
+    ) -> list[Overdue]:
+        unknown = [c.id for c in candidates if c.id not in self._found_well]
+        checked = await asyncio.gather(*map(self._check_one, unknown[:CHECKED_MAX]))
+        self._found_well |= {name: now for name, overdue in zip(unknown, checked, strict=False) if overdue is None}
+        return sorted(overdue for overdue in checked if overdue is not None and now - overdue.due_at > beyond)[:wanted]
+
+    async def _check_one(self, workflow_id: str) -> Overdue | None:
+        """Say since when a workflow is overdue at least; None where it has ended, is held, or has its handler at work."""
+        try:
+            described = await self._client.get_workflow_handle(workflow_id).describe(rpc_timeout=CALL_TIMEOUT)
+        except RPCError as exc:
+            if is_missing(exc):
+                return None
+            raise
+        is_pack = described.workflow_type == PACK_WORKFLOW
+        state = described.typed_search_attributes.get(STATE)
+        if described.status is not WorkflowExecutionStatus.RUNNING or state not in ("active", HAS_PARKED):
+            return None
+        if is_pack:
+            due_at = await self._ask_pack(described)
+        elif any(activity.state == _RUNNING for activity in described.raw_description.pending_activities):
+            due_at = None
+        else:
+            due_at = self._find_latest(described)
+        return None if due_at is None else Overdue(due_at, workflow_id, is_pack)
+
+    def _find_latest(self, workflow: WorkflowExecution | WorkflowExecutionDescription) -> datetime:
+        """Say when at the latest it was due, by what the server knows of it."""
+        due_at = workflow.typed_search_attributes.get(DUE_AT)
+        if due_at is not None and workflow.workflow_type == PACK_WORKFLOW:  # a pack counts across its runs
+            return due_at + self._inexact
+        return max(due_at or workflow.start_time, workflow.start_time) + self._inexact
+
+    async def _ask_pack(self, pack: WorkflowExecutionDescription) -> datetime | None:
+        """Ask a pack when its first message can wait no longer; for one that does not answer the index speaks."""
+        handle = self._client.get_workflow_handle(pack.id, run_id=pack.run_id)
+        try:
+            # the SDK repeats a query that timed out: only a limit around it all is one
+            async with asyncio.timeout(QUERY_TIMEOUT.total_seconds()):
+                answer: dict[str, Any] = await handle.query("overview")
+        except (TimeoutError, WorkflowQueryFailedError):
+            return self._find_latest(pack)
+        except RPCError as exc:
+            if exc.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.FAILED_PRECONDITION):
+                return self._find_latest(pack)
+            raise
+        if "waits_until" not in answer:  # a worker of an older version
+            return self._find_latest(pack)
+        if answer["waits_until"] is None:
+            return None
+        return datetime.fromtimestamp(answer["waits_until"], UTC)

@@ -1,0 +1,258 @@
+"""Spends a lane's idle capacity: wakes those that are due first ahead of their time, as fast as the lane bears it."""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from activities.idle.capacity import Capacity, Slots
+from activities.idle.due_index import DueIndex, Sleeper, VisibilityIndex
+from shared.errors import RetryLater
+from shared.keepers.idle import PULL_AHEAD, SHIFT_SECONDS, IdleLimits, Pulled
+from shared.lanes import lane_of_queue
+from shared.messages.signals import SIGNAL_NAMES, PullForward, PullMany
+from shared.telemetry.metrics import EARLINESS
+from shared.telemetry.sdk import Telemetry
+from shared.temporal.backoff import backoff_seconds
+from shared.temporal.connect import CALL_TIMEOUT, is_missing, is_transient
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.25
+BEAT_SECONDS = 1.0
+SLOTS_SECONDS = 1.0
+"""Between two looks at the workers' heartbeats; they come every two seconds."""
+
+LOOK_SECONDS = 1.5
+"""Between two looks into the due index: five calls each, of the ten a second that a server allows everybody together."""
+
+LOOK_MAX_SECONDS = 10.0
+"""Between two looks that found nobody."""
+
+FASTER, STEADIER, SLOWER = 1.5, 1.15, 0.7
+"""By how much it grows with a heartbeat until something had to wait, from then on, and what that leaves of it."""
+
+RATE_MAX = 300.0
+"""Woken in a second; what is woken between two looks must fit one page of the index."""
+
+SIGNALS_AT_ONCE = 16
+REMEMBERED_SECONDS = 30.0
+"""The index is that much behind at most; who has been woken is not woken again for the same due time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shifts:
+    """Holds what the shifts of one process share."""
+
+    telemetry: Telemetry
+
+    @activity.defn(name=PULL_AHEAD)
+    async def pull_ahead(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        """Spend idle capacity for one shift, or until cancelled; gives what was pulled, those of a shift that broke off included."""
+        client, queue, details = activity.client(), activity.info().task_queue, activity.info().heartbeat_details
+        shift = Shift(client, queue, IdleLimits.load(call["limits"]), VisibilityIndex(client, queue))
+        shift.pulled = Pulled.load(details[0]["pulled"] if details else {})
+        shift.note_early = functools.partial(self.telemetry.record, EARLINESS, labels={"lane": lane_of_queue(queue)})
+        with contextlib.suppress(asyncio.CancelledError):
+            await shift.run(time.monotonic() + SHIFT_SECONDS)
+        return shift.pulled.dump()
+
+
+class Allowance:
+    """How many may be woken in a second: more while slots stay free though it was used up, fewer as soon as they do not.
+
+    It begins with the slots that are free beyond the reserve and follows each fresh heartbeat.
+    """
+
+    def __init__(self) -> None:
+        self.rate = 0.0
+        self._growth = FASTER
+        self._saved = 0.0
+        self._spent = 0
+        self._told_at: datetime | None = None
+
+    def follow(self, slots: Slots, reserve: float) -> None:
+        """Take a heartbeat into account; one that was seen already changes nothing."""
+        if slots.told_at == self._told_at:
+            return
+        spent, self._spent, self._told_at = self._spent, 0, slots.told_at
+        spare = slots.free - reserve * slots.all
+        if spare <= 0:
+            self.retreat()
+        elif not self.rate:
+            self.rate = spare
+        elif spent >= self.rate and spare >= 0.5 * (1.0 - reserve) * slots.all:
+            self.rate = min(max(spare, self.rate * self._growth), RATE_MAX)
+
+    def retreat(self) -> None:
+        """Begin again more slowly: something had to wait."""
+        self.rate, self._saved, self._growth = max(1.0, self.rate * SLOWER), 0.0, STEADIER
+
+    def take(self, seconds: float, wanted: int) -> int:
+        """Give how many of those wanted may be woken now, when so many seconds have passed."""
+        self._saved = min(self._saved + self.rate * seconds, max(self.rate, 1.0))
+        count = min(int(self._saved), wanted)
+        self._saved -= count
+        self._spent += count
+        return count
+
+
+class Woken:
+    """Who has been woken lately. The index is behind, and never hears of a due time that moved by less than a minute."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, tuple[datetime, datetime | None, float]] = {}
+
+    def note(self, sleeper: Sleeper, until: datetime | None) -> None:
+        """Note one that has been woken; a pack for all that is due `until` then."""
+        self._by_id.pop(sleeper.workflow_id, None)
+        self._by_id[sleeper.workflow_id] = (sleeper.due_at, until, time.monotonic())
+
+    def due_of(self, sleeper: Sleeper) -> datetime | None:
+        """Say when a sleeper's next one is due, as far as is known; None for a message that has just been woken."""
+        indexed, until, _ = self._by_id.get(sleeper.workflow_id, (None, None, 0.0))
+        return sleeper.due_at if indexed != sleeper.due_at else until
+
+    def forget_old(self, now: float) -> int:
+        """Forget what the index must know by now; gives how many are left."""
+        for workflow_id, (_, _, woken_at) in list(self._by_id.items()):
+            if now - woken_at < REMEMBERED_SECONDS:
+                break
+            del self._by_id[workflow_id]
+        return len(self._by_id)
+
+
+class Shift:
+    """A while of looking and waking. Due work always comes first: as soon as anything waits, nothing is woken."""
+
+    def __init__(self, client: Client, queue: str, limits: IdleLimits, index: DueIndex) -> None:
+        self._client = client
+        self._limits = limits
+        self._index = index
+        self._capacity = Capacity(client, queue)
+        self._allowance = Allowance()
+        self._waiting: deque[Sleeper] = deque()
+        self._woken = Woken()
+        self._until = datetime.fromtimestamp(0, UTC)
+        self._look_at = self._slots_at = 0.0
+        self._look_seconds = LOOK_SECONDS
+        self._has_found = False
+        self._slots = Slots(0, 0, datetime.fromtimestamp(0, UTC))
+        self._quiet_since: float | None = None
+        self._busy_since = 0.0
+        self._failures = 0
+        """Calls in a row that failed since it could look last: until then it is said to wait."""
+        self.pulled = Pulled()
+        self.note_early: Callable[[float], None] = lambda _: None
+        """Hears of each that is woken how many seconds early it is."""
+        self.state = "looking"
+        """What it is about, for people: looking, busy, nobody to wake, pulling, or waiting for the server."""
+
+    async def run(self, ends_at: float) -> None:
+        """Look and wake until then, or until cancelled. The server may be away or at its limit meanwhile: then it waits."""
+        beating = asyncio.create_task(self._beat())
+        try:
+            await self._spend(ends_at)
+        finally:
+            beating.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            activity.heartbeat({"pulled": self.pulled.dump(), "state": self.state})
+            await asyncio.sleep(BEAT_SECONDS)
+
+    async def _spend(self, ends_at: float) -> None:
+        while time.monotonic() < ends_at:
+            try:
+                await self._tick()
+            except (RPCError, RetryLater) as exc:
+                if isinstance(exc, RPCError) and not is_transient(exc):
+                    raise
+                self._failures += 1
+                self.state, self._quiet_since = "waiting for the server", None
+                logger.warning("idle capacity is not spent", extra={"action": "idle_waits", "reason": str(exc)})
+                await asyncio.sleep(backoff_seconds(self._failures))
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _tick(self) -> None:
+        now = time.monotonic()
+        if not await self._is_idle(now):
+            self._waiting.clear()
+            return
+        if not self._waiting and now >= self._look_at:
+            await self._look(now)
+        self.state = "pulling" if self._has_found else "nobody to wake"
+        count = self._allowance.take(TICK_SECONDS, len(self._waiting))
+        await self._wake([self._waiting.popleft() for _ in range(count)])
+
+    async def _is_idle(self, now: float) -> bool:
+        if now >= self._slots_at:
+            self._slots, self._slots_at = await self._capacity.read_slots(), now + SLOTS_SECONDS
+            self._allowance.follow(self._slots, self._limits.reserve)
+        if await self._capacity.read_backlog() > 0:
+            if self._quiet_since is not None:
+                self._allowance.retreat()
+                self._busy_since = now
+            self.state, self._quiet_since = "busy", None
+            return False
+        if self._slots.free <= self._limits.reserve * self._slots.all:
+            self.state = "busy" if self._slots.all else "without a worker that tells of its slots"
+            self._quiet_since = None
+            return False
+        if self._quiet_since is None:
+            self._quiet_since = now
+            if not self._failures:
+                self.state = "looking"
+        # what had to wait for a moment, by being woken too fast, is no reason to rest for longer than that
+        return now - self._quiet_since >= min(self._limits.quiet_seconds, self._quiet_since - self._busy_since)
+
+    async def _look(self, now: float) -> None:
+        """Find those due first that have not just been woken."""
+        wanted = max(20, round(self._allowance.rate * 2 * LOOK_SECONDS)) + self._woken.forget_old(now)
+        found = await self._index.find_first(wanted, datetime.now(UTC))
+        self._failures = 0
+        fresh = sorted((due_at, s) for s in found if (due_at := self._woken.due_of(s)) is not None)
+        if fresh:
+            self._until = fresh[0][0] + timedelta(seconds=self._limits.reach_seconds)
+        self._waiting.extend(s for due_at, s in fresh if not s.is_pack or due_at <= self._until)
+        self._has_found = bool(self._waiting)
+        goes_on = self._has_found or self._index.is_searching
+        self._look_seconds = LOOK_SECONDS if goes_on else min(self._look_seconds * 2, LOOK_MAX_SECONDS)
+        self._look_at = now + self._look_seconds
+
+    async def _wake(self, chosen: list[Sleeper]) -> None:
+        for first in range(0, len(chosen), SIGNALS_AT_ONCE):
+            await asyncio.gather(*map(self._pull, chosen[first : first + SIGNALS_AT_ONCE]))
+
+    async def _pull(self, sleeper: Sleeper) -> None:
+        now = datetime.now(UTC)
+        if sleeper.due_at <= now:
+            return
+        handle = self._client.get_workflow_handle(sleeper.workflow_id)
+        try:
+            await handle.signal(SIGNAL_NAMES[PullForward], self._to_signal(sleeper, now), rpc_timeout=CALL_TIMEOUT)
+        except RPCError as exc:
+            if not is_missing(exc):
+                raise
+            return
+        self._woken.note(sleeper, self._until if sleeper.is_pack else None)
+        early = (sleeper.due_at - now).total_seconds()
+        self.note_early(early)
+        self.pulled = self.pulled.plus(is_pack=sleeper.is_pack, early_seconds=early)
+
+    def _to_signal(self, sleeper: Sleeper, now: datetime) -> PullForward | dict[str, Any]:
+        if not sleeper.is_pack:
+            return PullForward(sleeper.due_at.isoformat())
+        until = self._until.timestamp()
+        return asdict(PullMany(self._limits.pack_messages, now.timestamp(), until, uuid.uuid4().hex))

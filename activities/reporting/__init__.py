@@ -1,0 +1,1 @@
+"""What others are told of each cycle: metrics, spans and events."""

@@ -1,0 +1,110 @@
+"""The outcomes topic: tells Kafka what every cycle came to, and never lets Kafka's troubles become the messages'."""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from datetime import timedelta
+from itertools import islice
+from types import TracebackType
+from typing import Self
+
+from shared.kafka.connection import kafka_options
+from shared.kafka.outlet import BrokerTrouble, Outlet, Sendable
+from shared.messages.decision import Spread
+from shared.messages.json_value import encode_to_keep
+from shared.messages.message import HandlerCall, Outcome
+from shared.messages.outcome_event import to_event
+from shared.messages.placement import workflow_id
+from shared.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = timedelta(seconds=3)
+"""How long an outcome waits for its event to be safe, unless the broker is known to be in trouble: then not at all. It is
+shorter than what Temporal leaves a handler beyond its own timeout."""
+
+HELD_MAX = 100_000
+"""Events that one process holds while the broker is in trouble; then the oldest are given up."""
+
+SENT_AT_ONCE = 1000
+RETRY_AFTER = timedelta(seconds=1)
+
+
+class OutcomeEvents:
+    """Sends an event for each cycle, in order; use it for the length of an `async with` block.
+
+    An event is safe at the broker before Temporal learns of its outcome, so that a worker that is killed tells an outcome
+    twice rather than never. While the broker is in trouble outcomes do not wait: events are held in memory and sent later.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises InvalidSetting and Misconfigured for Kafka settings that can't work."""
+        self._topic = settings.outcomes_topic
+        options = kafka_options(settings) | {"compression_type": "lz4"}
+        self._outlet = Outlet(options, PATIENCE.total_seconds())
+        self._held: deque[tuple[Sendable, asyncio.Future[None]]] = deque()
+        self._has_more = asyncio.Event()
+        self._is_troubled = False
+        self._given_up = 0
+        self._sending: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Begin; the broker is not asked before there is something to tell."""
+        self._sending = asyncio.create_task(self._send_on())
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Send what is held, within the patience; what remains is given up, with a line in the log."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE.total_seconds()):
+                while self._held:
+                    await asyncio.wait([self._held[-1][1]])
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+        self._given_up += len(self._held)
+        self._note_given_up()
+        await self._outlet.stop()
+
+    async def tell(self, call: HandlerCall, outcome: Outcome, started_at: float, spread: Spread | None = None) -> None:
+        """Tell what a cycle came to that began at `started_at` (seconds since the epoch); never raises for the broker's sake."""
+        event = to_event(call, outcome, started_at, spread)
+        headers = (("traceparent", outcome.traced.encode()),) if outcome.traced else ()
+        record = Sendable(workflow_id(call.kind, call.id).encode(), encode_to_keep(event), headers)
+        told = asyncio.get_running_loop().create_future()
+        self._held.append((record, told))
+        if len(self._held) > HELD_MAX:
+            self._held.popleft()[1].cancel()
+            self._given_up += 1
+        self._has_more.set()
+        if not self._is_troubled:
+            await asyncio.wait([told], timeout=PATIENCE.total_seconds())
+
+    async def _send_on(self) -> None:
+        while True:
+            await self._has_more.wait()
+            if not self._held:
+                self._has_more.clear()
+                continue
+            batch = list(islice(self._held, SENT_AT_ONCE))
+            try:
+                await self._outlet.send_all(self._topic, [record for record, _ in batch])
+            except BrokerTrouble as exc:
+                self._is_troubled = True
+                logger.warning("outcomes not told yet", extra={"action": "outcomes_held", "reason": str(exc)})
+                await asyncio.sleep(RETRY_AFTER.total_seconds())
+                continue
+            self._is_troubled = False
+            self._note_given_up()
+            for _, told in batch:
+                if not told.cancelled():
+                    told.set_result(None)
+                    self._held.popleft()
+
+    def _note_given_up(self) -> None:
+        if self._given_up:
+            logger.error("outcomes never told", extra={"action": "outcomes_given_up", "count": self._given_up})
+            self._given_up = 0

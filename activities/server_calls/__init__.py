@@ -1,0 +1,1 @@
+"""Calls to the server that workflows need beside their handlers."""

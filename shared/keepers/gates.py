@@ -1,0 +1,94 @@
+"""Gates: what many messages need and what may be closed for all of them, such as a host that asked to be left alone."""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple, Self
+
+from shared.messages.message import clip_reason
+from shared.messages.signal_reading import is_moment, is_text, read_object, require
+from shared.messages.timespan import HORIZON
+
+GATES_WORKFLOW = "gates"
+"""Workflow type of the one that keeps which gates are closed."""
+
+GATES_MEMO = "gates"
+"""The memo field in which it keeps them; a memo can be read while no worker runs."""
+
+CLOSE, OPEN = "close", "open"
+"""Its signals."""
+
+GATES_MAX = 500
+"""Gates that it keeps closed at once: every worker that has to do with gates reads them all each second."""
+
+GATE_MAX_BYTES = 300
+
+HEARD_WITHIN = timedelta(days=30)
+"""Workers may be away for so long before they hear of a closing: one that ends in ten years less this is for good."""
+
+
+class Closing(NamedTuple):
+    """Since when a gate is closed and when it opens by itself, in seconds since the epoch."""
+
+    closed_at: float
+    opens_at: float
+    reason: str = ""
+
+    @classmethod
+    def lasting(cls, delay: timedelta, reason: str = "") -> Self:
+        """Close from now on, for at most the ten years that anything may wait here."""
+        now = time.time()
+        return cls(round(now, 3), round(now + min(delay, HORIZON).total_seconds(), 3), reason)
+
+    @property
+    def lasts_for_good(self) -> bool:
+        """Nobody said when it opens: that is as late as can be, less what a worker took to hear of it."""
+        return self.opens_at - self.closed_at >= (HORIZON - HEARD_WITHIN).total_seconds()
+
+
+class Close(NamedTuple):
+    """What the signal `close` asks for; without `replaces` only if the gate opens later then."""
+
+    gate: str
+    opens_at: float
+    reason: str
+    replaces: bool
+
+
+def gates_workflow_id(prefix: str) -> str:
+    """Name the one workflow that keeps the gates; no kind holds a tilde, so it is no message."""
+    return f"{prefix}~gates"
+
+
+def check_gate(name: str) -> str:
+    """Give the name of a gate if it is one; raises ValueError with the half of a sentence that says why not."""
+    if not name or not name.isprintable() or len(name.encode(errors="replace")) > GATE_MAX_BYTES:
+        raise ValueError(f"{name[:40]!r} names no gate; give 1 to {GATE_MAX_BYTES} bytes without control characters")
+    return name
+
+
+def read_close(arguments: Sequence[Any]) -> Close:
+    """Read what a gate is to be closed by; raises ValueError with half a sentence."""
+    given = read_object(arguments)
+    opens_at = require("opens_at", given.get("opens_at"), is_moment, "seconds since the epoch")
+    reason = require("reason", given.get("reason", ""), is_text, "a string")
+    return Close(_read_gate(given), opens_at, clip_reason(reason), given.get("replaces") is True)
+
+
+def read_open(arguments: Sequence[Any]) -> str:
+    """Read which gate is to be opened; raises ValueError with half a sentence."""
+    return _read_gate(read_object(arguments))
+
+
+def _read_gate(given: Mapping[str, Any]) -> str:
+    return check_gate(require("gate", given.get("gate"), is_text, "its name"))
+
+
+def read_closings(wire: Mapping[str, Any]) -> dict[str, Closing]:
+    """Read which gates are closed, as the memo has them."""
+    return {name: Closing(*closing[: len(Closing._fields)]) for name, closing in wire.items()}
+
+
+def pick_closed(closings: Mapping[str, Closing], now: float) -> dict[str, Closing]:
+    """Leave out those that have opened by themselves."""
+    return {name: closing for name, closing in closings.items() if closing.opens_at > now}

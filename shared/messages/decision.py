@@ -1,0 +1,338 @@
+"""The decision: the one pure function that moves a message from state to state, whatever its encoding.
+
+No clock, no randomness and no Temporal in here: the same state, event and time give the same next state, which is
+what lets a workflow replay and a pack hold many messages at once.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shared.lanes import LANES
+from shared.messages.message import DECISIONS_KEPT, Decision, MessageState, Outcome, clip_reason
+from shared.messages.placement import unit_hash
+from shared.messages.signals import (
+    Pause,
+    PullForward,
+    Reprioritize,
+    Reschedule,
+    Resume,
+    Revise,
+    RunNow,
+    Signal,
+    Stop,
+    Unreadable,
+    to_epoch,
+)
+from shared.messages.timespan import HORIZON, format_seconds
+
+MIN_DELAY = 1.0  # seconds; the server itself starts no two runs of one workflow within a second
+MAX_DELAY = HORIZON.total_seconds()
+TOLERANCE_SHARE = 0.05
+TOLERANCE_MAX = 900.0
+EARLIEST_SHARE = 0.5
+
+Spread = Callable[[float], float]
+"""Gives how far into a tolerance a message is due, both in seconds."""
+
+
+def begin(state: MessageState) -> MessageState:
+    """Mark that a handler is now at work, so that signals wait for its outcome where they must."""
+    return state._replace(is_running=True, asked_due_at=None, asked_stop=None, is_revised=False)
+
+
+def decide(
+    state: MessageState,
+    event: Outcome | Signal | Unreadable,
+    now: float,
+    *,
+    reached: float | None = None,
+    spread: Spread | None = None,
+) -> MessageState:
+    """Give the state after `event` at `now` (seconds since the epoch).
+
+    An `Outcome` ends a cycle that `begin` opened; signals that came meanwhile are applied on top of it. A signal
+    that makes no sense in the state, or can't be read, leaves everything but the list of remembered decisions as it is.
+    An ended message changes no more, except that a newer record begins it anew, as it does a moment later, when the
+    message is known as finished: its sender was told that the record has been taken. Who asks for a moment no later than
+    `reached` (`now` unless said otherwise) means `now`. A signal's `now` may be another one on a replay, `reached` never
+    is: so whoever replays must begin at once what was asked for by `reached`, and go by the moment itself in all other
+    cases, see `workflows.replay.asked`. `spread` says where within its tolerance a message comes back; without one its id does.
+    """
+    if state.ended and not _is_newer_record(state, event):
+        return state
+    if isinstance(event, Outcome):
+        return _settle(_fold(state, event, now, spread), now)
+    if isinstance(event, Unreadable):
+        return state.remember(now, "ignored", clip_reason(f"{event.name}: {event.problem}"))
+    try:
+        return _apply(_begin_anew(state, now), event, now, now if reached is None else reached)
+    except (ValueError, TypeError, AttributeError) as exc:
+        name = type(event).__name__
+        return state.remember(now, "ignored", clip_reason(f"{name}: {exc}"))
+
+
+def find_offset(workflow_id: str, tolerance: float, spread: Spread | None) -> float:
+    """Say how far into its tolerance a message is due (seconds): where `spread` says, or by a hash of its workflow id."""
+    if spread is not None:
+        return spread(tolerance)
+    return unit_hash(workflow_id) * tolerance if tolerance else 0.0
+
+
+def next_wake(state: MessageState) -> float | None:
+    """Say when the message wants to run, or None while it is held."""
+    return None if state.is_held or state.ended else state.due_at
+
+
+def _fold(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
+    if outcome.verdict == "again":
+        return _come_back(state, outcome, now, spread)
+    if outcome.verdict == "gated":
+        return _wait_at_gate(state, outcome, now, spread)
+    if outcome.traced:
+        state = state._replace(traced=outcome.traced)
+    reason = clip_reason(outcome.reason)
+    if state.is_revised and outcome.verdict != "retry_after":
+        # nobody has seen the payload yet that came while the handler worked on the one before
+        revised = _due_now(_next_version(state), now)
+        return revised.remember(now, "again", f"revised while its handler ran, which came to: {outcome.verdict}")
+    state = _next_version(state) if state.is_revised else state._replace(is_tried=True)
+    match outcome.verdict:
+        case "done":
+            return _next_version(state)._replace(ended="done", result=outcome.result).remember(now, "done", reason)
+        case "reject":
+            return _park(state, reason, now)
+        case "failed":
+            return _retry_or_park(state, outcome, now)
+        case "retry_after":
+            delay, note = _clamp(outcome.after or 0.0)
+            return _due(state, now + delay, now + delay).remember(now, "retry_after", _join(reason, note))
+        case "handed_back":
+            return _due_now(state, now).remember(now, "handed_back", reason)
+
+
+def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
+    asked = outcome.after if outcome.at is None else outcome.at - now
+    delay, note = _clamp(asked or 0.0)
+    tolerance = outcome.tolerance
+    if tolerance is None:
+        tolerance = min(delay * TOLERANCE_SHARE, TOLERANCE_MAX)
+    tolerance = min(max(tolerance, 0.0), MAX_DELAY)
+    due_at = now + delay + find_offset(state.workflow_id, tolerance, spread)
+    earliest_at = now + delay * EARLIEST_SHARE
+    if outcome.earliest_at is not None:
+        earliest_at = outcome.earliest_at
+    elif outcome.earliest is not None:
+        earliest_at = now + outcome.earliest
+    keeps_payload = state.is_revised or not outcome.is_payload_changed
+    version, next_due = state.version + 1, _ceil(due_at)
+    decision = Decision(round(now, 3), version, "again", next_due, _join(clip_reason(outcome.reason), note))
+    return state._replace(  # one copy for all that changes: nearly every cycle comes along here
+        version=version,
+        attempt=0,
+        is_tried=False,
+        is_running=False,
+        due_at=next_due,
+        earliest_at=_ceil(min(max(earliest_at, now), due_at)),
+        latest_at=_floor(now + delay + tolerance) if tolerance else 0.0,
+        lane=outcome.lane if outcome.lane in LANES and not state.is_revised else state.lane,
+        payload=state.payload if keeps_payload else outcome.payload,
+        traced=outcome.traced,
+        decisions=(*state.decisions[1 - DECISIONS_KEPT :], decision),
+    )
+
+
+def _wait_at_gate(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
+    state = _next_version(state) if state.is_revised else state  # it may have been tried before, with the other payload
+    soonest, tolerance = now + _clamp(outcome.after or 0.0)[0], outcome.tolerance or 0.0
+    due_at = soonest + find_offset(state.workflow_id, tolerance, spread)
+    return _due(state, due_at, due_at, soonest + tolerance).remember(now, "gated", clip_reason(outcome.reason))
+
+
+def _retry_or_park(state: MessageState, outcome: Outcome, now: float) -> MessageState:
+    attempt = state.attempt + 1
+    most = outcome.max_attempts
+    reason = clip_reason(f"attempt {attempt}{f' of {most}' if most else ''}: {outcome.reason}")
+    if most and attempt >= most:
+        return _park(state._replace(attempt=attempt), reason, now)
+    ceiling = min(outcome.backoff_max, outcome.backoff * 2.0 ** min(attempt - 1, 60))
+    # "equal jitter": half of the backoff is fixed, half is spread, here by a hash so that a replay agrees
+    delay = ceiling / 2 + ceiling / 2 * unit_hash(f"{state.workflow_id}:{state.version}:{attempt}")
+    due_at = now + delay
+    return _due(state, due_at, due_at, now + ceiling)._replace(attempt=attempt).remember(now, "failed", reason)
+
+
+def _park(state: MessageState, reason: str, now: float) -> MessageState:
+    return state._replace(parked_reason=reason or "no reason given", parked_at=round(now, 3)).remember(
+        now, "parked", reason
+    )
+
+
+def _next_version(state: MessageState) -> MessageState:
+    return state._replace(version=state.version + 1, attempt=0, is_tried=False)
+
+
+def _settle(state: MessageState, now: float) -> MessageState:
+    """Apply what signals asked for while the handler ran."""
+    asked_due_at, asked_stop = state.asked_due_at, state.asked_stop
+    if state.is_running or state.is_revised or asked_due_at is not None or asked_stop is not None:
+        state = state._replace(is_running=False, asked_due_at=None, asked_stop=None, is_revised=False)
+    if state.ended:
+        return state
+    if asked_stop is not None:
+        return _stop(state, asked_stop, now)
+    if asked_due_at is not None:
+        return _due(_unpark(state), asked_due_at, asked_due_at).remember(now, "asked", "asked for while it ran")
+    return state
+
+
+def _apply(state: MessageState, signal: Signal, now: float, reached: float) -> MessageState:
+    match signal:
+        case RunNow():
+            return _ask_due(state, _floor(now), now, "run_now", signal.reason)
+        case Reschedule():
+            due_at, note = _bound(signal.due_at, now, reached)
+            return _ask_due(state, due_at, now, "reschedule", _join(clip_reason(signal.reason), note))
+        case Reprioritize():
+            return _reprioritize(state, signal, now, reached)
+        case Revise():
+            return _revise(state, signal, now, reached)
+        case Pause():
+            return state._replace(is_paused=True).remember(now, "pause", clip_reason(signal.reason))
+        case Resume():
+            return state._replace(is_paused=False).remember(now, "resume", clip_reason(signal.reason))
+        case Stop():
+            return _ask_stop(state, signal, now)
+        case PullForward():
+            return _pull_forward(state, signal, now)
+
+
+def _ask_due(state: MessageState, due_at: float, now: float, what: str, reason: str) -> MessageState:
+    reason = clip_reason(reason)
+    if state.is_running:
+        return state._replace(asked_due_at=due_at).remember(now, what, reason)
+    return _due(_unpark(state), due_at, due_at).remember(now, what, reason)
+
+
+def _bound(moment: str, now: float, reached: float) -> tuple[float, str]:
+    """Give when a message is due for which somebody named a moment, and what was made of that if it is another one."""
+    due_at = to_epoch(moment)
+    if due_at <= reached:
+        return _floor(now), "in the past: due now"
+    if due_at > now + MAX_DELAY:
+        return _ceil(now + MAX_DELAY), "cut to ten years"
+    return _ceil(due_at), ""
+
+
+def _reprioritize(state: MessageState, signal: Reprioritize, now: float, reached: float) -> MessageState:
+    _check_priority(signal.priority)
+    asked = None if signal.due_at is None else _bound(signal.due_at, now, reached)
+    changed = state._replace(priority=signal.priority)
+    reason = _join(f"priority {signal.priority}", clip_reason(signal.reason))
+    if asked is None:
+        return changed.remember(now, "reprioritize", reason)
+    return _ask_due(changed, asked[0], now, "reprioritize", _join(reason, asked[1]))
+
+
+def _check_priority(priority: Any) -> None:
+    if type(priority) is not int or not 1 <= priority <= 5:
+        raise ValueError(f"priority {priority!r} is not between 1 and 5")
+
+
+def _revise(state: MessageState, signal: Revise, now: float, reached: float) -> MessageState:
+    if _is_redelivered(state, signal):
+        return state
+    if signal.lane and signal.lane not in LANES:
+        raise ValueError(f"there is no lane {signal.lane!r}")
+    if signal.priority is not None:
+        _check_priority(signal.priority)
+    asked = None if signal.due_at is None else _bound(signal.due_at, now, reached)
+    # a version's idempotency key stands for one payload: a tried version with another payload is the next version
+    is_next = state.is_tried and not state.is_running
+    changed = (_next_version(state) if is_next else state)._replace(
+        payload=signal.payload,
+        lane=signal.lane or state.lane,
+        priority=state.priority if signal.priority is None else signal.priority,
+        revision=state.revision + 1,
+        is_revised=state.is_running,
+        sources=_note_source(state, signal),
+        trace=state.trace if signal.trace is None else signal.trace,
+        # a record that is newer than what stopped the message begins it anew, whenever it is heard
+        asked_stop=None if signal.source else state.asked_stop,
+    )
+    reason = clip_reason(signal.reason)
+    if asked is None:
+        return changed.remember(now, "revise", reason)
+    return _ask_due(changed, asked[0], now, "revise", _join(reason, asked[1]))
+
+
+def _ask_stop(state: MessageState, signal: Stop, now: float) -> MessageState:
+    if _is_redelivered(state, signal):
+        return state
+    state, reason = state._replace(sources=_note_source(state, signal)), clip_reason(signal.reason)
+    return state._replace(asked_stop=reason) if state.is_running else _stop(state, reason, now)
+
+
+def _is_newer_record(state: MessageState, event: Any) -> bool:
+    return isinstance(event, Revise) and event.source != "" and not _is_redelivered(state, event)
+
+
+def _begin_anew(state: MessageState, now: float) -> MessageState:
+    """Give a message that has ended what it would be started with; all others stay as they are."""
+    if not state.ended:
+        return state
+    begun = state._replace(ended="", result=None, is_paused=False, parked_reason="", parked_at=0.0, attempt=0)
+    return _due_now(begun, now)
+
+
+def _is_redelivered(state: MessageState, signal: Revise | Stop) -> bool:
+    return signal.source != "" and signal.offset <= state.sources.get(signal.source, -1)
+
+
+def _note_source(state: MessageState, signal: Revise | Stop) -> Mapping[str, int]:
+    return {**state.sources, signal.source: signal.offset} if signal.source else state.sources
+
+
+def _pull_forward(state: MessageState, signal: PullForward, now: float) -> MessageState:
+    is_same = abs(to_epoch(signal.expected_due_at) - state.due_at) < 0.5  # the index keeps milliseconds at best
+    if state.is_running or state.is_held or not is_same or now < state.earliest_at or state.due_at <= now:
+        return state
+    return _due_now(state, now).remember(now, "pull_forward", clip_reason(signal.reason))
+
+
+def _stop(state: MessageState, reason: str, now: float) -> MessageState:
+    return state._replace(ended="stopped").remember(now, "stop", reason)
+
+
+def _unpark(state: MessageState) -> MessageState:
+    return state._replace(parked_reason="", parked_at=0.0, attempt=0) if state.is_parked else state
+
+
+def _due(state: MessageState, due_at: float, earliest_at: float, latest_at: float = 0.0) -> MessageState:
+    # rounded up: a millisecond late is nothing, a fraction of one early would break a promise
+    return state._replace(due_at=_ceil(due_at), earliest_at=_ceil(earliest_at), latest_at=_floor(latest_at))
+
+
+def _due_now(state: MessageState, now: float) -> MessageState:
+    # rounded down: a fraction of a millisecond ahead would cost a timer
+    return state._replace(due_at=_floor(now), earliest_at=_floor(now), latest_at=0.0)
+
+
+def _ceil(moment: float) -> float:
+    return math.ceil(moment * 1000) / 1000
+
+
+def _floor(moment: float) -> float:
+    return math.floor(moment * 1000) / 1000
+
+
+def _clamp(delay: float) -> tuple[float, str]:
+    if delay < MIN_DELAY:
+        return MIN_DELAY, "" if delay == 0 else f"delay of {delay:.0f} s raised to {MIN_DELAY:.0f} s"
+    if delay > MAX_DELAY:
+        return MAX_DELAY, f"delay of {format_seconds(delay)} cut to {format_seconds(MAX_DELAY)}"
+    return delay, ""
+
+
+def _join(one: str, other: str) -> str:
+    return f"{one}; {other}" if one and other else one or other

@@ -1,0 +1,34 @@
+"""Encodings: how the messages of a kind become workflows, as its handler declares it."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from shared.errors import HandlerProblem
+
+PACKS_MAX = 1_000_000
+SIZE_MAX = 5_000
+"""So many small messages fit a workflow's state; what bounds them first is `shared.packs.entry.STATE_BYTES_MAX`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """Keep many messages of a kind in one workflow, for a fiftieth of the price of a workflow each.
+
+    `packs` is how many workflows the kind is spread over when its first message is started; it is kept with the
+    kind from then on, and `dormice repack` raises it. `size` is how many messages one of them takes before it refuses
+    new ones. `coalesce` is how long a pack waits for more to fall due before it wakes, never beyond a message's own
+    tolerance. Raises HandlerProblem when a value is unusable.
+    """
+
+    packs: int = 100
+    size: int = 1000
+    coalesce: timedelta = timedelta(minutes=5)
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if not 1 <= self.packs <= PACKS_MAX:
+            raise HandlerProblem(f"Pack(packs={self.packs}): give a number from 1 to {PACKS_MAX:,}")
+        if not 1 <= self.size <= SIZE_MAX:
+            raise HandlerProblem(f"Pack(size={self.size}): give a number from 1 to {SIZE_MAX:,}")
+        if self.coalesce < timedelta(0):
+            raise HandlerProblem(f"Pack(coalesce={self.coalesce}): give no time or more")

@@ -1,0 +1,221 @@
+"""The envelope, schema_version 1: how a message looks when somebody hands it to dormice, checked at the edge."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from shared.errors import InvalidEnvelope
+from shared.lanes import LANES
+from shared.messages.json_value import find_flaw, find_size_flaw, parse_json
+from shared.messages.timespan import HORIZON
+
+ID_MAX_BYTES = 200
+KIND_MAX_BYTES = 50  # kind + ":" + id must fit the 255 characters that SQL stores of Temporal keep of a workflow id
+TENANT_MAX_BYTES = 64  # Temporal's limit for a fairness key
+TOLERANCE_MAX = timedelta(days=30)
+
+_LANES = tuple(LANES)
+_HORIZON = datetime.now(UTC) + HORIZON  # it only moves out; most are asked for far before it
+_TOLERANCE_SECONDS_MAX = TOLERANCE_MAX.total_seconds()
+_SHOWN_MAX = 10**15  # numbers beyond it are named in sentences, not printed
+_KIND = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_RFC3339 = re.compile(
+    r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeRules:
+    """The rules that differ between installations.
+
+    `kinds` maps every kind that has a handler to that handler's default lane.
+    """
+
+    kinds: Mapping[str, str] = field(default_factory=dict[str, str])
+    payload_max_bytes: int = 4096
+
+
+def _text(value: Any, max_bytes: int) -> str:
+    if isinstance(value, str) and len(value) <= max_bytes and value.isascii() and value.isprintable():
+        return value  # as nearly all are
+    if not isinstance(value, str):
+        # ValueError in all validators: pydantic turns no other error into a ValidationError
+        raise ValueError(f"must be a string, not {_name_type(value)}; put it in quotes")  # noqa: TRY004 — see above
+    if flaw := find_flaw(value):
+        raise ValueError(f"{flaw}; send text that UTF-8 can encode")
+    if (size := len(value.encode())) > max_bytes:
+        raise ValueError(f"is {size} bytes of UTF-8, the limit is {max_bytes}; shorten it")
+    if found := _CONTROL.search(value):
+        raise ValueError(f"has the control character {found.group()!r} at position {found.start() + 1}; remove it")
+    return value
+
+
+def _kind(value: Any) -> str:
+    text = _text(value, KIND_MAX_BYTES)
+    if not _KIND.fullmatch(text):
+        raise ValueError(f"is {text!r}; use lower-case letters, digits, '_', '.' and '-' only, letter or digit first")
+    return text
+
+
+def _message_id(value: Any) -> str:
+    if isinstance(value, float):
+        raise ValueError(f"is {_show(value)}, no whole number; put it in quotes, as it is to be written")  # noqa: TRY004 — as above
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    text = _text(value, ID_MAX_BYTES)
+    if not text:
+        raise ValueError("is empty; give 1 to 200 bytes")
+    return text
+
+
+def _lane(value: Any) -> str | None:
+    if value is not None and value not in _LANES:
+        raise ValueError(f"is {_show(value)}; use one of {', '.join(LANES)}, or leave it out for the handler's own")
+    return value
+
+
+def _scheduled_at(value: Any) -> datetime | None:
+    if value is None or isinstance(value, datetime):
+        moment = value
+    elif not isinstance(value, str):
+        raise ValueError(
+            f"must be a string in RFC 3339 form, not {_name_type(value)}; write it like 2026-11-21T20:00:00Z"
+        )
+    elif not _RFC3339.fullmatch(value):
+        raise ValueError(
+            f"is {value[:40]!r}, not RFC 3339 with an offset; write it like 2026-11-21T20:00:00Z or …+01:00"
+        )
+    else:
+        try:
+            moment = datetime.fromisoformat(value.upper())
+        except ValueError as exc:
+            raise ValueError(f"is {value[:40]!r}, which no calendar has ({exc}); correct the date") from exc
+    return None if moment is None else _within_horizon(moment)
+
+
+def _within_horizon(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError(f"is {moment.isoformat()}, which has no offset; add one, for example Z")
+    try:
+        moment = moment.astimezone(UTC)
+    except OverflowError as exc:
+        raise ValueError(f"is {moment.isoformat()}, outside the calendar; correct the date") from exc
+    if moment > _HORIZON and moment > datetime.now(UTC) + HORIZON:
+        raise ValueError(f"is {moment.isoformat()}, more than ten years ahead; correct the date")
+    return moment
+
+
+def _tolerance(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"must be a number of seconds, not {_name_type(value)}; write for example 60")  # noqa: TRY004 — see _text
+    if not 0 <= value <= _TOLERANCE_SECONDS_MAX:
+        raise ValueError(f"is {_show(value)}; give seconds between 0 and {_TOLERANCE_SECONDS_MAX:.0f}")
+    return float(value)
+
+
+def _priority(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 5:
+        raise ValueError(f"is {_show(value)}; give a whole number from 1 (first) to 5 (last)")
+    return value
+
+
+def _payload(value: Any) -> Any:
+    if flaw := find_flaw(value):
+        raise ValueError(f"{flaw}; send plain JSON")
+    return value
+
+
+def _schema_version(value: Any) -> int:
+    if isinstance(value, bool) or value != 1:
+        raise ValueError(f"is {_show(value)}; this version of dormice reads schema_version 1")
+    return 1
+
+
+class Envelope(BaseModel):
+    """One message as its sender describes it; every field obeys design rules once this object exists."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Annotated[Literal[1], BeforeValidator(_schema_version)] = 1
+    kind: Annotated[str, BeforeValidator(_kind)]
+    id: Annotated[str, BeforeValidator(_message_id)]
+    lane: Annotated[str | None, BeforeValidator(_lane)] = None
+    scheduled_at: Annotated[datetime | None, BeforeValidator(_scheduled_at)] = None
+    tolerance_seconds: Annotated[float, BeforeValidator(_tolerance)] = 0.0
+    priority: Annotated[int, BeforeValidator(_priority)] = 3
+    tenant: Annotated[str, BeforeValidator(lambda v: _text(v, TENANT_MAX_BYTES))] = ""
+    payload: Annotated[Any, BeforeValidator(_payload)] = Field(default=None)
+    correlation_id: Annotated[str, BeforeValidator(lambda v: _text(v, ID_MAX_BYTES))] = ""
+    idempotency_key: Annotated[str, BeforeValidator(lambda v: _text(v, ID_MAX_BYTES))] = ""
+
+
+def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -> Envelope:
+    """Check one envelope against every rule and give it back with its lane filled in.
+
+    `raw` is JSON text or an already parsed object. Raises InvalidEnvelope with one sentence that names the
+    first offending field; a record that is no JSON object is reported under the field name "envelope".
+    """
+    if isinstance(raw, str | bytes):
+        try:
+            raw = parse_json(raw)
+        except ValueError as exc:
+            flaw = "NotUtf8" if isinstance(exc.__cause__, UnicodeDecodeError) else "NotJson"
+            raise InvalidEnvelope("envelope", f"{exc}; send one JSON object", flaw) from exc
+    if not isinstance(raw, Mapping):
+        raise InvalidEnvelope("envelope", f"is {_name_type(raw)}; send one JSON object", "NotAnObject")
+    try:
+        envelope = Envelope.model_validate(_fill_in_lane(raw, rules))
+    except ValidationError as exc:
+        raise _translate(exc) from exc
+    _apply_rules(envelope, rules)
+    return envelope
+
+
+def _fill_in_lane(raw: Mapping[str, Any], rules: EnvelopeRules) -> Mapping[str, Any]:
+    """Beforehand, because pydantic's copy with another lane costs as much as all the checks."""
+    kind = raw.get("kind")
+    lane = rules.kinds.get(kind) if raw.get("lane") is None and isinstance(kind, str) else None
+    return raw if lane is None else {**raw, "lane": lane}
+
+
+def _apply_rules(envelope: Envelope, rules: EnvelopeRules) -> None:
+    if envelope.kind not in rules.kinds:
+        known = ", ".join(sorted(rules.kinds)) or "none at all"
+        raise InvalidEnvelope("kind", f"no handler for {envelope.kind!r} is loaded; loaded: {known}", "UnknownKind")
+    if too_large := find_size_flaw(envelope.payload, rules.payload_max_bytes):
+        raise InvalidEnvelope("payload", too_large, "TooLarge")
+
+
+def _translate(exc: ValidationError) -> InvalidEnvelope:
+    first = exc.errors(include_url=False)[0]
+    name = repr(str(first["loc"][0]))[1:-1][:60] if first["loc"] else "envelope"
+    if first["type"] == "missing":
+        return InvalidEnvelope(name, "is missing; every message needs one", "MissingField")
+    if first["type"] == "extra_forbidden":
+        return InvalidEnvelope(name, f"is not a field of the envelope; use {', '.join(Envelope.model_fields)}")
+    if first["type"] == "value_error":
+        flaw = "UnknownSchemaVersion" if name == "schema_version" else "InvalidField"
+        return InvalidEnvelope(name, first["msg"].removeprefix("Value error, "), flaw)
+    return InvalidEnvelope(name, f"{first['msg']}; correct it")
+
+
+def _show(value: Any) -> str:
+    """Quote a wrong value in a sentence, however long, deep or unprintable it is."""
+    if isinstance(value, str):
+        return repr(value[:40])
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return _name_type(value)
+    return "a number far too large" if abs(value) >= _SHOWN_MAX else repr(value)
+
+
+def _name_type(value: Any) -> str:
+    if value is None:
+        return "null"
+    names = {bool: "true/false", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
+    return names.get(cast("type[Any]", type(value)), type(value).__name__)

@@ -1,0 +1,234 @@
+"""The message as its workflow carries it: a plain frozen state, its outcomes, and their wire forms.
+
+Times are seconds since the epoch (floats rounded to the millisecond), durations are seconds. Wire forms leave
+out what has its default value and ignore keys they do not know, so older and newer code read each other's state.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+from shared.messages.placement import workflow_id
+
+DECISIONS_KEPT = 5
+"""How many of its last decisions a message remembers for `explain`."""
+
+NO_TRACE: Mapping[str, str] = MappingProxyType({})
+
+PAYLOAD_MAX = "payload_max_bytes"
+"""Key beside a message's state, in what its workflow starts from: what a revision's payload may take."""
+
+SERIAL = "serial"
+"""Key of what workflows start from: 1 where signals act one by one, as in all that older code has not started."""
+
+REASON_MAX = 300
+"""Characters of a reason that are kept."""
+
+Verdict = Literal["again", "done", "reject", "failed", "retry_after", "handed_back", "gated"]
+"""What a cycle came to; `failed` counts as an attempt, the three last do not. `gated` means that no handler was called."""
+
+
+class Outcome(NamedTuple):
+    """What one cycle came to, as it travels from the dispatching activity to the workflow.
+
+    `after`, `earliest`, `tolerance`, `backoff` and `backoff_max` are seconds; `at` and `earliest_at` are moments.
+    The five fields before the last two are settings of the worker that ran the cycle: carried here they are part of the
+    history, so a changed setting takes effect with the next cycle and never breaks a replay.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    after: float | None = None
+    at: float | None = None
+    earliest: float | None = None
+    earliest_at: float | None = None
+    tolerance: float | None = None
+    payload: Any = None
+    is_payload_changed: bool = False
+    lane: str = ""
+    result: Any = None
+    max_attempts: int = 5
+    """0 = not known here; then the worker refuses the next call when all attempts are used up."""
+    backoff: float = 2.0
+    backoff_max: float = 3600.0
+    cycles_per_run: int = 5
+    index_after: float = 60.0
+    ended_at: float = 0.0
+    """When the cycle ended, by its worker's clock; 0 = nobody knows."""
+    traced: str = ""
+    """`traceparent` of the cycle's span; empty where it was not sampled."""
+    payload_max_bytes: int = 0
+    """What a revision's payload may take, another such setting; 0 = an older worker did not say so."""
+
+    def dump(self) -> dict[str, Any]:
+        """Give the wire form."""
+        return _dump(self)
+
+    @classmethod
+    def load(cls, wire: dict[str, Any]) -> "Outcome":
+        """Read a wire form."""
+        return cls(**_known(cls, wire))
+
+
+class Decision(NamedTuple):
+    """One remembered decision: when, on which version, what happened, and when the message was due after it."""
+
+    at: float
+    version: int
+    what: str
+    due_at: float
+    reason: str = ""
+
+
+class MessageState(NamedTuple):
+    """All that a message is between two events; `shared.messages.decision.decide` is the only thing that moves it on."""
+
+    kind: str
+    id: str
+    lane: str
+    due_at: float
+    earliest_at: float
+    latest_at: float = 0.0
+    """Until when running it is within its tolerance; 0 = at `due_at`, there is no room."""
+    payload: Any = None
+    version: int = 0
+    attempt: int = 0
+    """Failed attempts at the present version."""
+    is_tried: bool = False
+    """A handler has been called for the present version; another payload then means another version."""
+    priority: int = 3
+    tenant: str = ""
+    correlation_id: str = ""
+    is_paused: bool = False
+    parked_reason: str = ""
+    """Why it is parked; empty while it is not."""
+    parked_at: float = 0.0
+    ended: Literal["", "done", "stopped"] = ""
+    result: Any = None
+    revision: int = 0
+    """How many revisions have been applied to the payload."""
+    sources: Mapping[str, int] = MappingProxyType({})
+    """Newest applied offset by "topic/partition"; an older one is ignored."""
+    trace: Mapping[str, str] = NO_TRACE
+    """W3C Trace Context of the record that started or last revised it: `traceparent`, and `tracestate` if it had one."""
+    traced: str = ""
+    """`traceparent` of the last cycle, for the next one to name; empty for all messages but those sampled."""
+    decisions: tuple[Decision, ...] = ()
+    is_running: bool = False
+    """A handler is at work; what signals ask meanwhile waits in the three fields below for its outcome."""
+    asked_due_at: float | None = None
+    asked_stop: str | None = None
+    is_revised: bool = False
+
+    @property
+    def workflow_id(self) -> str:
+        """`kind:id`."""
+        return workflow_id(self.kind, self.id)
+
+    @property
+    def is_parked(self) -> bool:
+        """It failed for good and sleeps until a person replays or stops it."""
+        return self.parked_reason != ""
+
+    @property
+    def is_held(self) -> bool:
+        """Nothing runs, whatever the time: it is parked or paused."""
+        return self.is_parked or self.is_paused
+
+    @property
+    def phase(self) -> str:
+        """The word people see as search attribute `State`: active, paused, parked, done or stopped."""
+        if self.ended:
+            return self.ended
+        if self.is_parked:
+            return "parked"
+        return "paused" if self.is_paused else "active"
+
+    def dump(self) -> dict[str, Any]:
+        """Give the wire form that the next run starts from."""
+        wire = _dump(self)
+        if self.decisions:
+            wire["decisions"] = [[d.at, d.version, d.what, d.due_at, d.reason] for d in self.decisions]
+        return wire
+
+    @classmethod
+    def load(cls, wire: dict[str, Any]) -> "MessageState":
+        """Read a wire form; raises TypeError when one of the five identifying fields is missing."""
+        known = _known(cls, wire)
+        if "decisions" in known:
+            known["decisions"] = tuple(Decision(*entry[: len(Decision._fields)]) for entry in known["decisions"])
+        return cls(**known)
+
+    def remember(self, now: float, what: str, reason: str = "") -> "MessageState":
+        """Append a decision, forgetting the oldest; `now` is kept to the millisecond."""
+        entry = Decision(round(now, 3), self.version, what, self.due_at, reason)
+        return self._replace(decisions=(*self.decisions[1 - DECISIONS_KEPT :], entry))
+
+
+_USUAL_FIRST = MessageState._fields.index("attempt")
+_USUAL_END = MessageState._fields.index("decisions")
+USUAL_FIELDS = MessageState._fields[_USUAL_FIRST:_USUAL_END]
+"""The fields between version and decisions, which most messages have as they come: they stand together, to be compared at once."""
+
+USUAL = tuple(MessageState._field_defaults[name] for name in USUAL_FIELDS)
+
+AT_REST = tuple(MessageState._field_defaults[name] for name in MessageState._fields[_USUAL_END + 1 :])
+"""The fields behind decisions, of a message that no handler is at work on."""
+
+
+def find_unusual(state: MessageState) -> dict[str, Any]:
+    """Give those of the fields between version and decisions that are not as they come."""
+    seldom = state[_USUAL_FIRST:_USUAL_END]
+    if seldom == USUAL:
+        return {}
+    fields = zip(USUAL_FIELDS, seldom, USUAL, strict=True)
+    return {n: value for n, value, usual in fields if value is not usual and value != usual}
+
+
+class HandlerCall(NamedTuple):
+    """What the workflow hands to the dispatching activity for one cycle."""
+
+    kind: str
+    id: str
+    lane: str
+    version: int
+    attempt: int
+    payload: Any
+    due_at: float
+    priority: int = 3
+    tenant: str = ""
+    correlation_id: str = ""
+    trace: Mapping[str, str] = NO_TRACE
+    traced: str = ""
+    """`traceparent` of the cycle before, if that was sampled."""
+
+    def dump(self) -> dict[str, Any]:
+        """Give the wire form."""
+        return _dump(self)
+
+    @classmethod
+    def load(cls, wire: dict[str, Any]) -> "HandlerCall":
+        """Read a wire form."""
+        return cls(**_known(cls, wire))
+
+
+def clip_reason(reason: str) -> str:
+    """Give a reason as one line of at most 300 characters that UTF-8 can carry, whoever wrote it."""
+    return "" if not reason else " ".join(reason.split())[:REASON_MAX].encode(errors="replace").decode()
+
+
+def _known(cls: "type[_Record]", wire: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in wire.items() if key in cls._fields}
+
+
+def _dump(record: "_Record") -> dict[str, Any]:
+    fields = zip(record._fields, record, _AS_IT_COMES[type(record)], strict=True)
+    return {name: value for name, value, usual in fields if value != usual}
+
+
+_REQUIRED = object()
+_Record = MessageState | Outcome | HandlerCall
+_AS_IT_COMES: dict[type[_Record], tuple[Any, ...]] = {
+    cls: tuple(cls._field_defaults.get(name, _REQUIRED) for name in cls._fields)
+    for cls in (MessageState, Outcome, HandlerCall)
+}

@@ -1,0 +1,207 @@
+"""Reading signals: from arguments of any number, encoding and type to what they ask for, or to what is wrong with them.
+
+Whoever may signal a workflow may send it anything, and a workflow task that raises is repeated for ever. So all that
+comes is checked here, to the last field; every function raises ValueError with half a sentence for what it can't read,
+and nothing else.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, TypeVar, cast
+
+from temporalio.common import RawValue
+
+from shared.messages.json_value import find_flaw, parse_json
+from shared.messages.signals import SIGNAL_NAMES, PullMany, Signal, Unreadable
+from shared.messages.timespan import MOMENT_MAX
+
+SHOWN_MAX = 40
+"""Characters of a wrong value that a sentence shows."""
+
+TOKEN_MAX = 200
+"""Characters of a token: a pack keeps it for minutes."""
+
+AnySignal = TypeVar("AnySignal", bound=Signal)
+_SIGNAL_TYPES = {name: kind for kind, name in SIGNAL_NAMES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """A signal for some messages of a pack, or what is wrong with it; by its token a pack knows it again."""
+
+    ids: list[str]
+    signal: Signal | Unreadable
+    token: str = ""
+
+
+def read_object(arguments: Sequence[Any]) -> dict[str, Any]:
+    """Read the one JSON object that a signal takes; no argument, and null, are an empty one, as the Web UI sends it."""
+    given = read_argument(arguments)
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise ValueError(f"its input is {show(given)}; give an object")  # noqa: TRY004 — readers raise ValueError alone
+    return cast("dict[str, Any]", given)
+
+
+def read_checked_object(arguments: Sequence[Any]) -> dict[str, Any]:
+    """Read the one JSON object that a signal takes, and check that all of it can travel on as JSON."""
+    return _check_content(read_object(arguments))
+
+
+def read_nothing(arguments: Sequence[Any]) -> None:
+    """Read that a signal which takes no input came with none, null or an empty object."""
+    if read_object(arguments):
+        raise ValueError("it takes no input")
+
+
+def read_argument(arguments: Sequence[Any]) -> Any:
+    """Read the one argument that a signal takes, None where there is none; its content is not checked."""
+    if len(arguments) > 1:
+        raise ValueError(f"it came with {len(arguments)} arguments; give one")
+    return check_readable(arguments[0]) if arguments else None
+
+
+def check_readable(argument: Any) -> Any:
+    """Give an argument of a signal as the converter has read it."""
+    if isinstance(argument, RawValue):
+        raise ValueError(f"its input {_explain(argument)}")  # noqa: TRY004 — readers raise ValueError alone
+    if isinstance(argument, bytes | bytearray):
+        raise ValueError("its input is binary; give JSON")  # noqa: TRY004 — readers raise ValueError alone
+    return argument
+
+
+def read_signal(kind: type[AnySignal], arguments: Sequence[Any]) -> AnySignal:
+    """Read a signal as a message gets it."""
+    return _build(kind, read_checked_object(arguments))
+
+
+def read_steering(name: str, arguments: Sequence[Any]) -> Steering:
+    """Read a signal as a pack gets it, its fields beside the `ids` it is for; raises where it names no messages.
+
+    What is wrong with the rest, the messages that it names are to remember.
+    """
+    given = read_object(arguments)
+    ids: Any = given.get("ids")
+    if not isinstance(ids, list) or not all(isinstance(i, str) for i in cast("list[Any]", ids)) or find_flaw(ids):
+        raise ValueError("a pack wants an object with ids, a list of strings, beside the signal's own fields")
+    kind, token = _SIGNAL_TYPES[name], given.get("token", "")
+    try:
+        if token != "":
+            check_token(token)
+        return Steering(cast("list[str]", ids), _build(kind, _check_content(given)), token)
+    except ValueError as exc:
+        readable = token if is_token(token) else ""
+        return Steering(cast("list[str]", ids), Unreadable(kind.__name__, str(exc)), readable)
+
+
+def read_pull_forward(arguments: Sequence[Any]) -> Steering | PullMany:
+    """Read `pull_forward` as a pack gets it: for messages that it names, or without ids for a number of the earliest due."""
+    given = read_object(arguments)
+    if "ids" in given:
+        return read_steering("pull_forward", arguments)
+    count, at, until, token = (given.get(field.name) for field in fields(PullMany))
+    if not (is_int(count) and is_moment(at) and is_moment(until) and is_token(token)) or cast("int", count) <= 0:
+        raise ValueError("a pack wants ids, or count, at, until and token")
+    return PullMany(cast("int", count), cast("float", at), cast("float", until), cast("str", token))
+
+
+def require(name: str, value: Any, is_right: Callable[[Any], bool], wanted: str) -> Any:
+    """Give a value if it is right; the error says what is wanted instead."""
+    if not is_right(value):
+        raise ValueError(f"{name} is {show(value)}; give {wanted}")
+    return value
+
+
+def is_text(value: Any) -> bool:
+    """Tell whether a value is a string."""
+    return isinstance(value, str)
+
+
+def is_int(value: Any) -> bool:
+    """Tell whether a value is a whole number, which true and false are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value is a finite number that a float can be."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return is_int(value) and -(2**63) < value < 2**63
+
+
+def is_moment(value: Any) -> bool:
+    """Tell whether a value is a moment, in seconds since the epoch, that dates and timers have room for."""
+    return is_number(value) and 0 <= value <= MOMENT_MAX
+
+
+def is_token(value: Any) -> bool:
+    """Tell whether a value is a token by which a pack may know a signal again."""
+    return isinstance(value, str) and 0 < len(value) <= TOKEN_MAX and find_flaw(value) is None
+
+
+def check_token(value: Any) -> str:
+    """Give a token if it is one."""
+    return require("its token", value, is_token, f"up to {TOKEN_MAX} characters")
+
+
+def show(value: Any) -> str:
+    """Name a wrong value in a sentence: its type, and what it is where that is short."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    if isinstance(value, str):
+        value = value[:SHOWN_MAX]
+    if is_int(value) and not is_number(value):
+        return "a number of too many digits"
+    return "null" if value is None else repr(value)
+
+
+def _build(kind: type[AnySignal], given: Mapping[str, Any]) -> AnySignal:
+    known = [field for field in fields(kind) if field.name in given or field.default is MISSING]
+    for field in known:
+        if field.name not in given:
+            raise ValueError(f"{field.name} is missing")
+        if given[field.name] is not None or field.default is not None:
+            require(field.name, given[field.name], *_FIELDS[field.name])
+    return kind(**{field.name: given[field.name] for field in known})
+
+
+def _check_content(given: dict[str, Any]) -> dict[str, Any]:
+    for name, value in given.items():
+        if flaw := find_flaw(name) or find_flaw(value):
+            raise ValueError(flaw)
+    return given
+
+
+def _is_trace(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in cast("dict[str, Any]", value).values())
+
+
+def _is_anything(_value: Any) -> bool:
+    return True
+
+
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "reason": (is_text, "a string"),
+    "due_at": (is_text, "a moment, for example 2026-11-21T20:00:00Z"),
+    "expected_due_at": (is_text, "a moment, for example 2026-11-21T20:00:00Z"),
+    "priority": (is_int, "a whole number from 1 to 5"),
+    "payload": (_is_anything, "JSON"),
+    "source": (is_text, "a string"),
+    "offset": (is_int, "a whole number"),
+    "lane": (is_text, "the name of a lane"),
+    "trace": (_is_trace, "an object of strings"),
+}
+
+
+def _explain(raw: RawValue) -> str:
+    """Say why nobody could read a payload."""
+    encoding = raw.payload.metadata.get("encoding", b"").decode(errors="replace")
+    if encoding != "json/plain":
+        return f"has the encoding {encoding[:SHOWN_MAX]!r}, which is none of those read here; give JSON"
+    try:
+        parse_json(raw.payload.data)
+    except ValueError as exc:
+        return str(exc)
+    return "can't be read; give JSON"

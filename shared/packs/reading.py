@@ -1,0 +1,259 @@
+"""Reading what only packs are sent: chunks of new messages, reports of batches, another number of packs.
+
+As in `shared.messages.signal_reading`, every function raises ValueError with half a sentence for what it can't read, and nothing else.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast, get_args
+
+from shared.lanes import LANES
+from shared.messages.encoding import PACKS_MAX
+from shared.messages.json_value import find_flaw
+from shared.messages.message import Verdict
+from shared.messages.signal_reading import check_token, is_int, is_moment, is_number, read_object, require
+from shared.messages.timespan import MOMENT_MAX
+from shared.packs.entry import OTHERS, Entry, is_ended, sources_of
+
+ID_BYTES_MAX = 200
+BACKOFF_MAX = 1e9
+"""Seconds: thirty years, so that a moment that far ahead is still a date."""
+
+_MOMENT_MAX_MS = round(MOMENT_MAX * 1000)
+_COUNT_MAX = 2**53
+_DECISION_LENGTH = 5
+_VERDICTS = frozenset(get_args(Verdict))
+_ADVICE = "start messages with dormice"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a batch has finished while others of it are still at work: outcomes by position, and when that was."""
+
+    batch: int
+    outcomes: list[tuple[int, dict[str, Any] | None]]
+    ended_at: float
+
+
+def read_chunk(arguments: Sequence[Any]) -> dict[str, Any]:
+    """Read a chunk of new messages, as `PackState.admit` takes it."""
+    chunk = read_object(arguments)
+    check_token(chunk.get("token"))
+    if "entries" not in chunk:
+        raise ValueError(f"it has no entries; {_ADVICE}")
+    for name, (is_right, wanted) in _CHUNK_FIELDS.items():
+        if name in chunk:
+            require(name, chunk[name], is_right, wanted)
+    for name in ("entries", "ended"):
+        entries = chunk.get(name, [])
+        if not isinstance(entries, list) or not all(map(_is_entry, cast("list[Any]", entries))):
+            raise ValueError(f"its {name} are no list of messages; {_ADVICE}")
+    if not all(map(is_ended, chunk.get("ended", ()))):
+        raise ValueError(f"its ended are no messages that have ended; {_ADVICE}")
+    if not chunk.get("revises"):
+        if any(map(is_ended, chunk["entries"])):
+            raise ValueError(f"its entries have ended; {_ADVICE}")
+    elif not all(len(sources_of(entry)) == 1 for entry in chunk["entries"]):
+        raise ValueError(f"it revises by records that name no source, or several; {_ADVICE}")
+    return chunk
+
+
+def read_report(arguments: Sequence[Any]) -> Report:
+    """Read what a batch has finished."""
+    news = read_object(arguments)
+    batch, outcomes, ended_at = (news.get(name) for name in ("batch", "outcomes", "ended_at"))
+    if not (is_int(batch) and is_moment(ended_at)):
+        raise ValueError("a report wants the number of a batch, outcomes and ended_at; workers send it")
+    if not isinstance(outcomes, list) or not all(map(_is_finished, cast("list[Any]", outcomes))):
+        raise ValueError("its outcomes are no list of positions with an outcome each; workers send it")
+    return Report(cast("int", batch), [(n, wire) for n, wire in cast("Any", outcomes)], cast("float", ended_at))
+
+
+def read_pack_count(arguments: Sequence[Any]) -> int:
+    """Read of how many packs a kind consists from now on."""
+    packs = read_object(arguments).get("packs")
+    return require("packs", packs, _is_pack_count, f"a whole number from 1 to {PACKS_MAX}")
+
+
+def read_layout(arguments: Sequence[Any]) -> dict[str, Any]:
+    """Read how a kind is packed, as the memo has it."""
+    layout = read_object(arguments)
+    for name, (is_right, wanted) in _LAYOUT_FIELDS.items():
+        require(name, layout.get(name), is_right, wanted)
+    return {name: layout[name] for name in _LAYOUT_FIELDS}
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and find_flaw(value) is None
+
+
+def _is_optional_number(value: Any) -> bool:
+    return value is None or is_number(value)
+
+
+def _is_wait(value: Any) -> bool:
+    return is_number(value) and 0 <= value <= BACKOFF_MAX
+
+
+def _is_count(value: Any) -> bool:
+    return is_int(value) and 0 <= value < _COUNT_MAX
+
+
+def _is_pack_count(value: Any) -> bool:
+    return is_int(value) and 1 <= value <= PACKS_MAX
+
+
+def _is_size(value: Any) -> bool:
+    return is_int(value) and 0 < value < 2**31
+
+
+def _is_json(value: Any) -> bool:
+    return find_flaw(value) is None
+
+
+def _is_lane(value: Any) -> bool:
+    return isinstance(value, str) and value in LANES
+
+
+def _is_priority(value: Any) -> bool:
+    return is_int(value) and 1 <= value <= 5
+
+
+def _is_verdict(value: Any) -> bool:
+    return isinstance(value, str) and value in _VERDICTS
+
+
+def _is_text_map(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_text(k) and _is_text(v) for k, v in cast("Any", value).items())
+
+
+def _is_offset_map(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_text(k) and is_int(v) for k, v in cast("Any", value).items())
+
+
+def _is_end(value: Any) -> bool:
+    return value in ("done", "stopped") if isinstance(value, str) else False
+
+
+Check = Callable[[Any], bool]
+
+_CHUNK_FIELDS: dict[str, tuple[Check, str]] = {
+    "packs": (_is_size, "a whole number"),
+    "size": (_is_size, "a whole number"),
+    "coalesce": (_is_wait, "seconds"),
+    "sent_at": (is_moment, "seconds since the epoch"),
+    "restarts": (_is_flag, "true or false"),
+    "revises": (_is_flag, "true or false"),
+    "is_moving": (_is_flag, "true or false"),
+}
+
+_LAYOUT_FIELDS: dict[str, tuple[Check, str]] = {
+    "lane": (_is_lane, "the name of a lane"),
+    "packs": (_is_pack_count, "a whole number"),
+    "size": (_is_size, "a whole number"),
+    "coalesce": (_is_wait, "seconds"),
+    "first_packs": (_is_pack_count, "a whole number"),
+}
+
+_OUTCOME_FIELDS: dict[str, Check] = {
+    "verdict": _is_verdict,
+    "reason": _is_text,
+    "after": _is_optional_number,
+    "at": _is_optional_number,
+    "earliest": _is_optional_number,
+    "earliest_at": _is_optional_number,
+    "tolerance": _is_optional_number,
+    "payload": _is_json,
+    "is_payload_changed": _is_flag,
+    "lane": _is_text,
+    "result": _is_json,
+    "max_attempts": _is_count,
+    "backoff": _is_wait,
+    "backoff_max": _is_wait,
+    "cycles_per_run": _is_size,
+    "index_after": _is_wait,
+    "ended_at": is_moment,
+    "traced": _is_text,
+    "payload_max_bytes": _is_count,
+}
+
+_OTHERS: dict[str, Check] = {
+    "attempt": _is_count,
+    "is_tried": _is_flag,
+    "priority": _is_priority,
+    "tenant": _is_text,
+    "correlation_id": _is_text,
+    "is_paused": _is_flag,
+    "parked_reason": _is_text,
+    "parked_at": is_moment,
+    "ended": _is_end,
+    "result": _is_json,
+    "revision": _is_count,
+    "sources": _is_offset_map,
+    "trace": _is_text_map,
+    "traced": _is_text,
+    "lane": _is_lane,
+}
+"""Fields of an entry that is not as usual; a newer version may have more, which are left out when it is read."""
+
+
+def _is_finished(finished: Any) -> bool:
+    """Tell whether something is a position in a batch and what came of the message there."""
+    if not isinstance(finished, list) or len(cast("list[Any]", finished)) != 2:
+        return False
+    position, wire = cast("list[Any]", finished)
+    return _is_count(position) and (wire is None or _is_outcome(wire))
+
+
+def _is_outcome(wire: Any) -> bool:
+    if not isinstance(wire, dict) or "verdict" not in wire:
+        return False
+    named = cast("dict[str, Any]", wire)
+    return all(name not in _OUTCOME_FIELDS or _OUTCOME_FIELDS[name](value) for name, value in named.items())
+
+
+def _is_entry(entry: Any) -> bool:
+    """Tell whether something is an entry that a pack can hold; written for speed, as each new message is checked."""
+    if type(entry) is not list or not OTHERS <= len(entry) <= OTHERS + 1:  # pyright: ignore[reportUnknownArgumentType] — JSON
+        return False
+    message_id, due, early, late, version, payload, decisions, *others = cast("Entry", entry)
+    if not (type(message_id) is str and type(due) is type(early) is type(late) is type(version) is int):
+        return False
+    return (
+        0 < len(message_id) <= ID_BYTES_MAX
+        and (message_id.isascii() or find_flaw(message_id) is None)
+        and 0 <= due - early <= _MOMENT_MAX_MS
+        and 0 <= due <= due + late <= _MOMENT_MAX_MS
+        and 0 <= version < _COUNT_MAX
+        and type(decisions) is list
+        and all(_is_decision(decision, due) for decision in cast("list[Any]", decisions))
+        and find_flaw(payload) is None
+        and (not others or _are_others(others[0]))
+    )
+
+
+def _is_decision(decision: Any, due: int) -> bool:
+    if type(decision) is not list or len(decision) < _DECISION_LENGTH:  # pyright: ignore[reportUnknownArgumentType] — JSON
+        return False
+    at, back, what, then, reason, *_ = cast("list[Any]", decision)
+    return (
+        type(at) is type(back) is type(then) is int
+        and 0 <= due - at <= _MOMENT_MAX_MS
+        and 0 <= due - then <= _MOMENT_MAX_MS
+        and -_COUNT_MAX < back < _COUNT_MAX
+        and type(what) is str
+        and type(reason) is str
+        and (what.isascii() or find_flaw(what) is None)
+        and (reason.isascii() or find_flaw(reason) is None)
+    )
+
+
+def _are_others(others: Any) -> bool:
+    if not isinstance(others, dict):
+        return False
+    named = cast("Mapping[str, Any]", others)
+    return all(_OTHERS[name](value) if name in _OTHERS else _is_json(value) for name, value in named.items())

@@ -1,0 +1,1 @@
+"""Logs, metrics and spans; `sdk` alone touches OpenTelemetry's SDK."""

@@ -1,0 +1,377 @@
+"""Telemetry: the only module that knows the OpenTelemetry SDK, which is imported when a setting asks for it."""
+
+# ruff: noqa: PLC0415 — what is off must not be imported
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from temporalio.runtime import (
+    BUFFERED_METRIC_KIND_COUNTER,
+    BUFFERED_METRIC_KIND_GAUGE,
+    BufferedMetric,
+    BufferedMetricUpdate,
+    MetricBuffer,
+    MetricBufferDurationFormat,
+)
+
+from shared.errors import InvalidSetting, Misconfigured
+from shared.settings import Settings
+from shared.telemetry.logs import ABOUT
+from shared.telemetry.metrics import DURATION_BOUNDS, PUBLISHED_METRICS, WORKER_METRICS, Metric, Reading
+from shared.telemetry.spans import NO_LINKS, NO_SPAN, NOTHING, Attributes, Carrier, Span, draw
+
+if TYPE_CHECKING:
+    from opentelemetry import trace
+    from opentelemetry.metrics import Meter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import MetricReader
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import SpanProcessor
+
+Recorder = Callable[[float, Mapping[str, Any]], None]
+BeginSpan = Callable[[str, Attributes, Mapping[str, Carrier], Carrier], Span]
+
+logger = logging.getLogger(__name__)
+
+CORE_UPDATES_MAX = 100_000
+"""What the core may measure in a second."""
+
+SHUTDOWN_SECONDS = 5.0
+"""What a receiver gets for the last metrics, and for the last spans."""
+
+SPANS_HELD_MAX = 4096
+"""Spans that wait for their receiver, some ten megabytes; what comes when so many do is dropped."""
+
+ATTRIBUTE_MAX = 1000
+"""Characters of a span's attribute: what handlers tell must not fill the receiver."""
+
+
+class Telemetry:
+    """Where a process tells what it measures; one that is off takes it and forgets it."""
+
+    def __init__(self, *, is_on: bool) -> None:
+        self.is_on = is_on
+        """Whether anybody listens; who is off need not measure at all."""
+        self._latest: Mapping[str, list[Reading]] = {}
+        self._recorders: dict[str, Recorder] = {}
+        self.core = MetricBuffer(CORE_UPDATES_MAX, MetricBufferDurationFormat.SECONDS) if is_on else None
+        """What the SDK's core measures, for the runtime to fill; passed on once a second."""
+        self.take_core: Callable[[BufferedMetricUpdate], None] = lambda _: None
+        self._ratio = 0.0
+        self._begin_span: BeginSpan | None = None
+
+    def publish(self, readings: Iterable[Reading]) -> None:
+        """Take the readings of this moment in place of all earlier ones; a series that is left out ends."""
+        latest: dict[str, list[Reading]] = {}
+        for reading in readings:
+            latest.setdefault(reading.metric.name, []).append(reading)
+        self._latest = latest  # exporters read in threads of their own, so it is replaced and never changed
+
+    def record(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
+        """Take something that has just happened: so many more of a counter or gauge, or one value of a histogram."""
+        if (recorder := self._recorders.get(metric.name)) is not None:
+            recorder(value, labels)
+
+    def samples(self, workflow_id: bytes) -> bool:
+        """Say whether what happens to a message is told in spans; the answer is the same in every process."""
+        return self._ratio > 0 and draw(workflow_id) < self._ratio
+
+    def begin_span(
+        self, name: str, attributes: Attributes, links: Mapping[str, Carrier] = NO_LINKS, parent: Carrier = NOTHING
+    ) -> Span:
+        """Begin to tell a piece of work on a message that is sampled.
+
+        It is a trace of its own, or part of its parent's; `links` are what came before it elsewhere, by what they are. A context
+        that is empty or can't be read counts as none.
+        """
+        return NO_SPAN if self._begin_span is None else self._begin_span(name, attributes, links, parent)
+
+    def trace_by(self, begin_span: "BeginSpan", ratio: float) -> None:
+        """Let `begin_span` make the spans of a share of all messages."""
+        self._begin_span, self._ratio = begin_span, ratio
+
+    async def pass_core_on(self) -> None:
+        """Tell what the SDK's core measures as well, once a second; for ever, or not at all if nobody listens."""
+        while self.core is not None:
+            for update in self.core.retrieve_updates():
+                self.take_core(update)
+            await asyncio.sleep(1.0)
+
+    def declare(self, name: str, recorder: Recorder) -> None:
+        """Let `recorder` take what is recorded under a name."""
+        self._recorders[name] = recorder
+
+    def read(self, metric: Metric) -> list[Reading]:
+        """Give what was published last; may be asked from any thread."""
+        return self._latest.get(metric.name, [])
+
+
+@contextlib.contextmanager
+def start_telemetry(settings: Settings, service: str) -> Generator[Telemetry]:
+    """Export what is published for the length of a `with` block, to Prometheus, an OTLP receiver, or both.
+
+    Without a setting that asks for it nothing is imported and nothing runs. Raises InvalidSetting for an address that
+    can't be had and Misconfigured when the package is missing.
+    """
+    if not settings.telemetry_prometheus and not settings.telemetry_otlp:
+        yield Telemetry(is_on=False)
+        return
+    try:
+        importlib.import_module("opentelemetry.sdk.metrics")
+    except ImportError as exc:
+        raise Misconfigured(
+            "telemetry needs the OpenTelemetry SDK, which is missing; install dormice with the extra telemetry"
+        ) from exc
+    telemetry = Telemetry(is_on=True)
+    with contextlib.ExitStack() as stack:
+        readers: list[MetricReader] = []
+        if settings.telemetry_prometheus:
+            readers.append(stack.enter_context(_serve_prometheus(settings.telemetry_prometheus)))
+        if settings.telemetry_otlp:
+            readers.append(_push_otlp(settings.telemetry_otlp))
+        resource = _describe_process(service)
+        provider = _build_meters(resource, readers)
+        stack.callback(provider.shutdown, SHUTDOWN_SECONDS * 1000)  # pushes what was published last
+        _declare(provider, telemetry)
+        if settings.telemetry_otlp and settings.trace_ratio:
+            tracing = stack.enter_context(_trace(resource, settings.telemetry_otlp))
+            telemetry.trace_by(tracing.begin, settings.trace_ratio)
+        yield telemetry
+
+
+def _describe_process(service: str) -> "Resource":
+    from opentelemetry.sdk.resources import Resource
+
+    instance = f"{socket.gethostname()}-{os.getpid()}"
+    return Resource.create(
+        {"service.name": service, "service.version": version("dormice"), "service.instance.id": instance}
+    )
+
+
+def _build_meters(resource: "Resource", readers: "list[MetricReader]") -> "MeterProvider":
+    from opentelemetry.sdk.metrics import MeterProvider
+
+    # our processes leave without the interpreter's own exit
+    return MeterProvider(readers, resource, shutdown_on_exit=False)
+
+
+def _declare(provider: "MeterProvider", telemetry: Telemetry) -> None:
+    from opentelemetry.metrics import CallbackOptions, Observation
+
+    meter = provider.get_meter("dormice")
+    make: dict[str, Any] = {"gauge": meter.create_observable_gauge, "counter": meter.create_observable_counter}
+    for metric in PUBLISHED_METRICS:
+
+        def observe(_: CallbackOptions, metric: Metric = metric) -> Iterable[Observation]:
+            return [Observation(reading.value, reading.labels) for reading in telemetry.read(metric)]
+
+        make[metric.kind](metric.name, [observe], metric.unit, metric.description)
+    instruments = _Instruments(meter)
+    for metric in WORKER_METRICS:
+        telemetry.declare(metric.name, instruments.make(metric))
+    telemetry.take_core = instruments.pass_on
+
+
+class _Instruments:
+    """Makes instruments that record as things happen, and passes on what the SDK's core has measured."""
+
+    def __init__(self, meter: "Meter") -> None:
+        self._meter = meter
+        self._of_core: dict[str, Recorder] = {}
+
+    def make(self, metric: Metric) -> Recorder:
+        """Make the instrument of a metric."""
+        name, unit, description = metric.name, metric.unit, metric.description
+        if metric.kind == "counter":
+            return self._meter.create_counter(name, unit, description).add
+        if metric.kind == "gauge":
+            return self._meter.create_up_down_counter(name, unit, description).add
+        bounds = list(metric.bounds)
+        return self._meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds).record
+
+    def pass_on(self, update: BufferedMetricUpdate) -> None:
+        """Record one of the core's measurements under the name that it has there."""
+        if (recorder := self._of_core.get(update.metric.name)) is None:
+            recorder = self._of_core[update.metric.name] = self._make_of_core(update.metric)
+        recorder(update.value, update.attributes)
+
+    def _make_of_core(self, metric: BufferedMetric) -> Recorder:
+        name, unit, description = metric.name, metric.unit or "", metric.description or ""
+        if metric.kind == BUFFERED_METRIC_KIND_COUNTER:
+            return self._meter.create_counter(name, unit, description).add
+        if metric.kind == BUFFERED_METRIC_KIND_GAUGE:
+            return self._meter.create_gauge(name, unit, description).set
+        bounds = list(DURATION_BOUNDS)
+        return self._meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds).record
+
+
+@contextlib.contextmanager
+def _serve_prometheus(address: str) -> "Generator[MetricReader]":
+    from opentelemetry.exporter.prometheus import PrometheusMetricReader
+    from prometheus_client import REGISTRY, start_http_server
+
+    host, port = _read_address(address)
+    try:
+        server, serving = start_http_server(port, host)
+    except OSError as exc:
+        raise _cannot_open(address, exc) from exc
+    logger.info("metrics endpoint open", extra={"action": "metrics_open", "address": address})
+    try:
+        yield PrometheusMetricReader(scope_info_enabled=False, registry=REGISTRY)
+    finally:
+        server.shutdown()
+        server.server_close()
+        serving.join()
+
+
+def check_ports(address: str, processes: int) -> None:
+    """Raise InvalidSetting unless each of several processes can have its own port, from that of `address` on."""
+    for number in range(processes if address else 0):
+        own = shift_port(address, number)
+        host, port = _read_address(own)
+        try:
+            family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            socket.create_server(place, family=family).close()
+        except OSError as exc:
+            raise _cannot_open(own, exc) from exc
+
+
+def _cannot_open(address: str, exc: OSError) -> InvalidSetting:
+    return InvalidSetting(
+        f"telemetry_prometheus: {address} can't be opened ({exc.strerror}); give another port, or an address of "
+        "this machine; several processes take a port each, from that on"
+    )
+
+
+def shift_port(address: str, by: int) -> str:
+    """Give the address whose port is so much higher, for one of several processes; one that is empty stays so."""
+    if not address:
+        return address
+    host, port = _read_address(address)
+    return f"{f'[{host}]' if ':' in host else host}:{port + by}"
+
+
+def _read_address(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise InvalidSetting(f"telemetry_prometheus: is {address!r}; write HOST:PORT, for example 127.0.0.1:9464")
+    return host.strip("[]"), int(port)
+
+
+def _push_otlp(url: str) -> "MetricReader":
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    if not url.startswith(("http://", "https://")):
+        raise InvalidSetting(f"telemetry_otlp: is {url!r}; write a URL, for example http://localhost:4318")
+    return PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=f"{url.rstrip('/')}/v1/metrics"))
+
+
+@contextlib.contextmanager
+def _trace(resource: "Resource", url: str) -> "Generator[_Tracing]":
+    """Send spans for the length of a `with` block, in batches from a thread of their own, and what is left at its end.
+
+    Spans that others begin, such as libraries that a handler uses, are sent when they are children of ours, unless somebody has
+    set up tracing already: then theirs is left alone.
+    """
+    from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace import SpanLimits, SpanProcessor, TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
+
+    class Naming(SpanProcessor):
+        """Gives each span within a handler's call the ids of the message."""
+
+        def on_start(self, span: Any, parent_context: object = None) -> None:  # noqa: ARG002 — as the SDK calls it
+            if about := ABOUT.get():
+                span.set_attributes(about.identity)
+
+    exporter = OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces", timeout=SHUTDOWN_SECONDS)
+    sending = BatchSpanProcessor(exporter, max_queue_size=SPANS_HELD_MAX)
+    limits = SpanLimits(max_span_attribute_length=ATTRIBUTE_MAX)
+
+    def build(sampler: Any) -> TracerProvider:
+        provider = TracerProvider(sampler, resource, shutdown_on_exit=False, span_limits=limits)
+        for processor in (Naming(), sending):
+            provider.add_span_processor(processor)
+        return provider
+
+    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        trace.set_tracer_provider(build(ParentBased(ALWAYS_OFF)))
+    try:
+        yield _Tracing(build(ALWAYS_ON).get_tracer("dormice"))
+    finally:
+        _end_within(SHUTDOWN_SECONDS, sending)
+
+
+def _end_within(seconds: float, processor: "SpanProcessor") -> None:
+    # the SDK's own bound is half a minute; our processes leave without waiting for their daemon threads
+    ending = threading.Thread(target=processor.shutdown, daemon=True)
+    ending.start()
+    ending.join(seconds)
+
+
+class _Tracing:
+    """Makes spans. Whoever asks has decided that they are sampled."""
+
+    def __init__(self, tracer: "trace.Tracer") -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._tracer = tracer
+        self._propagator = TraceContextTextMapPropagator()
+
+    def begin(self, name: str, attributes: Attributes, links: Mapping[str, Carrier], parent: Carrier) -> Span:
+        """Begin a span; see `Telemetry.begin_span`."""
+        from opentelemetry.context import Context
+        from opentelemetry.trace import Link, SpanKind, get_current_span
+
+        found = [(what, get_current_span(self._propagator.extract(c, Context()))) for what, c in links.items()]
+        span = self._tracer.start_span(
+            name,
+            self._propagator.extract(parent, Context()),
+            SpanKind.CONSUMER,
+            attributes,
+            [Link(s.get_span_context(), {"link": what}) for what, s in found if s.get_span_context().is_valid],
+        )
+        return _SampledSpan(span) if span.is_recording() else NO_SPAN  # the SDK's own variables may switch it off
+
+
+class _SampledSpan:
+    def __init__(self, span: "trace.Span") -> None:
+        context = span.get_span_context()
+        self._span = span
+        self._left_by = ""
+        self.ids = {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+        self.traceparent = f"00-{self.ids['trace_id']}-{self.ids['span_id']}-{context.trace_flags:02x}"
+
+    @contextlib.contextmanager
+    def around(self) -> Generator[None]:
+        from opentelemetry.context import attach, detach
+        from opentelemetry.trace import set_span_in_context
+
+        token = attach(set_span_in_context(self._span))
+        try:
+            yield
+        except BaseException as exc:
+            self._left_by = type(exc).__name__
+            raise
+        finally:
+            detach(token)
+
+    def end(self, attributes: Attributes, error: str = "") -> None:
+        from opentelemetry.trace import Status, StatusCode
+
+        self._span.set_attributes(attributes)
+        if error:  # its class alone: what an exception says may be somebody's payload
+            self._span.set_attribute("error.type", self._left_by or error)
+            self._span.set_status(Status(StatusCode.ERROR))
+        self._span.end()

@@ -1,0 +1,260 @@
+"""The one way to connect to Temporal, and what a server must have before messages can live on it."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import IndexedValueType, TaskQueueType
+from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
+from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    DescribeTaskQueueRequest,
+    DescribeTaskQueueResponse,
+)
+from temporalio.client import Client
+from temporalio.common import RawValue
+from temporalio.envconfig import ClientConfig
+from temporalio.runtime import (
+    LogForwardingConfig,
+    LoggingConfig,
+    MetricBuffer,
+    Runtime,
+    TelemetryConfig,
+    TelemetryFilter,
+)
+from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
+
+from shared.errors import Misconfigured, RetryLater, ServerBusy, ServerNotReady, ServerUnreachable
+from shared.messages.json_value import encode_json
+from shared.settings import Settings
+from shared.telemetry.logs import CORE
+from shared.temporal.connection_faults import check_address, explain_failure
+from shared.temporal.encryption import build_converter
+from shared.temporal.search_attributes import REQUIRED
+
+DEFAULT_ADDRESS = "localhost:7233"
+
+CALL_TIMEOUT = timedelta(seconds=10)
+"""One small call to the server."""
+
+CONNECT_TIMEOUT = timedelta(seconds=20)
+"""For the connection and its first call, which the SDK leaves without a limit."""
+
+TRANSIENT = frozenset(
+    {
+        RPCStatusCode.UNAVAILABLE,
+        RPCStatusCode.DEADLINE_EXCEEDED,
+        RPCStatusCode.RESOURCE_EXHAUSTED,
+        RPCStatusCode.ABORTED,
+        RPCStatusCode.INTERNAL,
+        RPCStatusCode.UNKNOWN,
+        RPCStatusCode.CANCELLED,  # what a connection that breaks in mid-call answers
+    }
+)
+"""Answers after which the same call may succeed."""
+
+
+def client_options(settings: Settings) -> dict[str, Any]:
+    """Give what every client is made with, whatever it connects to; raises Misconfigured as `build_converter` does."""
+    # gzip is the SDK's default; for payloads under 100 bytes it costs CPU and saves nothing
+    return {"grpc_compression": GrpcCompression.NONE, "data_converter": build_converter(settings)}
+
+
+async def connect(
+    settings: Settings,
+    changes: Mapping[str, str] | None = None,
+    heartbeat: timedelta | None = None,
+    metrics: MetricBuffer | None = None,
+) -> Client:
+    """Connect as Temporal's environment configuration says (environment, then profile file, then localhost:7233).
+
+    `changes` are variables (TEMPORAL_…) that count instead of the environment's own. `heartbeat` is how often workers of
+    this client tell the server of their slots; a minute, the SDK's own, when left out. `metrics` takes what the SDK's core
+    measures then. Raises ServerUnreachable when nothing answers there and Misconfigured when the configuration itself is
+    unusable, certificates included.
+    """
+    options = client_options(settings)
+    environ = {**os.environ, **(changes or {})}
+    try:
+        config = ClientConfig.load_client_connect_config(override_env_vars=environ)
+    except (RuntimeError, ValueError, OSError) as exc:
+        raise Misconfigured(
+            f"Temporal's connection settings can't be read ({exc}); correct TEMPORAL_* or its file"
+        ) from exc
+    address = config.setdefault("target_host", DEFAULT_ADDRESS)
+    # one that is empty is most likely a variable that nobody has set, and another server would be used without a word
+    check_address(environ.get("TEMPORAL_ADDRESS", address) and address)
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT.total_seconds()):
+            return await Client.connect(**config, **options, **_runtime_with(heartbeat, metrics))
+    except (RuntimeError, ValueError, TimeoutError) as exc:
+        said = str(exc) or "timed out"
+        raise await asyncio.to_thread(explain_failure, address, said, tls=config.get("tls")) from exc
+
+
+async def check_server(client: Client) -> None:
+    """Raise ServerNotReady when the namespace or one of the search attributes is missing or of another type."""
+    try:
+        await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+        found = await read_attribute_types(client)
+    except RPCError as exc:
+        if exc.status is RPCStatusCode.NOT_FOUND:
+            raise ServerNotReady(
+                f"the server has no namespace {client.namespace!r}; create it or set TEMPORAL_NAMESPACE"
+            ) from exc
+        raise translate_rpc_error(exc) from exc
+    missing = [name for name, kind in REQUIRED.items() if found.get(name) != kind]
+    if missing:
+        raise ServerNotReady(
+            f"search attribute {missing[0]} of type {REQUIRED[missing[0]]} is missing in namespace {client.namespace!r}; "
+            f"run: {command_to_create(missing)}"
+        )
+
+
+async def read_attribute_types(client: Client) -> dict[str, str]:
+    """Give the types of the namespace's own search attributes, as REQUIRED writes them. Raises RPCError."""
+    answer = await client.operator_service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
+    names = {name: IndexedValueType.Name(value) for name, value in answer.custom_attributes.items()}
+    return {name: _to_words(kind) for name, kind in names.items()}
+
+
+def command_to_create(names: Iterable[str]) -> str:
+    """Write the command that creates some of the required search attributes."""
+    return "temporal operator search-attribute create " + " ".join(
+        f"--name {name} --type {REQUIRED[name]}" for name in names
+    )
+
+
+def lacks_namespace(exc: RPCError) -> bool:
+    """Tell whether the server does not know the namespace: one that has just started does not know any for a moment.
+
+    One that is missing for good is told before work begins, see `check_server`.
+    """
+    failure = NamespaceNotFoundFailure()
+    return exc.status is RPCStatusCode.NOT_FOUND and any(d.Unpack(failure) for d in exc.grpc_status.details)
+
+
+def lacks_attribute(exc: RPCError) -> bool:
+    """Tell whether the server does not know a search attribute: its services learn of a new one some seconds later.
+
+    As with the namespace, one that is missing for good is told before work begins. There is no detail to tell it by.
+    """
+    return exc.status is RPCStatusCode.INVALID_ARGUMENT and "no mapping defined for search attribute" in exc.message
+
+
+def is_transient(exc: RPCError) -> bool:
+    """Tell whether the same call may succeed."""
+    return exc.status in TRANSIENT or lacks_namespace(exc) or lacks_attribute(exc)
+
+
+def is_missing(exc: RPCError) -> bool:
+    """Tell whether the server knows of no such workflow; one that does not know the namespace has not looked."""
+    return exc.status is RPCStatusCode.NOT_FOUND and not lacks_namespace(exc)
+
+
+def translate_rpc_error(exc: RPCError) -> RetryLater | Misconfigured:
+    """Turn a failed call into the branch of the error tree that tells the caller what to do."""
+    if exc.status is RPCStatusCode.RESOURCE_EXHAUSTED:
+        return ServerBusy(f"the server is at its limit ({_first_line(exc)}); try again in a while")
+    if exc.status in TRANSIENT:
+        return ServerUnreachable(f"the server did not answer ({_first_line(exc)}); check that it is up and try again")
+    if exc.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED):
+        return Misconfigured(f"the server refuses this client ({_first_line(exc)}); check the API key or certificate")
+    if lacks_namespace(exc):
+        return ServerNotReady(
+            f"the server refuses the call ({_first_line(exc)}); create the namespace or set TEMPORAL_NAMESPACE"
+        )
+    if lacks_attribute(exc):
+        return ServerNotReady(
+            f"the server refuses the call ({_first_line(exc)}); create it, or give the server time to learn of it"
+        )
+    return Misconfigured(f"the server refuses the call ({_first_line(exc)}); correct the request")
+
+
+async def signal_beginning(client: Client, workflow: str, name: str, task_queue: str, signal: str, *given: Any) -> None:
+    """Send a signal to the one workflow of a name, which begins on a task queue if it is not there. Raises RPCError."""
+    await client.start_workflow(
+        workflow,
+        {},
+        id=name,
+        task_queue=task_queue,
+        start_signal=signal,
+        start_signal_args=list(given),
+        rpc_timeout=CALL_TIMEOUT,
+    )
+
+
+async def read_memo(client: Client, name: str) -> Mapping[str, Any] | None:
+    """Give the memo of a workflow, None if there is no such workflow; no worker is needed. Raises RPCError."""
+    try:
+        described = await client.get_workflow_handle(name).describe(rpc_timeout=CALL_TIMEOUT)
+    except RPCError as exc:
+        if is_missing(exc):
+            return None
+        raise
+    memo = await described.memo()
+    for value in memo.values():
+        if isinstance(value, RawValue):  # the client of a worker gives what can't be decrypted as it is
+            described.data_converter.payload_converter.from_payload(value.payload, object)
+    return memo
+
+
+async def describe_queue(
+    client: Client,
+    name: str,
+    kind: TaskQueueType.ValueType = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+    *,
+    report_stats: bool = False,
+    report_config: bool = False,
+) -> DescribeTaskQueueResponse:
+    """Ask the server about a task queue: who polls it, and, if asked for, what waits there or how it is set. Raises RPCError."""
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=name),
+        task_queue_type=kind,
+        report_stats=report_stats,
+        report_config=report_config,
+    )
+    return await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
+
+
+def to_raw(value: Any) -> RawValue:
+    """Write JSON as UTF-8: the SDK's own escapes all that is not ASCII, which may double and triple it."""
+    return to_raw_bytes(encode_json(value))
+
+
+def to_raw_bytes(encoded: bytes) -> RawValue:
+    """Send JSON that is encoded already."""
+    return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=encoded))
+
+
+def _runtime_with(heartbeat: timedelta | None, metrics: MetricBuffer | None) -> dict[str, Any]:
+    if heartbeat is None:
+        return {}
+    # otherwise the core writes to standard output, in a format of its own
+    forwarding = LogForwardingConfig(
+        logging.getLogger(CORE),
+        append_target_to_name=False,
+        prepend_target_on_message=False,
+        append_log_fields_to_message=False,
+    )
+    told = LoggingConfig(TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
+    telemetry = TelemetryConfig(logging=told, metrics=metrics)
+    return {"runtime": Runtime(telemetry=telemetry, worker_heartbeat_interval=heartbeat)}
+
+
+def _to_words(indexed: str) -> str:
+    """Write the name of an indexed type as people do: "INDEXED_VALUE_TYPE_KEYWORD_LIST" → "KeywordList"."""
+    return "".join(word.capitalize() for word in indexed.removeprefix("INDEXED_VALUE_TYPE_").split("_"))
+
+
+def _first_line(exc: Exception) -> str:
+    return str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__

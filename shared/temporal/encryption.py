@@ -1,0 +1,196 @@
+"""Encryption: what is said to the server leaves this process sealed, and only who has the key reads it again."""
+
+# ruff: noqa: PLC0415 — an extra, imported where a key is set
+
+import base64
+import binascii
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import (
+    ActivitySerializationContext,
+    DataConverter,
+    DefaultFailureConverterWithEncodedAttributes,
+    PayloadCodec,
+    SerializationContext,
+    WithSerializationContext,
+)
+
+from shared.errors import InvalidSetting, Misconfigured, PayloadSealed
+from shared.settings import Settings
+from shared.temporal.converter import DATA_CONVERTER, ENCODING, UNOPENED
+from shared.values.secret import find_secret
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+KEY_ID = "encryption-key-id"
+SEALED_AT = "sealed-at"
+"""When a payload was encrypted, in whole seconds since the epoch: four bytes. Others than dormice don't say."""
+
+KEY_BYTES = 32
+NONCE_BYTES = 12
+SETTING = "encryption_keys"
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,32}")
+_FORM = "write ID:KEY, the key 32 random bytes in base64, as 'openssl rand -base64 32' gives them"
+
+
+def read_keys(settings: Settings) -> dict[str, bytes]:
+    """Give the keys of the settings by id, in their order: the first one encrypts, all of them decrypt; none is off.
+
+    Keys are separated by commas or line ends; lines that begin with # say nothing. Raises InvalidSetting, which tells
+    what is wrong with which key and never shows one.
+    """
+    keys: dict[str, bytes] = {}
+    source = f"{SETTING}_file" if settings.encryption_keys_file else SETTING
+    lines = find_secret(settings, SETTING).splitlines()
+    given = [part.strip() for line in lines if not line.lstrip().startswith("#") for part in line.split(",")]
+    if lines and not any(given):
+        raise InvalidSetting(f"{source}: has no key; {_FORM}")
+    for number, text in enumerate(filter(None, given), 1):
+        key_id, _, encoded = text.partition(":")
+        if not encoded or not _ID.fullmatch(key_id):
+            raise InvalidSetting(
+                f"{source}: key {number} has no id of at most 32 letters, digits, '.', '_' and '-'; {_FORM}"
+            )
+        if key_id in keys:
+            raise InvalidSetting(f"{source}: two keys have the id {key_id!r}; give each an id of its own")
+        keys[key_id] = _read_key(source, key_id, encoded)
+    return keys
+
+
+def write_keys(keys: Mapping[str, bytes]) -> str:
+    """Give keys as the one text that `read_keys` reads them back from, for a process of our own elsewhere."""
+    return ",".join(f"{key_id}:{base64.b64encode(key).decode()}" for key_id, key in keys.items())
+
+
+def build_converter(settings: Settings) -> DataConverter:
+    """Give the converter of every client: with keys it encrypts payloads and failures, without it refuses to guess.
+
+    Raises InvalidSetting for keys that are none, and Misconfigured when the package that encrypts is missing.
+    """
+    keys = read_keys(settings)
+    sealed = replace(DATA_CONVERTER, payload_codec=EncryptionCodec(keys))
+    return replace(sealed, failure_converter_class=DefaultFailureConverterWithEncodedAttributes) if keys else sealed
+
+
+def build_worker_converter(converter: DataConverter) -> DataConverter:
+    """Give the converter of a worker whose client has this one: workflows get what it lacks the key for as it came."""
+    codec = converter.payload_codec
+    return replace(converter, payload_codec=WorkerCodec(codec)) if isinstance(codec, EncryptionCodec) else converter
+
+
+def was_sealed_within(payload: Payload, seconds: float, now: float) -> bool:
+    """Tell whether dormice has encrypted a payload in the last so many seconds before `now`."""
+    sealed_at = int.from_bytes(payload.metadata.get(SEALED_AT, b"")[:8], "big")
+    return abs(now - sealed_at) <= seconds
+
+
+class EncryptionCodec(PayloadCodec):
+    """Seals payloads with AES-256-GCM and a random nonce; opens what any of its keys has sealed, passes what is plain.
+
+    Without keys it changes nothing, and still refuses what is sealed.
+    """
+
+    def __init__(self, keys: Mapping[str, bytes]) -> None:
+        """Take keys by id; raises Misconfigured when there are some and the package that encrypts is missing."""
+        self._ciphers = _make_ciphers(keys)
+        self._first = next(iter(keys), None)
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Seal with the first key."""
+        if self._first is None:
+            return list(payloads)
+        return [self._seal(payload, self._first) for payload in payloads]
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Open what is sealed; raises PayloadSealed."""
+        return [self.open(payload) for payload in payloads]
+
+    def _seal(self, payload: Payload, key_id: str) -> Payload:
+        nonce = os.urandom(NONCE_BYTES)
+        sealed = self._ciphers[key_id].encrypt(nonce, payload.SerializeToString(), None)
+        sealed_at = int(time.time()).to_bytes(4, "big")
+        metadata = {"encoding": ENCODING, KEY_ID: key_id.encode(), SEALED_AT: sealed_at}
+        return Payload(metadata=metadata, data=nonce + sealed)
+
+    def open(self, payload: Payload) -> Payload:
+        """Open one payload if it is sealed; raises PayloadSealed."""
+        return self._open(payload) if payload.metadata.get("encoding") == ENCODING else payload
+
+    def _open(self, payload: Payload) -> Payload:
+        key_id = payload.metadata.get(KEY_ID, b"").decode(errors="replace")
+        cipher = self._ciphers.get(key_id)
+        if cipher is None:
+            raise PayloadSealed(
+                f"{SETTING}: this process lacks key {key_id[:64]!r}, by which what it reads is encrypted; add that key"
+            )
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return Payload.FromString(cipher.decrypt(payload.data[:NONCE_BYTES], payload.data[NONCE_BYTES:], None))
+        except (InvalidTag, DecodeError, ValueError) as exc:
+            raise PayloadSealed(
+                f"{SETTING}: key {key_id!r} does not open what bears its id: it is another key, or the data was changed; "
+                "give the key that encrypted it"
+            ) from exc
+
+
+class WorkerCodec(PayloadCodec, WithSerializationContext):
+    """The codec of a worker: activities are refused what can't be opened, workflows get it with the reason beside it.
+
+    A workflow whose task fails for one signal would stand still with all that it holds. What becomes of such a signal is
+    decided in `workflows.replay.signal_handlers`; everything else that can't be opened fails where it is converted.
+    """
+
+    def __init__(self, strict: EncryptionCodec) -> None:
+        """Take the codec that refuses."""
+        self._strict = strict
+
+    def with_context(self, context: SerializationContext) -> PayloadCodec:  # pyright: ignore[reportIncompatibleMethodOverride] — another codec is what activities need
+        """Give the codec for a workflow or for an activity."""
+        return self._strict if isinstance(context, ActivitySerializationContext) else self
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Seal with the first key."""
+        return await self._strict.encode(payloads)
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Open what is sealed, or say beside it why not."""
+        return list(map(self._open_or_mark, payloads))
+
+    def _open_or_mark(self, payload: Payload) -> Payload:
+        try:
+            return self._strict.open(payload)
+        except PayloadSealed as exc:
+            return Payload(metadata={**payload.metadata, UNOPENED: str(exc).encode()}, data=payload.data)
+
+
+def _make_ciphers(keys: Mapping[str, bytes]) -> "dict[str, AESGCM]":
+    if not keys:
+        return {}
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as exc:
+        raise Misconfigured(
+            f"{SETTING}: needs the package cryptography, which is missing; install dormice with its extra 'encryption'"
+        ) from exc
+    return {key_id: AESGCM(key) for key_id, key in keys.items()}
+
+
+def _read_key(source: str, key_id: str, encoded: str) -> bytes:
+    try:
+        key = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        # from None: the cause would carry the text along
+        raise InvalidSetting(f"{source}: key {key_id!r} is not in base64; {_FORM}") from None
+    if len(key) != KEY_BYTES:
+        raise InvalidSetting(f"{source}: key {key_id!r} has {len(key)} bytes and needs {KEY_BYTES}; {_FORM}")
+    return key

@@ -1,0 +1,1 @@
+"""What processes are given from outside: secrets and signals."""

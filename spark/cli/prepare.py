@@ -1,0 +1,126 @@
+"""The command `spark prepare`."""
+
+# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
+
+import argparse
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import InvalidSetting
+from shared.lanes import LANES
+from shared.settings import Settings
+from spark.cli.session import add_session, open_session
+from starter.cli import arguments
+from starter.cli.arguments import Commands
+from starter.cli.exit_codes import FINE, PARTLY
+from starter.files.duplicates import DUPLICATE_RULES
+from starter.screen import plural, print_json, print_table, tell
+
+if TYPE_CHECKING:
+    from spark.prepare.manifest import Manifest
+    from spark.source.source import Source
+
+PREPARE_HELP = """\
+SOURCE is a file, a folder or a pattern (CSV, JSON lines, Parquet), a database (jdbc:postgresql://HOST/NAME with
+--table, settings jdbc_user and jdbc_password) or a topic (kafka:TOPIC, settings kafka_…). Columns or members named
+like fields of the envelope fill those; with --id-from a row is any JSON object, and PART a JSON pointer like /user/id
+(in a record also key or header:NAME).
+
+MANIFEST gets messages/ and rejects/ as Parquet, manifest.json, summary.json, due.csv and due.png. A row that can't
+become a message is among the rejects with its field and reason. Of several rows with one kind and id one counts."""
+
+PLACES = ("lane", "scheduled-at", "priority", "tenant", "payload")
+
+
+def add_prepare(commands: Commands) -> None:
+    """Add `spark prepare`."""
+    parser = commands.add("prepare", run_prepare, "check all rows of a source and write the manifest of a bulk start")
+    parser.epilog = PREPARE_HELP
+    add = parser.add_argument
+    add("source", metavar="SOURCE", help="where the rows are")
+    add("manifest", metavar="MANIFEST", type=Path, help="folder to write; all executors must have it mounted")
+    add("--format", choices=("csv", "jsonl", "parquet", "jdbc", "kafka"), help="by the source's name when left out")
+    add("--multi-line", action="store_true", help="cells of the CSV may span lines; it is read by one task then")
+    add("--table", metavar="TABLE|QUERY", default="", help="what to read of a database; a query may order its rows")
+    add("--since", metavar="MOMENT", type=arguments.moment, help="records of the topic from then on; all when left out")
+    add("--until", metavar="MOMENT", type=arguments.moment, help="records of the topic before then; all when left out")
+    add("--option", metavar="NAME=VALUE", action="append", default=[], help="option of Spark's reader; may be repeated")
+    mapping = parser.add_argument_group("mapping")
+    mapping.add_argument("--kind", help="kind of rows that name none, or where it is")
+    mapping.add_argument("--id-from", metavar="PART", help="where a message's id is; makes rows any JSON")
+    for name in PLACES:
+        mapping.add_argument(f"--{name}-from", metavar="PART", help=f"where the {name.replace('-', '_')} is")
+    mapping.add_argument("--lane", choices=list(LANES), help="lane of rows that name none; else their handler's own")
+    add("--duplicates", choices=DUPLICATE_RULES, default="newest", help="which row counts (newest scheduled_at)")
+    add("--spread", metavar="DURATION", type=arguments.duration, help="spread first runs that are due at once over it")
+    add("--begin", metavar="MOMENT", type=arguments.moment, help="when the spread begins; now when left out")
+    add("--partitions", metavar="N", type=arguments.count, help="number of tasks; the content is the same for any")
+    add_session(parser)
+
+
+def run_prepare(args: argparse.Namespace, settings: Settings) -> int:
+    """Write a manifest and print what is in it."""
+    from activities.registry import envelope_rules, load_registry
+    from spark.prepare.prepare import PrepareOptions, prepare
+    from spark.prepare.summary import read_summary
+    from spark.source.packages import packages_for
+
+    options = PrepareOptions(
+        rules=envelope_rules(settings, load_registry(settings)),
+        duplicates=args.duplicates,
+        spread=args.spread or timedelta(0),
+        begin=args.begin or datetime.now(UTC),
+        partitions=args.partitions,
+    )
+    source = _to_source(args, settings)
+    source.mapping.options.check_kind(options.rules)
+    began_at = time.monotonic()
+    with open_session(args, settings, packages_for(source.place)) as spark:
+        manifest = prepare(spark, source, args.manifest, options)
+    _report(args, manifest, read_summary(manifest), time.monotonic() - began_at)
+    return PARTLY if manifest.rejects else FINE
+
+
+def _to_source(args: argparse.Namespace, settings: Settings) -> "Source":
+    from spark.source.mapping import RowMapping
+    from spark.source.source import Source, guess_form
+    from starter.records.mapping import FormatOptions
+
+    given = vars(args)
+    places = {f"{name}_from": given[f"{name}_from"] for name in (place.replace("-", "_") for place in PLACES)}
+    return Source(
+        place=args.source,
+        form=args.format or guess_form(args.source),
+        mapping=RowMapping(FormatOptions.read(kind=args.kind, id_from=args.id_from, **places), args.lane),
+        spans_lines=args.multi_line,
+        table=args.table,
+        since=args.since,
+        until=args.until,
+        settings=settings,
+        reader_options=dict(map(_read_option, args.option)),
+    )
+
+
+def _read_option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise InvalidSetting(f"--option: is {text!r}; write NAME=VALUE, for example encoding=ISO-8859-1")
+    return name, value
+
+
+def _report(args: argparse.Namespace, manifest: "Manifest", summary: dict[str, Any], seconds: float) -> None:
+    if args.json:
+        print_json({**summary, "folder": str(manifest.folder), "seconds": round(seconds, 3)})
+    else:
+        counts = [(row["kind"], row["lane"], f"{row['messages']:,}") for row in summary["by_kind_and_lane"]]
+        print_table(("KIND", "LANE", "MESSAGES"), counts)
+        reasons = [(r["field"], r["flaw"], f"{r['rows']:,}", r["example"]) for r in summary["reject_reasons"]]
+        if reasons:
+            print_table(("REJECTED", "FLAW", "ROWS", "FOR EXAMPLE"), reasons)
+    tell(
+        f"{plural(manifest.rows, 'row')}: {plural(manifest.messages, 'message')}, {manifest.rejects:,} rejected, "
+        f"{plural(manifest.duplicates, 'duplicate')} in {seconds:.1f} s"
+    )
+    tell(f"manifest {manifest.id}: {manifest.folder}")

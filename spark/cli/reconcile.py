@@ -1,0 +1,69 @@
+"""The command `spark reconcile`."""
+
+# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.messages.placement import workflow_id
+from shared.settings import Settings
+from spark.cli.session import add_session, open_session
+from starter.cli.arguments import Commands
+from starter.cli.exit_codes import FINE, PARTLY
+from starter.cli.interruption import run_interruptibly
+from starter.screen import plural, print_json, print_table, tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark.prepare.manifest import Manifest
+    from spark.report.reconcile import Balance
+
+
+def add_reconcile(commands: Commands) -> None:
+    """Add `spark reconcile`."""
+    parser = commands.add(
+        "reconcile",
+        run_reconcile,
+        "prove that each row of a manifest's source is where it should be, or say which is not",
+    )
+    parser.add_argument("manifest", metavar="MANIFEST", type=Path, help="folder that 'spark prepare' has written")
+    add_session(parser)
+
+
+def run_reconcile(args: argparse.Namespace, settings: Settings) -> int:
+    """Compare a manifest with the server and print where its rows are."""
+    from spark.prepare.manifest import Manifest
+
+    manifest = Manifest.load(args.manifest)
+    with open_session(args, settings) as spark:
+        balance = run_interruptibly(_reconcile(spark, manifest, settings))
+    _report(args, manifest, balance)
+    return FINE if balance.is_complete else PARTLY
+
+
+async def _reconcile(spark: "SparkSession", manifest: "Manifest", settings: Settings) -> "Balance":
+    from spark.report.reconcile import reconcile
+    from starter.cli.connection import open_control
+
+    return await reconcile(spark, manifest, await open_control(settings))
+
+
+def _report(args: argparse.Namespace, manifest: "Manifest", balance: "Balance") -> None:
+    if args.json:
+        print_json({"manifest": manifest.id, **asdict(balance), "is_complete": balance.is_complete})
+    else:
+        places = ("alive", "finished", "stopped", "rejected", "duplicates", "missing")
+        print_table(("WHERE", "ROWS"), [(place, f"{getattr(balance, place):,}") for place in places])
+    for flaw in balance.flaws:
+        tell(f"dormice: {flaw}")
+    for found in balance.examples:
+        tell(f"row {found.row}: {workflow_id(found.kind, found.id)} {found.problem}")
+    if balance.missing > len(balance.examples):
+        from spark.report.reconcile import DIFFERENCES
+
+        tell(f"all {balance.missing:,} differences: {manifest.folder / DIFFERENCES}")
+    verdict = "complete, nothing is missing" if balance.is_complete else "not complete"
+    tell(f"{plural(balance.rows, 'row')} of {manifest.source}: {verdict}")

@@ -1,0 +1,47 @@
+"""The command `spark report`."""
+
+# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
+
+import argparse
+from pathlib import Path
+
+from shared.settings import Settings
+from spark.cli.session import add_session, open_session
+from starter.cli.arguments import Commands
+from starter.cli.exit_codes import FINE
+from starter.screen import print_json, print_table, tell
+
+REPORT_HELP = """\
+Outcomes are events as dormice writes them: a Parquet file or folder, JSON lines, or kafka:TOPIC. Without them the
+report tells of rows, rejects and starts alone."""
+
+
+def add_report(commands: Commands) -> None:
+    """Add `spark report`."""
+    parser = commands.add("report", run_report, "tell what became of a manifest: tables in Parquet and a page to read")
+    parser.epilog = REPORT_HELP
+    parser.add_argument("manifest", metavar="MANIFEST", type=Path, help="folder that 'spark prepare' has written")
+    parser.add_argument("--outcomes", metavar="PATH|kafka:TOPIC", help="events of what cycles came to")
+    parser.add_argument(
+        "--out", metavar="FOLDER", type=Path, help="where the report goes; MANIFEST/report when left out"
+    )
+    add_session(parser)
+
+
+def run_report(args: argparse.Namespace, settings: Settings) -> int:
+    """Write the report and print its first table."""
+    from spark.prepare.manifest import Manifest
+    from spark.report.outcomes import read_outcomes
+    from spark.report.report import make_report
+
+    manifest = Manifest.load(args.manifest)
+    folder = (args.out or args.manifest / "report").resolve()
+    with open_session(args, settings) as spark:
+        outcomes = None if args.outcomes is None else read_outcomes(spark, args.outcomes, settings)
+        tables = make_report(spark, manifest, outcomes, folder)
+    if args.json:
+        print_json({t.name: [dict(zip(t.columns, row, strict=True)) for row in t.rows] for t in tables})
+    else:
+        print_table(("WHAT", "ROWS"), [(what, f"{count:,}") for what, count in tables[0].rows])
+    tell(f"report: {folder / 'report.html'}")
+    return FINE

@@ -1,0 +1,70 @@
+"""The command `spark start`."""
+
+# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.settings import Settings
+from spark.cli.session import add_session, open_session
+from starter.cli import arguments
+from starter.cli.arguments import Commands
+from starter.cli.exit_codes import FINE, PARTLY
+from starter.screen import plural, print_json, tell
+
+if TYPE_CHECKING:
+    from spark.prepare.manifest import Manifest
+    from spark.start import StartSummary
+
+START_HELP = """\
+What became of each message is written to MANIFEST/receipts. An interrupted start is given again: it goes on with what
+has no receipt, and starts nothing twice. The setting starts_per_second is shared by all tasks."""
+
+
+def add_start(commands: Commands) -> None:
+    """Add `spark start`."""
+    parser = commands.add("start", run_start, "start the messages of a manifest; running it again starts what is left")
+    parser.epilog = START_HELP
+    add = parser.add_argument
+    add("manifest", metavar="MANIFEST", type=Path, help="folder that 'spark prepare' has written")
+    add(
+        "--tasks",
+        metavar="N",
+        type=arguments.count,
+        help="tasks that share the messages; by their number when left out",
+    )
+    add("--retry-rejected", action="store_true", help="try once more what was rejected, as after 'dormice repack'")
+    add("--restart-finished", action="store_true", help="start messages anew that have finished")
+    add_session(parser)
+
+
+def run_start(args: argparse.Namespace, settings: Settings) -> int:
+    """Start a manifest and say what it came to."""
+    from spark.prepare.manifest import Manifest
+    from spark.start import StartOptions, start_manifest
+
+    manifest = Manifest.load(args.manifest)
+    options = StartOptions(
+        tasks=args.tasks, retries_rejected=args.retry_rejected, restarts_finished=args.restart_finished
+    )
+    with open_session(args, settings) as spark:
+        summary = start_manifest(spark, manifest, settings, os.environ, options)
+    _report(args, manifest, summary)
+    return FINE if summary.is_clean else PARTLY
+
+
+def _report(args: argparse.Namespace, manifest: "Manifest", summary: "StartSummary") -> None:
+    if args.json:
+        print_json(summary.dump())
+    rate = summary.now.total / summary.seconds
+    tell(
+        f"{plural(summary.now.total, 'message')}: {summary.now.describe()} in {summary.seconds:.1f} s, {rate:,.0f} a second"
+    )
+    if summary.in_all != summary.now:
+        tell(f"with all starts before: {summary.in_all.describe()}")
+    if summary.in_all.rejected:
+        tell(f"reasons of what was rejected: {manifest.folder / 'receipts'}")
+    if summary.missing:
+        tell(f"dormice: {plural(summary.missing, 'message')} without a receipt; run the same command again")

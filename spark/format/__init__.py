@@ -1,0 +1,1 @@
+"""The format `temporal` of Spark's Data Source API."""

@@ -1,0 +1,117 @@
+"""The judge: decides in each task, by the envelope's own rules, which rows become messages, and which are refused why."""
+
+import hashlib
+import importlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from shared.errors import InvalidEnvelope
+from shared.messages.envelope import Envelope, EnvelopeRules
+from shared.messages.json_value import encode_json
+from shared.messages.placement import unit_hash, workflow_id
+from spark.source.raw_rows import RowReader
+from starter.files.rows import Row
+
+BATCH_ROWS = 5000
+
+VERDICTS_DDL = (
+    "row long, digest long, kind string, id string, lane string, told_at timestamp, scheduled_at timestamp, "
+    "tolerance_seconds double, priority int, tenant string, payload string, correlation_id string, "
+    "idempotency_key string, field string, flaw string, reason string, original string"
+)
+"""A row with `field` is refused; any other is a message. `told_at` is what its sender asked for."""
+
+_NO_MESSAGE = (None,) * 11
+_NO_FLAW = (None,) * 4
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """First runs that are due by `begin` are spread over so much time from then on, by a hash of the message's name."""
+
+    begin: datetime
+    over: timedelta
+
+    def apply(self, envelope: Envelope) -> datetime | None:
+        """Give when the message is to run first; None is as soon as it is started."""
+        told = envelope.scheduled_at
+        if not self.over or (told is not None and told > self.begin):
+            return told
+        return self.begin + self.over * unit_hash(workflow_id(envelope.kind, envelope.id))
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """What a task does; everything in it travels to the executors, and comes to the same on each of them."""
+
+    reader: RowReader
+    rules: EnvelopeRules
+    spread: Spread
+
+    def judge(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Turn Arrow batches of raw rows into batches of verdicts, in the columns of VERDICTS_DDL."""
+        verdicts = (self._write(row, judged) for row, judged in self.reader.read(batches, self.rules))
+        schema = _schema()
+        arrow: Any = importlib.import_module("pyarrow")
+        while some := list(islice(verdicts, BATCH_ROWS)):
+            columns = zip(*some, strict=True)
+            arrays = [arrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            yield arrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _write(self, row: Row, judged: Envelope | InvalidEnvelope) -> tuple[Any, ...]:
+        if isinstance(judged, InvalidEnvelope):
+            flaw = (judged.field, judged.flaw, _clean(judged.problem), write_original(row.original))
+            return (row.number, digest_of(row), *_NO_MESSAGE, *flaw)
+        return (
+            row.number,
+            digest_of(row),
+            judged.kind,
+            judged.id,
+            judged.lane,
+            judged.scheduled_at,
+            self.spread.apply(judged),
+            judged.tolerance_seconds,
+            judged.priority,
+            judged.tenant,
+            encode_json(judged.payload).decode(),
+            judged.correlation_id,
+            judged.idempotency_key,
+            *_NO_FLAW,
+        )
+
+
+def digest_of(row: Row) -> int:
+    """Give 64 bits of a row and its number (BLAKE2b); those of all rows are put together by exclusive or."""
+    text = row.original if isinstance(row.original, str) else repr(row.original)
+    raw = f"{row.number}\n{text}".encode(errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "big", signed=True)
+
+
+def write_original(value: Any) -> str:
+    """Write a row as it was as JSON, whatever is in it."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
+    except ValueError:  # a table may hold NaN, which JSON does not know
+        text = json.dumps(str(value), ensure_ascii=False)
+    return _clean(text)
+
+
+def _clean(text: str) -> str:
+    """Make text UTF-8 can carry: a lone surrogate becomes the JSON escape that it may have come in as."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _schema() -> Any:
+    arrow: Any = importlib.import_module("pyarrow")
+    types = {
+        "long": arrow.int64(),
+        "string": arrow.string(),
+        "timestamp": arrow.timestamp("us", "UTC"),
+        "double": arrow.float64(),
+        "int": arrow.int32(),
+    }
+    return arrow.schema([(name, types[kind]) for name, kind in (column.split() for column in VERDICTS_DDL.split(", "))])

@@ -1,0 +1,1 @@
+"""What became of messages, and the proof that none is missing."""

@@ -1,0 +1,230 @@
+"""Reconcile: proves that every row of a source is alive, finished, stopped, refused or a duplicate, or says which is not."""
+
+import asyncio
+import importlib
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import MessageNotFound
+from shared.messages.placement import workflow_id
+from spark.prepare.manifest import Manifest, read_table
+from starter.control import Control
+from starter.steering.selection import Selection
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ALIVE, FINISHED, STOPPED = "alive", "finished", "stopped"
+"""Where a message stands; in the order of the alphabet none comes before one that it can follow."""
+
+STATES = {None: ALIVE, "done": FINISHED, "stopped": STOPPED}
+LIVE_STATES = ("active", "paused", "parked")
+WRITTEN_AT_ONCE = 20_000
+LOOKED_UP_MAX = 2000
+"""So many messages that the index does not show are asked for one by one: it lags by a moment."""
+
+LOOKED_UP_AT_ONCE = 16
+DIFFERENCES = "differences.jsonl"
+REST = "rest.jsonl"
+"""Differences that are too many to look closer at, and to hold in memory."""
+
+KNOWN_DDL = "kind string, id string, state string"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One message that is not where it should be, and what is known of it."""
+
+    row: int
+    kind: str
+    id: str
+    problem: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Balance:
+    """Where the rows of a source are now."""
+
+    rows: int
+    duplicates: int
+    rejected: int
+    """At prepare, and by the server at the start."""
+    alive: int = 0
+    finished: int = 0
+    stopped: int = 0
+    missing: int = 0
+    """Messages that are in none of these places; each is among the differences."""
+    flaws: list[str] = field(default_factory=list[str])
+    """What is wrong with the manifest itself."""
+    examples: list[Difference] = field(default_factory=list[Difference])
+    """The first of the differences; all of them are in the manifest's folder."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each row is in one place."""
+        placed = self.alive + self.finished + self.stopped + self.rejected + self.duplicates
+        return self.rows == placed and not self.missing and not self.flaws
+
+
+async def reconcile(spark: "SparkSession", manifest: Manifest, control: Control, examples_max: int = 20) -> Balance:
+    """Compare a manifest with what the server knows; writes differences.jsonl beside it when there are any.
+
+    Asks as a list does: the index for messages with a workflow each, packs page by page. What the server has forgotten,
+    because a message finished longer ago than the namespace keeps it, is missing. Raises RetryLater when the server,
+    or a pack's worker, does not answer.
+    """
+    known = manifest.folder / f"known.part-{os.getpid()}"
+    known.mkdir()
+    try:
+        kinds = await asyncio.to_thread(_find_kinds, spark, manifest)
+        await _write_known(_list_known(control, kinds), known)
+        balance, suspects = await asyncio.to_thread(_compare, spark, manifest, known)
+        differences = await _look_closer(control, suspects, balance)
+        balance.missing += len(differences)
+        balance.examples = differences[:examples_max]
+        await asyncio.to_thread(_write_differences, manifest.folder / DIFFERENCES, differences, known / REST)
+    finally:
+        shutil.rmtree(known, ignore_errors=True)
+    return balance
+
+
+def _find_kinds(spark: "SparkSession", manifest: Manifest) -> list[str]:
+    return sorted(row["kind"] for row in manifest.read_messages(spark).select("kind").distinct().collect())
+
+
+async def _list_known(control: Control, kinds: Iterable[str]) -> AsyncIterator[tuple[str, str, str]]:
+    for kind in kinds:
+        for state, name in STATES.items():
+            async for listed in control.list(Selection(kind=kind, state=state)):
+                yield listed.kind, listed.id, name
+
+
+async def _write_known(known: AsyncIterator[tuple[str, str, str]], folder: Path) -> None:
+    """Write what the server knows as Parquet: memory holds a part of it."""
+    rows: list[tuple[str, str, str]] = []
+    number = 0
+    async for row in known:
+        rows.append(row)
+        if len(rows) == WRITTEN_AT_ONCE:
+            await asyncio.to_thread(_write_part, folder / f"{number}.parquet", rows)
+            rows, number = [], number + 1
+    if rows:
+        await asyncio.to_thread(_write_part, folder / f"{number}.parquet", rows)
+
+
+def _write_part(path: Path, rows: list[tuple[str, str, str]]) -> None:
+    arrow: Any = importlib.import_module("pyarrow")
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    columns = dict(zip(("kind", "id", "state"), zip(*rows, strict=True), strict=True))
+    parquet.write_table(arrow.table({name: list(values) for name, values in columns.items()}), path)
+
+
+def _compare(spark: "SparkSession", manifest: Manifest, known: Path) -> tuple[Balance, list[Difference]]:
+    """Count what is in its place, and give what the index does not show; what is beyond LOOKED_UP_MAX goes to REST."""
+    placed = _place(manifest.read_messages(spark), manifest.read_receipts(spark), read_table(spark, known, KNOWN_DDL))
+    placed = placed.cache()
+    try:
+        counts = {row["place"]: row["count"] for row in placed.groupBy("place").count().collect()}
+        rows = placed.where("place is null").orderBy("row").toLocalIterator()
+        missing = (Difference(row["row"], row["kind"], row["id"], row["problem"]) for row in rows)
+        suspects = list(islice(missing, LOOKED_UP_MAX))
+        with (known / REST).open("w", encoding="utf-8") as rest:
+            rest.writelines(_write_lines(missing))
+    finally:
+        placed.unpersist()
+    balance = Balance(
+        rows=manifest.rows,
+        duplicates=manifest.duplicates,
+        rejected=manifest.rejects + counts.get("rejected", 0),
+        alive=counts.get(ALIVE, 0),
+        finished=counts.get(FINISHED, 0),
+        stopped=counts.get(STOPPED, 0),
+        missing=counts.get(None, 0) - len(suspects),
+    )
+    balance.flaws += _find_flaws(manifest, sum(counts.values()), manifest.read_rejects(spark).count())
+    return balance, suspects
+
+
+def _place(messages: "DataFrame", receipts: "DataFrame", known: "DataFrame") -> "DataFrame":
+    """Give each message's row, name, place (null where nobody knows) and what is wrong in that case.
+
+    A message that ended while it was listed is in two places, of which the later one counts.
+    """
+    states = known.groupBy("kind", "id").agg({"state": "max"}).toDF("kind", "id", "state")
+    # a start that failed may have been made good in a later run; whatever came to something counts
+    told = receipts.selectExpr(
+        "kind", "id", "struct(outcome <> 'failed' settled, outcome, reason, run_id) receipt"
+    ).groupBy("kind", "id").agg({"receipt": "max"}).toDF("kind", "id", "receipt")  # fmt: skip
+    joined = (
+        messages.select("row", "kind", "id").join(states, ["kind", "id"], "left").join(told, ["kind", "id"], "left")
+    )
+    return joined.selectExpr(
+        "row",
+        "kind",
+        "id",
+        "coalesce(state, if(receipt.outcome = 'rejected', 'rejected', null)) place",
+        """case when receipt is null then 'was not started'
+                when receipt.outcome = 'failed' then concat('could not be started: ', receipt.reason)
+                else concat('was started (run ', receipt.run_id, ')') end problem""",
+    )
+
+
+def _find_flaws(manifest: Manifest, messages: int, rejects: int) -> list[str]:
+    counted = {"messages": (messages, manifest.messages), "rejects": (rejects, manifest.rejects)}
+    return [
+        f"{name}/ holds {found:,} rows, manifest.json says {said:,}; restore the folder, or prepare it anew"
+        for name, (found, said) in counted.items()
+        if found != said
+    ]
+
+
+async def _look_closer(control: Control, suspects: list[Difference], balance: Balance) -> list[Difference]:
+    """Ask for each message that the index did not show; what is in its place after all is counted there."""
+    room = asyncio.Semaphore(LOOKED_UP_AT_ONCE)
+
+    async def look(suspect: Difference) -> Difference | None:
+        async with room:
+            return await _look_up(control, suspect, balance)
+
+    looked = await asyncio.gather(*map(look, suspects))
+    return [difference for difference in looked if difference is not None]
+
+
+async def _look_up(control: Control, suspect: Difference, balance: Balance) -> Difference | None:
+    try:
+        listed = await control.look_up(suspect.kind, suspect.id)
+    except MessageNotFound:
+        return Difference(
+            suspect.row, suspect.kind, suspect.id, f"{suspect.problem}, and the server knows nothing of it"
+        )
+    if listed.state in LIVE_STATES:
+        balance.alive += 1
+    elif listed.state == "done":
+        balance.finished += 1
+    elif listed.state == "stopped":
+        balance.stopped += 1
+    else:
+        problem = f"{suspect.problem}, and its workflow {workflow_id(suspect.kind, suspect.id)} is {listed.state}"
+        return Difference(suspect.row, suspect.kind, suspect.id, problem)
+    return None
+
+
+def _write_differences(path: Path, differences: list[Difference], rest: Path) -> None:
+    if not differences and not rest.stat().st_size:
+        path.unlink(missing_ok=True)
+        return
+    part = path.with_name(f"{path.name}.part")
+    with part.open("w", encoding="utf-8") as file, rest.open(encoding="utf-8") as more:
+        file.writelines(_write_lines(differences))
+        file.writelines(more)
+    part.replace(path)
+
+
+def _write_lines(differences: Iterable[Difference]) -> Iterator[str]:
+    return (json.dumps(asdict(difference), ensure_ascii=False) + "\n" for difference in differences)

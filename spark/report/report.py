@@ -1,0 +1,173 @@
+"""The report: what became of a manifest's messages, as tables in Parquet and as one page that a person can read."""
+
+import importlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark.prepare.manifest import Manifest
+from spark.prepare.summary import REASONS_MAX, count_reasons
+from spark.report.page import write_page
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of the report; `bounds` are those of its buckets where it is a distribution."""
+
+    name: str
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    bounds: tuple[float, ...] = field(default=())
+
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+
+LATENESS = Table(
+    "lateness",
+    "Lateness",
+    "Cycles by how much later than due they began.",
+    ("from_seconds", "cycles"),
+    bounds=(1.0, 5.0, 15.0, MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 6 * HOUR, DAY),
+)
+INTERVALS = Table(
+    "intervals",
+    "Revisit intervals",
+    "Cycles by the time until the message wants to come back.",
+    ("from_seconds", "cycles"),
+    bounds=(MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 3 * DAY, 7 * DAY, 30 * DAY),
+)
+CHANGES = Table(
+    "changes",
+    "Change rate",
+    "Messages by the share of their visits that found a change: reasons that begin with 'changed', among those that "
+    "begin with that or with 'unchanged'.",
+    ("from_share", "messages"),
+    bounds=(0.0001, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+)
+
+
+def make_report(spark: "SparkSession", manifest: Manifest, outcomes: "DataFrame | None", folder: Path) -> list[Table]:
+    """Write each table as `NAME.parquet` and the page as `report.html` into a folder; gives the tables.
+
+    `outcomes` are events in the columns of OUTCOMES_DDL; those of other messages than the manifest's do not count.
+    """
+    tables = [_count_starts(spark, manifest), _count_rejects(spark, manifest)]
+    if outcomes is not None:
+        named = manifest.read_messages(spark).select("kind", "id")
+        events = outcomes.join(named, ["kind", "id"], "left_semi").cache()
+        try:
+            tables += _make_event_tables(events)
+        finally:
+            events.unpersist()
+    folder.mkdir(parents=True, exist_ok=True)
+    for table in tables:
+        _write_parquet(folder / f"{table.name}.parquet", table)
+    (folder / "report.html").write_text(write_page(manifest, tables), "utf-8")
+    return tables
+
+
+def _count_starts(spark: "SparkSession", manifest: Manifest) -> Table:
+    """Say of each message what the best of its receipts says; a start that failed may have been made good later."""
+    told = manifest.read_receipts(spark).selectExpr(
+        "kind", "id", "struct(outcome <> 'failed' settled, outcome) receipt"
+    )
+    best = told.groupBy("kind", "id").agg({"receipt": "max"}).toDF("kind", "id", "receipt")
+    joined = manifest.read_messages(spark).join(best, ["kind", "id"], "left")
+    counts = {row[0]: row[1] for row in joined.groupBy(joined["receipt.outcome"]).count().collect()}
+    rows = [
+        ("rows of the source", manifest.rows),
+        ("duplicates", manifest.duplicates),
+        ("rejected at prepare", manifest.rejects),
+        ("messages", manifest.messages),
+        ("started", counts.get("started", 0)),
+        ("already running", counts.get("already running", 0)),
+        ("rejected by the server", counts.get("rejected", 0)),
+        ("failed", counts.get("failed", 0)),
+        ("missing", counts.get(None, 0)),
+    ]
+    note = "Missing are messages without a receipt: running the start again starts them."
+    return Table("starts", "Rows and starts", note, ("what", "rows"), rows)
+
+
+def _count_rejects(spark: "SparkSession", manifest: Manifest) -> Table:
+    note = "Rows that can't become messages, by the field and the flaw; one reason stands for its like."
+    return _collect("rejects", "Rejected rows", note, count_reasons(manifest.read_rejects(spark)))
+
+
+def _make_event_tables(events: "DataFrame") -> list[Table]:
+    again = events.where("outcome = 'again'")
+    interval = "cast(next_due_at as double) - cast(started_at as double)"
+    return [
+        _count_outcomes(events),
+        _measure_lateness(events),
+        _distribute(LATENESS, events, "lateness_seconds"),
+        _distribute(INTERVALS, again, interval),
+        _distribute(CHANGES, _find_shares(again), "share"),
+        _count_parked(events),
+    ]
+
+
+def _count_outcomes(events: "DataFrame") -> Table:
+    from pyspark.sql import functions as f  # noqa: PLC0415 — an extra, and slow to import
+
+    seconds = f.round(f.avg("duration_seconds"), 3).alias("mean_seconds")
+    found = events.groupBy("kind", "lane", "outcome").agg(f.count("*").alias("cycles"), seconds)
+    note = "Cycles by what they came to, and how long their handlers took."
+    return _collect("outcomes", "Cycles and outcomes", note, found.orderBy("kind", "lane", "outcome"))
+
+
+def _measure_lateness(events: "DataFrame") -> Table:
+    from pyspark.sql import functions as f  # noqa: PLC0415 — an extra, and slow to import
+
+    late = f.col("lateness_seconds")
+    quantiles = [f.round(f.percentile_approx(late, q), 3).alias(f"p{q * 100:g}") for q in (0.5, 0.95, 0.99)]
+    measured = events.groupBy("lane").agg(
+        f.count("*").alias("cycles"), *quantiles, f.round(f.max(late), 3).alias("max")
+    )
+    found = measured.orderBy("lane")
+    note = "Seconds between the moment at which a cycle was due and its begin."
+    return _collect("lateness_by_lane", "Lateness by lane", note, found)
+
+
+def _find_shares(again: "DataFrame") -> "DataFrame":
+    told = again.where("reason like 'changed%' or reason like 'unchanged%'")
+    changed = told.selectExpr("kind", "id", "if(reason like 'changed%', 1, 0) changed")
+    return changed.groupBy("kind", "id").agg({"changed": "avg"}).toDF("kind", "id", "share")
+
+
+def _distribute(empty: Table, frame: "DataFrame", value: str) -> Table:
+    """Count in the buckets of a table: bucket n begins at the n-th bound, the first one at nothing."""
+    bounds = f"array({', '.join(f'{bound}D' for bound in empty.bounds)})"
+    buckets = frame.selectExpr(f"{value} value").where("value is not null")
+    counted = buckets.selectExpr(f"size(filter({bounds}, bound -> value >= bound)) bucket").groupBy("bucket").count()
+    found = {row["bucket"]: row["count"] for row in counted.collect()}
+    begins = (None, *empty.bounds)
+    return replace(empty, rows=[(begin, found.get(n, 0)) for n, begin in enumerate(begins)])
+
+
+def _count_parked(events: "DataFrame") -> Table:
+    """Count the messages whose last event leaves them parked, by its reason."""
+    told = events.selectExpr("kind", "id", "struct(version, attempt, started_at, state, reason) last")
+    last = told.groupBy("kind", "id").agg({"last": "max"}).toDF("kind", "id", "last").where("last.state = 'parked'")
+    counted = last.selectExpr("kind", "last.reason reason").groupBy("kind", "reason").count()
+    found = counted.toDF("kind", "reason", "messages").orderBy(
+        "messages", "kind", "reason", ascending=[False, True, True]
+    )
+    note = "Messages that failed for good; 'dormice parked' lists, replays and drops them."
+    return _collect("parked", "Parked messages", note, found.limit(REASONS_MAX))
+
+
+def _collect(name: str, title: str, note: str, frame: "DataFrame") -> Table:
+    return Table(name, title, note, tuple(frame.columns), [tuple(row) for row in frame.collect()])
+
+
+def _write_parquet(path: Path, table: Table) -> None:
+    arrow: Any = importlib.import_module("pyarrow")
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
+    parquet.write_table(arrow.table(dict(zip(table.columns, map(list, columns), strict=True))), path)

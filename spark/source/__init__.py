@@ -1,0 +1,1 @@
+"""Reading files, tables and topics as frames of raw rows."""

@@ -1,0 +1,161 @@
+"""Raw rows: what a task gets from Spark, in Arrow batches, as the rows that every reader of files gives."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from shared.errors import GiveUp, InvalidEnvelope
+from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
+from shared.settings import Settings
+from spark.source.mapping import RowMapping, to_invalid_envelope
+from spark.source.topic import Piece, read_piece
+from starter.files.rows import Line, Row, make_row, read_csv_records, read_json_lines
+from starter.records.formats import Formats, Start
+from starter.records.mapping import FormatOptions
+from starter.records.record import DeadRecord, Record
+
+Starts = Mapping[tuple[str, int], int]
+"""How many rows lie before a file's block, by the file's path and the block's offset in it."""
+
+PARTITION_STEP = 10**12
+"""A record's row is its partition times this plus its offset: 3000000000042 is offset 42 of partition 3."""
+
+
+class RowReader(Protocol):
+    """Reads what one task gets; made on the driver and sent along."""
+
+    def read(self, batches: Iterable[Any], rules: EnvelopeRules) -> "Iterator[tuple[Row, Envelope | InvalidEnvelope]]":
+        """Give every row, with the envelope that it is or why it is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LineReader:
+    """Lines of text files, from the columns file, block and value; `header` is that of CSV files."""
+
+    starts: Starts
+    mapping: RowMapping
+    header: bytes | None = None
+    names: tuple[str, ...] = ()
+    source: str = ""
+    spans_lines: bool = False
+
+    def read(self, batches: Iterable[Any], rules: EnvelopeRules) -> Iterator[tuple[Row, Envelope | InvalidEnvelope]]:
+        """Give a row for each line, or for each record of a file where cells may span lines."""
+        for _, lines in itertools.groupby(self._lines(batches), key=lambda pair: pair[0]):
+            for row in self._rows(line for _, line in lines):
+                yield row, _judge(row, rules)
+
+    def _lines(self, batches: Iterable[Any]) -> Iterator[tuple[str, Line]]:
+        place, count = ("", -1), 0
+        for batch in batches:
+            for file, block, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                if (file, block) != place:
+                    place, count = (file, block), self._find_start(file, block)
+                count += 1
+                if self.header is not None and block == 0 and count == self.starts[place] + 1:
+                    self._check_header(file, value)
+                else:
+                    yield file, Line.of(count, value + b"\n", count)  # a cell that spans lines keeps their ends
+
+    def _find_start(self, file: str, block: int) -> int:
+        try:
+            return self.starts[file, block]
+        except KeyError:
+            raise GiveUp(f"{file}: has changed while it was read; try again") from None
+
+    def _check_header(self, file: str, value: bytes) -> None:
+        if value.rstrip(b"\r") != self.header:
+            raise GiveUp(f"{file}: has other columns than the first file of {self.source}; prepare it by itself")
+
+    def _rows(self, lines: Iterator[Line]) -> Iterator[Row]:
+        if self.header is None:
+            for row in read_json_lines(lines):
+                yield _map_document(row, self.mapping)
+            return
+        columns = self.mapping.reader(self.names, self.source, is_text=True)
+        if self.spans_lines:
+            yield from read_csv_records(lines, columns)
+            return
+        for line in lines:
+            for row in read_csv_records((line,), columns):
+                yield row
+
+
+@dataclass(frozen=True, slots=True)
+class CellReader:
+    """Rows of a table, from the columns file, row (counted from 0) and cells."""
+
+    starts: Starts
+    mapping: RowMapping
+    names: tuple[str, ...]
+    source: str
+
+    def read(self, batches: Iterable[Any], rules: EnvelopeRules) -> Iterator[tuple[Row, Envelope | InvalidEnvelope]]:
+        """Give each row of the table."""
+        columns = self.mapping.reader(self.names, self.source)
+        for batch in batches:
+            for file, number, cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                row = make_row(columns, cells, self.starts.get((file, 0), 0) + number + 1)
+                yield row, _judge(row, rules)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordReader:
+    """Records of a Kafka topic, from the columns topic, partition, begin and end: each task reads its pieces itself."""
+
+    options: FormatOptions
+    settings: Settings
+
+    def read(self, batches: Iterable[Any], rules: EnvelopeRules) -> Iterator[tuple[Row, Envelope | InvalidEnvelope]]:
+        """Give each record, decoded as the bridge does it."""
+        formats = Formats(self.options, rules)
+        for batch in batches:
+            for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                for record in read_piece(self.settings, Piece(*cells)):
+                    number = record.partition * PARTITION_STEP + record.offset
+                    yield Row(number, {}, _show(record), number), self._decode(record, formats)
+
+    def _decode(self, record: Record, formats: Formats) -> Envelope | InvalidEnvelope:
+        try:
+            wish = formats.decode(record)
+        except DeadRecord as exc:
+            return to_invalid_envelope(exc)
+        if isinstance(wish, Start):
+            return wish.envelope
+        return InvalidEnvelope(
+            "value", "is null, which stops a message, and here messages are only started; see 'dormice bridge'"
+        )
+
+
+def _judge(row: Row, rules: EnvelopeRules) -> Envelope | InvalidEnvelope:
+    if row.flaw is not None:
+        return row.flaw
+    try:
+        return parse_envelope(row.fields, rules)
+    except InvalidEnvelope as exc:
+        return exc
+
+
+def _map_document(row: Row, mapping: RowMapping) -> Row:
+    if row.flaw is not None or isinstance(row.fields, bytes):
+        return row
+    try:
+        return Row(row.number, mapping.to_fields(row.fields), row.original, row.end)
+    except InvalidEnvelope as flaw:
+        return Row(row.number, {}, row.original, row.end, flaw)
+
+
+def _show(record: Record) -> dict[str, Any]:
+    key, value = (None if raw is None else raw.decode(errors="backslashreplace") for raw in (record.key, record.value))
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "key": key,
+        "value": value,
+        "headers": {
+            name: None if raw is None else raw.decode(errors="backslashreplace") for name, raw in record.headers
+        },
+    }

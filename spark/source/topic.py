@@ -1,0 +1,149 @@
+"""Topics: the records of a Kafka topic between two moments or offsets, read piece by piece in Spark's tasks.
+
+Everything that Kafka needs is said by our own settings, and read by the client that the bridge uses: Spark's connector
+would want jars and a second set of options for the same login.
+"""
+
+import asyncio
+import importlib
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from shared.errors import GiveUp, InvalidSetting, RetryLater
+from shared.kafka.connection import check_broker, kafka_options
+from shared.kafka.outlet import list_topics, open_admin, told_of
+from shared.settings import Settings
+from starter.records.record import Record, to_record
+
+PIECE_RECORDS = 250_000
+POLL_RECORDS = 5000
+POLL_MS = 1000
+STALL_POLLS = 60
+"""Polls without any progress after which a task fails, and Spark tries it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Offsets of one partition, from `begin` up to but not including `end`."""
+
+    topic: str
+    partition: int
+    begin: int
+    end: int
+
+
+def find_pieces(settings: Settings, topic: str, since: datetime | None, until: datetime | None) -> list[Piece]:
+    """Give what there is of a topic now, in pieces for tasks; raises InvalidSetting for a topic that is not there.
+
+    The bounds are compared with the records' own timestamps. Raises GiveUp when nothing lies between them, and what
+    `check_broker` raises.
+    """
+    pieces = asyncio.run(_find_pieces(settings, topic, since, until))
+    if not pieces:
+        raise GiveUp(f"kafka:{topic}: holds no records between --since and --until; there is nothing to start")
+    return pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where the records of a partition begin and end: the first offset that there is, and the first that is not yet."""
+
+    begin: int
+    end: int
+
+
+def find_bounds(settings: Settings, topic: str) -> dict[int, Bounds]:
+    """Give by partition what there is of a topic now; raises InvalidSetting for a topic that is not there."""
+    return asyncio.run(_find_bounds(settings, topic))
+
+
+async def _find_bounds(settings: Settings, topic: str) -> dict[int, Bounds]:
+    async with _open_topic(settings, topic) as (consumer, partitions):
+        begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+    return {each.partition: Bounds(begins[each], ends[each]) for each in partitions}
+
+
+def cut_pieces(topic: str, partition: int, begin: int, end: int) -> Iterator[Piece]:
+    """Cut offsets of a partition into pieces for tasks."""
+    for start in range(begin, end, PIECE_RECORDS):
+        yield Piece(topic, partition, start, min(start + PIECE_RECORDS, end))
+
+
+@asynccontextmanager
+async def _open_topic(settings: Settings, topic: str) -> AsyncGenerator[tuple[Any, list[Any]]]:
+    await check_broker(settings)
+    async with told_of(topic), open_admin(kafka_options(settings)) as admin:
+        topics = await list_topics(admin)
+    if topic not in topics:
+        raise InvalidSetting(f"kafka: there is no topic {topic!r}, or this user may not see it; create or allow it")
+    async with told_of(topic), _open_consumer(settings) as consumer:
+        yield consumer, [_partition(topic, number) for number in range(topics[topic])]
+
+
+async def _find_pieces(settings: Settings, topic: str, since: datetime | None, until: datetime | None) -> list[Piece]:
+    async with _open_topic(settings, topic) as (consumer, partitions):
+        begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+        firsts, lasts = [await _find_offsets(consumer, partitions, moment) for moment in (since, until)]
+    pieces: list[Piece] = []
+    for partition in partitions:
+        end: int = lasts[partition] if partition in lasts else ends[partition]
+        begin: int = firsts[partition] if partition in firsts else begins[partition] if since is None else end
+        pieces += cut_pieces(topic, partition.partition, begin, end)
+    return pieces
+
+
+async def _find_offsets(consumer: Any, partitions: list[Any], moment: datetime | None) -> dict[Any, int]:
+    """Give the first offset from a moment on; a partition without such a record has none."""
+    if moment is None:
+        return {}
+    at = round(moment.timestamp() * 1000)
+    found = await consumer.offsets_for_times(dict.fromkeys(partitions, at))
+    return {partition: answer.offset for partition, answer in found.items() if answer is not None}
+
+
+def read_piece(settings: Settings, piece: Piece) -> Iterator[Record]:
+    """Give the records of a piece in their order; raises RetryLater when the broker gives no more of them."""
+    with asyncio.Runner() as runner:
+        records = _read_piece(settings, piece)
+        try:
+            while batch := runner.run(anext(records, None)):
+                yield from batch
+        finally:
+            runner.run(records.aclose())
+
+
+async def _read_piece(settings: Settings, piece: Piece) -> AsyncGenerator[list[Record]]:
+    async with _open_consumer(settings) as consumer:
+        partition = _partition(piece.topic, piece.partition)
+        consumer.assign([partition])
+        consumer.seek(partition, piece.begin)
+        stalled = 0
+        # the position also passes what is compacted away or was never committed, which offsets of records don't tell
+        while (position := await consumer.position(partition)) < piece.end:
+            found = await consumer.getmany(partition, timeout_ms=POLL_MS, max_records=POLL_RECORDS)
+            records = [to_record(raw) for raw in found.get(partition, ()) if raw.offset < piece.end]
+            if records:
+                yield records
+            stalled = 0 if await consumer.position(partition) > position else stalled + 1
+            if stalled >= STALL_POLLS:
+                raise RetryLater(
+                    f"kafka:{piece.topic}: partition {piece.partition} gives nothing beyond offset {position}; try again"
+                )
+
+
+@asynccontextmanager
+async def _open_consumer(settings: Settings) -> AsyncGenerator[Any]:
+    options = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    consumer: Any = importlib.import_module("aiokafka").AIOKafkaConsumer(**kafka_options(settings), **options)
+    await consumer.start()
+    try:
+        yield consumer
+    finally:
+        await consumer.stop()
+
+
+def _partition(topic: str, number: int) -> Any:
+    return importlib.import_module("aiokafka").TopicPartition(topic, number)

@@ -1,0 +1,142 @@
+"""The format `topic`: the records of a Kafka topic as a stream of rows, read by the client and settings of the bridge."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from shared.errors import GiveUp
+from spark.source.topic import Bounds, Piece, cut_pieces, find_bounds, read_piece
+from spark.tasks.options import read_topic_options
+from spark.tasks.shipping import Shipped
+
+TOPIC_FORMAT = "topic"
+COLUMNS = (
+    "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, "
+    "headers array<struct<key: string, value: binary>>"
+)
+
+LOOK_SECONDS = 1.0
+"""Spark asks for the latest offset a hundred times a second while there is nothing; the broker is asked so seldom."""
+
+Offsets = dict[str, int]
+"""By partition: the first record that is not read yet. Spark keeps them as JSON, whose keys are text."""
+
+
+@dataclass
+class PiecePartition(InputPartition):
+    """What one task reads."""
+
+    piece: Piece
+
+
+class TopicDataSource(DataSource):
+    """Records as rows, for streams alone: `dormice spark prepare kafka:TOPIC` reads what there is at once."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the word for `.format(…)`."""
+        return TOPIC_FORMAT
+
+    def schema(self) -> str:
+        """Give the columns."""
+        return COLUMNS
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 — Spark's own signature
+        """Make what reads; raises InvalidSetting for a bad option."""
+        return TopicStreamReader(self.options)
+
+
+class TopicStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what a topic has beyond the checkpoint; what the checkpoint needs and the topic lost ends the query."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        """Read the options; raises InvalidSetting in one sentence."""
+        self._options = read_topic_options(given)
+        self._target: Offsets | None = None
+        self._looked_at = -LOOK_SECONDS
+
+    def initialOffset(self) -> Offsets:  # noqa: N802 — Spark's own name
+        """Begin with the first record there is, or, if that is asked for, with those that come from now on."""
+        bounds = self._look()
+        return {number: (b.begin if self._options.is_from_earliest else b.end) for number, b in bounds.items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 — Spark's own name
+        """Bound a micro-batch by the option `maxRecords`."""
+        most = self._options.records_max
+        return ReadMaxRows(most) if most else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 — Spark's own name
+        """Read no further than the topic reaches now."""
+        self._target = {number: bounds.end for number, bounds in self._look().items()}
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 — Spark's own name
+        """Say how far the next micro-batch reads; raises GiveUp when records that it needs are there no more."""
+        bounds = self._look()
+        self._refuse_loss(start, bounds)
+        begins = {number: start.get(number, b.begin) for number, b in bounds.items()}
+        ends = {number: b.end for number, b in bounds.items()} if self._target is None else self._target
+        return advance(begins, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[PiecePartition]:
+        """Give each task a piece of one partition."""
+        topic = self._options.topic
+        return [
+            PiecePartition(piece)
+            for number, to in end.items()
+            for piece in cut_pieces(topic, int(number), start.get(number, 0), to)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Give a piece's records; raises RetryLater when the broker gives no more of them."""
+        if not isinstance(partition, PiecePartition):
+            raise TypeError(f"Spark gave a {type(partition).__name__} that is none of ours")
+        for record in read_piece(self._options.settings, partition.piece):
+            moment = datetime.fromtimestamp(record.timestamp / 1000, UTC)
+            yield (
+                *(record.topic, record.partition, record.offset, moment),
+                *(record.key, record.value, list(record.headers)),
+            )
+
+    def _look(self) -> dict[str, Bounds]:
+        time.sleep(max(0.0, self._looked_at + LOOK_SECONDS - time.monotonic()))
+        found = find_bounds(self._options.settings, self._options.topic)
+        self._looked_at = time.monotonic()
+        return {str(number): bounds for number, bounds in found.items()}
+
+    def _refuse_loss(self, start: Offsets, bounds: Mapping[str, Bounds]) -> None:
+        topic = self._options.topic
+        for number, offset in start.items():
+            there = bounds.get(number)
+            if there is None or offset > there.end:
+                raise GiveUp(
+                    f"topic {topic}: partition {number} does not reach offset {offset}, where the checkpoint is; the topic "
+                    "was made anew: begin with a new checkpoint"
+                )
+            if offset < there.begin:
+                raise GiveUp(
+                    f"topic {topic}: records {offset} to {there.begin - 1} of partition {number} were deleted before they "
+                    "were read; raise the topic's retention, and begin with a new checkpoint to go on without them"
+                )
+
+
+def advance(begins: Offsets, ends: Offsets, most: int | None) -> Offsets:
+    """Go from begins towards ends, `most` records in all, partitions with little first so that none waits for others."""
+    lags = {number: max(0, ends.get(number, begin) - begin) for number, begin in begins.items()}
+    room = sum(lags.values()) if most is None else most
+    reached = dict(begins)
+    for left, number in zip(range(len(lags), 0, -1), sorted(lags, key=lags.__getitem__), strict=True):
+        taken = min(lags[number], -(-room // left))
+        reached[number] += taken
+        room -= taken
+    return reached

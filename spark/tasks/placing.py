@@ -1,0 +1,56 @@
+"""Placing: how a frame is shared out among tasks, so that each task owns the packs that its rows go to."""
+
+import asyncio
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from activities.registry import declared_packs, load_registry
+from shared.messages.placement import Layout, place
+from shared.settings import Settings
+from shared.temporal.connect import check_server
+from spark.tasks.starting import connect_quietly
+from starter.starting.layouts import Layouts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PLACE = "_place"
+
+
+def settle_layouts(connection: Mapping[str, str], settings: Settings, kinds: Iterable[str]) -> dict[str, Layout]:
+    """Check the server, and give the layout of each of `kinds` that is packed.
+
+    The first start of a packed kind fixes how it is laid out. Raises as `check_server` and `Layouts.settle` do, and
+    HandlerProblem.
+    """
+    registry = load_registry(settings)
+
+    async def settle() -> dict[str, Layout]:
+        client = await connect_quietly(connection, settings)
+        await check_server(client)
+        layouts = Layouts(client, settings, declared_packs(registry))
+        found = [await layouts.settle(kind, registry[kind].lane) for kind in kinds if kind in registry]
+        return {layout.kind: layout for layout in found if layout is not None}
+
+    return asyncio.run(settle())
+
+
+def share_out(frame: "DataFrame", layouts: Mapping[str, Layout], partitions: int) -> "DataFrame":
+    """Spread rows over `partitions` tasks by where their messages live, those of one pack next to each other.
+
+    Needs the columns `kind` and `id`. The order is the same however often a task is run.
+    """
+    functions: Any = importlib.import_module("pyspark.sql.functions")
+    if not layouts:
+        return frame.repartition(partitions, "kind", "id").sortWithinPartitions("kind", "id")
+    find = functions.udf(_make_finder(dict(layouts)), "string", useArrow=True)
+    placed = frame.withColumn(_PLACE, find("kind", "id"))
+    return placed.repartition(partitions, _PLACE).sortWithinPartitions(_PLACE, "id").drop(_PLACE)
+
+
+def _make_finder(layouts: Mapping[str, Layout]) -> Callable[[str, str], str]:
+    def find(kind: str, message_id: str) -> str:
+        return place(kind, message_id, "", "", layouts.get(kind)).workflow_id
+
+    return find

@@ -1,0 +1,158 @@
+"""Starting: what one task does with its share of a frame's rows, through the one bulk starter."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from temporalio.client import Client
+from temporalio.runtime import Runtime, TelemetryConfig
+
+from activities.registry import declared_packs, envelope_rules, load_registry
+from shared.errors import RetryLater, ServerUnreachable
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope, EnvelopeRules
+from shared.messages.placement import workflow_id
+from shared.settings import Settings
+from shared.temporal.backoff import backoff_seconds
+from shared.temporal.connect import check_server, connect
+from spark.tasks.batches import BatchReader, Refused
+from spark.tasks.options import WriteOptions
+from spark.tasks.receipts import ProgressNote, ReceiptFile, Told, open_receipts
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import Receipt, StartOutcome
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What the driver has settled for all tasks of a save."""
+
+    options: WriteOptions
+    names: tuple[str, ...]
+    """Columns that make messages."""
+    rules: EnvelopeRules
+    packs: Mapping[str, Pack] = field(default_factory=dict[str, Pack])
+    """Kinds whose handlers declare that their messages are packed."""
+
+    @classmethod
+    def of(cls, options: WriteOptions, names: tuple[str, ...]) -> "Order":
+        """Read what handlers declare, which executors need not have; raises HandlerProblem."""
+        registry = load_registry(options.settings)
+        return cls(
+            options=options,
+            names=names,
+            rules=envelope_rules(options.settings, registry),
+            packs=declared_packs(registry),
+        )
+
+    def in_session(self, session: str) -> "Order":
+        """Give the same order as another wish."""
+        return replace(self, options=replace(self.options, session=session))
+
+
+async def connect_quietly(connection: Mapping[str, str], settings: Settings) -> Client:
+    """Connect by variables that count instead of the environment's own; raises as `shared.temporal.connect.connect`."""
+    # the SDK's core logs its retries to standard output, which belongs to Spark
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)), error_if_already_set=False)
+    return await connect(settings, connection)
+
+
+async def connect_patiently(connection: Mapping[str, str], settings: Settings) -> Client:
+    """Connect as soon as the server answers; raises ServerUnreachable when `patience` is over."""
+    give_up_at = time.monotonic() + settings.patience.total_seconds()
+    attempts = 0
+    while True:
+        try:
+            return await connect_quietly(connection, settings)
+        except ServerUnreachable:
+            if time.monotonic() >= give_up_at:
+                raise
+        attempts += 1
+        await asyncio.sleep(backoff_seconds(attempts))
+
+
+def check_connection(options: WriteOptions) -> None:
+    """Raise the sentence that every task would end with, before any of them begins."""
+
+    async def check() -> None:
+        await check_server(await connect_quietly(options.connection, options.settings))
+
+    asyncio.run(check())
+
+
+def start_rows(order: Order, batches: Iterator[Any], name: str, attempt: int) -> Told:
+    """Start the rows of a task's Arrow batches and write a receipt for each; `name` is that of the receipts' file.
+
+    A row that can't be started gets a receipt that says why. Raises RetryLater when the server stayed away: then the task
+    leaves no receipts, and may be run again: what it has started is not started a second time.
+    """
+    return asyncio.run(_Task(order, batches).run(name, attempt))
+
+
+class _Task:
+    def __init__(self, order: Order, batches: Iterator[Any]) -> None:
+        self._order = order
+        self._options = order.options
+        self._batches = batches
+        self._failure = ""
+        self._failures = 0
+
+    async def run(self, name: str, attempt: int) -> Told:
+        client = await connect_patiently(self._options.connection, self._options.settings)
+        starter = BulkStarter(
+            client,
+            self._options.settings,
+            restarts_finished=self._options.restarts_finished,
+            session=self._options.session,
+            encodings=self._order.packs,
+        )
+        note = ProgressNote(self._options.progress, name) if self._options.progress else None
+        with ExitStack() as stack:
+            file = stack.enter_context(open_receipts(self._options.receipts, name, attempt))
+            async for receipt in starter.start_all(self._wishes(file)):
+                self._take(receipt, file)
+                if note is not None:
+                    note.note(file.told)
+            if self._failures:
+                raise RetryLater(f"{self._failures:,} starts failed, the last one because {self._failure}")
+        if note is not None:
+            note.note(file.told, is_last=True)
+        return file.told
+
+    async def _wishes(self, file: ReceiptFile) -> AsyncIterator[tuple[tuple[str, str], Envelope]]:
+        reader = BatchReader(self._order.names, self._order.rules)
+        async for batch in _read_in_thread(self._batches):
+            for row in reader.read(batch):
+                if isinstance(row, Refused):
+                    name = workflow_id(row.kind, row.id)
+                    file.add(name, row.kind, row.id, StartOutcome.REJECTED, reason=row.reason)
+                else:
+                    yield (row.kind, row.id), row
+
+    def _take(self, receipt: Receipt[tuple[str, str]], file: ReceiptFile) -> None:
+        if receipt.outcome is StartOutcome.FAILED:
+            self._failures += 1
+            self._failure = receipt.reason
+            if self._failures >= self._options.settings.in_flight:  # all that is under way fails: the server is gone
+                raise RetryLater(f"{self._failures:,} starts failed, the last one because {self._failure}")
+            return
+        kind, message_id = receipt.tag
+        file.add(
+            receipt.workflow_id,
+            kind,
+            message_id,
+            receipt.outcome,
+            run_id=receipt.run_id,
+            reason=receipt.reason,
+            attempts=receipt.attempts,
+        )
+
+
+async def _read_in_thread(items: Iterator[Item]) -> AsyncIterator[Item]:
+    """Take items one by one while the starts under way go on; what waits for Spark must not hold the loop up."""
+    while (item := await asyncio.to_thread(next, items, None)) is not None:
+        yield item

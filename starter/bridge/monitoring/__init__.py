@@ -1,0 +1,1 @@
+"""What a bridge and its group tell of themselves."""

@@ -1,0 +1,60 @@
+"""Ctrl-C for commands that wait: noticed at once, whichever thread of the process the signal reaches."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from shared.values.stop_signals import find_stop_signals
+from starter.cli.exit_codes import INTERRUPTED
+
+Result = TypeVar("Result")
+
+
+def run_interruptibly(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end; raises KeyboardInterrupt as soon as SIGINT comes.
+
+    `asyncio.run` alone notices a SIGINT that another thread received, one of the Temporal client's, only at the
+    loop's next event: seconds later, and too late to matter. A handler of the loop wakes the loop up.
+    """
+
+    async def run() -> Result:
+        working = asyncio.ensure_future(work)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, working.cancel)
+        return await working
+
+    try:
+        return asyncio.run(run())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def call_at_signals(first: Callable[[], object]) -> None:
+    """Call `first` when a signal asks this process to end; the second one leaves at once, and the leashes do the rest.
+
+    A terminal that ends may hang up twice: that is no second one.
+    """
+    loop = asyncio.get_running_loop()
+    is_asked = False
+
+    def end(number: signal.Signals) -> None:
+        nonlocal is_asked
+        if not is_asked:
+            is_asked = True
+            first()
+        elif number is not signal.SIGHUP:
+            os._exit(INTERRUPTED)
+
+    for number in find_stop_signals():
+        loop.add_signal_handler(number, end, number)
+
+
+async def run_until_signal(work: Coroutine[Any, Any, Result]) -> Result | None:
+    """Run a coroutine to its end; cancelled by a signal that asks to end, so that it ends all it has started, it gives None."""
+    working = asyncio.ensure_future(work)
+    call_at_signals(working.cancel)
+    try:
+        return await working
+    except asyncio.CancelledError:
+        return None

@@ -1,0 +1,156 @@
+"""The command line: reads settings and arguments, runs one command, and leaves with the exit code that it earned."""
+
+import argparse
+import importlib
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from shared.errors import DormiceError
+from shared.settings import find_unknown_variables, load_settings
+from starter.cli.arguments import CommandParser, Commands, add_settings, collect_settings
+from starter.cli.exit_codes import DEFECT, FINE, INTERRUPTED, MEANINGS, PIPE_CLOSED, WRONG, code_of
+from starter.cli.messages.load import add_load
+from starter.cli.messages.messages import add_list, add_start
+from starter.cli.messages.parked import add_parked
+from starter.cli.messages.repair import add_repair
+from starter.cli.messages.show import add_show
+from starter.cli.messages.verbs import add_verbs
+from starter.cli.operations.doctor import add_doctor
+from starter.cli.operations.forecast import add_forecast
+from starter.cli.operations.gates import add_gates
+from starter.cli.operations.idle import add_idle
+from starter.cli.operations.plan import add_plan
+from starter.cli.operations.repack import add_repack
+from starter.cli.processes.catalogue import add_catalogue
+from starter.cli.processes.codec_server import add_codec_server
+from starter.cli.processes.dev import add_dev
+from starter.cli.processes.worker import add_worker
+from starter.cli.records.bridge import add_bridge
+from starter.cli.records.bridge_status import add_bridge_status
+from starter.cli.records.dead_letters import add_dead_letters
+from starter.local.disk import is_full_error
+from starter.screen import tell
+
+WARNED_VARIABLE = "_DORMICE_WARNED"
+"""Names the variables of which a process above this one has warned."""
+
+ABOVE = "spark.cli.commands"
+"""Commands of the one room above ours: found by name, so that nothing here depends on what depends on it."""
+
+
+def build_parser() -> tuple[CommandParser, Commands]:
+    """Make the parser and its commands, in the order in which help shows them."""
+    codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
+    parser = CommandParser(
+        prog="dormice",
+        description="Keeps millions of small messages that are processed, choose their own delay, sleep and come back.",
+        epilog=f"exit codes:\n{codes}\n\nThe server is chosen as for all of Temporal's tools: TEMPORAL_ADDRESS, "
+        "TEMPORAL_NAMESPACE, TEMPORAL_PROFILE, …",
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and leave")
+    parser.set_defaults(config=None, verbose=False)
+    add_settings(parser, 0)
+    commands = Commands(parser)
+    for add in (add_dev, add_worker, add_start, add_load, add_show, add_list):
+        add(commands)
+    add_verbs(commands)
+    add_parked(commands)
+    add_bridge(commands)
+    add_bridge_status(commands)
+    add_dead_letters(commands)
+    add_repack(commands)
+    add_repair(commands)
+    add_idle(commands)
+    add_gates(commands)
+    add_forecast(commands)
+    add_plan(commands)
+    add_doctor(commands)
+    add_codec_server(commands)
+    importlib.import_module(ABOVE).add_spark(commands)
+    add_catalogue(commands)
+    return parser, commands
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from importlib.metadata import version  # noqa: PLC0415 — slow to import, and seldom asked
+
+        sys.stdout.write(f"dormice {version('dormice')}\n")
+        parser.exit(FINE)
+
+
+def main() -> NoReturn:
+    """Run the command of this process and leave with its exit code.
+
+    The process never reaches the interpreter's own exit, which a short-lived Temporal client does not always
+    survive: https://github.com/temporalio/sdk-python/issues/300
+    """
+    _prepare_streams()
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError as exc:
+        code = _explain(exc)
+    os._exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and give its exit code; every error becomes one sentence on standard error."""
+    args = argparse.Namespace(verbose=False)
+    try:
+        args = build_parser()[0].parse_args(arguments)
+        settings = load_settings(collect_settings(args), os.environ, args.config)
+        _warn_of_unknown_variables()
+        return args.run(args, settings)
+    except SystemExit as exc:  # how argparse leaves after --help
+        return exc.code if isinstance(exc.code, int) else FINE
+    except KeyboardInterrupt:
+        tell("interrupted")
+        return INTERRUPTED
+    except Exception as exc:  # noqa: BLE001 — told, and with --verbose in full
+        return _explain(exc, is_verbose=args.verbose)
+
+
+def _warn_of_unknown_variables() -> None:
+    """Print what looks like a setting and is none; processes that this one starts are told not to say it again."""
+    warned = os.environ.get(WARNED_VARIABLE, "").split(",")
+    for name, like in find_unknown_variables(os.environ):
+        if name not in warned:
+            hint = f"did you mean {like}?" if like else "'dormice settings' lists them all"
+            tell(f"dormice: warning: {name} is set in the environment, but there is no such setting; {hint}")
+            warned.append(name)
+    if any(warned):
+        os.environ[WARNED_VARIABLE] = ",".join(filter(None, warned))
+
+
+def _explain(exc: Exception, *, is_verbose: bool = False) -> int:
+    if isinstance(exc, BrokenPipeError):
+        return PIPE_CLOSED
+    if isinstance(exc, DormiceError):
+        code, sentence = code_of(exc), str(exc)
+    elif isinstance(exc, OSError):
+        where = f"{exc.filename}: " if exc.filename else ""
+        remedy = "free some space" if is_full_error(exc) else "correct that"
+        code, sentence = WRONG, f"{where}{exc.strerror or exc}; {remedy} and try again"
+    else:
+        code, what = DEFECT, f"{type(exc).__name__}: {exc}"
+        sentence = f"a defect of dormice itself ({what}); run it again with --verbose to see where"
+    tell(f"dormice: {' '.join(sentence.split())}")
+    if is_verbose:
+        tell("".join(traceback.format_exception(exc)).rstrip())
+    return code
+
+
+def _prepare_streams() -> None:
+    """Make output bear any text on a terminal of any encoding, and do without what whoever started us has closed."""
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("r+"))  # noqa: SIM115 — open for as long as the process lives
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

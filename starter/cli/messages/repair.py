@@ -1,0 +1,140 @@
+"""The command `repair`."""
+
+# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
+
+import argparse
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from shared.errors import InvalidSetting, MessageNotFound
+from shared.messages.placement import pack_index, pack_workflow_id, workflow_id
+from shared.settings import Settings
+from starter.cli import arguments
+from starter.cli.arguments import Commands
+from starter.cli.exit_codes import FINE, PARTLY
+from starter.cli.interruption import run_interruptibly
+from starter.screen import plural, print_json, tell
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from starter.starting.layouts import Layouts
+    from starter.steering.status.standstill import Standstill
+
+Name = tuple[str, str] | str
+"""Of a message its kind and id, of any other workflow its id."""
+
+EPILOG = """\
+A workflow whose task fails over and over stands still, and with it the message, or all messages of the pack, that live
+in it; nothing is lost meanwhile. First put back the release that could run it, if it came with a release: then it goes
+on by itself. What still fails is begun again here from its last good task. Signals that came since are kept, in order;
+the handler calls that followed that task are made once more, with the same version and idempotency key."""
+
+
+def add_repair(commands: Commands) -> None:
+    """Add `repair`."""
+    parser = commands.add(
+        "repair", run_repair, "bring back messages that stand still because their workflow's task fails"
+    )
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add(
+        "names",
+        metavar="KIND:ID",
+        nargs="*",
+        help="the messages, or workflows such as PREFIX~gates; all of which the server reports it, when left out",
+    )
+    add("--dry-run", action="store_true", help="only tell what stands still, and why")
+    add("--without-signals", action="store_true", help="leave out the signals that came since; each is told")
+
+
+def run_repair(args: argparse.Namespace, settings: Settings) -> int:
+    """Bring back what stands still; exit code 1 where something could not be."""
+    try:
+        names = [name if _is_workflow_id(name) else arguments.identity(name) for name in args.names]
+    except argparse.ArgumentTypeError as exc:
+        raise InvalidSetting(f"KIND:ID {exc}") from exc
+    found, failed = run_interruptibly(_repair(args, settings, names))
+    if not found:
+        tell("repair: nothing stands still because its workflow's task fails")
+    return PARTLY if failed else FINE
+
+
+async def _repair(args: argparse.Namespace, settings: Settings, names: list[Name]) -> tuple[int, int]:
+    from temporalio.service import RPCError
+
+    from shared.temporal.connect import translate_rpc_error
+    from starter.cli.connection import open_client
+    from starter.steering.status.standstill import list_signals_since, list_standstills, repair
+
+    client, found, failed = await open_client(settings), 0, 0
+    reported = list_standstills(client, settings.task_queue_prefix)
+    async for standstill in _find_named(client, settings, names) if names else reported:
+        found += 1
+        signals = await list_signals_since(client, standstill)
+        run_id = ""
+        try:
+            if not args.dry_run:
+                run_id = await repair(client, standstill, without_signals=args.without_signals)
+        except RPCError as exc:
+            failed += 1
+            tell(f"dormice: {standstill.workflow_id} could not be begun again: {translate_rpc_error(exc)}")
+            continue
+        _report(args, standstill, signals, run_id)
+    return found, failed
+
+
+def _report(args: argparse.Namespace, standstill: "Standstill", signals: list[str], run_id: str) -> None:
+    if args.json:
+        print_json(
+            {
+                "workflow_id": standstill.workflow_id,
+                "run_id": standstill.run_id,
+                "attempts": standstill.attempts,
+                "reason": standstill.reason,
+                "signals": signals,
+                "new_run_id": run_id or None,
+            }
+        )
+        return
+    kept = "left out" if args.without_signals else "kept"
+    tell(f"{standstill.workflow_id}: its task fails (attempt {standstill.attempts}): {standstill.reason}")
+    if signals:
+        tell(f"  {plural(len(signals), 'signal')} since its last good task, {kept}: {', '.join(signals)}")
+    if run_id:
+        tell("  begun again from there; 'dormice show' tells how it goes on")
+
+
+async def _find_named(client: "Client", settings: Settings, names: list[Name]) -> "AsyncIterator[Standstill]":
+    from temporalio.service import RPCError
+
+    from shared.temporal.connect import is_missing, translate_rpc_error
+    from starter.starting.layouts import Layouts
+    from starter.steering.status.standstill import find_standstill
+
+    layouts = Layouts(client, settings)
+    ids = {name if isinstance(name, str) else await _place(layouts, *name): name for name in names}
+    for workflow, name in ids.items():
+        try:
+            found = await find_standstill(client, workflow)
+        except RPCError as exc:
+            if is_missing(exc):
+                raise MessageNotFound(
+                    f"no message {name if isinstance(name, str) else ':'.join(name)} is known"
+                ) from exc
+            raise translate_rpc_error(exc) from exc
+        if found is not None:
+            yield found
+
+
+async def _place(layouts: "Layouts", kind: str, message_id: str) -> str:
+    """Give the workflow that a message lives in."""
+    layout = await layouts.find(kind)
+    if layout is None:
+        return workflow_id(kind, message_id)
+    return pack_workflow_id(kind, pack_index(message_id, layout.packs))
+
+
+def _is_workflow_id(name: str) -> bool:
+    """Tell names of packs and of the workflows beside messages: those of messages begin with a kind and a colon."""
+    return "~" in name and ":" not in name

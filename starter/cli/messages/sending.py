@@ -1,0 +1,137 @@
+"""Sending: one signal to many messages, with what is said on the way and at the end."""
+
+# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
+
+import argparse
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+from shared.errors import InvalidSetting
+from shared.messages.signals import Signal
+from starter.cli import arguments
+from starter.cli.exit_codes import FINE, PARTLY, WRONG
+from starter.screen import plural, print_json, tell
+
+if TYPE_CHECKING:
+    from starter.control import Control
+    from starter.steering.sender import Tally
+
+Name = tuple[str, str]
+
+STDIN = "-"
+TOLD_EVERY_SECONDS = 5.0
+
+NO_MATCH = "no message matches; 'dormice list' shows those that are alive"
+
+
+class Names:
+    """Messages that were named on the command line, or for "-" on standard input, one a line."""
+
+    def __init__(self, given: Sequence[str]) -> None:
+        """Check the names; raises InvalidSetting for the first wrong one."""
+        self.wrong = 0
+        """Lines of standard input that named no message; each is told and passed over."""
+        self._is_stdin = STDIN in given
+        if self._is_stdin and len(given) > 1:
+            raise InvalidSetting("KIND:ID: '-' reads all names from standard input and stands alone")
+        self._given = [] if self._is_stdin else [_read_name(text) for text in given]
+
+    async def read(self) -> AsyncIterator[Name]:
+        """Give (kind, id) of each."""
+        from starter.files.feed import Feed
+
+        for name in self._given:
+            yield name
+        if self._is_stdin:
+            async for number, line in Feed(enumerate(sys.stdin.buffer, start=1)):
+                text = line.decode(errors="replace").strip()
+                if not text:
+                    continue
+                try:
+                    yield _read_name(text)
+                except InvalidSetting as exc:
+                    self.wrong += 1
+                    tell(f"dormice: line {number}: {exc}")
+
+
+def _read_name(text: str) -> Name:
+    try:
+        return arguments.identity(text)
+    except argparse.ArgumentTypeError as exc:
+        raise InvalidSetting(f"KIND:ID {exc}") from exc
+
+
+class Sending:
+    """One signal on its way to many messages."""
+
+    def __init__(self, verb: str, signal: Signal, *, is_json: bool) -> None:
+        self.passed_over = 0
+        """Messages that are known and that the signal was not sent to; each is printed."""
+        self.unknown = 0
+        """Messages that nobody knows, beside those that the signal did not find; each is printed."""
+        self._verb = verb
+        self._signal = signal
+        self._is_json = is_json
+
+    def ask(self, count: int) -> int:
+        """Say how many messages would be meant, and what to add; gives the exit code."""
+        if self._is_json:
+            print_json({"verb": self._verb, "matched": count, "sent": 0})
+        if count:
+            tell(f"{self._verb}: {plural(count, 'message')} would be meant; nothing was sent, add --yes to send it")
+        else:
+            tell(f"{self._verb}: {NO_MATCH}")
+        return WRONG
+
+    def pass_over(self, reason: str) -> None:
+        """Count and print a message that is known and that the signal is not sent to."""
+        self.passed_over += 1
+        _report(reason)
+
+    def note_unknown(self, reason: str) -> None:
+        """Count and print a message that nobody knows."""
+        self.unknown += 1
+        _report(reason)
+
+    async def run(self, control: "Control", names: AsyncIterator[Name], *, are_named: bool = False) -> int:
+        """Send the signal to each; then, or when interrupted, print how many took it. Gives the exit code."""
+        from starter.steering.sender import Tally
+
+        tally = Tally(report=_report)
+        telling = asyncio.create_task(self._tell_now_and_then(tally))
+        is_complete = False
+        try:
+            await control.send_to_each(names, self._signal, tally, are_named=are_named)
+            is_complete = True
+        finally:
+            telling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await telling
+            self._summarize(tally, is_complete=is_complete)
+        is_partial = tally.waiting or (are_named and (tally.missing or self.unknown or self.passed_over))
+        return PARTLY if is_partial else FINE
+
+    async def _tell_now_and_then(self, tally: "Tally") -> None:
+        while True:
+            await asyncio.sleep(TOLD_EVERY_SECONDS)
+            tell(f"{self._verb}: sent to {plural(tally.sent, 'message')} so far")
+
+    def _summarize(self, tally: "Tally", *, is_complete: bool) -> None:
+        missing = tally.missing + self.unknown
+        counts = {"waiting": tally.waiting, "not_found": missing, "passed_over": self.passed_over}
+        if self._is_json:
+            print_json({"verb": self._verb, "sent": tally.sent, **counts})
+        elif is_complete and not tally.sent and not any(counts.values()):
+            tell(f"{self._verb}: {NO_MATCH}")
+        else:
+            waiting = f" ({tally.waiting:,} of them can't take it yet)" if tally.waiting else ""
+            others = f", {self.passed_over:,} passed over" if self.passed_over else ""
+            sent = f"sent to {plural(tally.sent, 'message')}{waiting}"
+            tell(f"{self._verb}: {sent}, {missing:,} not found{others}")
+
+
+def _report(sentence: str) -> None:
+    tell(f"dormice: {sentence}")

@@ -1,0 +1,194 @@
+"""The commands that show single messages: show and explain."""
+
+# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import InvalidSetting, MessageNotFound, RetryLater
+from shared.messages.placement import workflow_id
+from shared.messages.timespan import format_moment
+from shared.settings import Settings
+from starter.cli import arguments
+from starter.cli.arguments import Commands
+from starter.cli.exit_codes import FINE, code_of
+from starter.cli.interruption import run_interruptibly
+from starter.cli.processes.dev import DEFAULT_DATA
+from starter.screen import describe_moment, plural, print_fields, print_json, tell
+
+if TYPE_CHECKING:
+    from starter.steering.shown import Shown
+
+Print = Callable[["Shown", dict[str, Any]], None]
+WHY = ("kind", "id", "workflow_id", "state", "due_at", "why", "decisions")
+"""What `explain --json` prints of a message."""
+
+PAIR = 2
+
+FINAL = ("done", "stop", "parked")
+"""Decisions after which nothing is due."""
+
+
+def add_show(commands: Commands) -> None:
+    """Add `show` and `explain`."""
+    for name, print_text, keys, summary in (
+        ("show", _print_all, (), "show messages: where each stands and why, alive or finished"),
+        ("explain", _print_why, WHY, "say why messages are due when they are: one sentence, and the last decisions"),
+    ):
+        parser = commands.add(name, functools.partial(_run, print_text, keys), summary)
+        parser.add_argument(
+            "names", metavar="KIND:ID", nargs="+", help="the messages; for a single one, KIND ID works too"
+        )
+
+
+def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace, settings: Settings) -> int:
+    """Print each message; exit code 1 where one is not known, 3 where one can't be asked now."""
+
+    def print_line(_: "Shown", document: dict[str, Any]) -> None:
+        print_json({name: document[name] for name in keys or document})
+
+    print_one = print_line if args.json else print_text
+    return run_interruptibly(_print_each(print_one, settings, _read_names(args.names), is_json=args.json))
+
+
+def _read_names(given: Sequence[str]) -> list[tuple[str, str]]:
+    is_pair = len(given) == PAIR and ":" not in given[0]
+    try:
+        return [arguments.identity(name) for name in ([":".join(given)] if is_pair else given)]
+    except argparse.ArgumentTypeError as exc:
+        raise InvalidSetting(f"KIND:ID {exc}") from exc
+
+
+async def _print_each(print_one: Print, settings: Settings, names: Sequence[tuple[str, str]], *, is_json: bool) -> int:
+    from starter.cli.connection import open_client
+    from starter.control import Control
+    from starter.steering.status.web_ui import find_page, find_ui_address
+
+    client = await open_client(settings)
+    control = Control(client, settings)
+    ui_address = find_ui_address(settings, client.service_client.config.target_host, DEFAULT_DATA)
+    code, separator = FINE, ""
+    for kind, message_id in names:
+        try:
+            shown = await control.show(kind, message_id)
+        except (MessageNotFound, RetryLater) as exc:
+            tell(f"dormice: {exc}")
+            code = max(code, code_of(exc))
+            continue
+        sys.stdout.write(separator)
+        print_one(shown, to_document(shown, ui_address + find_page(client.namespace, shown.lives_in)))
+        separator = "" if is_json else "\n"
+        if shown.note:
+            tell(f"note: {shown.note}; shown is what the server itself knows")
+    return code
+
+
+def to_document(shown: "Shown", web_ui: str) -> dict[str, Any]:
+    """Give a message as the object that `--json` prints; `web_ui` is where the page of its workflow is."""
+    listed = shown.listed
+    status = shown.status or shown.ended or {}
+    is_due = shown.ended is None and not _has_ended_otherwise(shown) and listed.state != "parked"
+    due_at, earliest_at = listed.due_at, listed.earliest_at
+    if shown.status is not None:
+        due_at = datetime.fromtimestamp(shown.status["due_at_epoch"], UTC)
+        earliest_at = _read_moment(shown.status["earliest_at"])
+    return {
+        "kind": listed.kind,
+        "id": listed.id,
+        "workflow_id": workflow_id(listed.kind, listed.id),
+        "state": _state_of(shown),
+        "lane": status.get("lane", listed.lane),
+        "due_at": due_at if is_due else None,
+        "earliest_at": earliest_at if is_due else None,
+        "is_due_soon": shown.status is None and listed.is_due_soon,
+        "why": _why(shown),
+        "version": status.get("version"),
+        "attempt": status.get("attempt"),
+        "priority": status.get("priority", shown.priority),
+        "tenant": status.get("tenant"),
+        "payload": status.get("payload"),
+        "is_payload_kept": shown.is_payload_kept,
+        "revision": status.get("revision"),
+        "sources": status.get("sources"),
+        "correlation_id": status.get("correlation_id"),
+        "result": status.get("result"),
+        "decisions": [{**d, "at": _read_moment(d["at"]), "due_at": _read_moment(d["due_at"])} for d in shown.decisions],
+        "started_at": listed.started_at,
+        "history_events": shown.history_length,
+        "web_ui": web_ui,
+        "note": shown.note or None,
+    }
+
+
+def _read_moment(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace(" UTC", "Z"))
+
+
+def _has_ended_otherwise(shown: "Shown") -> bool:
+    from starter.steering.status.listing import ENDED_OTHERWISE
+
+    return shown.listed.state in ENDED_OTHERWISE.values()
+
+
+def _state_of(shown: "Shown") -> str:
+    if _has_ended_otherwise(shown):
+        return shown.listed.state
+    return (shown.status or shown.ended or {}).get("state", shown.listed.state)
+
+
+def _why(shown: "Shown") -> str | None:
+    if _has_ended_otherwise(shown):
+        return f"its workflow was ended as {shown.listed.state}, by something else than the message itself"
+    reason = shown.listed.parked_reason
+    return (shown.status or {}).get("why") or (f"parked: {reason}" if reason else None)
+
+
+def _print_all(shown: "Shown", document: dict[str, Any]) -> None:
+    from starter.steering.status.web_ui import UNKNOWN
+
+    fields = [
+        ("message", document["workflow_id"]),
+        ("state", f"{document['state']} on lane {document['lane']}"),
+        ("due", "soon" if document["is_due_soon"] else describe_moment(document["due_at"])),
+        ("why", document["why"] or "-"),
+        ("version", _or_dash(document["version"])),
+        ("attempt", _or_dash(document["attempt"])),
+        ("priority", str(document["priority"])),
+        ("payload", _describe_payload(shown)),
+    ]
+    if shown.ended is not None:
+        fields.append(("result", json.dumps(document["result"], ensure_ascii=False)))
+    fields += [(key.replace("_", " "), str(document[key])) for key in ("tenant", "correlation_id") if document[key]]
+    fields.append(("history", f"{plural(shown.history_length, 'event')} in this run"))
+    hint = "" if document["web_ui"].startswith("http") else f" {UNKNOWN}"
+    fields.append(("Web UI", document["web_ui"] + hint))
+    print_fields(fields)
+    _print_decisions(document)
+
+
+def _describe_payload(shown: "Shown") -> str:
+    if not shown.is_payload_kept:
+        return "- (a pack keeps none of a message that has finished)"
+    return "-" if shown.status is None else json.dumps(shown.status["payload"], ensure_ascii=False)
+
+
+def _print_why(_: "Shown", document: dict[str, Any]) -> None:
+    print_fields([(document["workflow_id"], document["why"] or document["state"])])
+    _print_decisions(document)
+
+
+def _print_decisions(document: dict[str, Any]) -> None:
+    for decision in document["decisions"]:
+        at, due_at = (format_moment(decision[name].timestamp()) for name in ("at", "due_at"))
+        reason = f" ({decision['reason']})" if decision["reason"] else ""
+        then = "" if decision["what"] in FINAL else f", then due {due_at}"
+        print_fields([(f"  {at}", f"version {decision['version']}: {decision['what']}{reason}{then}")])
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)

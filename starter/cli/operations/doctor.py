@@ -1,0 +1,116 @@
+"""The command `doctor`."""
+
+# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
+
+import argparse
+import sys
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.errors import InvalidSetting
+from shared.settings import Settings
+from starter.cli import arguments
+from starter.cli.arguments import Commands
+from starter.cli.exit_codes import FINE, PARTLY, UNREACHABLE, WRONG
+from starter.cli.interruption import run_interruptibly
+from starter.screen import clean, plural, print_json, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from starter.insight.doctor.finding import Finding
+
+SECONDS, SECONDS_MAX = 10.0, 600.0
+CODES = {"fine": FINE, "unknown": FINE, "warning": PARTLY, "unreachable": UNREACHABLE, "wrong": WRONG}
+"""The worst finding decides; they stand here from good to worst."""
+
+NAMELESS = "the rest"
+
+EPILOG = """\
+A finding is fine, unknown (nobody tells, or a check it needs has failed), a warning, unreachable or wrong. The worst one decides
+the exit code: 0 for fine and unknown, 1 for a warning, 3 for unreachable, 2 for wrong. What is changed: a workflow that no
+worker sees is started and deleted, to compare clocks. Handler modules are imported, as a worker does."""
+
+
+def add_doctor(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add("doctor", run_doctor, "tell what of this installation is not well, and what to do about it")
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add(
+        "--topic",
+        dest="topics",
+        metavar="TOPIC",
+        action="append",
+        default=[],
+        help="look at a Kafka topic that a bridge consumes, too; may be repeated",
+    )
+    add(
+        "--data",
+        metavar="DIR",
+        type=Path,
+        default=Path(".dormice"),
+        help="where 'dormice dev' keeps messages (.dormice)",
+    )
+    add("--seconds", metavar="S", type=arguments.number, default=SECONDS, help=f"what each check gets ({SECONDS:g})")
+
+
+def run_doctor(args: argparse.Namespace, settings: Settings) -> int:
+    """Print what has been found."""
+    if not 0 < args.seconds <= SECONDS_MAX:
+        raise InvalidSetting(f"--seconds: is {args.seconds:g}; give a number above 0, at most {SECONDS_MAX:g}")
+    from starter.cli.connection import open_client
+    from starter.insight.doctor.examination import Scope, examine
+    from starter.insight.doctor.finding import find_worst
+    from starter.insight.doctor.machine import Machine
+
+    machine = Machine(settings, args.data)
+    findings = machine.look()
+    scope = Scope(topics=tuple(dict.fromkeys(args.topics)), data=args.data, seconds=args.seconds)
+    findings += run_interruptibly(examine(settings, scope, machine, open_client))
+    if args.json:
+        for finding in findings:
+            print_json(_to_document(finding))
+    else:
+        _print(findings)
+    return CODES[find_worst(findings)]
+
+
+def _to_document(finding: "Finding") -> dict[str, str | None]:
+    return {
+        "check": finding.check,
+        "about": finding.about or None,
+        "level": finding.level.value,
+        "seen": finding.seen,
+        "remedy": finding.remedy or None,
+    }
+
+
+def _print(findings: "Sequence[Finding]") -> None:
+    """Write a line for each finding, and below it what to do; what could not be looked at shares a line."""
+    lines = [line for _, same in groupby(findings, key=_to_group) for line in _to_lines(list(same))]
+    levels, width = max(map(len, CODES)), max(len(name) for _, name, _, _ in lines)
+    for level, name, seen, remedy in lines:
+        sys.stdout.write(f"{level:<{levels}}  {clean(name):<{width}}  {clean(seen)}\n")
+        if remedy:
+            sys.stdout.write(f"{'':<{levels + width + 2}}  do: {clean(remedy)}\n")
+    counts = {level: sum(finding.level == level for finding in findings) for level in reversed(CODES)}
+    told = ", ".join(f"{count} {level}" for level, count in counts.items() if count)
+    tell(f"{plural(len(findings), 'finding')}: {told}")
+
+
+def _to_group(finding: "Finding") -> str:
+    from starter.insight.doctor.checks import NOT_LOOKED_AT
+
+    return finding.seen if finding.seen.startswith(NOT_LOOKED_AT) else f"{finding.check} {finding.about}"
+
+
+def _to_lines(findings: "Sequence[Finding]") -> "Iterator[tuple[str, str, str, str]]":
+    """Give level, name, what was seen and what to do; several findings are some that could not be made for one reason."""
+    if len(findings) > 1 and len({finding.seen for finding in findings}) == 1:
+        first = findings[0]
+        yield first.level, NAMELESS, f"{', '.join(finding.check for finding in findings)} {first.seen}", first.remedy
+        return
+    for finding in findings:
+        yield finding.level, f"{finding.check} {finding.about}".rstrip(), finding.seen, finding.remedy

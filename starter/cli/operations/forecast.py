@@ -1,0 +1,188 @@
+"""The command `forecast`: what is due when, what the lanes can do, and what to do where that is not enough."""
+
+# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
+
+import argparse
+import itertools
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import InvalidSetting, Misconfigured
+from shared.lanes import LANES
+from shared.messages.timespan import format_exact, format_moment, format_seconds
+from shared.settings import Settings
+from starter.cli import arguments
+from starter.cli.arguments import Commands
+from starter.cli.exit_codes import FINE
+from starter.cli.interruption import run_interruptibly
+from starter.screen import plural, print_json, print_table, tell
+
+if TYPE_CHECKING:
+    from starter.insight.forecast import Forecast, LaneCapacity, Overload
+
+HOURS, HOURS_MAX = 24.0, 24 * 366.0
+SAMPLE = 200
+
+EPILOG = """\
+Each message counts once, when it is due next: what comes back within the time is not foreseen. What is overdue counts in the
+first interval; what is paused or parked does not count. Beside each count stands how much of the lane's capacity it is: the
+most that its workers have done a second so far, in ten seconds on end, so it is at least that. Say what you know better
+with --capacity. The index is asked five times a second at most: a day full of messages takes some fifteen seconds."""
+
+
+def add_forecast(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add(
+        "forecast", run_forecast, "tell how many messages are due when, and whether the lanes can do it"
+    )
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("--hours", metavar="N", type=arguments.number, default=HOURS, help=f"how far to look ahead ({HOURS:g})")
+    add("--by", choices=("lane", "kind"), default="lane", help="what to count apart (lane)")
+    add(
+        "--capacity", metavar="LANE=N", action="append", default=[], help="what a lane can do a second; may be repeated"
+    )
+    add(
+        "--sample",
+        metavar="N",
+        type=int,
+        default=SAMPLE,
+        help=f"packs of a kind that stand for all; 0 asks all ({SAMPLE})",
+    )
+    add("--png", metavar="FILE", type=Path, help="draw it, too")
+
+
+def run_forecast(args: argparse.Namespace, settings: Settings) -> int:
+    """Print the due curve and what there is to be warned of."""
+    if not 0 < args.hours <= HOURS_MAX:
+        raise InvalidSetting(f"--hours: is {args.hours:g}; give a number above 0, at most {HOURS_MAX:g}")
+    if args.png is not None and not args.png.parent.is_dir():
+        raise InvalidSetting(f"--png: there is no folder {args.png.parent}; make it, or name another file")
+    if args.sample < 0:
+        raise InvalidSetting(f"--sample: is {args.sample}; give a number of packs, or 0 for all")
+    given = dict(map(_read_capacity, args.capacity))
+    found = run_interruptibly(_foresee(args, settings, given))
+    if args.png is not None:
+        _draw(args.png, found)
+    if args.json:
+        print_json(_to_document(found))
+    else:
+        _print(found, is_by_lane=args.by == "lane")
+    return FINE
+
+
+async def _foresee(args: argparse.Namespace, settings: Settings, given: dict[str, float]) -> "Forecast":
+    from activities.registry import load_registry
+    from starter.cli.connection import open_client
+    from starter.insight.forecast import Forecaster
+
+    kinds = list(load_registry(settings)) if args.by == "kind" else []
+    forecaster = Forecaster(await open_client(settings), settings, kinds, args.sample)
+    return await forecaster.foresee(time.time(), timedelta(hours=args.hours), by_kind=args.by == "kind", given=given)
+
+
+def _read_capacity(text: str) -> tuple[str, float]:
+    lane, _, number = text.partition("=")
+    try:
+        per_second = float(number)
+    except ValueError:
+        per_second = 0.0
+    if lane not in LANES or not 0 < per_second < float("inf"):
+        raise InvalidSetting(
+            f"--capacity: {text!r} is no LANE=N with a lane of {', '.join(LANES)} and messages a second; "
+            "write for example short=120"
+        )
+    return lane, per_second
+
+
+def _draw(path: Path, found: "Forecast") -> None:
+    from starter.insight.plots import draw_forecast
+
+    try:
+        path.write_bytes(draw_forecast(found.edges, found.due, {n: c.per_second for n, c in found.capacity.items()}))
+    except ModuleNotFoundError as exc:
+        raise Misconfigured("drawing needs matplotlib; install dormice with its extra 'spark'") from exc
+    except OSError as exc:
+        raise InvalidSetting(f"--png: {path} can't be written ({exc.strerror}); name another file") from exc
+
+
+def _print(found: "Forecast", *, is_by_lane: bool) -> None:
+    groups = {name: counts for name, counts in found.due.items() if is_by_lane or any(counts)}
+    rows: list[list[str]] = []
+    for n, (begin, end) in enumerate(itertools.pairwise(found.edges)):
+        cells = [_to_cell(counts[n], end - begin, found.capacity.get(name)) for name, counts in groups.items()]
+        rows.append([format_moment(begin), format_seconds(end - begin), *cells])
+    print_table(("FROM", "FOR", *(name.upper() for name in groups)), rows)
+    for lane, capacity in found.capacity.items():
+        tell(f"lane {lane}: {_describe_capacity(capacity)}")
+    packed = found.packed
+    if packed.asked < packed.packs:
+        tell(f"{plural(packed.asked, 'pack')} of {packed.packs:,} stand for all; --sample 0 asks every one")
+    for kind in packed.silent:
+        tell(f"warning: kind {kind}: packs that no worker serves, or that are busy, could not be asked")
+    for overload in found.overloads:
+        tell(f"warning: {describe_overload(found.edges, overload)}")
+
+
+def _to_cell(count: int, seconds: float, capacity: "LaneCapacity | None") -> str:
+    if not count or capacity is None or not capacity.per_second:
+        return f"{count:,}"
+    return f"{count:,} ({count / (capacity.per_second * seconds):.0%})"
+
+
+def _describe_capacity(capacity: "LaneCapacity") -> str:
+    if capacity.is_given:
+        return f"{capacity.per_second:,.4g} messages a second, as you say"
+    if not capacity.workers:
+        return "no worker serves it, so nobody knows what it can do; say so with --capacity"
+    if capacity.per_second is None:
+        return f"{plural(capacity.workers, 'worker')}, none of which has had much to do yet; say with --capacity what it can do"
+    told = "" if capacity.measured == capacity.workers else f", {capacity.measured} of which have measured it"
+    return f"{capacity.per_second:,.4g} messages a second at least, with {plural(capacity.workers, 'worker')}{told}"
+
+
+def describe_overload(edges: Any, overload: "Overload") -> str:
+    """Say when more is due than a lane can do, what comes of it, and what to do about it."""
+    begin, end = edges[overload.first], edges[overload.first + 1]
+    whole = overload.due / overload.per_second
+    return (
+        f"lane {overload.lane} from {format_moment(begin)} to {format_moment(end)}: more is due than the "
+        f"{overload.per_second:,.4g} messages a second that it can do; the last of {overload.due:,} runs "
+        f"{format_seconds(overload.latest_seconds)} late, and all have run by {format_moment(overload.clear_at)}. "
+        f"Spread them over at least {format_seconds(whole)} with a tolerance, or run {overload.factor:.1f} times as many workers"
+    )
+
+
+def _to_document(found: "Forecast") -> dict[str, Any]:
+    return {
+        "intervals": [
+            {
+                "from": format_exact(begin),
+                "to": format_exact(end),
+                "due": {name: counts[n] for name, counts in found.due.items()},
+            }
+            for n, (begin, end) in enumerate(itertools.pairwise(found.edges))
+        ],
+        "capacity": {
+            lane: {"per_second": c.per_second, "workers": c.workers, "measured": c.measured, "is_given": c.is_given}
+            for lane, c in found.capacity.items()
+        },
+        "packs": found.packed.packs,
+        "packs_asked": found.packed.asked,
+        "kinds_not_asked": list(found.packed.silent),
+        "warnings": [
+            {
+                "lane": overload.lane,
+                "from": format_exact(found.edges[overload.first]),
+                "to": format_exact(found.edges[overload.first + 1]),
+                "due": overload.due,
+                "clear_at": format_exact(overload.clear_at),
+                "latest_seconds": round(overload.latest_seconds, 1),
+                "workers_factor": round(overload.factor, 2),
+                "text": describe_overload(found.edges, overload),
+            }
+            for overload in found.overloads
+        ],
+    }

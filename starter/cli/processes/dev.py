@@ -1,0 +1,214 @@
+"""The command `dev`: the embedded server, a worker for all lanes and a broker if asked, ended together and in order."""
+
+# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import sys
+import time
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.settings import ENV_PREFIX, Settings
+from starter.cli import arguments
+from starter.cli.arguments import Commands, collect_settings
+from starter.cli.exit_codes import FINE, WRONG
+from starter.cli.interruption import run_until_signal
+from starter.screen import tell
+
+if TYPE_CHECKING:
+    from starter.local.embedded import EmbeddedOptions, EmbeddedServer
+    from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker
+
+DEFAULT_DATA = Path(".dormice")
+DEFAULT_PORT = 7233
+DEFAULT_UI_PORT = 8233
+DEFAULT_KAFKA_PORT = 9092
+DRAIN_SECONDS = 10
+RESTART_SECONDS, RESTART_SECONDS_MAX = 0.5, 30.0
+LEAVE_SECONDS = 30.0
+"""What the worker gets to be gone: its drain time, and as much again to hand back what did not finish."""
+
+
+def add_dev(commands: Commands) -> None:
+    """Add `dev`."""
+    parser = commands.add(
+        "dev", run_dev, "run a server and a worker on this machine until Ctrl-C; messages survive", prints_data=False
+    )
+    add = parser.add_argument
+    add("--data", metavar="DIR", type=Path, default=DEFAULT_DATA, help=f"where messages are kept ({DEFAULT_DATA})")
+    add("--port", type=arguments.port, default=DEFAULT_PORT, help=f"the server's port ({DEFAULT_PORT}); 0: a free one")
+    add(
+        "--ui-port",
+        type=arguments.port,
+        default=DEFAULT_UI_PORT,
+        help=f"the Web UI's port ({DEFAULT_UI_PORT}); 0: a free one",
+    )
+    add("--no-ui", action="store_true", help="run without the Web UI")
+    add(
+        "--sync",
+        choices=("normal", "full"),
+        default="normal",
+        help="normal: a killed process loses nothing, a power cut may lose the last moments; full: nor does that (slower)",
+    )
+    add(
+        "--kafka",
+        metavar="PORT",
+        nargs="?",
+        const=DEFAULT_KAFKA_PORT,
+        type=arguments.port,
+        help=f"run a Kafka broker too, on this port ({DEFAULT_KAFKA_PORT}; 0: a free one); its first run fetches Kafka",
+    )
+    add("--processes", metavar="N", type=arguments.count, default=1, help="worker processes (1)")
+
+
+def run_dev(args: argparse.Namespace, settings: Settings) -> int:
+    """Run the server and the worker."""
+    from shared.temporal.encryption import build_converter
+    from starter.local.embedded import EmbeddedOptions, find_free_port
+
+    build_converter(settings)  # what is wrong with a key is told before anything runs
+    options = EmbeddedOptions(
+        data=args.data,
+        port=args.port or find_free_port(),
+        ui_port=None if args.no_ui else args.ui_port or find_free_port(),
+        sync=args.sync,
+    )
+    code = asyncio.run(run_until_signal(_run(options, _plan_broker(options, args.kafka), args)))
+    return FINE if code is None else code
+
+
+def _plan_broker(server: "EmbeddedOptions", port: int | None) -> "BrokerOptions | None":
+    """Find out before anything runs whether the broker that was asked for can."""
+    from shared.errors import InvalidSetting
+    from starter.local.embedded import check_free, find_free_port
+    from starter.local.kafka.broker import BrokerOptions, check_extras
+
+    if port is None:
+        return None
+    check_extras()
+    for name, taken in (("--port", server.port), ("--ui-port", server.ui_port)):
+        if port == taken:
+            raise InvalidSetting(f"--kafka: is {port}, the same as {name}; choose another")
+    if port:
+        check_free("kafka", port)
+    return BrokerOptions(data=server.data / "kafka", port=port or find_free_port())
+
+
+async def _run(options: "EmbeddedOptions", asked: "BrokerOptions | None", args: argparse.Namespace) -> int:
+    from starter.local.disk import watch_disk
+    from starter.local.embedded import run_embedded
+
+    watching = watch_disk(options.data, options.log, tell)
+    async with run_embedded(options) as server, watching, _with_broker(asked) as broker:
+        return await _keep_working(args, server, broker)
+
+
+async def _keep_working(args: argparse.Namespace, server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> int:
+    """Run the worker again and again, whatever ends it; gives its exit code when it was told to end, or would refuse again."""
+    from starter.local.embedded import start_on_leash
+
+    env, deaths = _environment(os.environ, server.address, collect_settings(args)), 0
+    while True:
+        worker, began = await start_on_leash(_worker_command(args), env=env), time.monotonic()
+        if not deaths:
+            _greet(server, broker)
+        code = await _work(worker, server, broker)
+        if code in (FINE, WRONG):
+            tell(f"the worker has ended with code {code}")
+            return code
+        deaths = 1 if time.monotonic() - began > RESTART_SECONDS_MAX else deaths + 1
+        pause = min(RESTART_SECONDS_MAX, RESTART_SECONDS * 2**deaths) * random.uniform(0.5, 1)  # noqa: S311 — no secret
+        tell(f"the worker has ended with code {code}; the server stays, and a new worker starts in {pause:.1f} s")
+        await asyncio.sleep(pause)
+
+
+async def _work(worker: asyncio.subprocess.Process, server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> int:
+    from starter.local.embedded import end_on_leash
+
+    try:
+        return await _first_end(worker, server, broker)
+    finally:
+        if worker.returncode is None:
+            rest = "the server" if broker is None else "the broker and the server"
+            tell(f"draining the worker, then stopping {rest}; Ctrl-C leaves at once")
+        await end_on_leash(worker, LEAVE_SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def _with_broker(asked: "BrokerOptions | None") -> AsyncGenerator["EmbeddedBroker | None"]:
+    """Run the broker where one was asked for."""
+    if asked is None:
+        yield None
+        return
+    from starter.local.kafka.broker import run_broker
+    from starter.local.kafka.jars import KAFKA_VERSION, find_cache, has_jars
+
+    if not has_jars(find_cache()):
+        tell(f"fetching Apache Kafka {KAFKA_VERSION} (43 MB) into {find_cache()}, once; this takes about a minute")
+    async with run_broker(asked) as broker:
+        yield broker
+
+
+def _worker_command(args: argparse.Namespace) -> list[str]:
+    # -P: what lies in the working folder must not stand in for our own packages
+    command = [sys.executable, "-P", "-m", "starter", "worker"]
+    command += ["--processes", str(args.processes), "--drain-seconds", str(DRAIN_SECONDS)]
+    if args.config is not None:
+        command += ["--config", str(args.config)]
+    return command
+
+
+def _environment(environ: Mapping[str, str], address: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Give the worker's environment: it belongs to this server, whatever Temporal's own settings say elsewhere.
+
+    Settings `given` by flag travel in it too: there may be secrets among them, and everybody sees a command line.
+    """
+    kept = {name: value for name, value in environ.items() if not name.startswith("TEMPORAL_")}
+    kept |= {ENV_PREFIX + name.upper(): value for name, value in given.items()}
+    return {**kept, "TEMPORAL_ADDRESS": address, "TEMPORAL_CONFIG_FILE": os.devnull}
+
+
+def _greet(server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> None:
+    lines = [f"server   {server.address}, messages are kept in {server.options.data}"]
+    if server.ui_url is not None:
+        lines.append(f"Web UI   {server.ui_url}")
+    if broker is not None:
+        lines.append(f"Kafka    {broker.address}, records are kept in {broker.options.data}")
+    lines.append("try, in another terminal:")
+    if server.options.port != DEFAULT_PORT:
+        lines.append(f"  export TEMPORAL_ADDRESS={server.address}")
+    lines += [
+        """  dormice start echo hello --payload '{"delay": 5}'""",
+        "  dormice show echo:hello",
+        "  dormice list",
+        f"Ctrl-C ends {'both' if broker is None else 'all three'}; nothing is lost",
+    ]
+    tell("\n".join(lines))
+
+
+async def _first_end(
+    worker: asyncio.subprocess.Process, server: "EmbeddedServer", broker: "EmbeddedBroker | None"
+) -> int:
+    """Wait for any to end, which none should; gives the worker's exit code, or raises for the other two."""
+    from shared.errors import Misconfigured
+    from starter.local.disk import check_room
+
+    worker_end = asyncio.create_task(worker.wait())
+    logs = {asyncio.create_task(server.wait()): ("server", server.options.log)}
+    if broker is not None:
+        logs[asyncio.create_task(broker.wait())] = ("broker", broker.options.log)
+    try:
+        ended, _ = await asyncio.wait({worker_end, *logs}, return_when=asyncio.FIRST_COMPLETED)
+        if worker_end in ended:
+            return worker_end.result()
+        name, log = logs[ended.pop()]
+        check_room(server.options.data)
+        raise Misconfigured(f"the embedded {name} has ended by itself; read {log}")
+    finally:
+        for task in (worker_end, *logs):
+            task.cancel()

@@ -1,0 +1,1 @@
+"""The commands about Kafka records: the bridge and dead letters."""

@@ -1,0 +1,192 @@
+"""The command `bridge`."""
+
+# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
+
+import argparse
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from shared.errors import InvalidSetting, Misconfigured
+from shared.settings import Settings
+from starter.cli import arguments
+from starter.cli.arguments import Commands
+from starter.cli.exit_codes import FINE
+from starter.cli.interruption import call_at_signals
+from starter.screen import tell
+
+if TYPE_CHECKING:
+    from starter.bridge.bridge import Bridge, BridgeOptions
+    from starter.records.dead_letters import DeadLetterWriter
+    from starter.records.mapping import FormatOptions
+
+BRIDGE_HELP = """\
+A record is an envelope as JSON, or a CloudEvent, or with --id-from any JSON: its parts fill the envelope. A part is
+header:NAME or a JSON pointer like /user/id; --id-from takes key too. A record with a null value stops its message.
+
+Offsets are committed when the server has what their records asked for. A record that can't become a message goes to
+TOPIC.dead-letters, see 'dormice dead-letters'. SIGTERM and Ctrl-C drain, a second one leaves at once."""
+
+COLLECT_AFTER = (100_000, 10, 2)
+"""New containers until Python looks for cycles: the window is a multiple of that, and none of it is in a cycle."""
+
+PLACES = ("lane", "scheduled-at", "priority", "tenant", "payload")
+
+
+def add_bridge(commands: Commands) -> None:
+    """Add `bridge`."""
+    parser = commands.add(
+        "bridge",
+        run_bridge,
+        "turn the records of Kafka topics into messages until SIGTERM or Ctrl-C",
+        prints_data=False,
+    )
+    parser.epilog = BRIDGE_HELP
+    add = parser.add_argument
+    add("topics", metavar="TOPIC", nargs="+", help="what to consume")
+    add("--group", default="dormice", help="consumer group; its bridges share the partitions (dormice)")
+    add("--member", metavar="NAME", help="static member: keeps its partitions over a short restart")
+    add("--kind", help="kind of all records, or where it is")
+    add("--id-from", metavar="key|PART", help="where a message's id is; makes records any JSON")
+    for name in PLACES:
+        add(f"--{name}-from", metavar="PART", help=f"where the {name.replace('-', '_')} is")
+    add(
+        "--drain-seconds",
+        metavar="S",
+        type=arguments.number,
+        default=30.0,
+        help="what is under way gets to finish (30)",
+    )
+    add(
+        "--session-seconds",
+        metavar="S",
+        type=arguments.number,
+        default=30.0,
+        help="silent for so long, a bridge is dead (30)",
+    )
+    add(
+        "--health-port",
+        metavar="PORT",
+        type=arguments.port,
+        help="answer /healthz, /readyz and /status there; 0 takes a free one",
+    )
+    add("--health-host", metavar="HOST", default="127.0.0.1", help="address for that port (127.0.0.1)")
+
+
+def run_bridge(args: argparse.Namespace, settings: Settings) -> int:
+    """Consume until told to stop."""
+    from shared.telemetry.logs import set_up_logs
+    from worker.process.event_loop import new_event_loop
+
+    set_up_logs(settings)
+    try:
+        import aiokafka as _  # noqa: F401 — asked for here, so that one sentence says what is missing
+    except ImportError as exc:
+        raise Misconfigured("the bridge needs aiokafka; install dormice with the extra kafka") from exc
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_run(args, settings))
+
+
+async def _run(args: argparse.Namespace, settings: Settings) -> int:
+    from activities.registry import declared_packs, envelope_rules, load_registry
+    from shared.kafka.connection import check_broker
+    from shared.telemetry.sdk import start_telemetry
+    from shared.temporal.connect import check_server, connect
+    from starter.bridge.bridge import Bridge
+    from starter.bridge.monitoring.readiness import BridgeReadiness
+    from starter.bridge.monitoring.readings import publish_regularly
+    from starter.bridge.window import PACK_ROOM
+    from starter.records.dead_letters import DeadLetterWriter
+    from starter.records.formats import Formats
+    from starter.starting.bulk import BulkStarter
+    from worker.health import open_endpoint, watch_server
+    from worker.main import alongside
+    from worker.process.memory import tune_memory
+
+    registry = load_registry(settings)
+    options = _to_options(args, settings)
+    formats = Formats(_to_formats(args), envelope_rules(settings, registry))
+    stopping = asyncio.Event()
+    readiness = BridgeReadiness(stopping.is_set)
+    address = None if args.health_port is None else (args.health_host, args.health_port)
+    with start_telemetry(settings, "dormice-bridge") as telemetry:
+        async with open_endpoint(address, readiness.report, {"/status": readiness.tell_status}):
+            client = await connect(settings)
+            await check_server(client)
+            await check_broker(settings)
+            await _check_topics(options)
+            room = replace(settings, pack_room=min(settings.pack_room, PACK_ROOM))
+            starter = BulkStarter(client, room, encodings=declared_packs(registry), revises=True)
+            writer = DeadLetterWriter(dict(options.client))
+            bridge = Bridge(options, formats, starter, writer.write, telemetry)
+            readiness.watch(bridge)
+            tune_memory(COLLECT_AFTER)
+            async with alongside(watch_server(client, readiness, telemetry), publish_regularly(bridge, telemetry)):
+                await _serve(bridge, writer, stopping, settings)
+    tell("drained; everything that was received and accepted is committed")
+    return FINE
+
+
+async def _serve(bridge: "Bridge", writer: "DeadLetterWriter", stopping: asyncio.Event, settings: Settings) -> None:
+    from aiokafka.errors import KafkaError
+
+    from shared.kafka.connection import translate_kafka_error
+
+    try:
+        await writer.start()
+        _listen(stopping)
+        await bridge.run(stopping)
+    except KafkaError as exc:
+        raise translate_kafka_error(exc, settings) from exc
+    finally:
+        await writer.stop()
+
+
+async def _check_topics(options: "BridgeOptions") -> None:
+    """Refuse topics that are not there: a consumer would wait for them without a word."""
+    from shared.kafka.outlet import PATIENCE_SECONDS, list_topics, open_admin, told_of
+
+    async with told_of(""), asyncio.timeout(PATIENCE_SECONDS), open_admin(options.client) as admin:
+        known = await list_topics(admin)
+    for topic in options.topics:
+        if topic not in known:
+            raise InvalidSetting(f"TOPIC: there is no topic {topic!r}, or this user may not see it; create or allow it")
+
+
+def _to_options(args: argparse.Namespace, settings: Settings) -> "BridgeOptions":
+    from shared.kafka.connection import kafka_options
+    from starter.bridge.bridge import BridgeOptions
+
+    return BridgeOptions(
+        topics=tuple(args.topics),
+        group=args.group,
+        member=args.member,
+        client=kafka_options(settings),
+        drain=_to_seconds("drain-seconds", args.drain_seconds),
+        session=_to_seconds("session-seconds", args.session_seconds),
+    )
+
+
+def _to_seconds(name: str, seconds: float) -> timedelta:
+    if not 0 < seconds <= 3600:
+        raise InvalidSetting(f"--{name}: is {seconds:g}; give seconds above 0, at most 3600")
+    return timedelta(seconds=seconds)
+
+
+def _to_formats(args: argparse.Namespace) -> "FormatOptions":
+    from starter.records.mapping import FormatOptions
+
+    given = vars(args)
+    places = {f"{name}_from": given[f"{name}_from"] for name in (place.replace("-", "_") for place in PLACES)}
+    return FormatOptions.read(kind=args.kind, id_from=args.id_from, **places)
+
+
+def _listen(stopping: asyncio.Event) -> None:
+    """Let the first signal that asks to end set the event; the second one leaves at once."""
+
+    def stop() -> None:
+        stopping.set()
+        tell("draining: once more leaves at once")
+
+    call_at_signals(stop)

@@ -1,0 +1,166 @@
+"""The command `bridge status`."""
+
+# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
+
+import argparse
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import RetryLater
+from shared.messages.timespan import format_seconds
+from shared.settings import Settings
+from starter.cli.arguments import Commands
+from starter.cli.exit_codes import FINE, UNREACHABLE
+from starter.cli.interruption import run_interruptibly
+from starter.screen import plural, print_fields, print_json, print_table, tell
+
+if TYPE_CHECKING:
+    from starter.bridge.monitoring.group_lag import GroupLag, PartitionLag
+    from starter.bridge.monitoring.status import BridgeStatus, PartitionStatus
+
+ANSWER_SECONDS = 5.0
+"""What a bridge gets to answer."""
+_HEADER = ("PARTITION", "COMMITTED", "END", "LAG", "TIME LAG", "MEMBER")
+_HEADER_OF_BRIDGES = ("IN FLIGHT", "WAITING", "OLDEST", "STATE")
+
+BRIDGE_STATUS_HELP = """\
+Lag is counted from what the group has committed. The time lag is the age of the record there, by its own timestamp.
+A topic that is really called "status" is bridged with 'dormice bridge -- status'."""
+
+
+class BridgeAway(RetryLater):
+    """No bridge answers where one was said to be."""
+
+
+Answers = dict[str, "BridgeStatus | BridgeAway"]
+"""What each bridge that was named has said."""
+
+
+def add_bridge_status(commands: Commands) -> None:
+    """Add `bridge status`."""
+    parser = commands.add(
+        "bridge status", run_bridge_status, "show how far a group is behind, and what its bridges are about"
+    )
+    parser.epilog = BRIDGE_STATUS_HELP
+    add = parser.add_argument
+    add("topics", metavar="TOPIC", nargs="+", help="what the group consumes")
+    add("--group", default="dormice", help="consumer group (dormice)")
+    add(
+        "--bridge",
+        dest="bridges",
+        metavar="HOST:PORT",
+        action="append",
+        default=[],
+        type=_address,
+        help="ask a bridge that runs with --health-port, too; may be repeated",
+    )
+
+
+def _address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise argparse.ArgumentTypeError(f"is {text!r}; write HOST:PORT, for example localhost:8080")
+    return text
+
+
+def run_bridge_status(args: argparse.Namespace, settings: Settings) -> int:
+    """Print what the broker and the bridges say."""
+    lag, answers = run_interruptibly(_ask(args, settings))
+    if args.json:
+        print_json(_to_document(lag, answers))
+    else:
+        _print(lag, answers)
+    away = [answer for answer in answers.values() if isinstance(answer, BridgeAway)]
+    for answer in away:
+        tell(f"dormice: {answer}")
+    return UNREACHABLE if away else FINE
+
+
+async def _ask(args: argparse.Namespace, settings: Settings) -> "tuple[GroupLag, Answers]":
+    from shared.kafka.connection import check_broker, kafka_options
+    from starter.bridge.monitoring.group_lag import read_group_lag
+
+    # what the client logs of a broker that is away is told in one sentence of ours
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    options = kafka_options(settings)
+    await check_broker(settings)
+    lag = await read_group_lag(options, args.group, args.topics)
+    answers = await asyncio.gather(*map(_ask_bridge, args.bridges))
+    return lag, dict(zip(args.bridges, answers, strict=True))
+
+
+async def _ask_bridge(address: str) -> "BridgeStatus | BridgeAway":
+    import httpx
+
+    from starter.bridge.monitoring.status import BridgeStatus
+
+    try:
+        async with httpx.AsyncClient(timeout=ANSWER_SECONDS, trust_env=False) as client:
+            answer = await client.get(f"http://{address}/status")
+    except httpx.HTTPError as exc:
+        return BridgeAway(
+            f"--bridge: {address} does not answer ({type(exc).__name__}); start that bridge with --health-port, or "
+            "leave it out"
+        )
+    try:
+        return BridgeStatus.load(answer.raise_for_status().content)
+    except (httpx.HTTPStatusError, ValueError):
+        return BridgeAway(
+            f"--bridge: {address} answers /status with code {answer.status_code} and not as a bridge does; wait until "
+            "it has started, or correct the address"
+        )
+
+
+def _to_document(lag: "GroupLag", answers: Answers) -> dict[str, Any]:
+    return {
+        **asdict(lag),
+        "lag": lag.lag,
+        "time_lag_seconds": lag.time_lag_seconds,
+        "bridges": [
+            {"address": address, "error": str(answer)}
+            if isinstance(answer, BridgeAway)
+            else {"address": address, **answer.dump()}
+            for address, answer in answers.items()
+        ],
+    }
+
+
+def _print(lag: "GroupLag", answers: Answers) -> None:
+    told = {address: answer for address, answer in answers.items() if not isinstance(answer, BridgeAway)}
+    held = {(each.topic, each.number): each for status in told.values() for each in status.partitions}
+    header = (*_HEADER, *_HEADER_OF_BRIDGES) if told else _HEADER
+    rows = ((*_to_cells(each), *_to_more_cells(held.get((each.topic, each.number)))) for each in lag.partitions)
+    print_table(header, (row[: len(header)] for row in rows))
+    late = f", the oldest for {format_seconds(lag.time_lag_seconds)}" if lag.lag else ""
+    tell(f"group {lag.group} ({lag.state}): {plural(lag.lag, 'record')} to go{late}")
+    for address, status in told.items():
+        print_fields(_to_fields(address, status))
+
+
+def _to_cells(lag: "PartitionLag") -> Sequence[str]:
+    committed = "-" if lag.committed is None else str(lag.committed)
+    age = format_seconds(lag.time_lag_seconds) if lag.lag else "-"
+    return f"{lag.topic}/{lag.number}", committed, str(lag.end), str(lag.lag), age, lag.member or "-"
+
+
+def _to_more_cells(status: "PartitionStatus | None") -> Sequence[str]:
+    if status is None:
+        return ("-",) * len(_HEADER_OF_BRIDGES)
+    oldest = status.oldest_unacknowledged_seconds
+    state = "blocked" if status.blocked else "paused" if status.is_paused else "open"
+    return str(status.in_flight), str(status.waiting), format_seconds(oldest) if oldest else "-", state
+
+
+def _to_fields(address: str, status: "BridgeStatus") -> Iterator[tuple[str, str]]:
+    outcomes = ", ".join(f"{name} {count:,}" for name, count in status.outcomes.items() if count)
+    yield "bridge", f"{address}, {plural(len(status.partitions), 'partition')}"
+    yield "received", f"{status.received:,}"
+    yield "outcomes", outcomes or "-"
+    yield "calls", f"throttled {status.throttled:,}, retried {status.retried:,}"
+    yield "group", f"rebalances {status.rebalances:,}, commit failures {status.commit_failures:,}"
+    for partition in status.partitions:
+        if partition.blocked:
+            yield "blocked", f"{partition.topic}/{partition.number}: {partition.blocked}"

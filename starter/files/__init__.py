@@ -1,0 +1,1 @@
+"""Files of messages: rows of JSONL, CSV and Parquet, and loading them."""

@@ -1,0 +1,124 @@
+"""Columns: what the cells of a CSV or Parquet row mean for an envelope."""
+
+import math
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, cast
+
+from shared.errors import GiveUp, InvalidEnvelope
+from shared.messages.envelope import Envelope
+from shared.messages.json_value import parse_json
+
+_NUMBERS = ("schema_version", "priority", "tolerance_seconds")
+_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,30})(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?")
+_JSON_WORDS = {"true": True, "false": False, "null": None}
+_SHORT_DIGITS = 15
+"""A float keeps every number of so few digits."""
+
+
+class Columns:
+    """What the columns of a table mean: envelope fields by their names, all others parts of the payload."""
+
+    def __init__(self, names: Sequence[str], source: str, *, is_text: bool = False) -> None:
+        """Take the names in order; raises GiveUp when no message could come of such a table.
+
+        `is_text`: cells have no types of their own, as in CSV; see `read_cell`.
+        """
+        self._names = tuple(names)
+        self._to_json = read_cell if is_text else to_json
+        others = [name for name in names if name not in Envelope.model_fields]
+        shown = ", ".join(repr(name[:40]) for name in names[:20]) or "none"
+        self.has_payload = "payload" in names
+        self.has_others = bool(others)
+        if "id" not in names:
+            raise GiveUp(f"{source}: has no column 'id'; its columns are {shown}")
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise GiveUp(f"{source}: has two columns {twice!r}; rename one")
+        if "" in names:
+            raise GiveUp(f"{source}: column {names.index('') + 1} has no name; give it one")
+        if self.has_payload and others:
+            raise GiveUp(
+                f"{source}: column {others[0]!r} is no field of the envelope, and beside a column 'payload' there is "
+                "no place for it; drop one of the two"
+            )
+
+    @property
+    def has_kind(self) -> bool:
+        """Whether rows can name their kind themselves."""
+        return "kind" in self._names
+
+    def to_fields(self, cells: Sequence[Any]) -> dict[str, Any]:
+        """Turn a row into envelope fields; None and empty text are absent. Raises InvalidEnvelope."""
+        if len(cells) > len(self._names):
+            raise InvalidEnvelope(
+                "envelope", f"has {len(cells)} cells for {len(self._names)} columns; quote its commas"
+            )
+        fields: dict[str, Any] = {}
+        payload: dict[str, Any] = {}
+        for name, cell in zip(self._names, cells, strict=False):
+            if cell is None or cell == "":
+                continue
+            if name == "payload":
+                fields[name] = _read_payload(cell)
+            elif name in _NUMBERS:
+                fields[name] = read_number(cell)
+            elif name in Envelope.model_fields:
+                fields[name] = cell
+            elif (value := self._to_json(cell)) is not None:
+                payload[name] = value
+        return {**fields, "payload": payload} if self.has_others else fields
+
+
+def _read_payload(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return to_json(cell)
+    try:
+        return parse_json(cell)
+    except ValueError as exc:
+        if cell.lstrip().startswith(("{", "[")):
+            raise InvalidEnvelope(
+                "payload", f"begins like JSON but {exc}; correct it, or quote it as a string"
+            ) from exc
+        return cell
+
+
+def read_cell(text: str) -> Any:
+    """Give what a cell without a type holds: a number, true, false or null as JSON writes them; all else is text.
+
+    So is a number that a float would not keep to its last digit, such as that of a long account.
+    """
+    if text in _JSON_WORDS:
+        return _JSON_WORDS[text]
+    if not _JSON_NUMBER.fullmatch(text):
+        return text
+    is_short = len(text) <= _SHORT_DIGITS and "e" not in text and "E" not in text
+    if not is_short and Decimal(repr(float(text))) != Decimal(text):
+        return text
+    return int(text) if text.removeprefix("-").isdigit() else float(text)
+
+
+def read_number(cell: Any) -> Any:
+    """Give the number that a cell holds, or the cell itself, so that the envelope's own rule refuses it."""
+    if isinstance(cell, str):
+        with suppress(ValueError):
+            value = parse_json(cell)
+            return value if isinstance(value, int | float) else cell
+    if isinstance(cell, float) and math.isfinite(cell) and cell.is_integer():
+        return int(cell)  # a table's integers become floats when one of the column is missing
+    return cell
+
+
+def to_json(value: Any) -> Any:
+    """Write moments inside a payload as text and decimals as numbers; what else JSON doesn't know, the envelope refuses."""
+    if isinstance(value, Decimal) and value.is_finite():
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, date | datetime):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return {key: to_json(item) for key, item in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list):
+        return [to_json(item) for item in cast("list[Any]", value)]
+    return value

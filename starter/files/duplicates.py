@@ -1,0 +1,77 @@
+"""Duplicates: which of several rows of one load counts when they name one message, as `spark prepare` says it."""
+
+import hashlib
+import math
+from array import array
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
+
+from shared.messages.placement import workflow_id
+
+if TYPE_CHECKING:
+    from shared.messages.envelope import Envelope
+
+DuplicateRule = Literal["newest", "first"]
+"""The row with the newest `scheduled_at`, of several such, or without any, the last one; or the first row."""
+
+DUPLICATE_RULES: tuple[DuplicateRule, ...] = get_args(DuplicateRule)
+
+_SHARES = 256
+"""Hashes are compared in so many shares, because a set of all of them at once would take ten times their memory."""
+
+
+class DuplicateFilter(Protocol):
+    """Knows which rows don't count."""
+
+    def is_duplicate(self, number: int, envelope: "Envelope") -> bool:
+        """Say whether another row than this one counts for its message; asked once for each row, in their order."""
+        ...
+
+
+class FirstRows:
+    """Lets the first row of each message count; takes some 100 bytes of memory for each message."""
+
+    def __init__(self) -> None:
+        self._seen: set[bytes] = set()
+
+    def is_duplicate(self, number: int, envelope: "Envelope") -> bool:  # noqa: ARG002 — what every filter gets
+        """Say whether the message has been seen before."""
+        name = workflow_id(envelope.kind, envelope.id).encode()
+        count, digest = len(self._seen), hashlib.blake2b(name, digest_size=16).digest()
+        self._seen.add(digest)
+        return len(self._seen) == count
+
+
+class NewestRows:
+    """Lets the newest row of each message count; made of those rows whose message has several, valid ones alone."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, tuple[float, int]] = {}
+
+    def add(self, number: int, envelope: "Envelope") -> None:
+        """Add a row."""
+        moment = -math.inf if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
+        name = workflow_id(envelope.kind, envelope.id)
+        self._newest[name] = max(self._newest.get(name, (moment, number)), (moment, number))
+
+    def is_duplicate(self, number: int, envelope: "Envelope") -> bool:
+        """Say whether a newer row has been added."""
+        if not self._newest:
+            return False
+        newest = self._newest.get(workflow_id(envelope.kind, envelope.id))
+        return newest is not None and newest[1] != number
+
+
+def find_repeated(hashes: Iterable[int]) -> set[int]:
+    """Give the hashes that are there more than once; takes 8 bytes of memory for each."""
+    shares = [array("q") for _ in range(_SHARES)]
+    for value in hashes:
+        shares[value % _SHARES].append(value)
+    repeated: set[int] = set()
+    for share in shares:
+        seen: set[int] = set()
+        for value in share:
+            if value in seen:
+                repeated.add(value)
+            seen.add(value)
+    return repeated

@@ -1,0 +1,256 @@
+"""A load: starts the rows of one file, keeps count, and writes down those that can't become messages."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from shared.errors import GiveUp, InvalidEnvelope
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
+from starter.files.duplicates import DuplicateFilter, DuplicateRule, FirstRows, NewestRows, find_repeated
+from starter.files.feed import Feed
+from starter.files.rows import Row, RowSource
+from starter.local.disk import explain_write_error
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import Receipt, StartOutcome
+
+
+@dataclass(slots=True)
+class Summary:
+    """Running totals of one load."""
+
+    rows: int = 0
+    started: int = 0
+    already_running: int = 0
+    rejected: int = 0
+    failed: int = 0
+    duplicates: int = 0
+    """Rows that don't count, because another row names the same message."""
+    valid: int = 0
+    """Rows that a dry run found nothing wrong with."""
+    position: int = 0
+    """How far into the input rows have been taken: bytes, or rows of a Parquet file."""
+    is_searching: bool = False
+    """Rows are read for duplicates, before any is started."""
+    began_at: float = field(default_factory=time.monotonic)
+    phase_began_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def done(self) -> int:
+        """Rows of which it is known what became of them."""
+        if self.is_searching:
+            return self.rows
+        return self.started + self.already_running + self.rejected + self.failed + self.duplicates + self.valid
+
+    @property
+    def done_position(self) -> float:
+        """How far into the input that is, as if all rows were of one length: receipts come in no order."""
+        return self.position * self.done / self.rows if self.rows else 0.0
+
+    def begin(self, *, is_searching: bool = False) -> None:
+        """Count from the beginning of the input again."""
+        self.rows = self.position = 0
+        self.is_searching, self.phase_began_at = is_searching, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Time since the load began."""
+        return time.monotonic() - self.began_at
+
+    @property
+    def is_clean(self) -> bool:
+        """Nothing was rejected and nothing failed."""
+        return self.rejected == 0 and self.failed == 0
+
+    def add(self, outcome: StartOutcome) -> None:
+        """Count what became of one row."""
+        if outcome is StartOutcome.STARTED:
+            self.started += 1
+        elif outcome is StartOutcome.ALREADY_RUNNING:
+            self.already_running += 1
+        elif outcome is StartOutcome.REJECTED:
+            self.rejected += 1
+        else:
+            self.failed += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """What rows that name no kind or lane get, how rows are judged, and where refused ones go."""
+
+    rules: EnvelopeRules
+    rejects: Path
+    packs: Mapping[str, Pack] = field(default_factory=dict[str, Pack])
+    """Kinds whose handlers declare that their messages are packed."""
+    kind: str | None = None
+    lane: str | None = None
+    duplicates: DuplicateRule | None = None
+    """Which of several rows with one kind and id counts; None: the newest where the source can be read twice."""
+    failures_max: int = 64
+    """So many failed starts in a row mean that the server is gone: the load stops reading."""
+
+
+class Load:
+    """Starts every row of a source, each at most once however often the load is run.
+
+    Memory holds a few hundred rows, and what finding duplicates takes: 8 bytes a row where the newest counts (and some
+    300 a message that has several rows), 100 bytes a row where the first does. `summary` may be read at any time.
+    """
+
+    def __init__(self, source: RowSource, options: LoadOptions) -> None:
+        self.summary = Summary()
+        self.flaw: GiveUp | None = None
+        """Why the source could not be read to its end; what came before was started all the same."""
+        self.is_stopped = False
+        self._source = source
+        self.options = options
+        self._feed = Feed(source)
+        self._rejects = Rejects(options.rejects, source.number_name)
+        self._failures = 0
+        self.rule: DuplicateRule = options.duplicates or ("newest" if source.is_repeatable else "first")
+        self._duplicates: DuplicateFilter = FirstRows()
+
+    def stop(self) -> None:
+        """Read no further; starts that are under way settle."""
+        self.is_stopped = True
+        self._feed.stop()
+
+    async def run(self, starter: BulkStarter | None) -> None:
+        """Start all rows, or only judge them without a starter; then put the rejects in their place.
+
+        Raises GiveUp or DiskFull when the rejects can't be written and Misconfigured when the server refuses this client.
+        """
+        is_complete = False
+        try:
+            if self.rule == "newest":
+                self._duplicates = await asyncio.to_thread(self._find_newest)
+            self.summary.begin()
+            if starter is None:
+                async for _ in self._envelopes():
+                    self.summary.valid += 1
+            else:
+                async for receipt in starter.start_all(self._envelopes()):
+                    self._take(receipt)
+            is_complete = not self.is_stopped and self.flaw is None
+        finally:
+            self._feed.stop()
+            self._rejects.close(is_complete=is_complete)
+
+    def _find_newest(self) -> NewestRows:
+        """Read the source for rows that name one message, and once more for the newest of those, if there are any."""
+        newest = NewestRows()
+        repeated = find_repeated(self._hash(row) for row in self._read_again())
+        for row in self._read_again() if repeated else ():
+            if self._hash(row) in repeated:
+                with suppress(InvalidEnvelope):
+                    newest.add(row.number, self._judge(row))
+        return newest
+
+    def _read_again(self) -> Iterator[Row]:
+        self.summary.begin(is_searching=True)
+        with suppress(GiveUp), self._source.reopen() as source:  # what can't be read is told when rows are started
+            for row in source:
+                if self.is_stopped:
+                    return
+                self.summary.rows += 1
+                self.summary.position = row.end
+                yield row
+
+    def _hash(self, row: Row) -> int:
+        """Give the same number for all rows that may name one message."""
+        if isinstance(row.fields, bytes):
+            return row.number
+        return hash((row.fields.get("kind") or self.options.kind, str(row.fields.get("id"))))
+
+    async def _envelopes(self) -> AsyncIterator[tuple[Row, Envelope]]:
+        async for row in self._rows():
+            self.summary.rows += 1
+            self.summary.position = row.end
+            try:
+                envelope = self._judge(row)
+            except InvalidEnvelope as exc:
+                self._reject(row, exc.field, exc.problem)
+            else:
+                if self._duplicates.is_duplicate(row.number, envelope):
+                    self.summary.duplicates += 1
+                else:
+                    yield row, envelope
+
+    async def _rows(self) -> AsyncIterator[Row]:
+        try:
+            async for row in self._feed:
+                yield row
+        except GiveUp as exc:
+            self.flaw = exc
+        if not self.summary.rows and not self.is_stopped:
+            self.flaw = self.flaw or GiveUp(f"{self._source.name}: holds no rows; there is nothing to start")
+
+    def _judge(self, row: Row) -> Envelope:
+        if row.flaw is not None:
+            raise row.flaw
+        if isinstance(row.fields, bytes):
+            return parse_envelope(row.fields, self.options.rules)
+        fields = dict(row.fields)
+        for name, default in (("kind", self.options.kind), ("lane", self.options.lane)):
+            if default is not None and fields.get(name) is None:
+                fields[name] = default
+        return parse_envelope(fields, self.options.rules)
+
+    def _take(self, receipt: Receipt[Row]) -> None:
+        if receipt.outcome is StartOutcome.REJECTED:
+            self._reject(receipt.tag, "envelope", receipt.reason)
+            return
+        self.summary.add(receipt.outcome)
+        self._failures = self._failures + 1 if receipt.outcome is StartOutcome.FAILED else 0
+        if self._failures >= self.options.failures_max:
+            self.stop()
+
+    def _reject(self, row: Row, name: str, reason: str) -> None:
+        self.summary.add(StartOutcome.REJECTED)
+        self._rejects.write(row, name, reason)
+
+
+class Rejects:
+    """The file of refused rows: it appears, whole, when the load ends, and only if there are any."""
+
+    def __init__(self, path: Path, number_name: str) -> None:
+        self._path = path
+        self._number_name = number_name
+        self._part = path.with_name(f"{path.name}.part")
+        self._stream: BinaryIO | None = None
+
+    def write(self, row: Row, name: str, reason: str) -> None:
+        """Add one row; raises GiveUp or DiskFull when the file can't be written."""
+        entry = {self._number_name: row.number, "field": name, "reason": reason, "row": row.original}
+        # a lone surrogate comes out as the JSON escape it may have come in as
+        line = (_dump(entry) + "\n").encode(errors="backslashreplace")
+        try:
+            if self._stream is None:
+                self._stream = self._part.open("wb")
+            self._stream.write(line)
+        except OSError as exc:
+            raise explain_write_error("--rejects", self._path, exc) from exc
+
+    def close(self, *, is_complete: bool) -> None:
+        """Put the file in its place; without rejects, a complete load removes the one of a load before."""
+        try:
+            if self._stream is not None:
+                self._stream.close()
+                self._part.replace(self._path)
+            elif is_complete:
+                self._path.unlink(missing_ok=True)
+        except OSError as exc:
+            self._part.unlink(missing_ok=True)
+            raise explain_write_error("--rejects", self._path, exc) from exc
+
+
+def _dump(entry: dict[str, Any]) -> str:
+    try:
+        return json.dumps(entry, ensure_ascii=False, allow_nan=False, default=str)
+    except ValueError:  # a table may hold NaN, which JSON does not know
+        return json.dumps({**entry, "row": str(entry["row"])}, ensure_ascii=False)

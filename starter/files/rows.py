@@ -1,0 +1,315 @@
+"""Readers: turn a JSONL, CSV or Parquet file into rows that may become envelopes, one at a time."""
+
+import csv
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, Self, cast
+
+from shared.errors import GiveUp, InvalidEnvelope, Misconfigured
+from shared.messages.json_value import parse_json
+from starter.files.columns import Columns
+
+FORMATS = ("jsonl", "csv", "parquet")
+SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+STDIN = "-"
+LINE_MAX_BYTES = 1024 * 1024
+"""A longer line is refused and skipped in pieces, so that a file without line ends does not end up in memory."""
+
+_BOM = "\ufeff"
+_SIGNATURES = (
+    (b"\x1f\x8b", "a file that gzip has compressed; unpack it first"),
+    (b"PK\x03\x04", "a ZIP archive or a spreadsheet; unpack it first, or save it as CSV"),
+    (b"PAR1", "Parquet; add --format parquet"),
+    (b"\xff\xfe", "text in UTF-16; save the file as UTF-8"),
+    (b"\xfe\xff", "text in UTF-16; save the file as UTF-8"),
+)
+_BARE_CR = "whose lines end in a carriage return alone; save it with line feeds (LF) as line ends"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the input.
+
+    `fields` is what may become an envelope: an object, or JSON text that holds none. `flaw` says why it never will.
+    `original` is the row as it was, for a person to correct: text, or an object where the file is no text.
+    `end` is how far into the input this row reaches: bytes, or rows of a Parquet file.
+    """
+
+    number: int
+    fields: Mapping[str, Any] | bytes
+    original: Any
+    end: int
+    flaw: InvalidEnvelope | None = None
+
+
+class RowSource:
+    """One input that was found to be readable; iterate it once, and close it.
+
+    Rows are numbered from 1: by the line where they begin, in a Parquet file by row.
+    """
+
+    def __init__(self, path: str, form: str | None = None) -> None:
+        """Open a file, or standard input for "-"; raises GiveUp with a sentence when it can't be read as `form`."""
+        self.is_stdin = path == STDIN
+        self.name = "stdin" if self.is_stdin else path
+        self.form = form or self._guess_form()
+        self.number_name = "row_number" if self.form == "parquet" else "line"
+        """What a row's number is called where it is written down."""
+        self.total: int | None = None
+        """The end of the last row, where it is known beforehand."""
+        self._stream: BinaryIO | None = None
+        try:
+            self._rows = self._open(Path(path))
+        except BaseException:
+            self.__exit__()
+            raise
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the input can be read more than once, as a file can and a pipe can't."""
+        return self.total is not None
+
+    def reopen(self) -> "RowSource":
+        """Open the same input once more."""
+        return RowSource(self.name, self.form)
+
+    def __iter__(self) -> Iterator[Row]:
+        """Give the rows; raises GiveUp when the input can't be read any further."""
+        try:
+            yield from self._rows
+        except OSError as exc:
+            raise GiveUp(f"{self.name}: can't be read any further ({exc.strerror or exc}); try again") from exc
+
+    def __enter__(self) -> Self:
+        """Give itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file; standard input is not ours to close."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def _guess_form(self) -> str:
+        if self.is_stdin:
+            return "jsonl"
+        path = Path(self.name)
+        form = SUFFIXES.get(path.suffix.lower())
+        if path.exists() and not path.is_dir() and form is None:
+            raise GiveUp(f"{self.name}: its name tells no format; add --format with one of {', '.join(FORMATS)}")
+        return form or "jsonl"  # opening it will say what is wrong
+
+    def _open(self, path: Path) -> Iterator[Row]:
+        if self.form == "parquet":
+            if self.is_stdin:
+                raise GiveUp("stdin: a Parquet file is read from its end; give its path")
+            return self._open_parquet(path)
+        try:
+            if not self.is_stdin:
+                self._stream = path.open("rb")
+                self.total = path.stat().st_size if path.is_file() else None
+            lines = _Lines(self._stream or sys.stdin.buffer)
+            if lines.first is None:
+                raise GiveUp(f"{self.name}: is empty; there is nothing to start")
+            if hint := _find_other_format(lines.first.raw, self.form):
+                raise GiveUp(f"{self.name}: looks like {hint}")
+            return read_json_lines(lines) if self.form == "jsonl" else _read_csv(lines, self.name)
+        except OSError as exc:
+            raise GiveUp(f"{self.name}: can't be read ({exc.strerror}); give the path of a file") from exc
+
+    def _open_parquet(self, path: Path) -> Iterator[Row]:
+        try:
+            from starter.files.parquet import ParquetTable  # noqa: PLC0415 — an extra, and slow to import
+        except ImportError as exc:
+            raise Misconfigured("reading Parquet needs pyarrow; install dormice with its extra 'parquet'") from exc
+        table = ParquetTable(path)
+        self.total = table.total
+        columns = Columns(table.names, self.name)
+        return (make_row(columns, cells, number) for number, cells in enumerate(table, start=1))
+
+
+def _find_other_format(first: bytes, form: str) -> str | None:
+    """Say what else than lines of JSON or CSV a file seems to hold, and what to do, by its first line."""
+    beginning = first.removeprefix(_BOM.encode()).strip()
+    for signature, hint in _SIGNATURES:
+        if first.startswith(signature):
+            return hint
+    if form == "csv" and beginning.startswith((b"{", b"[")):
+        return "JSON; add --format jsonl"
+    if form == "jsonl" and (beginning in (b"{", b"[") or beginning.startswith(b"[{")):
+        each = ".[]" if beginning.startswith(b"[") else "."
+        return f"one JSON document; write an object a line, for example with: jq -c '{each}'"
+    return None
+
+
+class Reader(Protocol):
+    """Knows what the cells of a row mean."""
+
+    def to_fields(self, cells: Sequence[Any]) -> Mapping[str, Any]:
+        """Turn a row into envelope fields; raises InvalidEnvelope."""
+        ...
+
+
+def make_row(columns: Reader, cells: Mapping[str, Any], number: int) -> Row:
+    """Make a row of a table's cells."""
+    try:
+        return Row(number, columns.to_fields(tuple(cells.values())), cells, number)
+    except InvalidEnvelope as flaw:
+        return Row(number, {}, cells, number, flaw)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a text file, numbered from 1; `end` is how far into the input it reaches."""
+
+    number: int
+    raw: bytes
+    end: int
+    flaw: InvalidEnvelope | None
+
+    @classmethod
+    def of(cls, number: int, raw: bytes, end: int) -> Self:
+        """Look at a line: what is no UTF-8 or far too long is flawed, and the latter cut."""
+        if len(raw.rstrip(b"\r\n")) < LINE_MAX_BYTES:
+            return cls(number, raw, end, _find_flaw(raw))
+        flaw = InvalidEnvelope("envelope", f"is a line of more than {LINE_MAX_BYTES} bytes; shorten it")
+        return cls(number, raw[:1000] + "…".encode(), end, flaw)
+
+    @property
+    def text(self) -> str:
+        """The line as a person reads it."""
+        return self.raw.decode(errors="backslashreplace").rstrip("\r\n")
+
+
+class _Lines:
+    """The lines of a stream, the first one read ahead; too long ones are cut and flawed."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._number = 0
+        self._end = 0
+        self.first = self._read()
+
+    def __iter__(self) -> Iterator[Line]:
+        line = self.first
+        while line is not None:
+            yield line
+            line = self._read()
+
+    def _read(self) -> Line | None:
+        raw = self._stream.readline(LINE_MAX_BYTES)
+        if not raw:
+            return None
+        self._number += 1
+        self._end += len(raw)
+        if len(raw) == LINE_MAX_BYTES and not raw.endswith(b"\n"):
+            self._skip_rest()
+        return Line.of(self._number, raw, self._end)
+
+    def _skip_rest(self) -> None:
+        while rest := self._stream.readline(LINE_MAX_BYTES):
+            self._end += len(rest)
+            if rest.endswith(b"\n"):
+                return
+
+
+def _find_flaw(raw: bytes) -> InvalidEnvelope | None:
+    try:
+        if not raw.isascii():
+            raw.decode()
+    except UnicodeDecodeError as exc:
+        return InvalidEnvelope("envelope", f"is not UTF-8 text (byte {exc.start + 1}); save the file as UTF-8")
+    return None
+
+
+def read_json_lines(lines: Iterable[Line]) -> Iterator[Row]:
+    """Give a row for every line that is not blank."""
+    for line in lines:
+        raw = line.raw.strip()
+        if raw:
+            fields = raw if line.flaw else _read_object(raw)
+            is_many = isinstance(fields, bytes) and b"\r" in raw
+            flaw = InvalidEnvelope("envelope", f"looks like lines of a file {_BARE_CR}", "NotJson") if is_many else None
+            yield Row(line.number, fields, line.text, line.end, flaw or line.flaw)
+
+
+def _read_object(raw: bytes) -> Mapping[str, Any] | bytes:
+    with suppress(ValueError):
+        value = parse_json(raw)
+        if isinstance(value, dict):
+            return cast("dict[str, Any]", value)
+    return raw
+
+
+class _CsvText:
+    """Feeds a CSV parser with lines, and remembers those that its present record is made of."""
+
+    def __init__(self, lines: Iterable[Line]) -> None:
+        self._lines = iter(lines)
+        self.taken: list[Line] = []
+
+    def __iter__(self) -> "_CsvText":
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self.taken.append(line)
+        text = line.raw.decode(errors="surrogateescape")
+        return text.removeprefix(_BOM) if line.number == 1 else text
+
+
+def _read_csv(lines: _Lines, name: str) -> Iterator[Row]:
+    rest = iter(lines)
+    return read_csv_records(rest, Columns(read_header(rest, name), name, is_text=True))
+
+
+def read_header(lines: Iterator[Line], name: str) -> list[str]:
+    """Take the header off the lines of a CSV file and give its names; raises GiveUp when it is none."""
+    text = _CsvText(lines)
+    try:
+        names = next(csv.reader(text, strict=True))
+    except csv.Error as exc:
+        if text.taken[0].flaw is None:
+            _refuse_foreign_csv(text.taken[0].raw, name)
+            raise GiveUp(f"{name}: its header is no CSV ({exc}); separate columns by commas") from exc
+        names = []
+    if flaw := text.taken[0].flaw:
+        raise GiveUp(f"{name}: its header {flaw.problem}")
+    if len(names) == 1:
+        _refuse_foreign_csv(text.taken[0].raw, name)
+    return [column.strip() for column in names]
+
+
+def _refuse_foreign_csv(header: bytes, name: str) -> None:
+    if b"\r" in header.strip():
+        raise GiveUp(f"{name}: looks like a file {_BARE_CR}")
+    for separator, word in ((b";", "semicolons"), (b"\t", "tabs"), (b"|", "'|'")):
+        if separator in header and b"," not in header:
+            raise GiveUp(f"{name}: looks like columns separated by {word}; save it with commas between them")
+
+
+def read_csv_records(lines: Iterable[Line], columns: Reader) -> Iterator[Row]:
+    """Give a row for every record of a CSV file, its header excepted; one that is no CSV bears a flaw."""
+    text = _CsvText(lines)
+    # strict: a quote that is never closed would otherwise swallow the rest of the file without a word
+    records = csv.reader(text, strict=True)
+    while True:
+        text.taken = []
+        fields: Mapping[str, Any] = {}
+        flaw: InvalidEnvelope | None = None
+        try:
+            cells = next(records)
+            if not cells:
+                continue
+            fields = columns.to_fields(cells)
+        except StopIteration:
+            return
+        except csv.Error as exc:
+            flaw = InvalidEnvelope("envelope", f"is no CSV ({exc}); correct its quotes")
+        except InvalidEnvelope as exc:
+            flaw = exc
+        flaw = next((line.flaw for line in text.taken if line.flaw), flaw)
+        original = "\n".join(line.text for line in text.taken)
+        yield Row(text.taken[0].number, fields, original, text.taken[-1].end, flaw)

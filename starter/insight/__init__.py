@@ -1,0 +1,1 @@
+"""What is due when, what that needs, and whether everything is well."""

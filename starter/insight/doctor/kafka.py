@@ -1,0 +1,165 @@
+"""What the doctor looks at in Kafka: the broker, the topics of bridges, their dead letters, and the outcomes topic."""
+
+import importlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shared.kafka.connection import check_broker, kafka_options
+from shared.kafka.outlet import BrokerTrouble, open_admin, told_of
+from shared.settings import Settings
+from starter.insight.doctor.checks import NOT_LOOKED_AT, Check
+from starter.insight.doctor.finding import Finding, Level
+from starter.records.dead_letters import SUFFIX, make_topic
+from starter.screen import plural
+
+IN_SYNC = "min.insync.replicas"
+REPLICAS_WANTED = 3
+NOT_ASKED = [Finding(Level.UNKNOWN, f"{NOT_LOOKED_AT}, no topic is named", "name what bridges consume with --topic")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic as the broker describes it: of the partition that is worst off, `replicas` and those `in_sync`."""
+
+    name: str
+    partitions: int
+    leaderless: int
+    replicas: int
+    in_sync: int
+    least_in_sync: int
+    """How many replicas must have a record before it counts as sent."""
+
+
+class Kafka:
+    """Looks at Kafka where it is used: with topics that are named, or an outcomes topic."""
+
+    def __init__(self, settings: Settings, topics: Sequence[str]) -> None:
+        self._settings = settings
+        self._sources = topics
+        self._known: Mapping[str, Topic] = {}
+
+    def checks(self) -> list[Check]:
+        """Give the checks, in order."""
+        return [
+            Check("broker", self._look_at_broker),
+            Check("topic", self._look_at_topics, ("broker",)),
+            Check("dead letters", self._look_at_dead_letters, ("broker",)),
+            Check("outcomes", self._look_at_outcomes, ("broker",)),
+        ]
+
+    async def _look_at_broker(self) -> Sequence[Finding]:
+        outcomes = self._settings.outcomes_topic
+        if not self._sources and not outcomes and self._settings.kafka_servers == Settings().kafka_servers:
+            return NOT_ASKED
+        # what the client logs of a broker that is away is told in one sentence of ours
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+        options = kafka_options(self._settings)
+        await check_broker(self._settings)
+        wanted = {*self._sources, *(source + SUFFIX for source in self._sources), *filter(None, [outcomes])}
+        async with told_of(""), open_admin(options) as admin:
+            self._known = await _describe(admin, wanted)
+        return [Finding(Level.FINE, f"a broker answers at {self._settings.kafka_servers}")]
+
+    async def _look_at_topics(self) -> Sequence[Finding]:
+        return [finding for name in self._sources for finding in self._judge(name, "bridges wait for it")] or NOT_ASKED
+
+    async def _look_at_dead_letters(self) -> Sequence[Finding]:
+        findings: list[Finding] = []
+        for source in self._sources:
+            if source + SUFFIX in self._known:
+                findings += self._judge(source + SUFFIX)
+            elif source in self._known:
+                findings.append(await self._try_to_make(source))
+        return findings or NOT_ASKED
+
+    async def _look_at_outcomes(self) -> Sequence[Finding]:
+        if not self._settings.outcomes_topic:
+            return [Finding(Level.FINE, "nobody is told outcomes: outcomes_topic is not set")]
+        return self._judge(self._settings.outcomes_topic, "workers hold events in memory, and lose them in the end")
+
+    def _judge(self, name: str, lost: str = "") -> list[Finding]:
+        if name not in self._known:
+            command = (
+                f"kafka-topics.sh --bootstrap-server {self._settings.kafka_servers} --create --topic {name} "
+                f"--partitions 6 --replication-factor {REPLICAS_WANTED} --config {IN_SYNC}=2"
+            )
+            seen = f"there is no such topic, or this user may not see it: {lost}"
+            return [Finding(Level.WRONG, seen, f"allow it, or: {command}", name)]
+        return judge_topic(self._known[name])
+
+    async def _try_to_make(self, source: str) -> Finding:
+        topic = source + SUFFIX
+        try:
+            async with told_of(topic), open_admin(kafka_options(self._settings)) as admin:
+                await make_topic(admin, topic, self._known[source].partitions, is_trial=True)
+        except BrokerTrouble as exc:
+            return replace(Finding.of(exc, topic), level=Level.WRONG)
+        return Finding(Level.FINE, "can be made, with the first dead letter", about=topic)
+
+
+def judge_topic(topic: Topic) -> list[Finding]:
+    """Tell what of a topic does not bear the loss of a broker, or bears nothing at all."""
+    copies = f"{plural(topic.replicas, 'replica')}, {topic.in_sync} in sync, {IN_SYNC} {topic.least_in_sync}"
+    seen = f"{plural(topic.partitions, 'partition')}, {copies}"
+
+    def find(level: Level, what: str, remedy: str) -> Finding:
+        return Finding(level, f"{seen}: {what}", remedy, topic.name)
+
+    if topic.leaderless:
+        return [
+            find(
+                Level.WRONG,
+                f"{plural(topic.leaderless, 'partition')} without a leader",
+                "bring back the brokers that hold them",
+            )
+        ]
+    if topic.in_sync < topic.least_in_sync:
+        if topic.replicas < topic.least_in_sync:
+            remedy = f"set {IN_SYNC} to {max(topic.replicas - 1, 1)}, or give it more replicas"
+        else:
+            remedy = "bring back the brokers that hold the others"
+        return [find(Level.WRONG, "takes no record that has to be safe", remedy)]
+    if topic.replicas == 1:
+        remedy = f"give it {REPLICAS_WANTED} replicas and {IN_SYNC} 2 (kafka-reassign-partitions.sh), unless one machine is all there is"
+        return [find(Level.WARNING, "a disk that is lost takes its records along", remedy)]
+    if topic.in_sync < topic.replicas:
+        return [find(Level.WARNING, "not all replicas are there", "bring back the brokers that hold the others")]
+    if topic.least_in_sync == 1:
+        return [find(Level.WARNING, "a record counts as sent when one broker has it", f"set {IN_SYNC} to 2")]
+    return [Finding(Level.FINE, seen, about=topic.name)]
+
+
+async def _describe(admin: Any, wanted: set[str]) -> dict[str, Topic]:
+    """Describe those of the topics that are there; asking for one by its name would make it on some brokers."""
+    described = [topic for topic in await admin.describe_topics() if topic["topic"] in wanted]
+    least = await _read_least_in_sync(admin, [topic["topic"] for topic in described])
+    found: dict[str, Topic] = {}
+    for topic in described:
+        name, partitions = topic["topic"], topic["partitions"]
+        found[name] = Topic(
+            name=name,
+            partitions=len(partitions),
+            leaderless=sum(partition["leader"] < 0 for partition in partitions),
+            replicas=min(len(partition["replicas"]) for partition in partitions),
+            in_sync=min(len(partition["isr"]) for partition in partitions),
+            least_in_sync=least.get(name, 1),
+        )
+    return found
+
+
+async def _read_least_in_sync(admin: Any, names: Sequence[str]) -> dict[str, int]:
+    """Give min.insync.replicas of topics; those whose configuration this user may not see are left out."""
+    resource: Any = importlib.import_module("aiokafka.admin.config_resource").ConfigResource
+    if not names:
+        return {}
+    answers = await admin.describe_configs([resource("topic", name, {IN_SYNC: None}) for name in names])
+    return {
+        name: int(entry[1])
+        for answer in answers
+        for code, _, _, name, entries in answer.resources
+        if not code
+        for entry in entries
+        if entry[0] == IN_SYNC
+    }

@@ -1,0 +1,231 @@
+"""What the doctor looks at on the lanes: who serves them, what waits there, and whether its kinds are known here."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from temporalio.api.taskqueue.v1 import PollerInfo
+from temporalio.api.worker.v1 import WorkerHeartbeat
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.idle.capacity import Capacity, is_fresh
+from activities.idle.overdue import Overdue, OverdueIndex
+from activities.registry import Registry
+from shared.lanes import LANES, task_queue
+from shared.messages.timespan import format_seconds
+from shared.settings import Settings
+from shared.temporal.connect import CALL_TIMEOUT, describe_queue
+from shared.temporal.deployment import Version, find_taking, name_version, tell_how_to_take_over, to_version
+from shared.temporal.search_attributes import KIND
+from starter.insight.doctor.checks import NOT_LOOKED_AT, Check
+from starter.insight.doctor.finding import Finding, Level
+from starter.screen import plural
+from starter.steering.selection import quote
+from starter.steering.status.standstill import query_reported
+
+POLL_LASTS = timedelta(seconds=75)
+"""A worker polls anew after a minute at the latest; the server remembers for five who did."""
+
+WAITS_LONG = timedelta(minutes=1)
+OVERDUE_LONG = timedelta(minutes=5)
+NAMED_MAX = 3
+"""Of what is overdue on a lane so many workflows are named."""
+
+KINDS_LISTED = 100
+"""Messages that are looked at for their kind's name."""
+
+ALIVE = "ExecutionStatus = 'Running'"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Who serves a lane, by version, and what waits there."""
+
+    versions: Sequence[str]
+    """One for each worker process that is there."""
+    waiting: int
+    waits: timedelta
+    standby: Sequence[Version] = ()
+    """Versions whose workers are there and get no tasks, because another one is current."""
+
+
+class Lanes:
+    """Looks at the lanes, once the server has answered."""
+
+    def __init__(
+        self,
+        find_client: Callable[[], Client],
+        find_registry: Callable[[], Registry | None],
+        settings: Settings,
+        now: Callable[[], float],
+    ) -> None:
+        """Take this machine's clock."""
+        self._find_client = find_client
+        self._find_registry = find_registry
+        self._settings = settings
+        self._now = now
+        self._serving: dict[str, Serving] = {}
+
+    def checks(self) -> list[Check]:
+        """Give the checks, in order."""
+        known = ("server", "namespace")
+        return [
+            Check("workers", self._look_at_workers, known),
+            Check("backlog", self._look_at_backlog, known),
+            Check("overdue", self._look_at_overdue, (*known, "search attributes"), is_slow=True),
+            Check("workflows", self._look_at_workflows, known),
+            Check("kinds", self._look_at_kinds, (*known, "search attributes"), is_slow=True),
+        ]
+
+    async def _look_at_workers(self) -> Sequence[Finding]:
+        findings: list[Finding] = []
+        for lane in LANES:
+            self._serving[lane] = serving = await self._find_serving(lane)
+            if not serving.versions:
+                findings.append(await self._judge_unserved(lane, serving))
+                continue
+            versions = sorted(set(serving.versions))
+            seen = plural(len(serving.versions), "worker")
+            if len(versions) > 1:
+                remedy = "replace the older ones: messages are run by whichever has room"
+                findings.append(Finding(Level.WARNING, f"{seen} of {', '.join(versions)}", remedy, lane))
+            else:
+                findings.append(Finding(Level.FINE, f"{seen} of {versions[0]}", about=lane))
+        return findings
+
+    async def _judge_unserved(self, lane: str, serving: Serving) -> Finding:
+        remedy, waiting, who = f"dormice worker --lane {lane}", serving.waiting, "no worker"
+        if serving.standby:
+            who = f"no worker of the current version, but of {', '.join(map(name_version, serving.standby))}"
+            remedy = tell_how_to_take_over(serving.standby[0])
+        messages = await self._count(f"TaskQueue = {quote(task_queue(self._settings.task_queue_prefix, lane))}")
+        if messages or waiting:
+            what = f"{plural(messages, 'message')} alive" if messages else f"{plural(waiting, 'task')} waiting"
+            return Finding(Level.WRONG, f"{who}, and {what}: nothing runs there", remedy, lane)
+        registry = self._find_registry()
+        if registry is not None and any(handler.lane == lane for handler in registry.values()):
+            return Finding(Level.WARNING, "no worker; nothing needs one yet, but kinds here would", remedy, lane)
+        return Finding(Level.FINE, "no worker, and nothing that needs one", about=lane)
+
+    async def _look_at_backlog(self) -> Sequence[Finding]:
+        return [judge_backlog(lane, serving) for lane, serving in self._serving.items()]
+
+    async def _look_at_overdue(self) -> Sequence[Finding]:
+        served = [lane for lane, serving in self._serving.items() if serving.versions]
+        if not served:
+            return [Finding(Level.UNKNOWN, f"{NOT_LOOKED_AT}, see workers")]
+        now = datetime.fromtimestamp(self._now(), UTC)
+        found = await asyncio.gather(*(self._find_overdue(lane, now) for lane in served))
+        return [judge_overdue(lane, one, self._serving[lane], now) for lane, one in zip(served, found, strict=True)]
+
+    async def _find_overdue(self, lane: str, now: datetime) -> list[Overdue]:
+        queue = task_queue(self._settings.task_queue_prefix, lane)
+        index = OverdueIndex(self._find_client(), queue, self._settings.index_after)
+        return await index.find_oldest(NAMED_MAX, now, OVERDUE_LONG)
+
+    async def _look_at_workflows(self) -> Sequence[Finding]:
+        query = query_reported(self._settings.task_queue_prefix)
+        count = (await self._find_client().count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
+        if not count:
+            return [Finding(Level.FINE, "no workflow's task fails over and over")]
+        return [
+            Finding(
+                Level.WRONG,
+                f"{plural(count, 'workflow')} whose task fails over and over: what lives there stands still",
+                "put the release before back if it came with one, or see 'dormice repair --dry-run'",
+            )
+        ]
+
+    async def _look_at_kinds(self) -> Sequence[Finding]:
+        registry = self._find_registry()
+        if registry is None:
+            return [Finding(Level.UNKNOWN, f"{NOT_LOOKED_AT}, see handlers")]
+        queues = ", ".join(quote(task_queue(self._settings.task_queue_prefix, lane)) for lane in LANES)
+        unknown = f"Kind NOT IN ({', '.join(map(quote, sorted(registry)))})" if registry else "Kind IS NOT NULL"
+        query = f"{unknown} AND TaskQueue IN ({queues})"
+        count = await self._count(query)
+        if not count:
+            return [Finding(Level.FINE, "every kind that is alive has a handler here")]
+        names = sorted({name async for name in self._list_kinds(query)})
+        return [
+            Finding(
+                Level.WARNING,
+                f"{plural(count, 'workflow')} of kinds without a handler here: {', '.join(names)}",
+                "install their handlers, or name their modules in DORMICE_HANDLERS, for the workers too",
+            )
+        ]
+
+    async def _list_kinds(self, query: str) -> AsyncIterator[str]:
+        found = self._find_client().list_workflows(f"{query} AND {ALIVE}", limit=KINDS_LISTED, rpc_timeout=CALL_TIMEOUT)
+        async for workflow in found:
+            yield workflow.typed_search_attributes.get(KIND) or "?"
+
+    async def _count(self, query: str) -> int:
+        return (await self._find_client().count_workflows(f"{query} AND {ALIVE}", rpc_timeout=CALL_TIMEOUT)).count
+
+    async def _find_serving(self, lane: str) -> Serving:
+        queue = task_queue(self._settings.task_queue_prefix, lane)
+        described = await describe_queue(self._find_client(), queue, report_stats=True)
+        try:
+            beats = [beat async for beat in Capacity(self._find_client(), queue).read_heartbeats()]
+        except RPCError as exc:
+            if exc.status is not RPCStatusCode.UNIMPLEMENTED:
+                raise
+            beats = list[WorkerHeartbeat]()
+        taking = find_taking(described.versioning_info)
+        standby = {v for beat in beats if is_fresh(beat) and (v := to_version(beat.deployment_version)) not in taking}
+        beats = [beat for beat in beats if to_version(beat.deployment_version) in taking]
+        versions = _versions_of_workers(beats) if beats or standby else _versions_of_pollers(described.pollers)
+        waits = described.stats.approximate_backlog_age.ToTimedelta()
+        return Serving(versions, described.stats.approximate_backlog_count, waits, sorted(standby, key=name_version))
+
+
+def judge_backlog(lane: str, serving: Serving) -> Finding:
+    """Tell whether what waits on a lane waits because its workers are too few; where there are none that is told already."""
+    seen = f"{plural(serving.waiting, 'task')} waiting"
+    if serving.versions and serving.waits > WAITS_LONG:
+        return Finding(
+            Level.WARNING,
+            f"{seen}, the first for {format_seconds(serving.waits.total_seconds())}",
+            "start more worker processes; 'dormice forecast' tells how many",
+            lane,
+        )
+    return Finding(Level.FINE, seen, about=lane)
+
+
+def judge_overdue(lane: str, overdue: Sequence[Overdue], serving: Serving, now: datetime) -> Finding:
+    """Tell what is overdue on a lane though workers are there: too few of them, or it stands still."""
+    if not overdue:
+        return Finding(Level.FINE, "nothing is overdue", about=lane)
+    first, *others = overdue
+    seen = f"{first.workflow_id} is overdue by {format_seconds((now - first.due_at).total_seconds())}"
+    seen += "".join(f", {one.workflow_id}" for one in others)
+    if serving.waits > WAITS_LONG:
+        return Finding(Level.WARNING, f"{seen}: the lane is behind", "see backlog", lane)
+    see = (
+        f"dormice list --kind {first.workflow_id.rpartition('~')[0]}"
+        if first.is_pack
+        else f"dormice show {first.workflow_id}"
+    )
+    remedy = (
+        f"see '{see}' and 'dormice repair --dry-run'; docs/operations.md, DormiceMessagesOverdue, goes on from there"
+    )
+    return Finding(Level.WRONG, f"{seen}, and no task of the lane waits: it stands still", remedy, lane)
+
+
+def _versions_of_workers(beats: Iterable[WorkerHeartbeat]) -> list[str]:
+    """Tell the version of each process whose heartbeats are fresh; one that was killed still has old ones."""
+    processes = {beat.worker_identity: beat.deployment_version.build_id for beat in beats if is_fresh(beat)}
+    return [version or "an unknown version" for version in processes.values()]
+
+
+def _versions_of_pollers(pollers: Iterable[PollerInfo]) -> list[str]:
+    oldest = datetime.now(UTC) - POLL_LASTS
+    recent = {
+        poller.identity: poller.worker_version_capabilities.build_id
+        for poller in pollers
+        if poller.last_access_time.ToDatetime(UTC) >= oldest
+    }
+    return [version or "an unknown version" for version in recent.values()]

@@ -1,0 +1,101 @@
+"""What the doctor looks at on this machine: the installation, its handlers and settings, limits and disk."""
+
+import platform
+import resource
+import shutil
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from activities.registry import Registry, load_registry
+from shared.errors import DormiceError
+from shared.lanes import LANES
+from shared.settings import Settings
+from shared.temporal.encryption import build_converter
+from starter.insight.doctor.checks import stamp
+from starter.insight.doctor.finding import Finding, Level
+from starter.screen import plural
+from worker.deployment import check_deployment
+from worker.lanes.leaders import check_lanes
+from worker.lanes.profiles import PROFILES
+from worker.lanes.tenants import read_weights
+
+SPARE_FILES = 100
+"""What a process opens beside the connections of its handlers: to the server, to Kafka, its modules and logs."""
+
+DISK_LEAST_BYTES = 1024**3
+"""A database that can't grow takes no start, no signal and no outcome: told while there is time to do something."""
+
+
+class Machine:
+    """Looks at this machine. Modules with handlers are imported in the calling thread: some can't be elsewhere."""
+
+    def __init__(self, settings: Settings, data: Path, disk_least_bytes: int = DISK_LEAST_BYTES) -> None:
+        """Take the folder in which an embedded server may keep its messages."""
+        self.registry: Registry | None = None
+        """The handlers, once they have been looked at and could be loaded."""
+        self._settings = settings
+        self._data = data
+        self._disk_least_bytes = disk_least_bytes
+
+    def look(self) -> list[Finding]:
+        """Make all checks."""
+        checks: dict[str, Callable[[], Finding]] = {
+            "installation": look_at_installation,
+            "handlers": self._look_at_handlers,
+            "settings": self._look_at_settings,
+            "open files": self._look_at_open_files,
+            "disk": self._look_at_disk,
+        }
+        return [finding for name, look in checks.items() for finding in stamp(name, _try(look))]
+
+    def _look_at_handlers(self) -> Finding:
+        self.registry = load_registry(self._settings)
+        return Finding(Level.FINE, f"{plural(len(self.registry), 'kind')}: {', '.join(sorted(self.registry))}")
+
+    def _look_at_settings(self) -> Finding:
+        read_weights(self._settings)
+        check_lanes(self._settings)
+        build_converter(self._settings)
+        check_deployment(self._settings)
+        return Finding(Level.FINE, f"task queues {self._settings.task_queue_prefix}-{{{','.join(LANES)}}}")
+
+    def _look_at_open_files(self) -> Finding:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # a handler of a message of its own holds a slot, one of a packed message does not
+        slots = sum(max(profile.workflow_slots, profile.activity_slots) for profile in PROFILES.values())
+        needed = slots + self._settings.handlers_at_once + SPARE_FILES
+        if limit == resource.RLIM_INFINITY:
+            return Finding(Level.FINE, "no limit")
+        if limit < needed:
+            return Finding(
+                Level.WARNING,
+                f"a process may open {limit:,}, and a worker with all handlers at work may need {needed:,}",
+                f"raise it where workers are started, for example with 'ulimit -n {max(needed, 4096)}'",
+            )
+        return Finding(Level.FINE, f"a process may open {limit:,}")
+
+    def _look_at_disk(self) -> Finding:
+        if not (self._data / "temporal.db").exists():
+            return Finding(Level.UNKNOWN, f"no embedded server keeps messages in {self._data}; --data names its folder")
+        try:
+            free = shutil.disk_usage(self._data).free
+        except OSError as exc:
+            return Finding(Level.WRONG, f"{self._data} can't be looked at ({exc.strerror})", "correct its rights")
+        if free < self._disk_least_bytes:
+            remedy = "make room, or move the folder to a larger disk while the server is stopped"
+            return Finding(Level.WARNING, f"{free / 1e9:.2f} GB are free for {self._data}", remedy)
+        return Finding(Level.FINE, f"{free / 1e9:,.1f} GB are free for {self._data}")
+
+
+def look_at_installation() -> Finding:
+    """Tell the versions, for whoever is shown the report."""
+    sdk, python = version("temporalio"), platform.python_version()
+    return Finding(Level.FINE, f"dormice {version('dormice')}, Python {python}, temporalio {sdk}")
+
+
+def _try(look: Callable[[], Finding]) -> Sequence[Finding]:
+    try:
+        return [look()]
+    except DormiceError as exc:
+        return [Finding.of(exc)]

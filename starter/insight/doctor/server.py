@@ -1,0 +1,314 @@
+"""What the doctor looks at on the server: version, namespace, search attributes, features, limits and clock."""
+
+import re
+import sqlite3
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import NamespaceState
+from temporalio.api.workflowservice.v1 import (
+    DeleteWorkflowExecutionRequest,
+    DescribeNamespaceRequest,
+    DescribeNamespaceResponse,
+    GetClusterInfoRequest,
+    GetClusterInfoResponse,
+    GetSystemInfoRequest,
+)
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from shared.messages.timespan import format_seconds
+from shared.settings import Settings
+from shared.temporal.connect import CALL_TIMEOUT, command_to_create, is_missing, read_attribute_types
+from shared.temporal.search_attributes import REQUIRED
+from starter.insight.doctor.checks import Check
+from starter.insight.doctor.finding import Finding, Level
+from starter.local.slim import find_unneeded
+from starter.screen import plural
+
+TRIED_FROM = (1, 30)
+"""The oldest server on which messages were seen to run and be steered; 1.29 does not know how to change a priority."""
+
+FAIR_FROM = (1, 32)
+"""Before it, fairness may leave a task queue's readers stuck: Temporal's issue 10814, mended in pull request 11048."""
+
+RETENTION_LEAST = timedelta(days=1)
+SKEW_MOST_SECONDS = 2.0
+"""Twice the shortest delay a message may have."""
+
+SHARDS_LEAST = 512
+"""Temporal's own default; the embedded server has one, and its database would not bear more."""
+
+EMBEDDED_STORE = "sqlite"
+NOT_TOLD = "not told"
+INDEXLESS_STORES = ("elasticsearch", "opensearch")
+
+PROBE_SECONDS = 600
+"""What is left of a probe that could not be deleted begins after this, for nobody, and ends after as long again."""
+
+
+class Server:
+    """Looks at the server; `client` is there once it has answered."""
+
+    def __init__(
+        self,
+        open_client: Callable[[Settings], Awaitable[Client]],
+        settings: Settings,
+        data: Path,
+        now: Callable[[], float],
+    ) -> None:
+        """Take the folder in which an embedded server may keep its messages, and this machine's clock."""
+        self.client: Client
+        self._open_client = open_client
+        self._settings = settings
+        self._database = data / "temporal.db"
+        self._now = now
+        self._version = ""
+        self._cluster: GetClusterInfoResponse
+        self._namespace: DescribeNamespaceResponse
+
+    def checks(self) -> list[Check]:
+        """Give the checks, in order."""
+        known = ("server", "namespace")
+        return [
+            Check("server", self._look_at_server),
+            Check("namespace", self._look_at_namespace, ("server",)),
+            Check("retention", self._look_at_retention, known),
+            Check("search attributes", self._look_at_attributes, known),
+            Check("worker heartbeats", self._look_at_heartbeats, known),
+            Check("fairness", self._look_at_fairness, known),
+            Check("visibility", self._look_at_visibility, known),
+            Check("limits", self._look_at_limits, known),
+            Check("clock", self._look_at_clock, known),
+        ]
+
+    async def _look_at_server(self) -> Sequence[Finding]:
+        self.client = await self._open_client(self._settings)
+        service = self.client.workflow_service
+        told = await service.get_system_info(GetSystemInfoRequest(), timeout=CALL_TIMEOUT)
+        try:
+            self._cluster = await service.get_cluster_info(GetClusterInfoRequest(), timeout=CALL_TIMEOUT)
+        except RPCError as exc:
+            if exc.status is not RPCStatusCode.PERMISSION_DENIED:
+                raise
+            # an authorizer shows the cluster only to whoever has rights beyond a namespace
+            self._cluster = GetClusterInfoResponse(persistence_store=NOT_TOLD, visibility_store=NOT_TOLD)
+        self._version = told.server_version
+        where = self.client.service_client.config.target_host
+        return [judge_version(self._version, where)]
+
+    async def _look_at_namespace(self) -> Sequence[Finding]:
+        request = DescribeNamespaceRequest(namespace=self.client.namespace)
+        self._namespace = await self.client.workflow_service.describe_namespace(request, timeout=CALL_TIMEOUT)
+        name, state = self.client.namespace, self._namespace.namespace_info.state
+        if state != NamespaceState.NAMESPACE_STATE_REGISTERED:
+            word = NamespaceState.Name(state).removeprefix("NAMESPACE_STATE_").lower()
+            remedy = "set TEMPORAL_NAMESPACE to one that is in use"
+            return [Finding(Level.WRONG, f"{name!r} is {word}: it takes no new messages", remedy)]
+        return [Finding(Level.FINE, name)]
+
+    async def _look_at_retention(self) -> Sequence[Finding]:
+        retention = self._namespace.config.workflow_execution_retention_ttl.ToTimedelta()
+        seen = f"a finished message is known for {format_seconds(retention.total_seconds())}"
+        if retention < RETENTION_LEAST:
+            return [
+                Finding(
+                    Level.WARNING,
+                    f"{seen}: what is sent again later starts it anew",
+                    f"temporal operator namespace update --namespace {self.client.namespace} --retention 72h",
+                )
+            ]
+        return [Finding(Level.FINE, seen)]
+
+    async def _look_at_attributes(self) -> Sequence[Finding]:
+        found = await read_attribute_types(self.client)
+        missing = [name for name in REQUIRED if name not in found]
+        other = [name for name, kind in REQUIRED.items() if name in found and found[name] != kind]
+        findings: list[Finding] = []
+        if missing:
+            seen = f"{', '.join(missing)} missing in namespace {self.client.namespace!r}: nothing can be started"
+            findings.append(Finding(Level.WRONG, seen, self._with_namespace(command_to_create(missing))))
+        for name in other:
+            command = f"temporal operator search-attribute remove --name {name}"
+            findings.append(
+                Finding(
+                    Level.WRONG,
+                    f"{name} is of type {found[name]}, and has to be {REQUIRED[name]}: nothing can be started",
+                    f"use another namespace, or: {self._with_namespace(command)} and "
+                    f"{self._with_namespace(command_to_create([name]))}",
+                )
+            )
+        return findings or [Finding(Level.FINE, ", ".join(REQUIRED))]
+
+    def _with_namespace(self, command: str) -> str:
+        return f"{command} --namespace {self.client.namespace}"
+
+    async def _look_at_heartbeats(self) -> Sequence[Finding]:
+        if self._namespace.namespace_info.capabilities.worker_heartbeats:
+            return [Finding(Level.FINE, "workers tell the server of their slots")]
+        return [
+            Finding(
+                Level.WARNING,
+                "the server takes no heartbeats of workers: 'dormice idle' wakes nothing, 'dormice forecast' knows no capacity",
+                "set frontend.WorkerHeartbeatsEnabled to true in the server's dynamic configuration, or upgrade it",
+            )
+        ]
+
+    async def _look_at_fairness(self) -> Sequence[Finding]:
+        return [judge_fairness(self._version, is_on=self._has_database() or None)]
+
+    async def _look_at_visibility(self) -> Sequence[Finding]:
+        store = self._cluster.visibility_store
+        if store.startswith(INDEXLESS_STORES):
+            return [Finding(Level.FINE, f"{store}: has no indexes to drop")]
+        if store != EMBEDDED_STORE:
+            remedy = "list the indexes of its table executions_visibility; docs/architecture.md, Slim visibility, tells which are needed"
+            return [Finding(Level.UNKNOWN, f"{store}: only the database itself can tell whether it is slimmed", remedy)]
+        if not self._has_database():
+            remedy = "run this where the server's folder is, or name that with --data"
+            return [
+                Finding(Level.UNKNOWN, f"this server does not keep its messages in {self._database.parent}", remedy)
+            ]
+        aliases = self._namespace.config.custom_search_attribute_aliases
+        with self._open_database() as database:
+            unneeded = find_unneeded(database, {name: column for column, name in aliases.items()})
+        if not unneeded:
+            return [Finding(Level.FINE, "slimmed")]
+        mark = self._database.with_name("slimmed")
+        return [
+            Finding(
+                Level.WARNING,
+                f"indexes that nobody reads are written at each start and end of a message: {len(unneeded)} of them",
+                f"stop the server, delete {mark} if it is there, and start it with 'dormice dev'",
+            )
+        ]
+
+    async def _look_at_limits(self) -> Sequence[Finding]:
+        store, shards = self._cluster.persistence_store, self._cluster.history_shard_count
+        largest = self._namespace.namespace_info.limits.blob_size_limit_error
+        findings = [judge_shards(store, shards)]
+        allowed = self._settings.payload_max_bytes
+        if largest and allowed * 2 > largest:
+            findings.append(
+                Finding(
+                    Level.WARNING,
+                    f"payload_max_bytes is {allowed:,}, and the server refuses what is beyond {largest:,}, state included",
+                    f"set DORMICE_PAYLOAD_MAX_BYTES to {largest // 2} at most",
+                )
+            )
+        return findings
+
+    async def _look_at_clock(self) -> Sequence[Finding]:
+        skew, within = await measure_skew(self.client, self._settings.task_queue_prefix, self._now)
+        surely = abs(skew) - within
+        if surely > SKEW_MOST_SECONDS:
+            word = "ahead of" if skew > 0 else "behind"
+            seen = (
+                f"this machine is {format_seconds(abs(skew))} {word} the server: messages run as much too early or late"
+            )
+            return [Finding(Level.WARNING, seen, "synchronize the clocks of both (NTP)")]
+        return [Finding(Level.FINE, f"at most {format_seconds(abs(skew) + within)} from the server's")]
+
+    def _has_database(self) -> bool:
+        """Tell whether the folder at hand is that of this server."""
+        if self._cluster.visibility_store != EMBEDDED_STORE or not self._database.exists():
+            return False
+        try:
+            with self._open_database() as database:
+                rows = database.execute("SELECT data FROM cluster_metadata_info").fetchall()
+        except sqlite3.Error:
+            return False
+        return any(self._cluster.cluster_id.encode() in data for (data,) in rows)
+
+    def _open_database(self) -> "closing[sqlite3.Connection]":
+        return closing(sqlite3.connect(f"{self._database.absolute().as_uri()}?mode=ro", uri=True))
+
+
+def judge_version(version: str, where: str) -> Finding:
+    """Tell whether a server of a version was tried."""
+    seen = f"Temporal {version or 'of no version'} at {where}"
+    if _is_before(version, TRIED_FROM):
+        oldest = ".".join(map(str, TRIED_FROM))
+        return Finding(
+            Level.WARNING,
+            f"{seen}: before {oldest}, priorities can't be changed and idle capacity is not told",
+            "upgrade it",
+        )
+    return Finding(Level.FINE, seen)
+
+
+def judge_fairness(version: str, *, is_on: bool | None) -> Finding:
+    """Tell whether tenants take turns, and whether that may make a task queue stand still; `is_on` None is not known."""
+    if _is_before(version, FAIR_FROM):
+        first = ".".join(map(str, FAIR_FROM))
+        seen = f"before {first}, fairness may leave a task queue's readers stuck, and its tasks waiting"
+        unless = "" if is_on else ", unless matching.enableFairness is false in its dynamic configuration"
+        return Finding(Level.WARNING, seen, f"upgrade the server (Temporal's issue 10814){unless}")
+    if is_on:
+        return Finding(Level.FINE, "'dormice dev' switches it on")
+    return Finding(
+        Level.UNKNOWN,
+        "the server does not tell whether tenants take turns",
+        "if you use tenants, see that matching.enableFairness is true in its dynamic configuration",
+    )
+
+
+def _is_before(version: str, oldest: tuple[int, int]) -> bool:
+    """Compare a server's version with the first good one; a server that tells none is taken as it is."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and tuple(map(int, found.groups())) < oldest
+
+
+def judge_shards(store: str, shards: int) -> Finding:
+    """Tell whether a server has room for many messages; their number can't be changed once it holds any."""
+    if store == EMBEDDED_STORE:
+        return Finding(Level.FINE, f"{store}, for one machine")
+    if not shards:
+        return Finding(Level.UNKNOWN, "the server does not tell how many history shards it has")
+    if shards < SHARDS_LEAST:
+        return Finding(
+            Level.WARNING,
+            f"{store}, {plural(shards, 'history shard')}, fixed for good: millions of messages need {SHARDS_LEAST} or more",
+            "before there are many messages, make a new cluster with numHistoryShards of 4096",
+        )
+    return Finding(Level.FINE, f"{store}, {plural(shards, 'history shard')}")
+
+
+async def measure_skew(client: Client, prefix: str, now: Callable[[], float]) -> tuple[float, float]:
+    """Give how many seconds our clock is ahead of the server's, and how exact that is, both ways.
+
+    Starts a workflow that no worker ever sees, and deletes it. Raises RPCError.
+    """
+    name = f"{prefix}~doctor~{uuid.uuid4().hex}"
+    try:
+        before = now()
+        handle = await client.start_workflow(
+            "DoctorProbe",
+            id=name,
+            task_queue=f"{prefix}~doctor",
+            start_delay=timedelta(seconds=PROBE_SECONDS),
+            execution_timeout=timedelta(seconds=PROBE_SECONDS),
+            rpc_timeout=CALL_TIMEOUT,
+        )
+        after = now()
+        started = (await handle.describe(rpc_timeout=CALL_TIMEOUT)).start_time
+    finally:
+        await _delete(client, name)
+    at = (started.astimezone(UTC) - datetime.fromtimestamp(0, UTC)).total_seconds()
+    return (before + after) / 2 - at, (after - before) / 2
+
+
+async def _delete(client: Client, name: str) -> None:
+    """Delete a workflow, running or not; one that was never started is as good as deleted."""
+    request = DeleteWorkflowExecutionRequest(
+        namespace=client.namespace, workflow_execution=WorkflowExecution(workflow_id=name)
+    )
+    try:
+        await client.workflow_service.delete_workflow_execution(request, timeout=CALL_TIMEOUT)
+    except RPCError as exc:
+        if not is_missing(exc):
+            raise

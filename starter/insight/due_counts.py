@@ -1,0 +1,130 @@
+"""Due counts: how many messages are due before some moments, asked of the index and of the packs themselves."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from shared.errors import PackNotServed
+from shared.messages.placement import Layout
+from shared.settings import Settings
+from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
+from starter.starting.layouts import Layouts
+from starter.steering.packs import ASKED_AT_ONCE, Packs
+from starter.steering.selection import Selection
+
+INDEX_PAUSE_SECONDS = 0.2
+"""Between two questions to the index: a server allows ten a second in a namespace, for everybody together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedDue:
+    """What packs have told: by (kind, lane), how many are due in the interval that ends with the n-th moment."""
+
+    due: Mapping[tuple[str, str], Mapping[int, int]]
+    packs: int
+    asked: int
+    """Fewer than `packs` where a sample stands for all of them."""
+    silent: Sequence[str]
+    """Kinds some of whose packs did not answer; of one of which none did, nothing is counted."""
+
+
+class DueCounts:
+    """Counts those that are active. Raises RetryLater while the server does not tell."""
+
+    def __init__(self, client: Client, settings: Settings, sample: int = 0) -> None:
+        """`sample` is how many packs of a kind may stand for all of it; 0 asks every one."""
+        self._client = client
+        self._sample = sample
+        self._layouts = Layouts(client, settings)
+        self._packs = Packs(client, settings)
+
+    async def count_solo(self, selection: Selection, edges: Sequence[float]) -> dict[int, int]:
+        """Count by interval, asking for no interval of a stretch in which nothing is due."""
+        found: dict[int, int] = {}
+
+        async def split(first: int, before: int, last: int, until: int) -> None:
+            """Share out what is due from edge `first` (`before` are due by then) to edge `last` (`until` are)."""
+            if until <= before:
+                return
+            if last - first == 1:
+                found[last] = until - before
+                return
+            middle = (first + last) // 2
+            by_then = min(max(await self._ask_index(selection, edges[middle]), before), until)
+            await split(first, before, middle, by_then)
+            await split(middle, by_then, last, until)
+
+        await split(-1, 0, len(edges) - 1, await self._ask_index(selection, edges[-1]))
+        return found
+
+    async def _ask_index(self, selection: Selection, due_before: float) -> int:
+        wanted = Selection(
+            kind=selection.kind,
+            lane=selection.lane,
+            state=selection.state,
+            due_before=datetime.fromtimestamp(due_before, UTC),
+        )
+        await asyncio.sleep(INDEX_PAUSE_SECONDS)
+        try:
+            return (await self._client.count_workflows(wanted.to_query(), rpc_timeout=CALL_TIMEOUT)).count
+        except RPCError as exc:
+            raise translate_rpc_error(exc) from exc
+
+    async def count_packed(self, edges: Sequence[float]) -> PackedDue:
+        """Count by kind and lane, in each interval that ends with one of the edges."""
+        of_kind = defaultdict[str, list[tuple[Layout, int]]](list)
+        for layout, index in await self._packs.list_packs(self._layouts, Selection()):
+            of_kind[layout.kind].append((layout, index))
+        due: dict[tuple[str, str], Mapping[int, int]] = {}
+        silent, asked = list[str](), 0
+        for kind, packs in of_kind.items():
+            chosen = self._choose(kind, packs)
+            answers = await self._ask_all(chosen, edges)
+            asked += len(chosen)
+            if len(answers) < len(chosen):
+                silent.append(kind)
+            for lane, counts in _add_up(answers).items():
+                due[kind, lane] = {n: round(count * len(packs) / len(answers)) for n, count in counts.items()}
+        return PackedDue(due=due, packs=sum(map(len, of_kind.values())), asked=asked, silent=silent)
+
+    def _choose(self, kind: str, packs: Sequence[tuple[Layout, int]]) -> Sequence[tuple[Layout, int]]:
+        if not 0 < self._sample < len(packs):
+            return packs
+        # which ids a pack holds is a matter of their hashes: any packs stand for all
+        return random.Random(kind).sample(packs, self._sample)  # noqa: S311 — no secret
+
+    async def _ask_all(self, packs: Sequence[tuple[Layout, int]], edges: Sequence[float]) -> list[dict[str, list[int]]]:
+        """Ask packs; where the first one gives no answer the others are not waited for."""
+        room = asyncio.Semaphore(ASKED_AT_ONCE)
+
+        async def ask(layout: Layout, index: int) -> dict[str, list[int]] | None:
+            async with room:
+                try:
+                    return await self._packs.count_due(layout, index, edges)
+                except PackNotServed:
+                    return None
+
+        first = await ask(*packs[0])
+        if first is None:
+            return []
+        others = await asyncio.gather(*(ask(*pack) for pack in packs[1:]))
+        return [answer for answer in (first, *others) if answer is not None]
+
+
+def _add_up(answers: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, Counter[int]]:
+    lanes = defaultdict[str, Counter[int]](Counter)
+    for answer in answers:
+        for lane, sums in answer.items():
+            lanes[lane].update(dict(enumerate(_to_differences(sums))))
+    return lanes
+
+
+def _to_differences(sums: Sequence[int]) -> list[int]:
+    return [now - before for before, now in itertools.pairwise([0, *sums])]

@@ -1,0 +1,182 @@
+"""Forecast: how many messages are due when, what their lanes can do, and where the one is more than the other."""
+
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from statistics import mean
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from activities.idle.capacity import Capacity
+from shared.lanes import LANES, task_queue
+from shared.settings import Settings
+from shared.temporal.connect import translate_rpc_error
+from starter.insight.due_counts import DueCounts, PackedDue
+from starter.steering.selection import Selection
+
+INTERVALS_MAX = 36
+STEPS = tuple(
+    timedelta(seconds=seconds) for seconds in (60, 300, 900, 1800, 3600, 7200, 6 * 3600, 12 * 3600, 86400, 7 * 86400)
+)
+WORTH_TELLING_SECONDS = 60.0
+
+OTHER_KINDS = "other kinds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneCapacity:
+    """What a lane can do: `per_second` messages, None while nobody knows; so many of its `workers` have measured it."""
+
+    per_second: float | None
+    workers: int = 0
+    measured: int = 0
+    is_given: bool = False
+    """A person said it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overload:
+    """More is due on a lane than it can do: from interval `first` on, until everything has run at `clear_at`."""
+
+    lane: str
+    first: int
+    per_second: float
+    due: int = 0
+    clear_at: float = 0.0
+    latest_seconds: float = 0.0
+    """How long the last of those that wait has to."""
+    factor: float = 1.0
+    """How many times as much the lane would have to do for nobody to wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Due messages by group and interval: interval n lies between the edges n and n + 1 (seconds since the epoch).
+
+    The first holds what is overdue as well. Each message counts once, when it is due next; who is paused or parked does not.
+    """
+
+    edges: Sequence[float]
+    due: Mapping[str, Sequence[int]]
+    lanes: Mapping[str, Sequence[int]]
+    """The same by lane, whatever `due` is grouped by."""
+    capacity: Mapping[str, LaneCapacity]
+    packed: PackedDue
+    overloads: Sequence[Overload] = field(default_factory=tuple[Overload, ...])
+
+
+class Forecaster:
+    """Counts what is due in the index and in packs. Raises RetryLater while the server does not tell."""
+
+    def __init__(self, client: Client, settings: Settings, kinds: Sequence[str], sample: int = 0) -> None:
+        """Take the `kinds` to tell apart, and how many packs of a kind may stand for all of it; 0 asks every one."""
+        self._client = client
+        self._settings = settings
+        self._kinds = kinds
+        self._counts = DueCounts(client, settings, sample)
+
+    async def foresee(
+        self, begin: float, horizon: timedelta, *, by_kind: bool = False, given: Mapping[str, float] | None = None
+    ) -> Forecast:
+        """Count what is due from `begin` on; `given` is what lanes can do a second, where a person knows."""
+        edges = choose_edges(begin, horizon)
+        packed = await self._counts.count_packed(edges[1:])
+        by_lane, by_kinds = defaultdict[str, Counter[int]](Counter), defaultdict[str, Counter[int]](Counter)
+        for (kind, lane), counts in packed.due.items():
+            by_lane[lane].update(counts)
+            by_kinds[kind].update(counts)
+        for lane in LANES:
+            by_lane[lane].update(await self._counts.count_solo(Selection(lane=lane, state="active"), edges[1:]))
+        lanes = {lane: _to_list(by_lane[lane], edges) for lane in LANES}
+        capacity = {lane: await self.find_capacity(lane, given or {}) for lane in LANES}
+        return Forecast(
+            edges=edges,
+            due=await self._group_by_kind(by_kinds, lanes, edges) if by_kind else lanes,
+            lanes=lanes,
+            capacity=capacity,
+            packed=packed,
+            overloads=tuple(
+                overload for lane in LANES if (overload := find_overload(lane, edges, lanes[lane], capacity[lane]))
+            ),
+        )
+
+    async def _group_by_kind(
+        self, by_kinds: Mapping[str, Counter[int]], lanes: Mapping[str, Sequence[int]], edges: Sequence[float]
+    ) -> dict[str, Sequence[int]]:
+        found = defaultdict[str, Counter[int]](Counter, by_kinds)
+        for kind in self._kinds:
+            found[kind].update(await self._counts.count_solo(Selection(kind=kind, state="active"), edges[1:]))
+        grouped: dict[str, Sequence[int]] = {
+            kind: counts for kind in sorted(found) if any(counts := _to_list(found[kind], edges))
+        }
+        rest = [
+            max(0, sum(of_lanes) - sum(of_kinds))
+            for of_lanes, of_kinds in itertools.zip_longest(
+                zip(*lanes.values(), strict=True), zip(*grouped.values(), strict=True), fillvalue=()
+            )
+        ]
+        return grouped | ({OTHER_KINDS: rest} if any(rest) else {})
+
+    async def find_capacity(self, lane: str, given: Mapping[str, float]) -> LaneCapacity:
+        """Say what a lane can do: as given, or as its workers have measured."""
+        if lane in given:
+            return LaneCapacity(per_second=given[lane], is_given=True)
+        try:
+            workers = await Capacity(self._client, task_queue(self._settings.task_queue_prefix, lane)).read_measured()
+        except RPCError as exc:
+            raise translate_rpc_error(exc) from exc
+        known = [measured.per_second for measured in workers if measured is not None]
+        # one that has told nothing yet is taken for as good as the others
+        per_second = mean(known) * len(workers) if known else None
+        return LaneCapacity(per_second=per_second, workers=len(workers), measured=len(known))
+
+
+def choose_edges(begin: float, horizon: timedelta) -> list[float]:
+    """Divide a stretch of time into intervals that people think in; the first begins now and ends on a round moment."""
+    step = next((step for step in STEPS if horizon / step <= INTERVALS_MAX), None)
+    seconds = (
+        step.total_seconds() if step else math.ceil(horizon / STEPS[-1] / INTERVALS_MAX) * STEPS[-1].total_seconds()
+    )
+    edges, end = [begin], begin + horizon.total_seconds()
+    while edges[-1] < end:
+        edges.append((edges[-1] // seconds + 1) * seconds)
+    return edges
+
+
+def find_overload(lane: str, edges: Sequence[float], due: Sequence[int], capacity: LaneCapacity) -> Overload | None:
+    """Give the first stretch in which so much more is due on a lane than it can do that somebody waits a minute."""
+    if not capacity.per_second:
+        return None
+    stretches = _find_stretches(lane, edges, due, capacity.per_second)
+    return next((stretch for stretch in stretches if stretch.latest_seconds >= WORTH_TELLING_SECONDS), None)
+
+
+def _find_stretches(lane: str, edges: Sequence[float], due: Sequence[int], per_second: float) -> Iterator[Overload]:
+    """Give each stretch in which something waits, with what has piled up before."""
+    waiting = 0.0
+    stretch: Overload | None = None
+    for n, (begin, end) in enumerate(itertools.pairwise(edges)):
+        waiting = max(0.0, waiting + due[n] - per_second * (end - begin))
+        if waiting:
+            stretch = stretch or Overload(lane=lane, first=n, per_second=per_second)
+            sum_due, lasts = stretch.due + due[n], end - edges[stretch.first]
+            stretch = replace(
+                stretch,
+                due=sum_due,
+                clear_at=end + waiting / per_second,
+                latest_seconds=max(stretch.latest_seconds, waiting / per_second),
+                factor=max(stretch.factor, sum_due / (per_second * lasts)),
+            )
+        elif stretch:
+            yield stretch
+            stretch = None
+    if stretch:
+        yield stretch
+
+
+def _to_list(counts: Mapping[int, int], edges: Sequence[float]) -> list[int]:
+    return [counts.get(n, 0) for n in range(len(edges) - 1)]

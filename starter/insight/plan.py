@@ -1,0 +1,316 @@
+"""Plans: what so many messages that come back at such a rhythm need, in either encoding, from measured figures.
+
+Arithmetic alone: nothing here asks a server. What a plan says is as good as its figures (`starter.insight.figures`) and as near as
+they were measured: the farther from two cores, the more it is an estimate, to be checked with a trial of a tenth.
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from shared.lanes import LANES
+from shared.messages.decision import TOLERANCE_MAX, TOLERANCE_SHARE
+from shared.settings import Settings
+from starter.insight.figures import value_of
+from worker.lanes.profiles import PROFILES
+from workflows.packs.batch import BATCH_MAX
+
+EncodingName = Literal["solo", "pack"]
+ENCODINGS: tuple[EncodingName, ...] = ("solo", "pack")
+
+DAY = 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What is asked for; times are seconds. Messages end and are replaced `starts_per_day` times a day."""
+
+    messages: int
+    mean_interval: float
+    handler_time: float = 0.1
+    handler_cpu: float = 0.0
+    tolerance: float | None = None
+    retention: float = DAY
+    starts_per_day: float = 0.0
+    herd: int = 0
+    """So many messages are due in one instant."""
+    pack_messages: int = 1000
+    """So many are in a pack on average."""
+
+    @property
+    def cycles_per_second(self) -> float:
+        """Messages over mean interval: each runs once in it."""
+        return self.messages / self.mean_interval
+
+    @property
+    def slack(self) -> float:
+        """The tolerance: as given, else what `Again` takes by itself."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return min(TOLERANCE_SHARE * self.mean_interval, TOLERANCE_MAX)
+
+    @property
+    def lane(self) -> str:
+        """The first lane whose handlers may take that long."""
+        return next(
+            (name for name, lane in LANES.items() if self.handler_time <= lane.handler_timeout.total_seconds()), "long"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one of something costs: processor seconds; PostgreSQL's transactions, syncs and bytes of its log."""
+
+    worker: float = 0.0
+    server: float = 0.0
+    database: float = 0.0
+    transactions: float = 0.0
+    syncs: float = 0.0
+    log_bytes: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        """Both together."""
+        return Cost(
+            worker=self.worker + other.worker,
+            server=self.server + other.server,
+            database=self.database + other.database,
+            transactions=self.transactions + other.transactions,
+            syncs=self.syncs + other.syncs,
+            log_bytes=self.log_bytes + other.log_bytes,
+        )
+
+    def times(self, count: float) -> "Cost":
+        """So many of it."""
+        return Cost(
+            worker=self.worker * count,
+            server=self.server * count,
+            database=self.database * count,
+            transactions=self.transactions * count,
+            syncs=self.syncs * count,
+            log_bytes=self.log_bytes * count,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What an encoding needs; rates are per second, sizes bytes, times seconds, cores those of the machine measured."""
+
+    encoding: EncodingName
+    lane: str
+    cycles_per_second: float
+    in_batch: float
+    workflows: int
+    worker_cores: float
+    worker_processes: int
+    worker_memory: float
+    server_cores: float
+    database_cores: float
+    transactions_per_second: float
+    syncs_per_second: float
+    log_bytes_per_second: float
+    asleep_bytes: float
+    closed_bytes: float
+    shards: int
+    partitions: int
+    start_seconds: float
+    herd_seconds: float | None
+    actions_per_second: float
+    place: str
+    advice: tuple[str, ...]
+
+    @property
+    def database_bytes(self) -> float:
+        """What lies in the database: the messages, and the runs that it has to remember."""
+        return self.asleep_bytes + self.closed_bytes
+
+
+def make_plan(demand: Demand, encoding: EncodingName) -> Plan:
+    """Work out what the demand needs in an encoding. The formulas are those of the functions below."""
+    in_batch = find_batch(demand) if encoding == "pack" else 1.0
+    workflows = demand.messages if encoding == "solo" else math.ceil(demand.messages / demand.pack_messages)
+    used = find_load(demand, encoding, in_batch)
+    closed = find_closed_bytes(demand, encoding)
+    asleep = demand.messages * value_of(f"{encoding}.asleep.bytes")
+    processes = count_processes(demand, encoding, in_batch, used.worker)
+    wakes = demand.cycles_per_second / in_batch
+    place, advice = find_place(demand, encoding, used, wakes)
+    return Plan(
+        encoding=encoding,
+        lane=demand.lane,
+        cycles_per_second=demand.cycles_per_second,
+        in_batch=in_batch,
+        workflows=workflows,
+        worker_cores=with_room(used.worker),
+        worker_processes=processes,
+        worker_memory=processes * value_of(f"{encoding}.worker.bytes"),
+        server_cores=with_room(used.server),
+        database_cores=with_room(used.database),
+        transactions_per_second=used.transactions,
+        syncs_per_second=used.syncs,
+        log_bytes_per_second=used.log_bytes,
+        asleep_bytes=asleep,
+        closed_bytes=closed,
+        shards=count_shards(workflows, used.syncs),
+        partitions=count_partitions(wakes),
+        start_seconds=find_start_seconds(demand.messages, encoding, with_room(used.server + used.database)),
+        herd_seconds=find_herd_seconds(demand, encoding, processes) if demand.herd else None,
+        actions_per_second=count_actions(demand, encoding, in_batch),
+        place=place,
+        advice=advice,
+    )
+
+
+def with_room(cores: float) -> float:
+    """Cores that are busy only for the share `headroom` of the time: what is late has to be caught up with."""
+    return cores / value_of("headroom")
+
+
+def find_batch(demand: Demand) -> float:
+    """Messages that one wake of a pack runs: messages in a pack * 0.75 * tolerance / mean interval, from 1 to 500.
+
+    A pack waits for more to fall due for a half to all of its coalescing time, three quarters on average (docs/packs.md);
+    that time is taken to be the tolerance, as nobody gains by a shorter one. 500 is the largest batch.
+    """
+    return min(max(1.0, demand.pack_messages * 0.75 * demand.slack / demand.mean_interval), float(BATCH_MAX))
+
+
+def find_load(demand: Demand, encoding: EncodingName, in_batch: float) -> Cost:
+    """What a second costs: cycles (solo: each by itself; pack: a share of a batch and something of its own) and starts.
+
+    Handlers on `medium` and `long` are ordinary activities: 7 database transactions a cycle in place of 3
+    (`shared.lanes`), so all that the server and the database do is taken times 7/3.
+    """
+    if encoding == "solo":
+        cycle = read_cost("solo.cycle")
+    else:
+        cycle = read_cost("pack.message") + read_cost("pack.batch").times(1 / in_batch)
+    if demand.lane != "short":
+        more = value_of("remote.factor")
+        cycle = Cost(
+            worker=cycle.worker,
+            server=cycle.server * more,
+            database=cycle.database * more,
+            transactions=cycle.transactions * more,
+            syncs=cycle.syncs * more,
+            log_bytes=cycle.log_bytes * more,
+        )
+    cycle += Cost(worker=demand.handler_cpu)
+    start = read_cost(f"{encoding}.start").times(demand.starts_per_day / DAY)
+    return cycle.times(demand.cycles_per_second) + start
+
+
+def read_cost(name: str) -> Cost:
+    """Read the figures of something's cost."""
+    return Cost(
+        worker=value_of(f"{name}.worker_ms") / 1000,
+        server=value_of(f"{name}.server_ms") / 1000,
+        database=value_of(f"{name}.database_ms") / 1000,
+        transactions=value_of(f"{name}.transactions"),
+        syncs=value_of(f"{name}.syncs"),
+        log_bytes=value_of(f"{name}.log_bytes"),
+    )
+
+
+def find_closed_bytes(demand: Demand, encoding: EncodingName) -> float:
+    """Bytes of the runs that have ended and that the server remembers for the retention.
+
+    Solo: a run ends after every fifth cycle, and what a cycle adds to the database was measured with that. A pack deletes
+    the run that it continued from, so only what its messages left in it counts, which `pack.asleep.bytes` has.
+    """
+    ended = demand.starts_per_day / DAY * demand.retention * value_of(f"{encoding}.asleep.bytes")
+    if encoding == "pack":
+        return ended
+    return ended + demand.cycles_per_second * demand.retention * value_of("solo.cycle.disk_bytes")
+
+
+def count_processes(demand: Demand, encoding: EncodingName, in_batch: float, cores: float) -> int:
+    """Worker processes: one uses one core, and holds so many handlers at their I/O.
+
+    What is under way at once is the rate times the time it takes. Slots: on `short` one of 32 workflow tasks each, a batch
+    as one; elsewhere one of 100 activities. Packed handlers: 500 in a process (DORMICE_HANDLERS_AT_ONCE).
+    """
+    profile = PROFILES[demand.lane]
+    slots = profile.workflow_slots if demand.lane == "short" else profile.activity_slots
+    busy = demand.cycles_per_second / in_batch * demand.handler_time / slots
+    if encoding == "pack":
+        busy = max(busy, demand.cycles_per_second * demand.handler_time / Settings().handlers_at_once)
+    return max(1, math.ceil(with_room(max(cores, busy))))
+
+
+def count_shards(workflows: int, syncs: float) -> int:
+    """History shards, a power of two, for good: few enough workflows in each, and few enough writes, one at a time."""
+    wanted = max(workflows / value_of("shard.workflows"), syncs / value_of("shard.syncs"))
+    shards = 2 ** math.ceil(math.log2(max(wanted, 1.0)))
+    return int(min(max(shards, value_of("shards.least")), value_of("shards.most")))
+
+
+def count_partitions(tasks: float) -> int:
+    """Partitions of the task queue: 15 for each thousand tasks a second, at least the 4 that it has by default."""
+    return max(int(value_of("partitions.least")), math.ceil(tasks * value_of("partitions.per_task")))
+
+
+def find_start_seconds(messages: int, encoding: EncodingName, cores: float) -> float:
+    """Seconds until all have been started: as measured on two cores, quicker in proportion where there are more.
+
+    A sender of packs makes so many a second at most, and two of them half as much again: more were not tried.
+    """
+    rate = value_of(f"{encoding}.starts_per_second")
+    return messages / (rate * max(1.0, cores / 2) if encoding == "solo" else rate)
+
+
+def find_herd_seconds(demand: Demand, encoding: EncodingName, processes: int) -> float:
+    """Seconds until a herd has run, with these workers and nothing else to do: their cores over the cost of a cycle.
+
+    In packs, batches are then as large as they can be.
+    """
+    in_batch = 1.0 if encoding == "solo" else min(float(BATCH_MAX), float(demand.pack_messages))
+    cost = find_load(demand, encoding, in_batch).worker / demand.cycles_per_second
+    return demand.herd * cost / processes
+
+
+def count_actions(demand: Demand, encoding: EncodingName, in_batch: float) -> float:
+    """Billable actions a second on Temporal Cloud.
+
+    A solo cycle: its timer, its activity, its search attributes, and a fifth of a continue-as-new. A pack's batch: the
+    same, the continue-as-new after a quarter of the pack's messages; and the timer before it. A start is one.
+    """
+    starts = demand.starts_per_day / DAY
+    index = 1.0 if demand.mean_interval >= Settings().index_after / timedelta(seconds=1) else 0.0
+    if encoding == "solo":
+        return demand.cycles_per_second * (2 + index + 1 / Settings().cycles_per_run) + starts
+    per_batch = 2 + index + 2 * in_batch / max(1.0, demand.pack_messages / 4)
+    return demand.cycles_per_second / in_batch * per_batch + starts / demand.pack_messages
+
+
+def fits_postgres(used: Cost) -> bool:
+    """Say whether one PostgreSQL is trusted with a load: its syncs, its log, and its cores."""
+    return (
+        used.syncs <= value_of("postgresql.syncs")
+        and used.log_bytes <= value_of("postgresql.log_bytes")
+        and with_room(used.database) <= value_of("postgresql.cores")
+    )
+
+
+def find_place(demand: Demand, encoding: EncodingName, used: Cost, wakes: float) -> tuple[str, tuple[str, ...]]:
+    """Where it can run, and what to know about it."""
+    cores = with_room(used.worker + used.server + used.database)
+    advice: list[str] = []
+    if cores <= 2:
+        place = "one machine of two cores; the embedded server does"
+    elif fits_postgres(used):
+        place = "a cluster with one PostgreSQL"
+    else:
+        place = "more than one PostgreSQL: Cassandra, several clusters, or Temporal Cloud"
+    rows = (demand.messages if encoding == "solo" else demand.messages / demand.pack_messages) + (
+        demand.cycles_per_second / Settings().cycles_per_run * demand.retention if encoding == "solo" else 0
+    )
+    if wakes > value_of("visibility.writes") or rows > value_of("visibility.rows"):
+        advice.append(f"visibility in Elasticsearch or OpenSearch: {wakes:,.0f} writes a second, {rows:,.0f} rows")
+    if encoding == "solo" and demand.retention > DAY:
+        advice.append("a retention of a day: each cycle leaves a fifth of a run behind for that long")
+    if encoding == "pack" and demand.slack < demand.mean_interval / 50:
+        advice.append("more tolerance: a wake costs what it costs, however few messages it runs")
+    if 3 * wakes > value_of("namespace.calls"):
+        advice.append("raise frontend.namespaceRPS, and the persistence limits of frontend and history")
+    return place, tuple(advice)

@@ -1,0 +1,1 @@
+"""Servers for one machine: Temporal's, Kafka's, and the codec server."""

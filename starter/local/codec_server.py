@@ -1,0 +1,147 @@
+"""The codec server: opens and seals payloads for Temporal's Web UI and CLI, which have no keys, over HTTP."""
+
+import asyncio
+import hmac
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from google.protobuf.json_format import MessageToJson, Parse, ParseError
+from temporalio.api.common.v1 import Payloads
+
+from shared.errors import InvalidSetting, PayloadSealed
+from shared.messages.json_value import encode_json
+from shared.temporal.encryption import EncryptionCodec
+
+BODY_MAX_BYTES = 16 * 1024 * 1024
+"""Four times what Temporal's server sends in one answer."""
+
+STALL_SECONDS = 10.0
+TOKEN_MIN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Gatekeeper:
+    """Who is let in: pages of these origins, and whoever knows the token."""
+
+    token: str
+    origins: Collection[str]
+
+    def __post_init__(self) -> None:
+        """Raise InvalidSetting for a token that could be guessed."""
+        if len(self.token) < TOKEN_MIN:
+            raise InvalidSetting(
+                f"codec_token: {'has fewer than 16 characters' if self.token else 'is missing'}; set DORMICE_CODEC_TOKEN "
+                "or codec_token_file to what 'openssl rand -hex 24' gives"
+            )
+
+    def find_flaw(self, origin: str | None, authorization: str, prefix: str) -> HTTPStatus | None:
+        """Give the status to refuse a call with; a program sends no origin, a page can't hide its own.
+
+        The token comes as a bearer token, or as the path's `prefix`, because the Web UI sends no token of its own choice.
+        """
+        if origin is not None and origin not in self.origins:
+            return HTTPStatus.FORBIDDEN
+        scheme, _, bearer = authorization.partition(" ")
+        given = (bearer.strip() if scheme.lower() == "bearer" else "", prefix)
+        # as bytes: text that is not ASCII is refused by what compares in constant time
+        known = [hmac.compare_digest(text.encode("utf-8", "replace"), self.token.encode()) for text in given]
+        return None if any(known) else HTTPStatus.UNAUTHORIZED
+
+
+def make_codec_server(address: tuple[str, int], codec: EncryptionCodec, gatekeeper: Gatekeeper) -> ThreadingHTTPServer:
+    """Open a server of Temporal's remote codec protocol: POST /encode and /decode take and give Payloads as JSON.
+
+    Whoever calls it runs `serve_forever`. Raises InvalidSetting when the address can't be had.
+    """
+
+    class Handler(_Handler):
+        pass
+
+    Handler.codec, Handler.gatekeeper = codec, gatekeeper
+    try:
+        server = ThreadingHTTPServer(address, Handler)
+    except OSError as exc:
+        raise InvalidSetting(
+            f"--port: {address[0]}:{address[1]} can't be opened ({exc.strerror}); choose another --port or --host"
+        ) from exc
+    server.daemon_threads = True
+    return server
+
+
+class _Handler(BaseHTTPRequestHandler):
+    codec: EncryptionCodec
+    gatekeeper: Gatekeeper
+    timeout = STALL_SECONDS  # of the socket: who stalls is cut off
+    server_version = "dormice"
+    sys_version = ""
+
+    def do_OPTIONS(self) -> None:
+        """Tell a browser beforehand whether a page of this origin may ask."""
+        if self.headers.get("Origin") not in self.gatekeeper.origins:
+            self._refuse(HTTPStatus.FORBIDDEN, "this origin is not among codec_origins")
+            return
+        self._answer(HTTPStatus.NO_CONTENT)
+
+    def do_POST(self) -> None:
+        """Encode or decode."""
+        prefix, _, verb = self.path.partition("?")[0].strip("/").rpartition("/")
+        origin = self.headers.get("Origin")
+        flaw = self.gatekeeper.find_flaw(origin, self.headers.get("Authorization", ""), prefix)
+        if flaw is not None:
+            is_origin = flaw is HTTPStatus.FORBIDDEN
+            self._refuse(
+                flaw, "this origin is not among codec_origins" if is_origin else "the token is missing or wrong"
+            )
+        elif verb not in ("encode", "decode"):
+            self._refuse(HTTPStatus.NOT_FOUND, "there are /encode and /decode")
+        elif (length := self._find_length()) is None:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"send a Content-Length of at most {BODY_MAX_BYTES:,}")
+        else:
+            self._convert(verb, self.rfile.read(length))
+
+    def _find_length(self) -> int | None:
+        text = self.headers.get("Content-Length", "")
+        return int(text) if text.isdecimal() and len(text) < 10 and int(text) <= BODY_MAX_BYTES else None
+
+    def _convert(self, verb: str, body: bytes) -> None:
+        try:
+            given = Parse(body, Payloads())
+            convert = self.codec.encode if verb == "encode" else self.codec.decode
+            done = Payloads(payloads=asyncio.run(convert(given.payloads)))
+        except (ParseError, UnicodeDecodeError):
+            self._refuse(HTTPStatus.BAD_REQUEST, "the body is no JSON of Payloads")
+        except PayloadSealed as exc:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(exc))
+        else:
+            self._answer(HTTPStatus.OK, MessageToJson(done, indent=None).encode())
+
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        self.close_connection = True  # what is left of the body is nobody's next request
+        self._answer(status, encode_json({"error": reason}))
+
+    def _answer(self, status: HTTPStatus, body: bytes = b"") -> None:
+        self.send_response(status)
+        for name, value in (*self._permissions().items(), ("Content-Type", "application/json")):
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _permissions(self) -> Mapping[str, str]:
+        """Give what a browser wants to hear before its page may read the answer."""
+        origin = self.headers.get("Origin", "")
+        if origin not in self.gatekeeper.origins:
+            return {}
+        return {
+            "Access-Control-Allow-Origin": origin,
+            "Access-Control-Allow-Methods": "POST",
+            "Access-Control-Allow-Headers": "Authorization, Content-Type, X-Namespace",
+            "Access-Control-Allow-Private-Network": "true",
+            "Vary": "Origin",
+        }
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 — the base class's name
+        """Keep silent: a path may hold the token."""

@@ -1,0 +1,187 @@
+"""The jars of Apache Kafka: fetched once into the user's cache, and known one by one by their digests."""
+
+import asyncio
+import contextlib
+import hashlib
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from shared.errors import Misconfigured, RetryLater
+from starter.local.embedded import end_on_leash, has_locked, start_on_leash
+from starter.local.kafka.java import find_java
+
+KAFKA_VERSION = "4.1.1"
+SLF4J_VERSION = "1.7.36"
+MANIFEST = Path(__file__).with_name("jars.sha256")
+"""Digest and name of each jar, as `sha256sum` writes them; `python -m starter.local.kafka.jars` writes it anew."""
+
+CENTRAL = "https://repo1.maven.org/maven2/"
+REPOSITORY_VARIABLE = "DEFAULT_ARTIFACT_REPOSITORY"
+"""Names a mirror of Maven Central, for Spark and for us; digests make it no matter of trust."""
+
+END_SECONDS = 5.0
+
+# Kafka logs through slf4j and brings no binding: without slf4j-simple a broker that can't start dies without a word
+DEPENDENCIES = (("org.apache.kafka", "kafka_2.13", KAFKA_VERSION), ("org.slf4j", "slf4j-simple", SLF4J_VERSION))
+
+
+def find_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """Give the folder of the jars in the user's cache: below XDG_CACHE_HOME, else below ~/.cache."""
+    named = Path(environ.get("XDG_CACHE_HOME", ""))
+    cache = named if named.is_absolute() else Path.home() / ".cache"
+    return cache / "dormice" / f"kafka-{KAFKA_VERSION}"
+
+
+def has_jars(folder: Path) -> bool:
+    """Say whether the jars have been fetched before; whether they are whole is told when they are used."""
+    return folder.exists()
+
+
+async def prepare_jars(java: Path, folder: Path) -> list[Path]:
+    """Give the jars for the class path, all checked by digest; fetches them when `folder` is not there.
+
+    Any number of processes may do so at once: one fetches, the others wait. Raises Misconfigured when a jar is not
+    the expected one and RetryLater when the repository can't be reached.
+    """
+    if not has_jars(folder):
+        await _fetch(java, folder)
+    if wrong := await asyncio.to_thread(_find_wrong, folder):
+        raise Misconfigured(
+            f"{folder / wrong} is missing or damaged; delete the folder {folder} and try again, it is then fetched anew"
+        )
+    return [folder / name for name in _read_manifest()]
+
+
+def _read_manifest() -> dict[str, str]:
+    lines = MANIFEST.read_text().splitlines()
+    return {name: digest for digest, name in (line.split() for line in lines)}
+
+
+def _find_wrong(folder: Path) -> str | None:
+    """Name the first jar that is not what the manifest says, if there is one; reading them all takes 0.1 s."""
+    for name, digest in _read_manifest().items():
+        jar = folder / name
+        if not jar.is_file() or _digest(jar) != digest:
+            return name
+    return None
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+async def _fetch(java: Path, folder: Path) -> None:
+    async with _hold(folder) as lock:
+        if has_jars(folder):  # another one has fetched it while we waited
+            return
+        prefix = f"{folder.name}.part-"
+        _sweep(folder.parent, prefix)
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as temporary:
+            fetched = await _resolve(java, Path(temporary), lock)
+            if wrong := await asyncio.to_thread(_find_wrong, fetched):
+                raise Misconfigured(
+                    f"{_repository()} gave a {wrong} that is not the expected one; "
+                    f"unset {REPOSITORY_VARIABLE} or have it name a true mirror of Maven Central"
+                )
+            fetched.rename(folder)
+
+
+@contextlib.asynccontextmanager
+async def _hold(folder: Path) -> AsyncGenerator[int]:
+    """Wait for our turn to fetch into a folder."""
+    lock = _open_lock(folder)
+    try:
+        while not has_locked(lock):  # noqa: ASYNC110 — another process has it, which sets no event of ours
+            await asyncio.sleep(0.1)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _open_lock(folder: Path) -> int:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(folder.with_name(f"{folder.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
+
+
+def _sweep(cache: Path, prefix: str) -> None:
+    """Delete what killed processes have left; the lock says that they are gone."""
+    for left in cache.glob(f"{prefix}*"):
+        shutil.rmtree(left)
+
+
+async def _resolve(java: Path, work: Path, lock: int | None = None) -> Path:
+    """Have Ivy fetch everything that the broker depends on; gives the folder of the jars."""
+    jars, log = work / "jars", work / "ivy.log"
+    _write_plan(work)
+    with log.open("wb") as output:
+        process = await start_on_leash(_ivy_command(java, work, jars), output.fileno(), keep=lock)
+    try:
+        code = await process.wait()
+    finally:
+        await end_on_leash(process, END_SECONDS)
+    if code:
+        raise RetryLater(
+            f"Apache Kafka {KAFKA_VERSION} can't be fetched from {_repository()} ({_read_reason(log)}); "
+            f"try again with a connection, or name a mirror in {REPOSITORY_VARIABLE}"
+        )
+    return jars
+
+
+def _ivy_command(java: Path, work: Path, jars: Path) -> list[str]:
+    command = [str(java), "-Xmx256m", f"-Divy.home={work / 'ivy'}", "-jar", str(_find_ivy())]
+    command += ["-settings", str(work / "settings.xml"), "-ivy", str(work / "ivy.xml"), "-confs", "default"]
+    command += ["-types", "jar", "bundle"]  # scala-logging's packaging is "bundle", and the broker needs it
+    return [*command, "-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]"]
+
+
+def _write_plan(work: Path) -> None:
+    """Write what Ivy is to fetch, and from where: one repository, nothing that a user has lying about."""
+    (work / "settings.xml").write_text(
+        '<ivysettings><settings defaultResolver="maven"/><resolvers>'
+        f'<ibiblio name="maven" m2compatible="true" root={quoteattr(_repository())}/>'
+        "</resolvers></ivysettings>\n"
+    )
+    wanted = "".join(
+        f'<dependency org="{org}" name="{name}" rev="{rev}" conf="default->default"/>'
+        for org, name, rev in DEPENDENCIES
+    )
+    (work / "ivy.xml").write_text(
+        '<ivy-module version="2.0"><info organisation="dormice" module="broker"/>'
+        f'<configurations><conf name="default"/></configurations><dependencies>{wanted}</dependencies></ivy-module>\n'
+    )
+
+
+def _repository() -> str:
+    return os.environ.get(REPOSITORY_VARIABLE) or CENTRAL
+
+
+def _find_ivy() -> Path:
+    """Find the Ivy in pyspark's wheel without importing pyspark."""
+    spark = importlib.util.find_spec("pyspark")
+    for place in (spark.submodule_search_locations or []) if spark else []:
+        for jar in Path(place, "jars").glob("ivy-*.jar"):
+            return jar
+    raise Misconfigured("pyspark, whose Ivy fetches Kafka, is not installed; install the extra 'embedded-kafka'")
+
+
+def _read_reason(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    reasons = [line for line in lines if "error" in line.lower() or "not found" in line]
+    return (reasons or lines or ["Ivy did not say why"])[0][:300]
+
+
+async def _write_manifest() -> None:
+    with tempfile.TemporaryDirectory() as work:
+        jars = await _resolve(find_java(), Path(work))
+        sys.stdout.writelines(f"{_digest(jar)}  {jar.name}\n" for jar in sorted(jars.iterdir()))
+
+
+if __name__ == "__main__":
+    asyncio.run(_write_manifest())

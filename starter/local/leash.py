@@ -1,0 +1,55 @@
+"""Keeps a child process on a leash: `python -m starter.local.leash COMMAND …` ends COMMAND when its own parent is gone.
+
+The parent holds the write end of this process's standard input. When the parent dies, however it dies, the pipe
+closes and the child gets SIGTERM, and SIGKILL if it does not go. A terminal's Ctrl-C reaches neither of them,
+because the parent starts this process in a session of its own: the parent alone decides the order of leaving. Where
+Linux is, the child does not outlive a leash that is killed either.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import NoReturn
+
+GRACE_SECONDS = 20.0
+PR_SET_PDEATHSIG = 1
+"""From <linux/prctl.h>: which signal the calling process gets when its parent ends."""
+
+
+def main(command: list[str]) -> NoReturn:
+    """Run the command until it ends by itself or the leash is cut; leaves with its exit code."""
+    # between fork and exec nothing runs but the one call into the kernel; no other thread has begun yet
+    die_too = None if sys.platform != "linux" else _make_dying_with_parent()
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_too)  # noqa: S603, PLW1509 — our parent's own; see above
+
+    def pass_on(_signal: int, _frame: FrameType | None) -> None:
+        child.terminate()
+
+    signal.signal(signal.SIGTERM, pass_on)
+    threading.Thread(target=_end_when_cut, args=(child,), daemon=True).start()
+    code = child.wait()
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _make_dying_with_parent() -> Callable[[], object]:
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _end_when_cut(child: subprocess.Popen[bytes]) -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    child.terminate()
+    try:
+        child.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,138 @@
+"""CloudEvents 1.0 as records carry them: binary (attributes in headers) and structured (one JSON document).
+
+After the specification's Kafka protocol binding, §3. It has header values as plain UTF-8; percent-encoding belongs to
+the HTTP binding, so that a "%" here is a "%".
+"""
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from starter.records.record import DeadRecord, Headers, read_json, read_text
+
+_STRUCTURED = "application/cloudevents"
+_STRUCTURED_JSON = (_STRUCTURED, "application/cloudevents+json")
+_REQUIRED = ("specversion", "id", "source", "type")
+_OPTIONAL = ("subject", "correlationid", "datacontenttype")
+
+
+@dataclass(frozen=True, slots=True)
+class CloudEvent:
+    """An event that holds all it must; what it does not say is empty."""
+
+    id: str
+    type: str
+    subject: str
+    correlation_id: Any
+    data: Any
+    attributes: dict[str, str] = field(default_factory=dict[str, str])
+    """Those of a structured event under the names that a binary one has them as headers."""
+
+    @property
+    def message_id(self) -> str:
+        """The message that the event is about: its subject if it has one, else the event itself.
+
+        A message lives on and is looked at again, so it is the thing that it is about, and the next event on that
+        thing revises it; the event's id names one occurrence, and would make a new message of each. One-shot
+        notifications want just that: `--id-from header:ce_id`. Subjects are unique within a source only: a topic
+        with several sources takes another `--id-from` where they collide.
+        """
+        return self.subject or self.id
+
+
+def read_event(value: bytes, headers: Headers) -> CloudEvent | None:
+    """Read a record's event, or give None when it holds none; raises DeadRecord.
+
+    A content-type of CloudEvents decides before `ce_specversion`: a structured event may repeat its attributes as
+    headers. A binary event's empty value is an event without data, whose payload is null.
+    """
+    raw_type = headers.get("content-type")
+    # bytes are compared first: most records are no events, whatever their content-type is
+    if raw_type is not None and raw_type[: len(_STRUCTURED)].lower() == _STRUCTURED.encode():
+        return _read_structured(value, _media_type(read_text(raw_type, "content-type")))
+    if headers.get("ce_specversion") is None:
+        return None
+    content_type = "" if raw_type is None else read_text(raw_type, "content-type")
+    attributes = {
+        name: read_text(raw, f"ce_{name}")
+        for name in (*_REQUIRED, "subject", "correlationid")
+        if (raw := headers.get(f"ce_{name}")) is not None
+    }
+    _check(attributes, "ce_")
+    _refuse_other_than_json(content_type, "content-type")
+    return _make(attributes, read_json(value, "value") if value else None, {})
+
+
+def _read_structured(value: bytes, media_type: str) -> CloudEvent:
+    if media_type not in _STRUCTURED_JSON:
+        raise DeadRecord(
+            "CloudEventProblem", f"is {media_type[:60]!r}; send events as {_STRUCTURED_JSON[1]}", "content-type"
+        )
+    document = read_json(value, "value")
+    if not isinstance(document, dict):
+        raise DeadRecord("NotAnObject", "is no JSON object; send one CloudEvent", "value")
+    event = cast("dict[str, Any]", document)
+    # the JSON format §2.2 has null for an attribute that is not there
+    attributes = {name: event[name] for name in (*_REQUIRED, *_OPTIONAL) if event.get(name) is not None}
+    _check(attributes, "")
+    return _make(attributes, _read_data(event, attributes.get("datacontenttype", "")), _name_as_headers(event))
+
+
+def _read_data(event: dict[str, Any], content_type: str) -> Any:
+    encoded = event.get("data_base64")
+    if encoded is None:
+        return event.get("data")
+    if "data" in event:
+        raise DeadRecord("CloudEventProblem", "stands beside data; send one of the two", "data_base64")
+    if not isinstance(encoded, str):
+        raise DeadRecord("CloudEventProblem", "is no string; send Base64 of JSON", "data_base64")
+    _refuse_other_than_json(content_type, "datacontenttype")
+    try:
+        raw = base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError) as exc:  # ValueError: characters beyond ASCII
+        raise DeadRecord("CloudEventProblem", f"is no Base64 ({exc}); correct it", "data_base64") from exc
+    return read_json(raw, "data_base64")
+
+
+def _check(attributes: dict[str, Any], prefix: str) -> None:
+    for name in _REQUIRED:
+        if name not in attributes:
+            raise DeadRecord("CloudEventProblem", "is missing; every CloudEvent needs one", prefix + name)
+    for name, value in attributes.items():
+        if name != "correlationid" and (not isinstance(value, str) or not value):
+            raise DeadRecord("CloudEventProblem", "must be a string that is not empty; correct it", prefix + name)
+    if attributes["specversion"] != "1.0":
+        shown = attributes["specversion"][:40]
+        raise DeadRecord("CloudEventProblem", f"is {shown!r}; send CloudEvents 1.0", prefix + "specversion")
+
+
+def _make(attributes: dict[str, Any], data: Any, as_headers: dict[str, str]) -> CloudEvent:
+    return CloudEvent(
+        id=attributes["id"],
+        type=attributes["type"],
+        subject=attributes.get("subject", ""),
+        correlation_id=attributes.get("correlationid", ""),
+        data=data,
+        attributes=as_headers,
+    )
+
+
+def _name_as_headers(event: dict[str, Any]) -> dict[str, str]:
+    return {
+        f"ce_{name}": value if isinstance(value, str) else json.dumps(value)  # the canonical form, specification §3
+        for name, value in event.items()
+        if isinstance(value, str | int) and name not in ("data", "data_base64")
+    }
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def _refuse_other_than_json(content_type: str, field: str) -> None:
+    """Let through what the JSON event format §3.1 counts as JSON; no type at all means JSON, too."""
+    media_type = _media_type(content_type)
+    if media_type and not media_type.endswith(("/json", "+json")):
+        raise DeadRecord("CloudEventProblem", f"is {media_type[:60]!r}; send data as application/json", field)

@@ -1,0 +1,255 @@
+"""The dead-letter box: what lies in a dead-letter topic, less what was replayed or dropped, and those two verbs."""
+
+import asyncio
+import contextlib
+import importlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from shared.errors import GiveUp
+from shared.kafka.outlet import (
+    PATIENCE_SECONDS,
+    BrokerTrouble,
+    Outlet,
+    Sendable,
+    Topics,
+    list_topics,
+    open_admin,
+    told_of,
+)
+from shared.kafka.reader import open_reader
+from starter.records.dead_letters import (
+    HANDLED,
+    HANDLED_OF,
+    SOURCE_TOPIC,
+    SUFFIX,
+    DeadLetter,
+    NotADeadLetter,
+    read_dead_letter,
+)
+from starter.records.record import Record, to_record
+
+TOGETHER = 200
+"""Letters that are replayed or dropped at once."""
+POLL_MILLISECONDS = 1_000
+
+Place = tuple[int, int]
+"""Partition and offset in the dead-letter topic."""
+
+
+class LetterState(StrEnum):
+    """What has become of a dead letter."""
+
+    WAITING = "waiting"
+    REPLAYED = "replayed"
+    DROPPED = "dropped"
+    COPY = "copy"
+    """The same failure once more, as a crash between writing and committing leaves it; the first one stands for it."""
+
+
+class TopicMissing(GiveUp):
+    """The topic that is asked about, or that a letter came from, does not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterSelection:
+    """Which letters are meant, None being all; offsets are those of the source and count both ends.
+
+    Times are those of the records, as their producers gave them, from `since` on and before `before`.
+    """
+
+    places: frozenset[Place] | None = None
+    error_class: str | None = None
+    key: bytes | None = None
+    partition: int | None = None
+    from_offset: int | None = None
+    to_offset: int | None = None
+    since: datetime | None = None
+    before: datetime | None = None
+
+    def selects(self, letter: DeadLetter) -> bool:
+        """Whether a letter is meant."""
+        at = letter.record.timestamp
+        return (
+            (self.places is None or _place(letter.record) in self.places)
+            and (self.error_class is None or letter.error_class == self.error_class)
+            and (self.key is None or letter.record.key == self.key)
+            and (self.partition is None or letter.partition == self.partition)
+            and (self.from_offset is None or letter.offset >= self.from_offset)
+            and (self.to_offset is None or letter.offset <= self.to_offset)
+            and (self.since is None or at >= self.since.timestamp() * 1000)
+            and (self.before is None or at < self.before.timestamp() * 1000)
+        )
+
+
+@contextlib.asynccontextmanager
+async def open_box(
+    options: Mapping[str, Any], source: str, patience_seconds: float = PATIENCE_SECONDS
+) -> AsyncGenerator["DeadLetterBox"]:
+    """Open the dead letters of a topic; `options` are those that all of aiokafka's clients share.
+
+    A topic that has none yet gives an empty box. Raises TopicMissing and BrokerTrouble.
+    """
+    async with told_of(""), asyncio.timeout(patience_seconds), open_admin(options) as admin:
+        topics = await list_topics(admin)
+    if source not in topics and source + SUFFIX not in topics:
+        raise TopicMissing(f"TOPIC: there is no topic {source!r}, nor dead letters of it; correct the name")
+    outlet = Outlet(options, patience_seconds)
+    try:
+        async with open_reader(options, patience_seconds) as consumer:
+            yield DeadLetterBox(source + SUFFIX, topics, consumer, outlet, patience_seconds)
+    finally:
+        await outlet.stop()
+
+
+class DeadLetterBox:
+    """One dead-letter topic. What is done to a letter is marked by a record beside it, so that all readers know.
+
+    A crash between replay and mark leaves a letter that is replayed again: its record names the letter, so that it
+    has no effect the second time.
+    """
+
+    def __init__(
+        self, topic: str, topics: Topics, consumer: Any, outlet: Outlet, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        self.topic = topic
+        self.foreign = 0
+        """Records met by the last `find` that are no dead letters."""
+        self._topics = topics
+        self._consumer = consumer
+        self._outlet = outlet
+        self._patience = patience_seconds
+
+    async def find(
+        self, selection: LetterSelection, *, is_all: bool = False
+    ) -> AsyncIterator[tuple[DeadLetter, LetterState]]:
+        """Give the letters meant that lie there now, by partition and offset; only those that wait, or all.
+
+        The topic is read twice, first for what became of each: memory grows with the number of letters, not with
+        their size.
+        """
+        ends = await self._find_ends()
+        states = await self._read_states(ends)
+        async for record in self._read(ends):
+            state = states.get(_place(record))
+            if state is None or not (is_all or state is LetterState.WAITING):
+                continue
+            letter = read_dead_letter(record)
+            if selection.selects(letter):
+                yield letter, state
+
+    async def replay(self, letters: Sequence[DeadLetter]) -> None:
+        """Send letters to their source topics again and mark them; raises BrokerTrouble and TopicMissing.
+
+        Those sent before an error are marked, too. The records are of this moment: under their old timestamps the
+        source topic's retention could take them away before anybody has read them.
+        """
+        for letter in letters:
+            if letter.topic not in self._topics:
+                raise TopicMissing(
+                    f"dead letter {letter.position}: its topic {letter.topic!r} is gone; make it again, or drop the letter"
+                )
+        for start in range(0, len(letters), TOGETHER):
+            chunk = letters[start : start + TOGETHER]
+            sending = (self._outlet.send(letter.topic, letter.partition, _to_replay(letter)) for letter in chunk)
+            results = await asyncio.gather(*sending, return_exceptions=True)
+            await self._mark([x for x, result in zip(chunk, results, strict=True) if result is None], "replayed")
+            _raise_first(results)
+
+    async def drop(self, letters: Sequence[DeadLetter]) -> None:
+        """Mark letters as dropped; their records stay in the topic. Raises BrokerTrouble."""
+        for start in range(0, len(letters), TOGETHER):
+            await self._mark(letters[start : start + TOGETHER], "dropped")
+
+    async def _mark(self, letters: Sequence[DeadLetter], verb: str) -> None:
+        sending = (
+            self._outlet.send(
+                self.topic,
+                letter.record.partition,
+                Sendable(None, b"", ((HANDLED, verb.encode()), (HANDLED_OF, letter.position.encode()))),
+            )
+            for letter in letters
+        )
+        _raise_first(await asyncio.gather(*sending, return_exceptions=True))
+
+    async def _find_ends(self) -> dict[Any, int]:
+        structs: Any = importlib.import_module("aiokafka.structs")
+        partitions = [structs.TopicPartition(self.topic, i) for i in range(self._topics.get(self.topic, 0))]
+        ends: dict[Any, int] = {}
+        if partitions:
+            async with told_of(self.topic), asyncio.timeout(self._patience):
+                ends = await self._consumer.end_offsets(partitions)
+        return {partition: ends[partition] for partition in partitions}
+
+    async def _read_states(self, ends: dict[Any, int]) -> dict[Place, LetterState]:
+        states: dict[Place, LetterState] = {}
+        firsts: dict[tuple[str, int], Place] = {}
+        copies: dict[Place, Place] = {}
+        self.foreign = 0
+        async for record in self._read(ends):
+            if (mark := _read_mark(record)) is not None:
+                place, state = mark
+                first = copies.get(place, place)
+                if first in states:
+                    states[first] = state
+                continue
+            try:
+                letter = read_dead_letter(record)
+            except NotADeadLetter:
+                self.foreign += 1
+                continue
+            place = _place(record)
+            first = firsts.setdefault(letter.identity, place)
+            states[place] = LetterState.WAITING if first == place else LetterState.COPY
+            if first != place:
+                copies[place] = first
+        return states
+
+    async def _read(self, ends: dict[Any, int]) -> AsyncIterator[Record]:
+        for partition, end in ends.items():
+            self._consumer.assign([partition])
+            await self._consumer.seek_to_beginning(partition)
+            heard_at = time.monotonic()
+            while await self._find_position(partition) < end:
+                async with told_of(self.topic):
+                    polled = await self._consumer.getmany(partition, timeout_ms=POLL_MILLISECONDS)
+                for raw in polled.get(partition, ()):
+                    if raw.offset < end:
+                        yield to_record(raw)
+                if polled:
+                    heard_at = time.monotonic()
+                elif time.monotonic() - heard_at > self._patience:
+                    raise BrokerTrouble(self.topic, TimeoutError())
+
+    async def _find_position(self, partition: Any) -> int:
+        async with told_of(self.topic), asyncio.timeout(self._patience):
+            return await self._consumer.position(partition)
+
+
+def _to_replay(letter: DeadLetter) -> Sendable:
+    return Sendable(letter.record.key, letter.record.value, letter.replay_headers)
+
+
+def _place(record: Record) -> Place:
+    return record.partition, record.offset
+
+
+def _read_mark(record: Record) -> tuple[Place, LetterState] | None:
+    headers = dict(record.headers)
+    verb, place = headers.get(HANDLED), (headers.get(HANDLED_OF) or b"").split(b"/")
+    # a dead letter may hold headers of these names of its own
+    if verb not in (b"replayed", b"dropped") or len(place) != 2 or SOURCE_TOPIC in headers:
+        return None
+    if not all(part.isdigit() for part in place):
+        return None
+    return (int(place[0]), int(place[1])), LetterState(verb.decode())
+
+
+def _raise_first(results: Sequence[BaseException | None]) -> None:
+    for result in results:
+        if result is not None:
+            raise result

@@ -1,0 +1,262 @@
+"""Dead letters: records that can't become messages, kept as they came in a topic of their own, with the reason."""
+
+import asyncio
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shared.errors import GiveUp
+from shared.kafka.outlet import (
+    PATIENCE_SECONDS,
+    RECORD_MAX_BYTES,
+    BrokerTrouble,
+    Headers,
+    Outlet,
+    Sendable,
+    list_topics,
+    open_admin,
+    told_of,
+)
+from starter.records.record import ERROR_CLASSES, DeadRecord, Record
+
+SUFFIX = ".dead-letters"
+CONNECTOR = "dormice"
+
+ATTEMPTS = "dormice.attempts"
+REPLAY_OF = "dormice.replay-of"
+ORIGIN = "dormice.origin"
+"""The record that failed first: what is replayed counts as that one, so it never overrides what came after it."""
+HANDLED = "dormice.handled"
+HANDLED_OF = "dormice.handled-of"
+
+_ERRORS = "__connect.errors."  # Kafka Connect's own names, KIP-298
+SOURCE_TOPIC = f"{_ERRORS}topic"
+_OURS = frozenset(
+    [ATTEMPTS, REPLAY_OF, ORIGIN]
+    + [_ERRORS + name for name in ("topic", "partition", "offset", "connector.name", "task.id", "stage")]
+    + [_ERRORS + name for name in ("class.name", "exception.class.name", "exception.message")]
+)
+_REPLAY = frozenset((REPLAY_OF, ORIGIN, ATTEMPTS))
+_UNLIMITED = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+_GENEROUS = {
+    **_UNLIMITED,
+    "max.message.bytes": str(RECORD_MAX_BYTES),
+    "message.timestamp.type": "CreateTime",
+    # brokers since 4.0 refuse records from more than an hour ahead; brokers before 3.6 don't know these two
+    "message.timestamp.after.max.ms": str(2**63 - 1),
+    "message.timestamp.before.max.ms": str(2**63 - 1),
+}
+
+
+class NotADeadLetter(GiveUp):
+    """A record in a dead-letter topic that nobody wrote as a dead letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record of a dead-letter topic, read; `record` is it as it lies there, `headers` are the original's own."""
+
+    record: Record
+    headers: Headers
+    topic: str
+    partition: int
+    offset: int
+    error_class: str
+    message: str
+    stage: str
+    attempts: int
+    origin: str
+    """The record that failed first, "topic/partition/offset"; of a replay that failed it is another than the three above."""
+    replay_of: str = ""
+    """Of a record that was replayed and failed again: the dead letter it was replayed from."""
+
+    @property
+    def position(self) -> str:
+        """Where it lies in its topic: "partition/offset"."""
+        return f"{self.record.partition}/{self.record.offset}"
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        """The same for all copies that crashes and repeated replays leave of one failure, within this process."""
+        # what was sent guards against a source topic that was made anew and counts from zero again
+        name = self.replay_of or f"{self.topic}/{self.partition}/{self.offset}"
+        return name, hash((self.record.key, self.record.value))
+
+    @property
+    def replay_headers(self) -> Headers:
+        """The headers to replay it with: its own, then which dead letter this is and how often it has failed."""
+        name = f"{self.record.source}/{self.record.offset}"
+        texts = {REPLAY_OF: name, ORIGIN: self.origin, ATTEMPTS: str(self.attempts)}
+        return (*self.headers, *((header, text.encode()) for header, text in texts.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a record is dead; `exception` is the name of the class that was raised."""
+
+    error_class: str
+    message: str
+    stage: str
+    exception: str = ""
+
+    @classmethod
+    def of(cls, dead: DeadRecord, stage: str = "decode") -> "Failure":
+        """Tell a dead record's reason."""
+        return cls(dead.error_class, str(dead), stage, type(dead).__name__)
+
+
+def count_attempts(record: Record) -> int:
+    """Say how often a record has failed when it fails now: once, or once more than the replay it is."""
+    return _split(record.headers, REPLAY_OF, _REPLAY)[2] + 1
+
+
+def find_origin(record: Record) -> tuple[str, int]:
+    """Say which source and offset a record counts as: of a replay, those of the record that failed first."""
+    if not record.headers:
+        return record.source, record.offset
+    origin = next((_to_text(value) for name, value in reversed(record.headers) if name == ORIGIN), "")
+    source, _, offset = origin.rpartition("/")
+    is_number = offset.isascii() and offset.isdecimal() and len(offset) < 19
+    return (source, int(offset)) if source and is_number else (record.source, record.offset)
+
+
+def to_dead_letter(
+    record: Record, reason: DeadRecord | Failure, attempts: int | None = None, task_id: str = "0"
+) -> Headers:
+    """Give the headers of a record's dead letter: the record's own unchanged, then why it is dead.
+
+    Key, value and timestamp stay as they are. Without `attempts` they are counted from those of a replay.
+    Text that UTF-8 can't hold is escaped.
+    """
+    failure = Failure.of(reason) if isinstance(reason, DeadRecord) else reason
+    own, replay_of, carried = _split(record.headers, REPLAY_OF, _REPLAY)
+    texts = {
+        SOURCE_TOPIC: record.topic,
+        f"{_ERRORS}partition": str(record.partition),
+        f"{_ERRORS}offset": str(record.offset),
+        f"{_ERRORS}connector.name": CONNECTOR,
+        f"{_ERRORS}task.id": task_id,
+        f"{_ERRORS}stage": failure.stage,
+        f"{_ERRORS}class.name": failure.error_class,
+        f"{_ERRORS}exception.class.name": failure.exception or failure.error_class,
+        f"{_ERRORS}exception.message": failure.message,
+        ATTEMPTS: str(carried + 1 if attempts is None else attempts),
+        **({REPLAY_OF: replay_of, ORIGIN: "/".join(map(str, find_origin(record)))} if replay_of else {}),
+    }
+    return (*own, *((name, text.encode(errors="backslashreplace")) for name, text in texts.items()))
+
+
+def read_dead_letter(record: Record) -> DeadLetter:
+    """Read a record of a dead-letter topic; raises NotADeadLetter."""
+    own, replay_of, attempts = _split(record.headers, SOURCE_TOPIC, _OURS)
+    texts = {name: _to_text(value) for name, value in record.headers if name in _OURS}
+    numbers = texts.get(f"{_ERRORS}partition", ""), texts.get(f"{_ERRORS}offset", "")
+    if not texts.get(SOURCE_TOPIC) or not all(number.isdecimal() and number.isascii() for number in numbers):
+        raise NotADeadLetter(
+            f"{record.source}/{record.offset}: does not say which record it was; read it with a Kafka tool"
+        )
+    return DeadLetter(
+        record=record,
+        headers=own,
+        topic=texts[SOURCE_TOPIC],
+        partition=int(numbers[0]),
+        offset=int(numbers[1]),
+        error_class=texts.get(f"{_ERRORS}class.name", ""),
+        message=texts.get(f"{_ERRORS}exception.message", ""),
+        stage=texts.get(f"{_ERRORS}stage", ""),
+        attempts=max(attempts, 1),  # Kafka Connect's own dead letters count none
+        origin=texts.get(ORIGIN, "/".join((texts[SOURCE_TOPIC], *numbers))),
+        replay_of=replay_of,
+    )
+
+
+def _split(headers: Headers, first: str, ours: frozenset[str]) -> tuple[Headers, str, int]:
+    """Give the headers that are not ours, what the record is a replay of, and its attempts, 0 when it has none.
+
+    Ours stand behind the record's own from the last `first` on, so that a record which came from a dead-letter topic
+    itself keeps its own of the same names; a header that others added behind ours is kept as well.
+    """
+    start = max((i for i, (name, _) in enumerate(headers) if name == first), default=len(headers))
+    tail = {name: _to_text(value) for name, value in headers[start:]}
+    own = (*headers[:start], *(header for header in headers[start:] if header[0] not in ours))
+    attempts = tail.get(ATTEMPTS, "")
+    is_count = attempts.isascii() and attempts.isdecimal() and len(attempts) < 10
+    return own, tail.get(REPLAY_OF, ""), int(attempts) if is_count else 0
+
+
+def _to_text(value: bytes | None) -> str:
+    return (value or b"").decode(errors="backslashreplace")
+
+
+class DeadLetterWriter:
+    """Writes dead letters beside their topics; a letter is safe when `write` returns."""
+
+    def __init__(
+        self, options: Mapping[str, Any], task_id: str = "0", patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        """Take the options that all of aiokafka's clients share."""
+        self._options = dict(options)
+        self._task_id = task_id
+        self._patience = patience_seconds
+        self._outlet = Outlet(options, patience_seconds)
+        self._topics: set[str] = set()
+        self._making = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Connect; raises BrokerTrouble."""
+        await self._outlet.start()
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await self._outlet.stop()
+
+    async def write(
+        self, record: Record, error_class: str, message: str, stage: str = "", attempts: int | None = None
+    ) -> None:
+        """Write a record's dead letter, to a topic that is made when it is missing; raises BrokerTrouble.
+
+        Without `stage` it is "decode" or "deliver", as the error class tells; without `attempts` they are counted
+        from those of a replay. After an error the same record may be written twice: readers take that for once.
+        """
+        topic = record.topic + SUFFIX
+        failure = Failure(error_class, message, stage or ("decode" if error_class in ERROR_CLASSES else "deliver"))
+        headers = to_dead_letter(record, failure, attempts, self._task_id)
+        try:
+            await self._ensure(record.topic)
+            await self._outlet.send(
+                topic, record.partition, Sendable(record.key, record.value, headers, record.timestamp)
+            )
+        except BrokerTrouble:
+            self._topics.discard(topic)
+            raise
+
+    async def _ensure(self, source: str) -> None:
+        topic = source + SUFFIX
+        async with self._making:
+            if topic in self._topics:
+                return
+            async with told_of(topic), asyncio.timeout(self._patience), open_admin(self._options) as admin:
+                topics = await list_topics(admin)
+                if topic not in topics:
+                    await make_topic(admin, topic, topics.get(source, 1))
+            self._topics.add(topic)
+
+
+async def make_topic(admin: Any, topic: str, partitions: int, *, is_trial: bool = False) -> None:
+    """Make a topic that keeps its records for good, with as many replicas as the broker gives by itself.
+
+    With `is_trial` the broker says whether it would, and makes none. Raises a KafkaError.
+    """
+    errors: Any = importlib.import_module("aiokafka.errors")
+    new_topic: Any = importlib.import_module("aiokafka.admin").NewTopic
+    for configs in (_GENEROUS, _UNLIMITED):
+        # aiokafka takes -1, the broker's default, for the replicas only beside an assignment, be it an empty one
+        wanted = new_topic(topic, partitions, -1, replica_assignments={}, topic_configs=configs)
+        answer = await admin.create_topics([wanted], validate_only=is_trial)
+        error: Any = errors.for_code(answer.topic_errors[0][1])
+        if error in (errors.NoError, errors.TopicAlreadyExistsError):
+            return
+        if error is not errors.InvalidConfigurationError:
+            break
+    raise error(topic)

@@ -1,0 +1,174 @@
+"""Formats: what a record asks for, whether it is an envelope, a CloudEvent, any JSON or a tombstone."""
+
+import contextlib
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeGuard, cast
+
+from shared.errors import InvalidEnvelope
+from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
+from shared.messages.message import NO_TRACE
+from starter.records.cloud_events import CloudEvent, read_event
+from starter.records.mapping import FormatOptions, find_kind, find_required, map_fields
+from starter.records.origins import HeaderOrigin, KeyOrigin, Place, Sight
+from starter.records.record import DeadRecord, Headers, Record, read_json, read_text
+
+CORRELATION_HEADERS = ("correlation_id", "correlation-id")
+TRACESTATE_MAX_BYTES = 512  # W3C Trace Context §3.3.1.5: what everybody propagates at least
+
+_TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
+_TRACEPARENT_BYTES = 55  # of version 00; later ones may be longer
+_TRACEPARENT_MAX_BYTES = 200
+_TRACESTATE = re.compile(rb"[\t -~]*")
+
+
+class Start(NamedTuple):
+    """Start the message, or revise it when it is alive; `trace` is empty when the record has no trace context."""
+
+    envelope: Envelope
+    trace: Mapping[str, str] = NO_TRACE
+
+
+class Stop(NamedTuple):
+    """End the message for good."""
+
+    kind: str
+    id: str
+
+
+class Formats:
+    """Reads the records of one bridge; it keeps nothing between them."""
+
+    def __init__(self, options: FormatOptions, rules: EnvelopeRules) -> None:
+        """Take the options; raises InvalidSetting when `--kind` is one that no handler is loaded for."""
+        self._options = options
+        self._rules = rules
+        options.check_kind(rules)
+
+    def decode(self, record: Record) -> Start | Stop:
+        """Say what a record asks for; raises DeadRecord and nothing else.
+
+        A null value is a tombstone. Else a CloudEvent is one by its headers, whatever the options are; what is none
+        is any JSON with `--id-from`, and an envelope without. `--kind` alone fills in the kind that an envelope leaves
+        out, and refuses an envelope of another kind, because tombstones would miss its message.
+
+        A tombstone's id comes from the header that `--id-from` names, else from the key, also when `--id-from` is a
+        JSON pointer, because there is no value to point into. With a `--kind` that needs no value, or with
+        `--id-from key`, the whole key is the id; else it must be "kind:id". Where `--kind` tells nothing, the kind is
+        the key up to its first colon. An event in binary mode without data has a null value: it is a tombstone as well.
+        """
+        headers: Headers = dict(record.headers)
+        self._check_size(record)
+        if record.value is None:
+            return self._decode_tombstone(Sight(record.key, headers))
+        if not headers:
+            return Start(self._check(self._read_fields(record.key, record.value, headers)))
+        event = read_event(record.value, headers)
+        if event is None:
+            fields = self._read_fields(record.key, record.value, headers)
+        else:
+            fields = self._read_event_fields(event, Sight(record.key, headers, event.data, event.attributes))
+        if fields.get("correlation_id", "") == "" and (correlation_id := _read_correlation_id(headers)):
+            fields = {**fields, "correlation_id": correlation_id}
+        return Start(self._check(fields), read_trace_context(headers))
+
+    def _check_size(self, record: Record) -> None:
+        size = len(record.value or b"") + len(record.key or b"")
+        for name, value in record.headers:
+            size += len(name) + len(value or b"")
+        if size > (limit := self._options.record_max_bytes):
+            raise DeadRecord(
+                "TooLarge",
+                f"is {size} bytes with key and headers, the limit is {limit}; keep bulk data elsewhere",
+                "record",
+            )
+
+    def _check(self, fields: dict[str, Any]) -> Envelope:
+        try:
+            return parse_envelope(fields, self._rules)
+        except InvalidEnvelope as exc:
+            raise DeadRecord(exc.flaw, exc.problem, exc.field) from exc
+
+    def _read_fields(self, key: bytes | None, value: bytes, headers: Headers) -> dict[str, Any]:
+        document = read_json(value, "value")
+        if self._options.id_from is not None:
+            return map_fields(self._options, Sight(key, headers, document))
+        if not isinstance(document, dict):
+            raise DeadRecord("NotAnObject", "is no JSON object; send an envelope, or map it with --id-from", "value")
+        fields = cast("dict[str, Any]", document)
+        if self._options.kind is not None:
+            _agree_on_kind(fields, find_kind(self._options.kind, Sight(key, headers, document)))
+        return fields
+
+    def _read_event_fields(self, event: CloudEvent, sight: Sight) -> dict[str, Any]:
+        fields = map_fields(self._options, sight)
+        if "kind" not in fields:
+            fields["kind"] = self._read_type(event.type)
+        fields.setdefault("id", event.message_id)
+        fields["correlation_id"] = event.correlation_id
+        return fields
+
+    def _read_type(self, event_type: str) -> str:
+        if event_type not in self._rules.kinds:
+            try:
+                parse_envelope({"kind": event_type, "id": "-"}, self._rules)
+            except InvalidEnvelope as exc:
+                reason = f"as the event's type {exc.problem}; or start the bridge with --kind"
+                raise DeadRecord(exc.flaw, reason, exc.field) from exc
+        return event_type
+
+    def _decode_tombstone(self, sight: Sight) -> Stop:
+        kind, id_from = self._options.kind, self._options.id_from
+        from_header = isinstance(id_from, HeaderOrigin)
+        key = "" if from_header and _is_told(kind) else KeyOrigin().find(sight)
+        message_id = find_required("id", id_from, sight) if from_header else key
+        if _is_told(kind):
+            name = find_kind(kind, sight)
+        else:
+            name, colon, rest = key.partition(":")
+            if not colon:
+                raise DeadRecord(
+                    "MissingField", "is told by nothing; give the tombstone a key like kind:id, or use --kind", "kind"
+                )
+            # starts take the whole key for the id where they are told to, so their tombstones do
+            message_id = message_id if from_header or isinstance(id_from, KeyOrigin) else rest
+        envelope = self._check({"kind": name, "id": message_id})
+        return Stop(envelope.kind, envelope.id)
+
+
+def _agree_on_kind(fields: dict[str, Any], kind: Any) -> None:
+    own = fields.setdefault("kind", kind)
+    if isinstance(own, str) and own != kind:
+        raise DeadRecord("InvalidField", f"is {own[:60]!r}, but --kind says {str(kind)[:60]!r}; agree on one", "kind")
+
+
+def _is_told(kind: str | Place | None) -> TypeGuard[str | HeaderOrigin]:
+    """Whether a record without a value tells its kind as `--kind` wants it."""
+    return isinstance(kind, str | HeaderOrigin)
+
+
+def _read_correlation_id(headers: Headers) -> str:
+    for name in CORRELATION_HEADERS:
+        if raw := headers.get(name):
+            return read_text(raw, name)
+    return ""
+
+
+def find_correlation_id(headers: Headers) -> str:
+    """Give the correlation id of a record that nothing else can be read from; nothing when it is no text either."""
+    with contextlib.suppress(DeadRecord):
+        return _read_correlation_id(headers)
+    return ""
+
+
+def read_trace_context(headers: Headers) -> Mapping[str, str]:
+    """Give traceparent, and tracestate where there is one, as W3C Trace Context writes them; nothing when the first is no good."""
+    parent = headers.get("traceparent")
+    if parent is None or len(parent) > _TRACEPARENT_MAX_BYTES or not _TRACEPARENT.fullmatch(parent):
+        return NO_TRACE
+    if parent.startswith(b"00") and len(parent) != _TRACEPARENT_BYTES:
+        return NO_TRACE
+    trace, state = {"traceparent": parent.decode()}, headers.get("tracestate") or b""
+    if state and len(state) <= TRACESTATE_MAX_BYTES and _TRACESTATE.fullmatch(state):
+        trace["tracestate"] = state.decode()
+    return trace

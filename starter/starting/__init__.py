@@ -1,0 +1,1 @@
+"""Starting messages, solo and packed, in bulk."""

@@ -1,0 +1,199 @@
+"""The bulk starter: the one way messages are created, whoever asks (command line, bridge, Spark)."""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from functools import lru_cache
+from typing import TypeVar
+
+from temporalio.client import Client
+
+from shared.errors import RetryLater
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
+from shared.messages.message import NO_TRACE, MessageState
+from shared.messages.placement import Layout, PackSpread, pack_index, workflow_id
+from shared.packs.entry import to_entry
+from shared.settings import Settings
+from starter.starting.admission import Admission
+from starter.starting.calls.caller import Caller
+from starter.starting.calls.flight import Flight
+from starter.starting.chunks import Chunk, Gathering
+from starter.starting.deliverer import Deliverer
+from starter.starting.delivery import Delivery
+from starter.starting.layouts import Layouts
+from starter.starting.receipts import Counts, Receipt, StartOutcome
+from starter.starting.solo import SoloStarter
+from starter.starting.start_request import NO_SOURCES, first_entry
+
+LINGER_SECONDS = 0.2
+"""How long messages wait for others of their pack while the stream gives nothing new."""
+
+LINGERS_MAX, FEW = 5, 1000
+"""A stream that trickles gives something new all the time: so few messages wait for no more than so many such times."""
+
+GATHERED_SECONDS = 10.0
+"""No message waits longer for others while the server would have room for it; while it has not, larger calls are what helps."""
+
+Tag = TypeVar("Tag")
+Wish = Envelope | Delivery
+
+
+class BulkStarter:
+    """Starts messages: bounded in flight, paced by the server's answers, each retried until accepted or hopeless.
+
+    Idempotent: a message that is alive is never started twice, and a retry of a start that had been accepted
+    unseen counts as that start. That holds for one call of `start`; a caller that is itself retried as a whole
+    (a Spark task) passes a `session`, within which every start of one id counts as the same wish.
+
+    Messages of kinds that are packed (`encodings`, or what is kept with the kind) go to their packs in chunks.
+
+    With `revises` it takes deliveries instead of envelopes, and a message that is known already is revised, stopped or
+    started anew as its delivery says. No two deliveries of one message may be under way at once.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        settings: Settings,
+        *,
+        restarts_finished: bool = False,
+        session: str | None = None,
+        encodings: Mapping[str, Pack] | None = None,
+        revises: bool = False,
+    ) -> None:
+        self._client = client
+        self._settings = settings
+        self._restarts_finished = restarts_finished
+        self._session = session
+        self._caller = Caller(settings)
+        self._layouts = Layouts(client, settings, encodings)
+        self._solo = SoloStarter(client, settings, self._caller)
+        self._deliverer = Deliverer(client, self._solo, self._caller)
+        self._admission = Admission(
+            client, settings, self._caller, restarts_finished=restarts_finished, revises=revises
+        )
+        self.counts = Counts()
+
+    @property
+    def throttled(self) -> int:
+        """How often the server had no room."""
+        return self._caller.throttled
+
+    @property
+    def retried(self) -> int:
+        """How often a call was repeated for another reason."""
+        return self._caller.retried
+
+    async def start(self, envelope: Envelope, tag: Tag) -> Receipt[Tag]:
+        """Start one message and give its receipt; raises Misconfigured when the server refuses this client as such."""
+        async for receipt in self.start_all([(tag, envelope)]):
+            return receipt
+        raise RuntimeError("a start without a receipt")
+
+    async def start_all(
+        self, wishes: AsyncIterable[tuple[Tag, Wish]] | Iterable[tuple[Tag, Wish]]
+    ) -> AsyncIterator[Receipt[Tag]]:
+        """Start a stream of (tag, envelope), or of (tag, delivery), and give receipts as they come, in no particular order.
+
+        The stream is read only as fast as receipts are taken; memory holds at most `in_flight` calls of it, and
+        `pack_room` messages that wait for others of their packs. An error of the stream itself is raised once it is
+        reached, and cancels what is under way.
+        """
+        flight = Flight[list[Receipt[Tag]]](self._settings.in_flight)
+        async with contextlib.aclosing(flight.landings(self._read(wishes, flight))) as landings:
+            async for receipts in landings:
+                for receipt in receipts:
+                    self.counts.by_outcome[receipt.outcome] += 1
+                    yield receipt
+
+    async def _read(
+        self,
+        wishes: AsyncIterable[tuple[Tag, Wish]] | Iterable[tuple[Tag, Wish]],
+        flight: Flight[list[Receipt[Tag]]],
+    ) -> None:
+        gathering, is_fresh = Gathering[Tag](self._settings.pack_room), False
+        flushing = asyncio.Lock()
+
+        async def flush_when_idle() -> None:
+            nonlocal is_fresh
+            lingers = 0
+            while True:
+                await asyncio.sleep(LINGER_SECONDS)
+                lingers = lingers + 1 if len(gathering) else 0
+                chunks: Iterable[Chunk[Tag]] = ()
+                if not is_fresh or (lingers >= LINGERS_MAX and len(gathering) < FEW):
+                    chunks, lingers = gathering.take_all(), 0
+                elif flight.is_half_empty:
+                    chunks = gathering.take_old(time.monotonic() - GATHERED_SECONDS)
+                async with flushing:
+                    await self._hand_over(chunks, flight)
+                is_fresh = False
+
+        lingering = asyncio.create_task(flush_when_idle())
+        try:
+            async for tag, wish in wishes if isinstance(wishes, AsyncIterable) else _iterate(wishes):
+                is_fresh = True
+                try:
+                    layout = self._layouts.known(wish.kind) or await self._find_layout(wish)
+                except RetryLater as exc:
+                    await flight.take_off(_fail(wish, tag, str(exc), self._layouts.attempts))
+                    continue
+                envelope = wish.envelope if isinstance(wish, Delivery) else wish
+                lacks_lane = envelope is not None and envelope.lane is None
+                if layout is None or lacks_lane:  # it is refused there
+                    await flight.take_off(self._start_solo(wish, tag))
+                elif (chunk := _gather(gathering, layout, wish, envelope, tag)) is not None:
+                    await flight.take_off(self._start_chunk(chunk))
+            async with flushing:  # a flush that waits for room has a chunk in hand that nobody else knows of
+                lingering.cancel()
+        finally:
+            lingering.cancel()
+        await self._hand_over(gathering.take_all(), flight)
+
+    async def _hand_over(self, chunks: Iterable[Chunk[Tag]], flight: Flight[list[Receipt[Tag]]]) -> None:
+        for chunk in chunks:
+            await flight.take_off(self._start_chunk(chunk))
+
+    async def _find_layout(self, wish: Wish) -> Layout | None:
+        if isinstance(wish, Delivery):
+            if wish.envelope is None:  # nothing is begun for the sake of a stop
+                return await self._layouts.find_patiently(wish.kind)
+            wish = wish.envelope
+        return await self._layouts.settle(wish.kind, wish.lane or "short")
+
+    async def _start_chunk(self, chunk: Chunk[Tag]) -> list[Receipt[Tag]]:
+        return await self._admission.admit(chunk, self._session or str(uuid.uuid4()))
+
+    async def _start_solo(self, wish: Wish, tag: Tag) -> list[Receipt[Tag]]:
+        if isinstance(wish, Delivery):
+            return [await self._deliverer.deliver(wish, tag)]
+        session = self._session or str(uuid.uuid4())
+        return [await self._solo.start(wish, tag, session=session, restarts_finished=self._restarts_finished)]
+
+
+async def _fail(wish: Wish, tag: Tag, reason: str, attempts: int) -> list[Receipt[Tag]]:
+    return [Receipt(tag, workflow_id(wish.kind, wish.id), StartOutcome.FAILED, "", reason, attempts)]
+
+
+def _gather(
+    gathering: Gathering[Tag], layout: Layout, wish: Wish, envelope: Envelope | None, tag: Tag
+) -> Chunk[Tag] | None:
+    index, now = pack_index(wish.id, layout.packs), time.time()
+    sources, trace = (wish.sources, wish.trace) if isinstance(wish, Delivery) else (NO_SOURCES, NO_TRACE)
+    if envelope is None:
+        ended = MessageState(wish.kind, wish.id, layout.lane, now, now, ended="stopped", sources=sources)
+        return gathering.add(layout, index, tag, to_entry(ended, layout.lane))
+    spread = _find_spread(layout.kind, index, layout.coalesce) if envelope.tolerance_seconds else None
+    entry = first_entry(envelope, now, layout.lane, sources=sources, trace=trace, spread=spread)
+    return gathering.add(layout, index, tag, entry)
+
+
+_find_spread = lru_cache(maxsize=10_000)(PackSpread.of)
+
+
+async def _iterate(items: Iterable[tuple[Tag, Wish]]) -> AsyncIterator[tuple[Tag, Wish]]:
+    for item in items:
+        yield item

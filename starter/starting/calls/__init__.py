@@ -1,0 +1,1 @@
+"""Many calls to the server at once, at a pace that it bears."""

@@ -1,0 +1,65 @@
+"""The caller: one call to the server after the other at a pace it bears, each repeated until it is answered or hopeless."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from temporalio.service import RPCError, RPCStatusCode
+
+from shared.settings import Settings
+from shared.temporal.backoff import backoff_seconds
+from shared.temporal.connect import is_transient, lacks_namespace
+from starter.starting.calls.pace import Pace
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Called(Generic[Answer]):
+    """What became of a call: an answer, or the error that ended it; a transient one after all patience."""
+
+    answer: Answer | None
+    error: RPCError | None
+    attempts: int
+
+
+class Caller:
+    """Makes calls that create or change something, and counts how often the server had no room."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._patience = settings.patience.total_seconds()
+        self._pace = Pace(settings.starts_per_second)
+        self.throttled = 0
+        self.retried = 0
+
+    async def call(self, send: Callable[[], Awaitable[Answer]]) -> Called[Answer]:
+        """Call until the server answers, at most for the setting `patience`; never raises RPCError itself."""
+        give_up_at = time.monotonic() + self._patience
+        attempts, is_starting = 0, False
+        while True:
+            await self._pace.take()
+            attempts += 1
+            try:
+                answer = await send()
+            except RPCError as exc:
+                if not is_transient(exc):
+                    self._pace.note_answered()
+                    return Called(None, exc, attempts)
+                if lacks_namespace(exc) and not is_starting:  # it is back, whatever time it was away before
+                    give_up_at, is_starting = time.monotonic() + self._patience, True
+                if time.monotonic() >= give_up_at:
+                    return Called(None, exc, attempts)
+                await self._back_off(exc, attempts)
+            else:
+                self._pace.note_answered()
+                return Called(answer, None, attempts)
+
+    async def _back_off(self, exc: RPCError, attempts: int) -> None:
+        if exc.status is RPCStatusCode.RESOURCE_EXHAUSTED:
+            self.throttled += 1
+            self._pace.note_throttled()
+        else:
+            self.retried += 1
+        await asyncio.sleep(backoff_seconds(attempts))

@@ -1,0 +1,1 @@
+"""Steering and asking messages that are there, solo and packed."""

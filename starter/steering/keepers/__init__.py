@@ -1,0 +1,1 @@
+"""Gates and idle capacity, as people switch them."""

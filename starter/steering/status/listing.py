@@ -1,0 +1,81 @@
+"""Listing: what the server's index says of one message, without asking the message itself."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from temporalio.client import WorkflowExecution, WorkflowExecutionDescription, WorkflowExecutionStatus
+
+from shared.messages.placement import identity_of
+from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, LANE, STATE
+
+ENDED_OTHERWISE = {
+    WorkflowExecutionStatus.FAILED: "failed",
+    WorkflowExecutionStatus.CANCELED: "canceled",
+    WorkflowExecutionStatus.TERMINATED: "terminated",
+    WorkflowExecutionStatus.TIMED_OUT: "timed out",
+}
+"""Ends that no message comes to by itself; its attribute `State` still says what it was before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One message as the index shows it, eventually consistent."""
+
+    kind: str
+    id: str
+    lane: str
+    state: str
+    due_at: datetime | None
+    """None where the index does not know it: then an active message is due soon, or by now."""
+    earliest_at: datetime | None
+    started_at: datetime | None
+    """None where the message is one of a pack."""
+    parked_reason: str = ""
+    parked_at: datetime | None = None
+
+    @property
+    def is_due_soon(self) -> bool:
+        """It is due by now or soon; when exactly, only the message itself knows."""
+        return self.state == "active" and self.due_at is None
+
+
+def from_status(status: Mapping[str, Any]) -> Listed:
+    """Read a packed message from what its pack says of it."""
+    return Listed(
+        kind=status["kind"],
+        id=status["id"],
+        lane=status["lane"],
+        state=status["phase"],
+        due_at=datetime.fromtimestamp(status["due_at_epoch"], UTC),
+        earliest_at=datetime.fromisoformat(status["earliest_at"].replace(" UTC", "Z")),
+        started_at=None,
+        parked_reason=status["parked_reason"],
+        parked_at=datetime.fromtimestamp(status["parked_at"], UTC) if status["parked_at"] else None,
+    )
+
+
+async def to_listed(execution: WorkflowExecution | WorkflowExecutionDescription) -> Listed:
+    """Read a message from its workflow's attributes and memo."""
+    kind, message_id = identity_of(execution.id)
+    attributes = execution.typed_search_attributes
+    state = attributes.get(STATE, "")
+    if execution.status is not None:
+        state = ENDED_OTHERWISE.get(execution.status, state)
+    memo: Mapping[str, Any] = await execution.memo() if state == "parked" else {}
+    due_at, earliest_at = attributes.get(DUE_AT), attributes.get(EARLIEST_AT)
+    if state == "active" and due_at is not None and due_at <= datetime.now(UTC):
+        # moves by less than the setting `index_after` are not written: this may be where it was due some cycles ago
+        due_at = earliest_at = None
+    return Listed(
+        kind=kind,
+        id=message_id,
+        lane=attributes.get(LANE, ""),
+        state=state,
+        due_at=due_at,
+        earliest_at=earliest_at,
+        started_at=execution.start_time,
+        parked_reason=memo.get("parked_reason", ""),
+        parked_at=datetime.fromtimestamp(memo["parked_at"], UTC) if memo.get("parked_at") else None,
+    )

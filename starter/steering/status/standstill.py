@@ -1,0 +1,144 @@
+"""Standstill: workflows whose task fails over and over, found by what the server records of them, and brought back."""
+
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType, WorkflowTaskFailedCause
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import (
+    GetWorkflowExecutionHistoryReverseRequest,
+    ResetWorkflowExecutionRequest,
+)
+from temporalio.client import Client, WorkflowExecutionDescription
+
+from shared.lanes import LANES, task_queue
+from shared.temporal.connect import CALL_TIMEOUT
+from starter.steering.selection import quote
+
+ATTEMPTS_LEAST = 2
+"""A task that failed once may do better at its next try, which comes at once."""
+
+PAGE_SIZE = 20
+
+_HARMLESS = frozenset(
+    {
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW,
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_STICKY_TASK_QUEUE,
+    }
+)
+"""With these the server itself asks for another try; none of them means that a worker could not go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """One workflow that stands still because its task fails."""
+
+    workflow_id: str
+    run_id: str
+    attempts: int
+    reason: str
+    """What the worker said when it failed last."""
+
+    def describe(self) -> str:
+        """Say it in half a sentence."""
+        return f"the task of its workflow {self.workflow_id} fails (attempt {self.attempts}): {self.reason}"
+
+
+async def find_standstill(client: Client, workflow_id: str, run_id: str | None = None) -> Standstill | None:
+    """Tell why a workflow does not go on, or None where its task does not fail."""
+    handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+    return await to_standstill(client, await handle.describe(rpc_timeout=CALL_TIMEOUT))
+
+
+async def to_standstill(client: Client, described: WorkflowExecutionDescription) -> Standstill | None:
+    """Do what `find_standstill` does for a workflow that is described already."""
+    attempts = described.raw_description.pending_workflow_task.attempt
+    if attempts < ATTEMPTS_LEAST:
+        return None
+    async for event in _read_backwards(client, described.id, described.run_id):
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            return None  # a worker that was lost with it, nothing worse
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+            failed = event.workflow_task_failed_event_attributes
+            if failed.cause not in _HARMLESS:
+                reason = failed.failure.message.partition("\n")[0] or WorkflowTaskFailedCause.Name(failed.cause)
+                return Standstill(described.id, described.run_id, attempts, reason)
+    return None
+
+
+def query_reported(prefix: str) -> str:
+    """Select what the server itself reports: it does once a task has failed some times in a row, five by default."""
+    queues = ", ".join(quote(task_queue(prefix, lane)) for lane in LANES)
+    return (
+        f"TemporalReportedProblems IN ('category=WorkflowTaskFailed') AND TaskQueue IN ({queues}) "
+        "AND ExecutionStatus = 'Running'"
+    )
+
+
+async def list_standstills(client: Client, prefix: str) -> AsyncIterator[Standstill]:
+    """Find all workflows on the lanes of a prefix of which the server reports that their tasks fail."""
+    async for execution in client.list_workflows(query_reported(prefix), rpc_timeout=CALL_TIMEOUT):
+        found = await find_standstill(client, execution.id, execution.run_id)
+        if found is not None:
+            yield found
+
+
+async def repair(client: Client, standstill: Standstill, *, without_signals: bool = False) -> str:
+    """Begin a workflow again from its last good task; gives the id of its new run.
+
+    Signals that came since are sent again by the server, in order, unless they are to be left out. The calls of handlers
+    that followed that task are made once more, with the same version and idempotency key.
+    """
+    event_id = await _find_last_good(client, standstill)
+    left_out = [ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL] if without_signals else []
+    request = ResetWorkflowExecutionRequest(
+        namespace=client.namespace,
+        workflow_execution=WorkflowExecution(workflow_id=standstill.workflow_id, run_id=standstill.run_id),
+        reason=f"dormice repair: {standstill.reason}"[:500],
+        workflow_task_finish_event_id=event_id,
+        request_id=str(uuid.uuid4()),
+        reset_reapply_exclude_types=left_out,
+    )
+    answer = await client.workflow_service.reset_workflow_execution(request, timeout=CALL_TIMEOUT)
+    return answer.run_id
+
+
+async def list_signals_since(client: Client, standstill: Standstill) -> list[str]:
+    """Name the signals that have come since the last good task, oldest first."""
+    names: list[str] = []
+    async for event in _read_backwards(client, standstill.workflow_id, standstill.run_id):
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            break
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
+            names.append(event.workflow_execution_signaled_event_attributes.signal_name)
+    return names[::-1]
+
+
+async def _find_last_good(client: Client, standstill: Standstill) -> int:
+    """Give the event with which the last good task was completed, or its first task was begun where none was."""
+    first = 0
+    async for event in _read_backwards(client, standstill.workflow_id, standstill.run_id):
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            return event.event_id
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED:
+            first = event.event_id
+    return first
+
+
+async def _read_backwards(client: Client, workflow_id: str, run_id: str) -> AsyncIterator[HistoryEvent]:
+    request = GetWorkflowExecutionHistoryReverseRequest(
+        namespace=client.namespace,
+        execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
+        maximum_page_size=PAGE_SIZE,
+    )
+    while True:
+        page = await client.workflow_service.get_workflow_execution_history_reverse(request, timeout=CALL_TIMEOUT)
+        for event in page.history.events:
+            yield event
+        if not page.next_page_token:
+            return
+        request.next_page_token = page.next_page_token

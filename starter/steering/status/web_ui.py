@@ -1,0 +1,38 @@
+"""The Web UI's address: where a person finds the page of a workflow."""
+
+import json
+import os
+from pathlib import Path
+from urllib.parse import quote
+
+from shared.settings import Settings
+from starter.local.embedded import ADDRESSES_FILE, EmbeddedOptions, has_locked
+
+UNKNOWN = "of your Web UI, whose address is not known; set ui_address, for example http://localhost:8233"
+
+
+def find_ui_address(settings: Settings, server: str, folder: Path) -> str:
+    """Give the address that the setting `ui_address` names, else that of the embedded server of a folder, or "".
+
+    The embedded server counts only while it runs, and is the `server` (HOST:PORT) that is talked to.
+    """
+    return settings.ui_address.rstrip("/") or _find_embedded(server, EmbeddedOptions(data=folder))
+
+
+def find_page(namespace: str, workflow_id: str) -> str:
+    """Give the path of the page of a workflow."""
+    return f"/namespaces/{quote(namespace, safe='')}/workflows/{quote(workflow_id, safe='')}"
+
+
+def _find_embedded(server: str, options: EmbeddedOptions) -> str:
+    try:
+        addresses = json.loads((options.data / ADDRESSES_FILE).read_text("utf-8"))
+        is_meant = server.replace("localhost", "127.0.0.1") == addresses["server"]
+        lock = os.open(options.data / "lock", os.O_RDWR)
+    except (OSError, ValueError, LookupError):
+        return ""
+    try:
+        is_running = is_meant and not has_locked(lock)  # what was killed leaves its addresses behind
+    finally:
+        os.close(lock)
+    return addresses["ui"] or "" if is_running else ""

@@ -1,0 +1,1 @@
+"""How a worker serves a lane, and what the first worker of a lane begins."""

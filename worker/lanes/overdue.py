@@ -1,0 +1,60 @@
+"""The gauge of what is overdue: once a minute one worker process of each lane measures it and tells it."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.idle.capacity import Capacity
+from activities.idle.overdue import OverdueIndex
+from shared.errors import Misconfigured, RetryLater
+from shared.lanes import task_queue
+from shared.settings import Settings
+from shared.telemetry.metrics import OLDEST_OVERDUE, Reading
+from shared.telemetry.sdk import Telemetry
+from shared.temporal.connect import translate_rpc_error
+
+MEASURE_EVERY = timedelta(minutes=1)
+FIRST_AFTER = timedelta(seconds=10)
+"""By then processes that began together know of each other."""
+
+
+async def measure_overdue(
+    client: Client, settings: Settings, lanes: Iterable[str], telemetry: Telemetry, every: timedelta = MEASURE_EVERY
+) -> None:
+    """Publish how long the most overdue message of each lane has waited; for ever, or not at all if nobody listens.
+
+    A lane of which the server does not tell has no reading, nor one that another process measures.
+    """
+    indexes = {
+        lane: OverdueIndex(client, task_queue(settings.task_queue_prefix, lane), settings.index_after) for lane in lanes
+    }
+    wait = min(every, FIRST_AFTER)
+    while telemetry.is_on:
+        await asyncio.sleep(wait.total_seconds())
+        readings: list[Reading] = []
+        for lane, index in indexes.items():
+            with contextlib.suppress(RetryLater, Misconfigured):
+                if await _is_first(client, task_queue(settings.task_queue_prefix, lane)):
+                    readings.append(Reading(OLDEST_OVERDUE, await _measure(index), {"lane": lane}))
+        telemetry.publish(readings)
+        wait = every
+
+
+async def _measure(index: OverdueIndex) -> float:
+    now = datetime.now(UTC)
+    oldest = await index.find_oldest(1, now)
+    return (now - oldest[0].due_at).total_seconds() if oldest else 0.0
+
+
+async def _is_first(client: Client, queue: str) -> bool:
+    """Tell whether this process is the one to measure: of those that serve the queue, the first by its identity."""
+    try:
+        return client.identity == min(await Capacity(client, queue).find_identities(), default=client.identity)
+    except RPCError as exc:
+        if exc.status is RPCStatusCode.UNIMPLEMENTED:  # without heartbeats nobody knows of the others
+            return True
+        raise translate_rpc_error(exc) from exc

@@ -1,0 +1,46 @@
+"""Throughput: each worker process tells how many messages a second it has done at most, for forecasts to go by."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from shared.keepers.capacity import CAPACITY_WORKFLOW, MEASURED, capacity_workflow_id
+from shared.lanes import task_queue
+from shared.temporal.connect import signal_beginning
+
+logger = logging.getLogger(__name__)
+
+WINDOW_SECONDS = 10.0
+"""Batches of packs end in bursts: a shorter window would take one for what a worker can do."""
+
+LEAST_PER_SECOND = 1.0
+"""What is less says nothing of what a worker can do."""
+
+WORTH_TELLING = 1.1
+"""A new maximum is told when it is so many times the last one that was."""
+
+
+async def tell_throughput(client: Client, prefix: str, lanes: Iterable[str], calls: Mapping[str, int]) -> None:
+    """Watch how `calls` of handlers grow by lane, and tell the server each time they have never grown so fast; for ever."""
+    told = dict.fromkeys(lanes, LEAST_PER_SECOND / WORTH_TELLING)
+    while True:
+        before, began = dict(calls), asyncio.get_running_loop().time()
+        await asyncio.sleep(WINDOW_SECONDS)
+        lasted = asyncio.get_running_loop().time() - began
+        for lane, highest in told.items():
+            per_second = (calls.get(lane, 0) - before.get(lane, 0)) / lasted
+            if per_second < WORTH_TELLING * highest:
+                continue
+            with contextlib.suppress(RPCError):  # then the next window that is as good is told
+                await _tell(client, task_queue(prefix, lane), per_second)
+                told[lane] = per_second
+
+
+async def _tell(client: Client, queue: str, per_second: float) -> None:
+    name = capacity_workflow_id(queue)
+    await signal_beginning(client, CAPACITY_WORKFLOW, name, queue, MEASURED, client.identity, per_second)
+    logger.info("capacity told", extra={"action": "capacity_told", "queue": queue, "per_second": round(per_second, 2)})

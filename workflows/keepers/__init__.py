@@ -1,0 +1,1 @@
+"""Workflows that keep something for everybody: gates, idle capacity, layouts, measured capacity."""

@@ -1,0 +1,58 @@
+"""The capacity workflow: one for each lane; it keeps what the lane's workers have done at most in a second."""
+
+from typing import Any
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from shared.keepers.capacity import (
+        CAPACITY_MEMO,
+        CAPACITY_WORKFLOW,
+        MEASURED,
+        WORKERS_KEPT,
+        Measured,
+        Measurement,
+        read_measured,
+        read_measurement,
+    )
+    from workflows.description import describe_capacity
+    from workflows.replay.cancellation import ignores_cancellation, tell
+    from workflows.replay.signal_handlers import IgnoresUnknownSignals, signal_handler
+
+SIGNALS_PER_RUN = 500
+
+
+@workflow.defn(name=CAPACITY_WORKFLOW)
+class CapacityWorkflow(IgnoresUnknownSignals):
+    """Takes in what workers tell, which is seldom: only what is a good deal more than they have told before."""
+
+    @workflow.init
+    def __init__(self, wire: dict[str, Any] | None = None) -> None:
+        """Take over from the run before; begins with nothing."""
+        self._told = read_measured(wire or {})
+        self._signals = 0
+
+    @workflow.run
+    @ignores_cancellation
+    async def run(self, wire: dict[str, Any] | None = None) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
+        """Keep it; for ever."""
+        while True:
+            signals = self._signals
+            workflow.upsert_memo({CAPACITY_MEMO: self._dump()})
+            tell(describe_capacity(self._told))
+            if self._signals >= SIGNALS_PER_RUN:
+                # signal handlers are synchronous and nothing awaits before this, so none can be lost
+                workflow.continue_as_new(self._dump(), memo={CAPACITY_MEMO: self._dump()})
+            await workflow.wait_condition(lambda signals=signals: self._signals > signals)
+
+    def _dump(self) -> dict[str, Any]:
+        return {worker: list(measured) for worker, measured in self._told.items()}
+
+    @signal_handler(read_measurement, MEASURED)
+    def measured(self, given: Measurement) -> None:
+        """Keep what a worker process has done at most; the one that has been silent for longest makes room."""
+        self._told.pop(given.worker, None)
+        self._told[given.worker] = Measured(round(given.per_second, 2), round(workflow.time(), 3))
+        while len(self._told) > WORKERS_KEPT:
+            del self._told[next(iter(self._told))]
+        self._signals += 1

@@ -1,0 +1,1 @@
+"""The state of a pack, by idea; no Temporal in here."""

@@ -1,0 +1,39 @@
+"""A pack's heading: what it is apart from its messages; an empty pack of its kind starts from the same."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shared.messages.message import SERIAL
+from shared.messages.placement import PackSpread
+from shared.packs.entry import WIRE_VERSION, to_heading
+
+
+class PackHeading:
+    """Of which kind a pack is, which of how many, how large it may be, and how it hears signals."""
+
+    def __init__(self, wire: Mapping[str, Any]) -> None:
+        """Read the wire form of any version; raises TypeError when it is none."""
+        if not isinstance(wire, dict) or wire.get("v") != WIRE_VERSION or "kind" not in wire:
+            raise TypeError(f"the wire form of a pack has v={WIRE_VERSION} and a kind")
+        self.kind: str = wire["kind"]
+        self.lane: str = wire["lane"]
+        self.index: int = wire["index"]
+        self.packs: int = wire["packs"]
+        self.size: int = wire["size"]
+        self.within = PackSpread.of(self.kind, self.index, wire["coalesce"])
+        self.payload_max_bytes: int = wire.get("payload_max_bytes", 0)
+        self.is_started_serial = self.is_serial = bool(wire.get(SERIAL))
+        """Whether runs are started so that signals act one by one, and whether they do in this one."""
+
+    def heading(self) -> dict[str, Any]:
+        """Give the wire form without messages."""
+        return to_heading(
+            self.kind,
+            self.lane,
+            index=self.index,
+            packs=self.packs,
+            size=self.size,
+            coalesce=self.within.coalesce,
+            payload_max_bytes=self.payload_max_bytes,
+            is_serial=self.is_started_serial,
+        )

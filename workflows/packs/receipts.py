@@ -1,0 +1,110 @@
+"""Receipts of a pack: what became of chunks and signals, kept small for as long as somebody may ask."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from shared.packs.entry import STATE_BYTES_MAX, measure
+
+KEPT_SECONDS = 300.0
+"""As long as somebody may ask: who asks a busy pack waits longer from time to time, and batches come in between."""
+
+KNOWN, REVISED, STOPPED = "known", "revised", "stopped"
+"""Fates of a chunk's messages beside being taken in and being refused for a reason."""
+
+RECEIPTS_BYTES_MAX = 50_000
+"""Beyond it the oldest are forgotten sooner: those of several hundred signals fit."""
+
+
+class PackReceipts:
+    """The latest receipts by token; refusals are kept by reason and positions as runs, a full pack writes many."""
+
+    def __init__(self, wire: Mapping[str, Any]) -> None:
+        """Take over those of the run before."""
+        self._kept: dict[str, dict[str, Any]] = dict(wire)
+        self._bytes = sum(map(_size_of, self._kept.items()))
+
+    def __contains__(self, token: str) -> bool:
+        """Tell whether the chunk or signal of a token has come already."""
+        return token in self._kept
+
+    def dump(self) -> dict[str, dict[str, Any]]:
+        """Give the wire form."""
+        return dict(self._kept)
+
+    def note_chunk(
+        self, token: str, fates: Mapping[str, Sequence[int]], moved: Mapping[int, Sequence[int]], now: float
+    ) -> None:
+        """Keep by position what was known, revised, stopped or refused (by reason) and what lives in another pack (by index)."""
+        runs = {fate: _to_runs(positions) for fate, positions in fates.items() if positions}
+        receipt: dict[str, Any] = {KNOWN: runs.pop(KNOWN, [])}
+        receipt |= {fate: runs.pop(fate) for fate in (REVISED, STOPPED) if fate in runs}
+        self._note(token, receipt | {"refused": runs}, moved, now)
+
+    def note_signal(self, token: str, missing: Sequence[int], moved: Mapping[int, Sequence[int]], now: float) -> None:
+        """Keep by position what was not alive and what lives in another pack (by index)."""
+        self._note(token, {"missing": _to_runs(missing)}, moved, now)
+
+    def find(self, token: str) -> dict[str, Any] | None:
+        """Give a receipt as it is told: positions one by one, the reason of each that was refused."""
+        kept = self._kept.get(token)
+        if kept is None:
+            return None
+        told: dict[str, Any] = {
+            name: _to_positions(kept[name]) for name in (KNOWN, REVISED, STOPPED, "missing") if name in kept
+        }
+        if "refused" in kept:
+            told["refused"] = {str(n): reason for reason, runs in kept["refused"].items() for n in _to_positions(runs)}
+        return told | {"moved": {index: _to_positions(runs) for index, runs in kept["moved"].items()}}
+
+    def forget_old(self, now: float) -> None:
+        """Forget what nobody asks for any more."""
+        for token in list(self._kept):
+            if self._kept[token].get("at", 0.0) >= now - KEPT_SECONDS:
+                return
+            self._forget(token)
+
+    def _note(self, token: str, receipt: dict[str, Any], moved: Mapping[int, Sequence[int]], now: float) -> None:
+        receipt |= {"moved": {str(index): _to_runs(positions) for index, positions in moved.items()}, "at": round(now)}
+        self._kept[token] = receipt
+        self._bytes += _size_of((token, receipt))
+        while self._bytes > RECEIPTS_BYTES_MAX and len(self._kept) > 1:
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, token: str) -> None:
+        self._bytes -= _size_of((token, self._kept.pop(token)))
+
+
+def _size_of(kept: tuple[str, dict[str, Any]]) -> int:
+    return measure(kept)
+
+
+def _to_runs(positions: Iterable[int]) -> list[list[int]]:
+    """Write rising numbers as [first, how many]: mostly all of a chunk share their fate."""
+    runs: list[list[int]] = []
+    for position in positions:
+        if runs and sum(runs[-1]) == position:
+            runs[-1][1] += 1
+        else:
+            runs.append([position, 1])
+    return runs
+
+
+def _to_positions(runs: Iterable[Sequence[int]]) -> list[int]:
+    return [position for first, count in runs for position in range(first, first + count)]
+
+
+def tell_full(heading: Mapping[str, Any]) -> str:
+    """Say that a pack has as many messages as it may, and what to do."""
+    return f"pack {heading['index']} of kind {heading['kind']!r} is full with {heading['size']:,} messages; {_grow(heading)}"
+
+
+def tell_too_big(heading: Mapping[str, Any], held_bytes: int) -> str:
+    """Say that something finds no room in a pack, and what to do."""
+    return (
+        f"finds no room in pack {heading['index']} of kind {heading['kind']!r}, which holds {held_bytes:,} of "
+        f"{STATE_BYTES_MAX:,} bytes; {_grow(heading)}"
+    )
+
+
+def _grow(heading: Mapping[str, Any]) -> str:
+    return f"spread the kind over more packs: dormice repack {heading['kind']} --packs {2 * heading['packs']}"

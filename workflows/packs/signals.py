@@ -1,0 +1,104 @@
+"""What a pack is told: new messages, what its batches have finished, and the signals that steer some of its messages."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, cast
+
+from temporalio import workflow
+
+from activities.batch import REPORT
+from shared.messages.message import Outcome
+from shared.messages.signal_reading import Steering, read_pull_forward, read_steering
+from shared.messages.signals import PullMany, Unreadable
+from shared.packs.reading import Report, read_chunk, read_pack_count, read_report
+from workflows.packs.batch import HANDED_BACK, Batch
+from workflows.packs.state import PackState
+from workflows.replay.hearing import Hearing
+from workflows.replay.history_length import BYTES_MAX, SIGNAL_EVENTS, HistoryLength, measure_arguments
+from workflows.replay.signal_handlers import IgnoresUnknownSignals, Reader, log_ignored, signal_handler
+
+
+def _steers(name: str, read: Reader | None = None) -> Callable[[Any, dict[str, Any]], None]:
+    """Make the handler of a signal for some of the messages; its argument is the signal's fields beside their `ids`."""
+
+    @signal_handler(read or partial(read_steering, name), name)
+    def steer(self: "PackSignals", given: Steering | PullMany) -> None:
+        self.steer(name, given)
+
+    return cast("Callable[[Any, dict[str, Any]], None]", steer)
+
+
+class PackSignals(IgnoresUnknownSignals):
+    """The signals of a pack, applied to its state as soon as they may be."""
+
+    _pack: PackState
+    _hearing: Hearing
+    _batches: dict[int, Batch]
+    _is_stirred = False
+    _is_history_long = False
+    _length: HistoryLength
+
+    run_now = _steers("run_now")
+    reschedule = _steers("reschedule")
+    reprioritize = _steers("reprioritize")
+    revise = _steers("revise")
+    pause = _steers("pause")
+    resume = _steers("resume")
+    stop = _steers("stop")
+    pull_forward = _steers("pull_forward", read_pull_forward)
+
+    @signal_handler(read_chunk)
+    def admit(self, chunk: dict[str, Any]) -> None:
+        """Take a chunk of new messages in."""
+        self._hear(lambda: self._pack.admit(chunk, workflow.time()))
+
+    @signal_handler(read_report, REPORT)
+    def report(self, news: Report) -> None:
+        """Take in what a batch has finished while others of it are still at work."""
+        batch = self._batches.get(news.batch)
+        if batch is not None:
+            self._hear(lambda: self._fold(batch, news.outcomes, news.ended_at))
+
+    @signal_handler(read_pack_count)
+    def spread(self, packs: int) -> None:
+        """Send what belongs to other packs there, now that the kind has so many of them."""
+        self._hear(lambda: self._pack.spread(packs))
+
+    def steer(self, name: str, given: Steering | PullMany) -> None:
+        """Apply a signal to the messages that it is for; one that can't be read is remembered by them."""
+        if isinstance(given, PullMany):
+            self._hear(lambda: self._pack.pull_forward(given))
+            return
+        ids, signal, token = given.ids, given.signal, given.token
+        if isinstance(signal, Unreadable):
+            log_ignored(name, signal.problem)
+            # nothing that begins or ends depends on it, so it does not stir the pack
+            self._hearing.hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))
+        else:
+            self._hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))
+
+    def count_input(self, arguments: Sequence[Any]) -> None:
+        """Count what a signal adds to the history, as soon as it is heard."""
+        if self._hearing.is_serial:
+            size = measure_arguments(arguments)
+            self._hearing.hear(lambda: self._count(SIGNAL_EVENTS, size), is_signal=False)
+
+    def _count(self, events: int, size: int = 0) -> None:
+        self._length.add(events, size)
+        if self._hearing.is_serial and self._length.is_too_long:
+            self._is_history_long = self._is_stirred = True
+
+    def _hear(self, apply: Callable[[], None]) -> None:
+        def stir() -> None:
+            apply()
+            if not self._hearing.is_serial:
+                info = workflow.info()
+                is_large = info.get_current_history_size() > BYTES_MAX
+                self._is_history_long = is_large or info.is_continue_as_new_suggested()
+            self._is_stirred = True
+
+        self._hearing.hear(stir)
+
+    def _fold(self, batch: Batch, outcomes: Iterable[tuple[int, dict[str, Any] | None]], ended_at: float) -> None:
+        decided = ((n, HANDED_BACK if wire is None else Outcome.load(wire)) for n, wire in outcomes)
+        self._pack.fold(batch, decided, max(self._pack.reached, ended_at))

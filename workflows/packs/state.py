@@ -1,0 +1,396 @@
+"""The pack's state: many messages of one kind, each moved on by the one decision; no Temporal in here."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from shared.lanes import LANES
+from shared.messages.decision import begin, decide
+from shared.messages.json_value import find_size_flaw
+from shared.messages.message import MessageState, Outcome
+from shared.messages.placement import pack_index
+from shared.messages.signals import PullMany, Revise, Signal, Unreadable
+from shared.packs.entry import (
+    DUE,
+    ID,
+    OTHERS,
+    STATE_BYTES_MAX,
+    Entry,
+    apply_change,
+    is_ended,
+    lane_of,
+    measure,
+    shorten,
+    sources_of,
+    to_entry,
+    to_state,
+)
+from workflows.packs.batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch, Outlook, Running, look_out
+from workflows.packs.ended import Ended
+from workflows.packs.heading import PackHeading
+from workflows.packs.receipts import KNOWN, REVISED, STOPPED, PackReceipts, tell_full, tell_too_big
+from workflows.packs.strays import Strays, find_leaving, remove_leaving
+from workflows.replay.asked import Asked, is_newer, may_begin, pick_pulled, to_signal
+
+
+class PackState(PackHeading):
+    """All messages of one pack. Mutable, because a thousand messages are not copied for the sake of one."""
+
+    def __init__(self, wire: Mapping[str, Any]) -> None:
+        """Read the wire form of any version; raises TypeError when it is none."""
+        super().__init__(wire)
+        self.bytes: int = wire.get("bytes", 0)
+        self._entries: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("entries", ())}
+        self._ended = Ended((entry[ID], entry) for entry in wire.get("ended", ()))
+        self._suspects: set[str] = set(wire.get("suspects", ()))
+        self.receipts = PackReceipts(wire.get("receipts", {}))
+        self.strays = Strays(wire.get("strays", ()))
+        self._running: dict[str, Running] = {}
+        self.leaving: dict[str, int] = {}
+        """Messages that belong to other packs and only wait for their handlers' end, and to which packs."""
+        self._batches = 0
+        self._outlooks: dict[tuple[str, ...], Outlook] = {}
+        self._asked = Asked()
+        self._is_careful = False
+        self.reached = 0.0
+
+    def wake(self, moment: float) -> None:
+        """Note that the moment has come to which the pack has slept."""
+        self.reach(moment)
+        self._is_careful = False
+
+    def reach(self, moment: float) -> None:
+        """Let what is due by a moment (seconds since the epoch) begin; no clock tells it, but what the history holds alone."""
+        self.reached = max(self.reached, moment)
+
+    def dump(self) -> dict[str, Any]:
+        """Give the wire form that the next run starts from; no batch may be under way."""
+        wire = self.heading() | {"bytes": self.bytes, "entries": list(self._entries.values())}
+        seldom = {
+            "ended": list(self._ended.values()),
+            "suspects": sorted(self._suspects),
+            "receipts": self.receipts.dump(),
+            "strays": self.strays.dump(),
+        }
+        return wire | {name: value for name, value in seldom.items() if value}
+
+    def __len__(self) -> int:
+        """Count the messages that are alive."""
+        return len(self._entries) + len(self._running)
+
+    def find(self, message_id: str) -> MessageState | None:
+        """Give a message, alive or finished a while ago."""
+        if message_id in self._running:
+            return self._state_of(self._running[message_id])
+        entry = self._entries.get(message_id) or self._ended.get(message_id)
+        return None if entry is None else to_state(entry, self.kind, self.lane)
+
+    def finished(self) -> Iterator[MessageState]:
+        """Give those that finished a while ago, by id."""
+        yield from filter(None, map(self.find, sorted(self._ended)))
+
+    def alive(self) -> Iterator[MessageState]:
+        """Give all that are alive, by id."""
+        yield from filter(None, map(self.find, sorted([*self._entries, *self._running])))
+
+    def admit(self, chunk: Mapping[str, Any], now: float) -> None:
+        """Take a chunk of entries in, those that are known or have no room excepted; its receipt says which.
+
+        A chunk that comes again changes nothing. `restarts` lets messages in that have finished. `revises` says that each
+        entry is what a record of a source asks for: what is alive is revised or stopped, what has finished started anew,
+        unless the source's offset is no newer than the last one applied. What was due when the chunk was `sent_at` is
+        due at once, whatever has been reached.
+        """
+        self._outlooks.clear()
+        self.size = chunk.get("size", self.size)
+        self.within = replace(self.within, coalesce=chunk.get("coalesce", self.within.coalesce))
+        token = chunk["token"]
+        if token in self.receipts:
+            return
+        self.bytes -= self._ended.forget_old(now, self.size, self.bytes)
+        fates: dict[str, list[int]] = {}
+        moved: dict[int, list[int]] = {}
+        # who counts as many packs as this one has placed each entry by the same hash, which is the dearest part of it all
+        is_placed = chunk.get("packs") == self.packs
+        for position, entry in enumerate(chunk["entries"]):
+            if not is_placed and (index := self.moved_to(entry[ID])) is not None:
+                moved.setdefault(index, []).append(position)
+            elif fate := self._take_in(entry, chunk, now):
+                fates.setdefault(fate, []).append(position)
+        self.strays.forward_chunk(chunk, moved)
+        for entry in chunk.get("ended", ()):
+            if self.find(entry[ID]) is None:
+                self.bytes += measure(entry)
+                self._ended[entry[ID]] = entry
+        self.receipts.note_chunk(token, fates, moved, now)
+
+    def _take_in(self, entry: Entry, chunk: Mapping[str, Any], now: float) -> str:
+        """Take one entry in; tells why not, if not."""
+        message_id, revises = entry[ID], chunk.get("revises", False)
+        if message_id in self._entries or message_id in self._running:
+            return self._revise(entry, chunk, now) if revises else KNOWN
+        if not may_begin(entry, chunk, self.find(message_id)):
+            return KNOWN
+        if revises and message_id in self._ended:
+            entry[OTHERS]["sources"] = {**sources_of(self._ended[message_id]), **sources_of(entry)}
+        if (reason := self._find_no_room(size := measure(entry))) and not chunk.get("is_moving"):
+            return reason
+        if message_id in self._ended:  # unless it has just been forgotten to make room
+            self.bytes -= self._ended.forget(message_id)
+        self.bytes += size
+        self._entries[message_id] = entry
+        self._asked.note_sent(entry, chunk.get("sent_at", now))
+        return ""
+
+    def _revise(self, entry: Entry, chunk: Mapping[str, Any], now: float) -> str:
+        """Apply what a record asks of a message that is alive."""
+        asked, present = to_state(entry, self.kind, self.lane), self.find(entry[ID])
+        if not is_newer(entry, present):
+            return KNOWN
+        if present is not None and not asked.ended and not self._can_grow(present.payload, asked.payload):
+            return f"the payload {tell_too_big(self.heading(), self.bytes)}"
+        self._steer(asked.id, to_signal(asked), now)
+        if not self.is_serial or entry[DUE] > self.reached * 1000:  # what was due before is asked for already
+            self._asked.note_sent(entry, chunk.get("sent_at", now))
+        return STOPPED if asked.ended else REVISED
+
+    def steer(self, ids: Sequence[str], signal: Signal | Unreadable, now: float, token: str = "") -> None:
+        """Apply a signal to messages; ids that are not alive are noted on its receipt. What can't be read stays here."""
+        if token and token in self.receipts:
+            return
+        missing: list[int] = []
+        moved: dict[int, list[int]] = {}
+        for position, message_id in enumerate(ids):
+            if message_id in self._running or message_id in self._entries:
+                self._steer(message_id, signal, now)
+            elif (index := pack_index(message_id, self.packs)) != self.index:
+                moved.setdefault(index, []).append(position)
+            else:
+                missing.append(position)
+        if isinstance(signal, Unreadable):
+            moved = {}  # another pack could make no more of it
+        else:
+            self.strays.forward_steering(ids, signal, token, moved)
+        if token:
+            self.receipts.note_signal(token, missing, moved, now)
+
+    def _steer(self, message_id: str, signal: Signal | Unreadable, now: float) -> None:
+        running = self._running.get(message_id)
+        if running is None:
+            entry = self._entries[message_id]
+            self._put(self._apply(to_state(entry, self.kind, self.lane), signal, now), measure(entry), now)
+            return
+        before = self._state_of(running)
+        state = self._apply(before, signal, now)
+        growth = measure(state.payload) - measure(before.payload)
+        self.bytes += growth
+        self._running[state.id] = replace(running, state=state, growth=running.growth + growth)
+
+    def pull_forward(self, pull: PullMany) -> None:
+        """Make the earliest due of the messages that may run ahead of time due now; a pull that comes again does nothing."""
+        if pull.token not in self.receipts:
+            for message_id, signal in pick_pulled(self._entries.values(), pull):
+                self._steer(message_id, signal, pull.at)
+            self.receipts.note_signal(pull.token, [], {}, pull.at)
+
+    def _state_of(self, running: Running) -> MessageState:
+        return running.state or begin(to_state(running.entry, self.kind, self.lane))
+
+    def moved_to(self, message_id: str) -> int | None:
+        """Say which other pack a message belongs to; None when that is this one, or its handler is at work here."""
+        index = pack_index(message_id, self.packs)
+        return None if index == self.index or message_id in self._running else index
+
+    def spread(self, packs: int) -> None:
+        """Belong to a kind of more packs from now on: what belongs to others leaves, now or after its handler's end."""
+        if packs <= self.packs:
+            return
+        self._outlooks.clear()
+        self.packs = packs
+        self.leaving = find_leaving(self._running, packs, self.index)
+        for index, (alive, ended) in remove_leaving(self._entries, self._ended, packs, self.index).items():
+            self.bytes -= sum(map(measure, [*alive, *ended]))
+            self._suspects.difference_update(entry[ID] for entry in alive)
+            self.strays.send_away(self.kind, index, alive, ended)
+
+    def take(self, lanes: Collection[str], now: float) -> Batch | None:
+        """Take what is due on one of the lanes into a batch: higher priority first, tenants by turns, then what is due longest.
+
+        There is none before somebody can wait no longer, or is asked for at once; then all goes along that is due by now.
+        A message whose last batch was lost together with others is suspected of having broken it and goes alone.
+        """
+        self.receipts.forget_old(self.reached)
+        if self.outlook(lanes).wake_at > self.reached and not self._asked.has_any(self._entries, lanes, self.lane):
+            return None
+        due = self._asked.find_due(self._entries.values(), lanes, self.lane, self.reached)
+        if self._suspects:
+            sound = [e for e in due if e[ID] not in self._suspects]
+            doubted = sorted((e for e in due if e[ID] in self._suspects), key=self._asked.urgency)[:1]
+            # by turns, so that neither waits for ever
+            due = (doubted or sound) if self._batches % 2 else (sound or doubted)
+        if not due:
+            return None
+        self._batches += 1
+        lane = lane_of(min(due, key=self._asked.urgency), self.lane)
+        # what an ordinary activity takes along must be alike on a replay; a local one's result says what it took
+        if self._suspects or self._is_careful or (self.is_serial and LANES[lane].heartbeat_timeout is not None):
+            return self._hand_out(due, lane, self._batches, None)
+        due = self._asked.find_due(self._entries.values(), [lane], self.lane, now)
+        return self._hand_out(due, lane, self._batches, now)
+
+    def retake(self, batch: Batch, until: float) -> Batch:
+        """Make a batch what it was when it began, by the moment that its result bears: on a replay clocks differ."""
+        self._put_back(batch)
+        due = self._asked.find_due(self._entries.values(), [batch.lane], self.lane, until)
+        return self._hand_out(due, batch.lane, batch.number, until)
+
+    def retract(self, batch: Batch) -> None:
+        """Let a batch that was lost never have begun; up to the next wake all go by what has been reached alone."""
+        self._put_back(batch)
+        self._is_careful = True
+
+    def _put_back(self, batch: Batch) -> None:
+        self._outlooks.clear()
+        for running in map(self._running.pop, batch.ids):
+            entry = running.entry if running.state is None else to_entry(running.state, self.lane)
+            self._entries[entry[ID]] = entry
+            self._asked.note(entry, running.asked)
+
+    def _hand_out(self, due: Iterable[Entry], lane: str, number: int, until: float | None) -> Batch:
+        self._outlooks.clear()
+        entries: list[Entry] = []
+        room = BATCH_BYTES_MAX
+        for entry in self._asked.in_order(e for e in due if lane_of(e, self.lane) == lane):
+            message_id = entry[ID]
+            del self._entries[message_id]
+            self._running[message_id] = Running(number, entry, self._asked.forget(message_id))
+            entries.append(entry)
+            if self.bytes > BATCH_BYTES_MAX:  # otherwise all entries together have room
+                room -= measure(entry)
+            if len(entries) == BATCH_MAX or room <= 0:
+                break
+        return Batch(number, lane, tuple(entry[ID] for entry in entries), entries, until)
+
+    def settle(self, batch: Batch, changes: Iterable[Entry | None], now: float) -> None:
+        """Take over what a local batch has made of its messages; None is due at once again, what is done waits for `finish`."""
+        self._outlooks.clear()
+        for message_id, change in zip(batch.ids, changes, strict=True):
+            if change is not None and is_ended(change):
+                continue
+            running = self._running.pop(message_id)
+            self._suspects.discard(message_id)
+            if (entry := change and apply_change(running.entry, change)) is None:
+                self._put(decide(self._state_of(running), HANDED_BACK, now), running.size, now)
+            elif message_id in self.leaving or not self._makes_room(growth := measure(entry) - running.size):
+                self._put(self._fit(running, to_state(entry, self.kind, self.lane), now), running.size, now)
+            else:
+                self.bytes += growth
+                self._entries[message_id] = entry
+
+    def _fit(self, running: Running, after: MessageState, now: float) -> MessageState:
+        """Give what became of a message, or park it as it was where the pack has no room for its new payload."""
+        before = self._state_of(running)
+        bound = self._bound(before, Outcome("again", payload=after.payload, is_payload_changed=True))
+        return decide(before, bound, now) if bound.verdict == "reject" else after
+
+    def finish(self, batch: Batch, entries: Iterable[Entry | None], now: float) -> None:
+        """End those messages of a local batch that are done, unless a signal that came meanwhile wants otherwise."""
+        done = ((n, entry[OTHERS].get("result")) for n, entry in enumerate(entries) if entry and is_ended(entry))
+        self.fold(batch, ((n, Outcome("done", result=result)) for n, result in done), now)
+
+    def fold(self, batch: Batch, outcomes: Iterable[tuple[int, Outcome]], now: float) -> None:
+        """Decide on outcomes of a batch, each by its position in it; one that is decided already is passed over."""
+        for position, outcome in outcomes:
+            message_id = batch.ids[position]
+            running = self._running.get(message_id)
+            if running is not None and running.batch == batch.number:
+                del self._running[message_id]
+                self._suspects.discard(message_id)
+                state = self._state_of(running)
+                self._put(decide(state, self._bound(state, outcome), now, spread=self.within), running.size, now)
+
+    def find_at_work(self, batch: Batch) -> list[int]:
+        """Give the positions of those in a batch whose outcomes have not come yet."""
+        at_work = ((n, self._running.get(message_id)) for n, message_id in enumerate(batch.ids))
+        return [n for n, running in at_work if running is not None and running.batch == batch.number]
+
+    def lose(self, batch: Batch, reason: str, now: float, tries: int = 1) -> None:
+        """Decide on a batch that was lost in each of its tries: what was alone in it has failed, of many each is tried alone."""
+        verdict = "failed" if len(batch.ids) == 1 else "handed_back"
+        outcome = Outcome(verdict, reason=reason)
+        if self.is_serial:
+            outcome = outcome._replace(max_attempts=0)  # the handler's own bound is known to workers alone
+        for message_id in batch.ids:
+            running = self._running.get(message_id)
+            if running is not None and running.batch == batch.number:
+                del self._running[message_id]
+                self._suspects.add(message_id)
+                state = self._state_of(running)
+                if verdict == "failed":
+                    state = state._replace(attempt=state.attempt + tries - 1)
+                self._put(decide(state, outcome, now), running.size, now)
+
+    def outlook(self, lanes: Collection[str] = tuple(LANES)) -> Outlook:
+        """Say when to wake: with the first on one of the lanes that can wait no longer, however many are due before."""
+        key = tuple(lanes)
+        if key not in self._outlooks:  # asked several times between two changes, of a thousand messages each time
+            entries, running = self._entries.values(), len(self._running)
+            self._outlooks[key] = look_out(entries, lanes, usual_lane=self.lane, within=self.within, running=running)
+        return self._outlooks[key]
+
+    def _bound(self, state: MessageState, outcome: Outcome) -> Outcome:
+        """Refuse a payload for which the pack has no room: the message is parked with the payload it had."""
+        if not outcome.is_payload_changed or state.is_revised or self._can_grow(state.payload, outcome.payload):
+            return outcome
+        return Outcome("reject", reason=f"its new payload {tell_too_big(self.heading(), self.bytes)}")
+
+    def _apply(self, state: MessageState, signal: Signal | Unreadable, now: float) -> MessageState:
+        if isinstance(signal, Revise) and (flaw := self._find_payload_flaw(state, signal)):
+            signal = Unreadable("Revise", f"the payload {flaw}")
+        after = decide(state, signal, now, reached=self.reached)
+        self._asked.note_signal(signal, state, after, self.reached)
+        return after
+
+    def _find_payload_flaw(self, state: MessageState, signal: Revise) -> str:
+        if flaw := find_size_flaw(signal.payload, self.payload_max_bytes):
+            return flaw
+        return "" if self._can_grow(state.payload, signal.payload) else tell_too_big(self.heading(), self.bytes)
+
+    def _can_grow(self, old: Any, new: Any) -> bool:
+        growth = measure(new) - measure(old)
+        return growth <= 0 or self._makes_room(growth)
+
+    def _makes_room(self, growth: int) -> bool:
+        """Forget finished messages as far as that helps; tells whether there is room for so many bytes more."""
+        while self.bytes + growth > STATE_BYTES_MAX and self._ended:
+            self.bytes -= self._ended.forget(next(iter(self._ended)))
+        return self.bytes + growth <= STATE_BYTES_MAX
+
+    def _put(self, state: MessageState, old_size: int, now: float) -> None:
+        self._outlooks.clear()
+        if state.ended:
+            self._entries.pop(state.id, None)
+            self._suspects.discard(state.id)
+            # remembered from the moment of its end
+            payload = state.payload if self.is_serial else None
+            state = state._replace(payload=payload, due_at=now, earliest_at=now, latest_at=0.0)
+        entry = to_entry(state, self.lane)
+        size = measure(entry)
+        if not self._makes_room(size - old_size):
+            if state.ended:
+                entry = to_entry(state._replace(payload=None), self.lane)
+            size = measure(shorten(entry))
+        self.bytes += size - old_size
+        if (index := self.leaving.pop(state.id, None)) is not None:
+            self._entries.pop(state.id, None)
+            self.bytes -= size
+            self.strays.send_away(self.kind, index, [] if state.ended else [entry], [entry] if state.ended else [])
+            return
+        (self._ended if state.ended else self._entries)[state.id] = entry
+        if state.ended:
+            self.bytes -= self._ended.forget_old(now, self.size, self.bytes)
+
+    def _find_no_room(self, size: int) -> str:
+        if len(self) >= self.size:
+            return tell_full(self.heading())
+        return "" if self._makes_room(size) else f"the message {tell_too_big(self.heading(), self.bytes)}"

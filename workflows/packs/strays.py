@@ -1,0 +1,77 @@
+"""Strays: what a pack has that belongs to other packs, since its kind has more of them."""
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from shared.messages.json_value import encode_json
+from shared.messages.placement import pack_index
+from shared.messages.signals import SIGNAL_NAMES, Signal, write_steering
+from shared.packs.entry import CHUNK_BYTES_MAX, Entry, measure
+
+Stray = list[Any]
+"""Index of the pack that must get it, name of the signal, its argument."""
+
+Moved = Mapping[int, Sequence[int]]
+"""Index of another pack → positions of what belongs there."""
+
+
+def find_leaving(message_ids: Iterable[str], packs: int, staying: int) -> dict[str, int]:
+    """Say which messages leave pack `staying` when there are so many packs, and for which one."""
+    return {i: index for i in message_ids if (index := pack_index(i, packs)) != staying}
+
+
+def remove_leaving(
+    alive: dict[str, Entry], ended: dict[str, Entry], packs: int, staying: int
+) -> dict[int, tuple[list[Entry], list[Entry]]]:
+    """Remove what leaves pack `staying`, and give it by the index of the pack that it leaves for: (alive, ended)."""
+    leaving: dict[int, tuple[list[Entry], list[Entry]]] = {}
+    for part, entries in enumerate((alive, ended)):
+        for message_id, index in find_leaving(entries, packs, staying).items():
+            leaving.setdefault(index, ([], []))[part].append(entries.pop(message_id))
+    return leaving
+
+
+class Strays:
+    """Signals that other packs must get, in the order in which they must get them."""
+
+    def __init__(self, wire: Iterable[Stray]) -> None:
+        self._waiting = list(wire)
+
+    def __len__(self) -> int:
+        """Count them."""
+        return len(self._waiting)
+
+    def dump(self) -> list[Stray]:
+        """Give the wire form."""
+        return self._waiting
+
+    def first(self, count: int) -> list[Stray]:
+        """Give the first ones; they stay until they are dropped."""
+        return self._waiting[:count]
+
+    def drop(self, count: int) -> None:
+        """Forget the first ones: the server has them."""
+        del self._waiting[:count]
+
+    def forward_chunk(self, chunk: Mapping[str, Any], moved: Moved) -> None:
+        """Send parts of a chunk of new messages on, under the token it came with."""
+        for index, positions in moved.items():
+            entries = [chunk["entries"][position] for position in positions]
+            part = {name: value for name, value in chunk.items() if name != "packs"} | {"entries": entries}
+            self._waiting.append([index, "admit", part])
+
+    def forward_steering(self, ids: Sequence[str], signal: Signal, token: str, moved: Moved) -> None:
+        """Send a signal on to some of the messages it came for, under the token it came with."""
+        for index, positions in moved.items():
+            wire = write_steering([ids[position] for position in positions], signal, token)
+            self._waiting.append([index, SIGNAL_NAMES[type(signal)], wire])
+
+    def send_away(self, kind: str, index: int, entries: list[Entry], ended: list[Entry]) -> None:
+        """Send messages of this pack to another one, in chunks whose tokens name what is in them."""
+        pieces = max(1, math.ceil(measure([entries, ended]) / CHUNK_BYTES_MAX))
+        for piece in range(pieces):
+            chunk: dict[str, Any] = {"entries": entries[piece::pieces], "ended": ended[piece::pieces]}
+            token = hashlib.blake2b(encode_json([kind, chunk]), digest_size=16).hexdigest()
+            self._waiting.append([index, "admit", chunk | {"token": token, "is_moving": True}])

@@ -1,0 +1,138 @@
+"""Asked: what is to begin at once because somebody asked for it, whatever the clock says."""
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from shared.messages.message import MessageState
+from shared.messages.signals import (
+    TOMBSTONE,
+    PullForward,
+    PullMany,
+    Revise,
+    RunNow,
+    Signal,
+    Stop,
+    Unreadable,
+    moment_of,
+)
+from shared.packs.entry import DUE, EARLY, ID, Entry, is_ended, is_held, lane_of, priority_of, sources_of, tenant_of
+
+
+def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Signal]]:
+    """Pick what idle capacity may run now though it is not due, the earliest due first; each with its signal."""
+    now, last = math.floor(pull.at * 1000), math.floor(pull.until * 1000)
+    ahead = (e for e in entries if e[DUE] - e[EARLY] <= now < e[DUE] <= last and not is_held(e))
+    first = heapq.nsmallest(pull.count, ahead, key=lambda entry: (entry[DUE], entry[ID]))
+    return [(entry[ID], pull.of(entry[DUE])) for entry in first]
+
+
+def asks_at_once(signal: Signal | Unreadable, before: MessageState, after: MessageState, reached: float) -> bool | None:
+    """Say whether a signal made its message due at once, or due at another moment; None when neither.
+
+    A moment that it names is compared with what has been `reached`, never with the time at which it came.
+    """
+    if isinstance(signal, Unreadable) or is_ignored(before, after):
+        return None
+    if isinstance(signal, RunNow) or ((moment := moment_of(signal)) is not None and moment <= reached):
+        return True
+    is_moved = (after.due_at, after.asked_due_at) != (before.due_at, before.asked_due_at)
+    return isinstance(signal, PullForward) if is_moved else None
+
+
+def is_ignored(before: MessageState, after: MessageState) -> bool:
+    """Tell whether a signal did nothing to a message: it was a redelivery, or could not be read."""
+    return after is before or (after.decisions != before.decisions and after.decisions[-1].what == "ignored")
+
+
+def is_newer(entry: Entry, present: MessageState | None) -> bool:
+    """Tell whether the record that an entry comes from is one that the message has not seen."""
+    return present is None or any(o > present.sources.get(s, -1) for s, o in sources_of(entry).items())
+
+
+def may_begin(entry: Entry, chunk: Mapping[str, Any], finished: MessageState | None) -> bool:
+    """Tell whether an entry of a chunk may begin a message that is not alive, which may have `finished` a while ago."""
+    revises = chunk.get("revises", False)
+    if revises and is_ended(entry):
+        return False
+    return finished is None or bool(chunk.get("restarts")) or (revises and is_newer(entry, finished))
+
+
+def to_signal(asked: MessageState) -> Signal:
+    """Say what a record asks of a message that is alive; `asked` is what it would be if the record began it."""
+    ((source, offset),) = asked.sources.items()
+    if asked.ended:
+        return Stop(TOMBSTONE, source, offset)
+    due_at = datetime.fromtimestamp(asked.due_at, UTC).isoformat()
+    return Revise(asked.payload, source, offset, asked.lane, due_at, priority=asked.priority, trace=dict(asked.trace))
+
+
+class Asked:
+    """The messages of a pack that are asked for at once, in the order in which they must go.
+
+    A signal's time may be another one on a replay, so nothing is ordered by it: what a signal asks for goes first.
+    """
+
+    def __init__(self) -> None:
+        self._order: dict[str, int] = {}
+
+    def note_sent(self, entry: Entry, sent_at: float) -> None:
+        """Note a message that came: it goes at once if it was due when it was sent (seconds since the epoch)."""
+        if entry[DUE] <= sent_at * 1000:
+            self.note(entry, entry[DUE])
+        else:
+            self.forget(entry[ID])
+
+    def note(self, entry: Entry, order: int | None) -> None:
+        """Note a message with its place in the order, if it has one."""
+        if order is not None:
+            self._order[entry[ID]] = order
+
+    def note_signal(
+        self, signal: Signal | Unreadable, before: MessageState, after: MessageState, reached: float
+    ) -> None:
+        """Note what a signal asked of a message, at what had been `reached` when it came."""
+        is_asked = asks_at_once(signal, before, after, reached)
+        if is_asked and isinstance(signal, PullForward):  # what runs ahead of time goes behind all that is due
+            self._order[after.id] = round(before.due_at * 1000)
+        elif is_asked:  # a moment in the past is as good as the last one that was reached
+            self._order[after.id] = 0 if isinstance(signal, RunNow) else math.floor(reached * 1000)
+        elif is_asked is False:
+            self.forget(after.id)
+
+    def forget(self, message_id: str) -> int | None:
+        """Forget a message that is asked for no more; gives its place in the order, if it had one."""
+        return self._order.pop(message_id, None)
+
+    def find_due(self, entries: Iterable[Entry], lanes: Collection[str], usual_lane: str, moment: float) -> list[Entry]:
+        """Find what is due by a moment or asked for, and can begin on some lanes."""
+        cutoff = math.floor(moment * 1000)
+        due = [e for e in entries if (e[DUE] <= cutoff or e[ID] in self._order) and not is_held(e)]
+        return [e for e in due if lane_of(e, usual_lane) in lanes]
+
+    def has_any(self, entries: Mapping[str, Entry], lanes: Collection[str], usual_lane: str) -> bool:
+        """Tell whether one is asked for that can begin on some lanes."""
+        found = (entries[message_id] for message_id in self._order if message_id in entries)
+        return any(lane_of(entry, usual_lane) in lanes and not is_held(entry) for entry in found)
+
+    def urgency(self, entry: Entry) -> tuple[int, int, str]:
+        """Order what is due: higher priority first, then what is due longest; no two alike."""
+        due: int = entry[DUE]
+        return priority_of(entry), self._order.get(entry[ID], due), entry[ID]
+
+    def in_order(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Order what is due by urgency; tenants of one priority take turns, so that none waits behind all of another's."""
+        ordered = sorted(entries, key=self.urgency)
+        if len(set(map(tenant_of, ordered))) < 2:
+            return ordered
+        given: Counter[tuple[int, str]] = Counter()
+
+        def turn(entry: Entry) -> tuple[int, int]:
+            priority = priority_of(entry)
+            given[whose := (priority, tenant_of(entry))] += 1
+            return priority, given[whose]
+
+        return sorted(ordered, key=turn)

@@ -1,0 +1,110 @@
+"""Signal handlers: whatever is sent under a signal's name arrives, so that nothing a sender does can fail a workflow task."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar, cast
+
+from temporalio import workflow
+from temporalio.common import RawValue
+
+from shared.errors import PayloadSealed
+from shared.temporal.converter import UNOPENED
+from shared.temporal.encryption import was_sealed_within
+
+Handler = TypeVar("Handler", bound=Callable[..., None])
+Reader = Callable[[Sequence[Any]], Any]
+"""Makes of a signal's arguments what its handler takes; raises ValueError with half a sentence where it can't."""
+
+
+KEY_PATIENCE_SECONDS = 3600.0
+"""As long as a signal waits for a worker with its key, and its workflow with it: time to give the workers that key."""
+
+NO_KEY = "it is encrypted by a key that no worker had; give workers the key before those who send, and send it again"
+
+
+class Signalled(Protocol):
+    """A workflow that takes signals."""
+
+    signals_received: int
+    """In this run, of the names that it knows."""
+
+    def count_input(self, arguments: Sequence[Any]) -> None:
+        """Count what a signal, read or not, adds to the history."""
+        ...
+
+    def ignore_signal(self, name: str, problem: str) -> None:
+        """Go on as if a signal had not come, and say so."""
+        ...
+
+
+class IgnoresUnknownSignals:
+    """What the workflows here have in common: no signal that they can't read, or don't know, does anything but be noted."""
+
+    signals_received = 0
+
+    def count_input(self, arguments: Sequence[Any]) -> None:
+        """Count nothing: the server's own suggestion to continue as new is enough."""
+
+    def ignore_signal(self, name: str, problem: str) -> None:
+        """Log a signal that is ignored, in one line."""
+        log_ignored(name, problem)
+
+    @workflow.signal(dynamic=True, description="any other name: ignored")
+    def take_unknown(self, name: str, arguments: Sequence[RawValue]) -> None:
+        """Ignore a signal of a name that the workflow does not know."""
+        self.count_input(arguments)
+        self.ignore_signal(name, "there is no signal of this name")
+
+
+def signal_handler(read: Reader, name: str = "") -> Callable[[Handler], Handler]:
+    """Make a method the handler of a signal; `read` makes its one argument of those that were sent.
+
+    The SDK itself would drop what it can't convert to a handler's types, with a traceback in the log, and fail the
+    workflow task where there are more arguments than the handler takes. So what Temporal gets is a handler of any
+    number of arguments without types, which the converter never refuses (see `shared.temporal.converter`).
+    """
+
+    def register(handle: Handler) -> Handler:
+        signal = name or handle.__name__
+
+        def receive(self: Signalled, *arguments: Any) -> None:
+            self.signals_received += 1
+            self.count_input(arguments)
+            if is_unopened(arguments, self.signals_received):
+                self.ignore_signal(signal, NO_KEY)
+                return
+            try:
+                given = read(arguments)
+            except ValueError as exc:
+                self.ignore_signal(signal, str(exc))
+            else:
+                handle(self, given)
+
+        receive.__name__, receive.__qualname__, receive.__doc__ = handle.__name__, handle.__qualname__, handle.__doc__
+        return cast("Handler", workflow.signal(name=signal)(receive))
+
+    return register
+
+
+def is_unopened(arguments: Sequence[Any], number: int) -> bool:
+    """Tell whether a signal is to be ignored because it is encrypted by a key that the worker lacks.
+
+    While it is young its sender's key may just not have come to this worker: the workflow task fails then, and waits for a
+    worker that has it. What is older, or encrypted by others, is ignored: no signal stops its workflow for good. Another
+    worker may well have the key when it replays this: so the history says which signal, by its `number`, was ignored.
+    """
+    sealed = [a.payload for a in arguments if isinstance(a, RawValue) and a.payload.metadata.get(UNOPENED)]
+    patch = f"signal-{number}-unopened"
+    if workflow.unsafe.is_replaying():
+        if workflow.patched(patch):
+            return True
+        is_waiting = bool(sealed)
+    else:
+        is_waiting = any(was_sealed_within(payload, KEY_PATIENCE_SECONDS, workflow.time()) for payload in sealed)
+    if is_waiting:
+        raise PayloadSealed(sealed[0].metadata[UNOPENED].decode(errors="replace"))
+    return bool(sealed) and workflow.patched(patch)
+
+
+def log_ignored(name: str, problem: str) -> None:
+    """Log that a signal is ignored, and why."""
+    workflow.logger.warning("signal ignored", extra={"signal": name[:80], "reason": problem[:300]})
