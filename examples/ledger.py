@@ -12,9 +12,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from activities import Again, Context, Done, Message, Reject
-from activities.api.handler import HandlerFunction
+
+if TYPE_CHECKING:
+    from activities.api.handler import HandlerFunction
 
 LEDGER_VARIABLE = "LEDGER_FILE"
 """Environment variable that names the file, because handlers run in other processes."""
@@ -68,7 +71,7 @@ class Ledger:
         return self.read()[0]
 
 
-def ledgered(function: HandlerFunction) -> HandlerFunction:
+def ledgered(function: "HandlerFunction") -> "HandlerFunction":
     """Make a handler function keep the ledger named by the environment."""
 
     @functools.wraps(function)

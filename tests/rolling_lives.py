@@ -4,24 +4,34 @@ Whichever version of dormice stands first on the path runs both; each call notes
 """
 
 import asyncio
+import importlib
 import os
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from temporalio.client import Client
 
 import activities
 from activities import Again, Context, Done, Message, Pack, Reject, handler
 from examples.ledger import LEDGER_VARIABLE, ledgered
-from shared.messages.envelope import Envelope
 from shared.settings import load_settings
-from shared.temporal.converter import DATA_CONVERTER
-from starter.starting.bulk import BulkStarter
 
 KIND = os.environ["ROLLING_KIND"]
 OLDER, TODAY = "older", "today"
 CODE = OLDER if ".zip" in str(activities.__file__) else TODAY
+
+
+def load(today: str, older: str) -> Any:
+    """Load a module from where the code that runs has it."""
+    return importlib.import_module(older if CODE == OLDER else today)
+
+
+Envelope = load("shared.messages.envelope", "shared.envelope").Envelope
+DATA_CONVERTER = load("shared.temporal.converter", "shared.converter").DATA_CONVERTER
+BulkStarter = load("starter.starting.bulk", "starter.bulk").BulkStarter
+
 SECOND, HOUR, NONE = timedelta(seconds=1), timedelta(hours=1), timedelta(0)
 PACK = Pack(packs=2, size=1000, coalesce=NONE)
 

@@ -3,14 +3,12 @@
 import base64
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shared.messages.timespan import format_seconds
 from spark.prepare.manifest import Manifest
+from spark.report.table import Table
 from starter.insight.plots import draw_bars
-
-if TYPE_CHECKING:
-    from spark.report.report import Table
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1d2731; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
@@ -22,7 +20,7 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; } 
 """
 
 
-def write_page(manifest: Manifest, tables: Sequence["Table"]) -> str:
+def write_page(manifest: Manifest, tables: Sequence[Table]) -> str:
     """Give the page; nothing in it comes from elsewhere, and nothing that messages say is taken for HTML."""
     sections = "\n".join(map(_write_section, tables))
     due = _write_image("when messages run first", (manifest.folder / "due.png").read_bytes())
@@ -41,7 +39,7 @@ def write_page(manifest: Manifest, tables: Sequence["Table"]) -> str:
 """
 
 
-def _write_section(table: "Table") -> str:
+def _write_section(table: Table) -> str:
     total = sum(row[-1] for row in table.rows) if table.bounds else len(table.rows)
     if not total:
         body = "<p>none</p>"
@@ -53,7 +51,7 @@ def _write_section(table: "Table") -> str:
     return f"<h2>{escape(table.title)}</h2>\n<p>{escape(table.note)}</p>\n{body}"
 
 
-def label_buckets(table: "Table") -> list[str]:
+def label_buckets(table: Table) -> list[str]:
     """Name the buckets of a distribution by the bound at which each begins."""
     if table.bounds[-1] < 1:
         return ["none", *map(_write_share, table.bounds)]
@@ -64,7 +62,7 @@ def _write_share(share: float) -> str:
     return "some" if share < 0.01 else f"{share:.0%} +"
 
 
-def _write_table(table: "Table") -> str:
+def _write_table(table: Table) -> str:
     kinds = ["number" if _is_number(table.rows[0][n]) else "" for n in range(len(table.columns))]
     header = "".join(
         f'<th class="{kind}">{escape(name.replace("_", " "))}</th>'

@@ -1,28 +1,17 @@
 """The report: what became of a manifest's messages, as tables in Parquet and as one page that a person can read."""
 
 import importlib
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark.prepare.manifest import Manifest
 from spark.prepare.summary import REASONS_MAX, count_reasons
 from spark.report.page import write_page
+from spark.report.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """One table of the report; `bounds` are those of its buckets where it is a distribution."""
-
-    name: str
-    title: str
-    note: str
-    columns: tuple[str, ...]
-    rows: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
-    bounds: tuple[float, ...] = field(default=())
 
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0

@@ -18,7 +18,8 @@ from shared.settings import Settings
 from spark.prepare.manifest import Manifest, to_uri
 from spark.prepare.prepare import PrepareOptions, prepare
 from spark.report.outcomes import read_outcomes
-from spark.report.report import Table, make_report
+from spark.report.report import make_report
+from spark.report.table import Table
 from spark.source.source import Source
 from starter.local.kafka.broker import EmbeddedBroker
 from tests.topics import create_topic

@@ -13,6 +13,7 @@ MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 MODULE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 60
 PUBLIC_NAMES_MAX = 8
+BOXES_MAX = 10
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
 
 each_module = pytest.mark.parametrize("path", MODULES, ids=[str(path.relative_to(ROOT)) for path in MODULES])
@@ -36,6 +37,21 @@ def test_a_module_and_its_functions_stay_readable(path: Path) -> None:
     assert text.count("\n") <= MODULE_LINES_MAX
     assert long == []
     assert path.stem not in FORBIDDEN_NAMES
+
+
+@pytest.mark.parametrize("room", ROOMS[: ROOMS.index("examples")])
+def test_a_folder_holds_few_boxes_and_says_what_lives_there(room: str) -> None:
+    """Modules and folders of a folder fit one glance; its first line says what they are."""
+    folders = [path.parent for path in (ROOT / room).rglob("__init__.py")]
+    boxes = {
+        folder: {p.stem for p in folder.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+        for folder in folders
+    }
+
+    crowded = {
+        str(folder): len(names) for folder, names in boxes.items() if len(names - {"__init__", "__main__"}) > BOXES_MAX
+    }
+    assert crowded == {}
 
 
 @pytest.mark.parametrize("room", ROOMS)
