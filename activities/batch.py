@@ -74,7 +74,7 @@ class _Run:
         self._begun_at: float = wire["begun_at"]  # the pack reads it back from its history
         self._pack_lane: str = wire["pack_lane"]
         self._spread = PackSpread(*wire["spread"])
-        self._reached: float = wire["reached"]
+        self._replay_time: float = wire["reached"]
         self._entries: list[Entry] = wire["entries"]
         self._is_local = LANES[self._lane].heartbeat_timeout is None
         self._decided: dict[int, tuple[MessageState, Outcome]] = {}
@@ -114,7 +114,7 @@ class _Run:
         }
         positions = range(len(self._entries))
         if self._is_local:
-            now = max(ended_at, self._begun_at, self._reached)  # its server's clock may be ahead
+            now = max(ended_at, self._begun_at, self._replay_time)  # its server's clock may be ahead
             return to_raw(answer | {"entries": [self._fold(n, now) for n in positions]})
         left = self._outcomes.keys() - self._reported
         return to_raw(answer | {"outcomes": [self._outcomes[n] if n in left else None for n in positions]})

@@ -13,7 +13,7 @@ from typing import Any
 
 from temporalio import activity
 
-from activities.api.context import Context, HandlerLogger, Surroundings, moment
+from activities.api.context import CallContext, Context, HandlerLogger, moment
 from activities.api.handler import Handler
 from activities.api.outcome import Message, RetryAfter, to_outcome
 from activities.gates import Gates, wait_at
@@ -92,7 +92,7 @@ class Dispatch:
         """
         started_at = time.time()
         span = begin_cycle(self.telemetry, call, started_at)
-        around = Surroundings(call, beat, span)
+        around = CallContext(call, beat, span)
         before = ABOUT.set(around)
         try:
             outcome = await self._measure(around, started_at)
@@ -107,7 +107,7 @@ class Dispatch:
         finally:
             ABOUT.reset(before)
 
-    async def _measure(self, around: Surroundings, started_at: float) -> Outcome:
+    async def _measure(self, around: CallContext, started_at: float) -> Outcome:
         call, telemetry = around.call, self.telemetry
         of_lane = {"lane": call.lane}
         telemetry.record(AT_WORK, 1, of_lane)
@@ -130,7 +130,7 @@ class Dispatch:
             if not activity.is_worker_shutdown():  # then the outcome still counts, and its event is held already
                 raise
 
-    async def _run(self, around: Surroundings) -> Outcome:
+    async def _run(self, around: CallContext) -> Outcome:
         call = around.call
         found = self.registry.get(call.kind)
         if found is None:
@@ -147,7 +147,7 @@ class Dispatch:
                 _take_cancel_back()
             return fail(found, _describe(exc))
 
-    async def _attempt(self, found: Handler, around: Surroundings) -> Outcome:
+    async def _attempt(self, found: Handler, around: CallContext) -> Outcome:
         call = around.call
         timeout = found.timeout_on(call.lane)
         message = _to_message(call)
@@ -167,7 +167,7 @@ class Dispatch:
         except TimeoutError as exc:
             return fail(found, _describe(exc) if str(exc) else f"no outcome within {timeout.total_seconds():g} s")
 
-    def _context(self, around: Surroundings) -> Context:
+    def _context(self, around: CallContext) -> Context:
         call = around.call
         return Context(
             attempt=call.attempt,
@@ -181,7 +181,7 @@ class Dispatch:
         )
 
 
-def _log(around: Surroundings, outcome: Outcome, started_at: float) -> None:
+def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:
     has_failed = outcome.verdict in FAILURES
     if not has_failed and not logger.isEnabledFor(logging.DEBUG):
         return

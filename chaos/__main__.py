@@ -25,7 +25,7 @@ from chaos.workload import Sizes
 from shared.errors import DormiceError, InvalidSetting
 from starter.cli.arguments import CommandParser, count
 from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, UNREACHABLE, code_of
-from starter.screen import tell
+from starter.screen import echo_err
 
 DESCRIPTION = """\
 Solo and packed messages on two workers, a bridge from a Kafka broker and a Spark start, under faults drawn from a seed.
@@ -42,10 +42,10 @@ def main(arguments: Sequence[str]) -> int:
     except SystemExit as exc:  # how argparse leaves after --help
         return exc.code if isinstance(exc.code, int) else FINE
     except (asyncio.CancelledError, KeyboardInterrupt):
-        tell("chaos: interrupted; all that was started has ended")
+        echo_err("chaos: interrupted; all that was started has ended")
         return INTERRUPTED
     except DormiceError as exc:
-        tell(f"chaos: {exc}")
+        echo_err(f"chaos: {exc}")
         return code_of(exc)
 
 
@@ -104,9 +104,9 @@ async def _run(args: argparse.Namespace) -> int:
     began = time.monotonic()
 
     def note(sentence: str) -> None:
-        tell(f"{time.monotonic() - began:6.0f} s  {sentence}")
+        echo_err(f"{time.monotonic() - began:6.0f} s  {sentence}")
 
-    tell(f"seed {seed}; the same faults come again with --seed {seed}")
+    echo_err(f"seed {seed}; the same faults come again with --seed {seed}")
     folder = Path(tempfile.mkdtemp(prefix="dormice-chaos-"))
     is_kept = True
     try:
@@ -118,7 +118,7 @@ async def _run(args: argparse.Namespace) -> int:
         raise
     finally:
         if is_kept:
-            tell(f"chaos: all files are kept in {folder}")
+            echo_err(f"chaos: all files are kept in {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
     print_summary(document)

@@ -12,7 +12,7 @@ from typing import Any
 from chaos.groups import GROUPS, NUMBER_OF, PACKED_RECORDS, RECORDS, Group
 from chaos.ledger import Ledger, What
 from chaos.workload import Sizes, make_envelope
-from shared.kafka.outlet import open_admin
+from shared.kafka.safe_producer import open_admin
 from shared.messages.placement import workflow_id
 
 TOPIC = "chaos"

@@ -15,7 +15,7 @@ from shared.errors import DormiceError
 from shared.values.stop_signals import find_stop_signals
 from starter.cli.arguments import CommandParser, count
 from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, PIPE_CLOSED, code_of
-from starter.screen import print_fields, print_json, tell
+from starter.screen import echo_err, print_fields, print_json
 
 SHARDS = 16
 """Enough for many to be at work at once on a machine of a few cores."""
@@ -31,10 +31,10 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return PIPE_CLOSED
     except KeyboardInterrupt:
-        tell("cluster: interrupted; './run cluster status' shows what runs")
+        echo_err("cluster: interrupted; './run cluster status' shows what runs")
         return INTERRUPTED
     except DormiceError as exc:
-        tell(f"cluster: {exc}")
+        echo_err(f"cluster: {exc}")
         return code_of(exc)
 
 
@@ -63,13 +63,13 @@ def _build_parser() -> CommandParser:
 def _run_up(cluster: Cluster, args: argparse.Namespace) -> int:
     state = cluster.state
     asyncio.run(cluster.up(build_program(), args.shards or (state.shards if state else SHARDS)))
-    tell(f"up; export TEMPORAL_ADDRESS={cluster.address}")
+    echo_err(f"up; export TEMPORAL_ADDRESS={cluster.address}")
     return FINE
 
 
 def _run_down(cluster: Cluster, args: argparse.Namespace) -> int:
     cluster.down(is_deleting=args.delete)
-    tell("down, and deleted" if args.delete else "down")
+    echo_err("down, and deleted" if args.delete else "down")
     return FINE
 
 

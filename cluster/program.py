@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shared.errors import Misconfigured
 from starter.local.kafka.jars import find_cache
-from starter.screen import tell
+from starter.screen import echo_err
 
 VERSION = "1.32.0"
 """The one that the embedded server is made of, so that the two differ in what keeps the state and in nothing else."""
@@ -69,7 +69,7 @@ def build_program(environ: Mapping[str, str] = os.environ) -> Program:
     if program.is_built:
         return program
     go = find_go()
-    tell(f"building Temporal's server {VERSION} into {program.folder}; this takes some minutes, once")
+    echo_err(f"building Temporal's server {VERSION} into {program.folder}; this takes some minutes, once")
     program.folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{program.folder.name}-", dir=program.folder.parent) as made:
         folder = Path(made, "whole")

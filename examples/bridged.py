@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import Misconfigured
-from shared.kafka.outlet import open_admin
+from shared.kafka.safe_producer import open_admin
 from shared.messages.envelope import Envelope
 from starter.local.embedded import end_on_leash, find_free_port, start_on_leash
 from starter.local.kafka.broker import BrokerOptions, run_broker

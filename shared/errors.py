@@ -8,7 +8,7 @@ DormiceError
 │   ├── StandsStill
 │   ├── GatesNotServed   (starter.steering.keepers.gates)
 │   ├── OffsetsWentBack  (starter.bridge.offsets)
-│   ├── BrokerTrouble    (shared.kafka.outlet)
+│   ├── BrokerTrouble    (shared.kafka.safe_producer)
 │   └── BridgeAway       (starter.cli.records.bridge_status)
 ├── GiveUp               this one input can't succeed as it is: report it and go on with the next
 │   ├── InvalidEnvelope
@@ -24,7 +24,7 @@ DormiceError
 └── Misconfigured        a person must change something before anything works
     ├── InvalidSetting
     ├── HandlerProblem
-    ├── PayloadSealed
+    ├── PayloadKeyMissing
     ├── DiskFull
     └── ServerNotReady
 
@@ -108,7 +108,7 @@ class HandlerProblem(Misconfigured):
     """A handler module can't be loaded, or two handlers claim one kind."""
 
 
-class PayloadSealed(Misconfigured):
+class PayloadKeyMissing(Misconfigured):
     """What was read is encrypted, and this process lacks the key; nothing is wrong with what was read."""
 
 

@@ -16,7 +16,7 @@ from spark.prepare.manifest import Manifest
 from spark.session.faults import told_of_spark
 from spark.tasks.options import read_write_options, write_connection_options, write_settings_options
 from spark.tasks.placing import settle_layouts, share_out
-from spark.tasks.receipts import Told, read_notes, remove_notes
+from spark.tasks.receipts import StartCounts, read_notes, remove_notes
 from starter.files.progress import Progress, open_progress
 from starter.starting.receipts import StartOutcome
 
@@ -48,9 +48,9 @@ class StartSummary:
     manifest: str
     """Its id."""
     messages: int
-    now: Told
+    now: StartCounts
     """What this start added."""
-    in_all: Told
+    in_all: StartCounts
     """All receipts of the manifest."""
     seconds: float
 
@@ -140,10 +140,10 @@ class _Start:
         wanted = receipts.filter(f"NOT {_REJECTED}") if self._options.retries_rejected else receipts
         return wanted.select(*_NAME)
 
-    def _count_receipts(self) -> Told:
+    def _count_receipts(self) -> StartCounts:
         """Count messages by what became of them; one that was tried again counts as what it came to then."""
         receipts = self._manifest.read_receipts(self._session)
-        told = Told()
+        told = StartCounts()
         for row in receipts.groupBy("outcome").count().collect():
             told.add(StartOutcome(row[0]), row[1])
         if told.rejected:

@@ -21,7 +21,7 @@ WRAPPED_LEAST = 20
 """Characters of the last column that names leave room for: reasons may be far longer than any line."""
 
 
-def tell(text: str) -> None:
+def echo_err(text: str) -> None:
     """Say something to the person at the terminal; nobody listening is no error."""
     with contextlib.suppress(BrokenPipeError):
         sys.stderr.write("\n".join(clean(line) for line in text.split("\n")) + "\n")

@@ -10,7 +10,7 @@ from shared.keepers.capacity import Measured
 from shared.keepers.gates import Closing
 from shared.messages.message import Decision, MessageState
 from shared.messages.timespan import format_moment, format_seconds
-from workflows.packs.batch import Outlook
+from workflows.packs.batch import PackSummary
 
 PAGE_MAX = 1000
 """Most messages in one answer of a pack."""
@@ -104,7 +104,7 @@ def _retell(decision: Decision) -> str:
     return f"- {at} version {decision.version}: {decision.what}{reason}, then due {due}"
 
 
-def describe_overview(outlook: Outlook) -> dict[str, Any]:
+def describe_overview(outlook: PackSummary) -> dict[str, Any]:
     """Answer a pack's `overview` query; `waits_until` (seconds since the epoch) is when the first can wait no longer."""
     return {
         "asleep": outlook.asleep,
@@ -116,7 +116,7 @@ def describe_overview(outlook: Outlook) -> dict[str, Any]:
     }
 
 
-def describe_pack(kind: str, lane: str, outlook: Outlook) -> str:
+def describe_pack(kind: str, lane: str, outlook: PackSummary) -> str:
     """Write the Web UI's current details of a pack."""
     counts = describe_overview(outlook)
     next_due, _ = counts.pop("next_due"), counts.pop("waits_until")

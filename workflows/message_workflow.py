@@ -9,7 +9,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.dispatch import DISPATCH
-    from activities.server_calls.measures import SET_PRIORITY
+    from activities.server_calls.local_activities import SET_PRIORITY
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.messages.decision import begin, decide, next_wake
     from shared.messages.json_value import find_size_flaw
@@ -20,13 +20,13 @@ with workflow.unsafe.imports_passed_through():
     from shared.temporal.search_attributes import attribute_updates, parked_memo
     from workflows.description import describe_decisions, describe_markdown, describe_status
     from workflows.message_signals import MessageSignals
-    from workflows.options import MEASURES_RETRY, MEASURES_TIMEOUT, ONCE, SETTLE_DELAY, handler_timeout
+    from workflows.options import ONCE, SERVER_CALL_RETRY, SERVER_CALL_TIMEOUT, SETTLE_DELAY, handler_timeout
     from workflows.replay.alarm import span_until
-    from workflows.replay.asked import asks_at_once
-    from workflows.replay.cancellation import is_requested, outlive
-    from workflows.replay.hearing import Hearing, find_is_serial
+    from workflows.replay.cancellation import is_requested, shield_from_cancellation
     from workflows.replay.history_length import SIGNAL_EVENTS, HistoryLength, measure_arguments
-    from workflows.replay.sealed import find_seal
+    from workflows.replay.missing_key import missing_key_outcome
+    from workflows.replay.run_now_queue import asks_at_once
+    from workflows.replay.signal_buffer import SignalBuffer, is_serial_run
 
 
 @workflow.defn(name=MESSAGE_WORKFLOW)
@@ -47,10 +47,10 @@ class MessageWorkflow(MessageSignals):
         self._policy = Outcome("again")
         self._lane = self._state.lane
         self._is_started_serial = bool(wire.get(SERIAL))
-        self._hearing = Hearing(is_serial=find_is_serial(is_started_so=self._is_started_serial))
+        self._signal_buffer = SignalBuffer(is_serial=is_serial_run(is_started_so=self._is_started_serial))
         self._length = HistoryLength()
         self._cycles = 0
-        self._reached = workflow.info().workflow_start_time.timestamp()
+        self._replay_time = workflow.info().workflow_start_time.timestamp()
         self._is_asked = False
         self._asked_moment: float | None = None
         """The moment that the signal named which made the message due when it is."""
@@ -59,7 +59,7 @@ class MessageWorkflow(MessageSignals):
     @workflow.run
     async def run(self, wire: dict[str, Any]) -> Any:  # noqa: ARG002 — Temporal gives it to __init__ as well
         """Sleep, run, decide; for ever, or until the message is done or stopped."""
-        return await outlive(self._live(), self._stop_as_requested)
+        return await shield_from_cancellation(self._live(), self._stop_as_requested)
 
     async def _live(self) -> dict[str, Any]:
         self._mind_cancellation()
@@ -83,7 +83,7 @@ class MessageWorkflow(MessageSignals):
         is_settled = is_woken = False
         while True:
             is_ended, is_moved = self._state.ended != "", self._state.lane != self._lane
-            if is_ended and (is_settled or not self._hearing.is_serial):
+            if is_ended and (is_settled or not self._signal_buffer.is_serial):
                 return
             if is_settled and (is_moved or self._is_run_full()):
                 self._publish()
@@ -96,7 +96,7 @@ class MessageWorkflow(MessageSignals):
                 await self._match_priority()
                 is_settled = False
             wake = next_wake(self._state)
-            if wake is not None and (self._is_asked or wake <= self._reached):
+            if wake is not None and (self._is_asked or wake <= self._replay_time):
                 return
             self._publish()
             is_settled = await self._wait_while(wake)
@@ -112,7 +112,7 @@ class MessageWorkflow(MessageSignals):
             is_moved = state.lane != lane or state.priority != priority
             return is_moved or state.ended != "" or next_wake(state) != wake
 
-        self._hearing.open_once_asleep(is_changed)
+        self._signal_buffer.release_when_idle(is_changed)
         try:
             await workflow.wait_condition(
                 is_changed,
@@ -120,14 +120,14 @@ class MessageWorkflow(MessageSignals):
                 timeout_summary=None if wake is None else f"due {format_moment(wake)}",
             )
         except TimeoutError:
-            self._note_reached(self._reached if wake is None else wake)
-            is_settled = not self._hearing.waiting
+            self._note_replay_time(self._replay_time if wake is None else wake)
+            is_settled = not self._signal_buffer.waiting
         else:
-            is_settled = not self._hearing.is_serial
+            is_settled = not self._signal_buffer.is_serial
         self._mind_cancellation()
         return is_settled
 
-    def _note_reached(self, wake: float) -> None:
+    def _note_replay_time(self, wake: float) -> None:
         """Note that the moment has come to which the message has slept.
 
         A moment that was past when a signal named it was made the time at which the signal came, which may be another one
@@ -135,7 +135,7 @@ class MessageWorkflow(MessageSignals):
         """
         named = wake if self._asked_moment is None else min(wake, self._asked_moment)
         self._is_asked = self._is_asked or named < wake
-        self._reached = named
+        self._replay_time = named
 
     async def _run_cycle(self) -> None:
         self._state = begin(self._state)
@@ -144,17 +144,17 @@ class MessageWorkflow(MessageSignals):
         self._asked_moment = None
         is_local = LANES[self._state.lane].heartbeat_timeout is None
         if is_local:
-            self._hearing.shut()
+            self._signal_buffer.hold()
         else:
-            self._hearing.open_once_asleep()
+            self._signal_buffer.release_when_idle()
         outcome = await self._call_handler()
         self._policy = outcome
         self._payload_max_bytes = outcome.payload_max_bytes or self._payload_max_bytes
         if is_local and outcome.verdict == "done":
             await self._settle()
         # an ordinary activity's end is an event of its own, and its time the same on a replay
-        reached = self._reached if is_local else workflow.time()
-        self._state = decide(self._state, outcome, max(reached, outcome.ended_at))
+        replay_time = self._replay_time if is_local else workflow.time()
+        self._state = decide(self._state, outcome, max(replay_time, outcome.ended_at))
 
     async def _call_handler(self) -> Outcome:
         try:
@@ -212,11 +212,11 @@ class MessageWorkflow(MessageSignals):
         )
         policy = self._policy
         took = handler_timeout(self._state.lane).total_seconds() if isinstance(exc, ActivityTimeout) else 0.0
-        outcome = find_seal(exc) or Outcome("failed", reason=f"the handler call was lost: {reason}")
-        if self._hearing.is_serial:
+        outcome = missing_key_outcome(exc) or Outcome("failed", reason=f"the handler call was lost: {reason}")
+        if self._signal_buffer.is_serial:
             outcome = outcome._replace(max_attempts=0)  # the handler's own bound is known to workers alone
         return outcome._replace(
-            ended_at=self._reached + took,
+            ended_at=self._replay_time + took,
             cycles_per_run=policy.cycles_per_run,
             index_after=policy.index_after,
         )
@@ -239,9 +239,9 @@ class MessageWorkflow(MessageSignals):
     async def _match_priority(self) -> None:
         """Give this run the priority that the message has, also when the signal came straight from SDK or Web UI."""
         priority = self._state.priority
-        self._hearing.shut()
+        self._signal_buffer.hold()
         await workflow.execute_local_activity(
-            SET_PRIORITY, priority, start_to_close_timeout=MEASURES_TIMEOUT, retry_policy=MEASURES_RETRY
+            SET_PRIORITY, priority, start_to_close_timeout=SERVER_CALL_TIMEOUT, retry_policy=SERVER_CALL_RETRY
         )
         self._server_priority = priority
 
@@ -252,7 +252,7 @@ class MessageWorkflow(MessageSignals):
         has recorded a local activity's result, that replay would end with it, before the signal is delivered. A timer's
         firing comes in one task with all signals before it, and they come first: so a run ends only after a wait.
         """
-        self._hearing.open_once_asleep()
+        self._signal_buffer.release_when_idle()
         await workflow.sleep(SETTLE_DELAY, summary="settle before the end")
         self._mind_cancellation()
 
@@ -269,7 +269,7 @@ class MessageWorkflow(MessageSignals):
     def _is_run_full(self) -> bool:
         if self._cycles >= self._policy.cycles_per_run:
             return True
-        is_serial = self._hearing.is_serial
+        is_serial = self._signal_buffer.is_serial
         return self._length.is_too_long if is_serial else workflow.info().is_continue_as_new_suggested()
 
     def _continue(self) -> NoReturn:
@@ -284,19 +284,19 @@ class MessageWorkflow(MessageSignals):
 
     def count_input(self, arguments: Sequence[Any]) -> None:
         """Count what a signal adds to the history, as soon as it is heard."""
-        if self._hearing.is_serial:
+        if self._signal_buffer.is_serial:
             size = measure_arguments(arguments)
-            self._hearing.hear(lambda: self._length.add(SIGNAL_EVENTS, size), is_signal=False)
+            self._signal_buffer.hear(lambda: self._length.add(SIGNAL_EVENTS, size), is_signal=False)
 
     def _take(self, signal: Signal | Unreadable) -> None:
-        self._hearing.hear(lambda: self._apply(signal))
+        self._signal_buffer.hear(lambda: self._apply(signal))
 
     def _apply(self, signal: Signal | Unreadable) -> None:
         if isinstance(signal, Revise) and (flaw := find_size_flaw(signal.payload, self._payload_max_bytes)):
             signal = Unreadable(Revise.__name__, f"the payload {flaw}")
         before = self._state
         self._state = decide(before, signal, workflow.time())
-        is_asked = asks_at_once(signal, before, self._state, self._reached)
+        is_asked = asks_at_once(signal, before, self._state, self._replay_time)
         if is_asked is not None and not isinstance(signal, Unreadable):
             self._is_asked = is_asked
             self._asked_moment = None if is_asked else moment_of(signal)
@@ -304,7 +304,7 @@ class MessageWorkflow(MessageSignals):
     @workflow.query
     def status(self) -> dict[str, Any]:
         """Where the message stands."""
-        return describe_status(self._state, self._hearing.waiting)
+        return describe_status(self._state, self._signal_buffer.waiting)
 
     @workflow.query
     def explain(self) -> dict[str, Any]:

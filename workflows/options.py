@@ -13,13 +13,13 @@ so both encodings retry alike, attempts survive continue-as-new, and a waiting r
 HANDLER_SLACK = timedelta(seconds=5)
 """The dispatching activity cuts a handler off itself; Temporal's own timeout is only for one that blocks its process."""
 
-MEASURES_TIMEOUT = timedelta(seconds=10)
+SERVER_CALL_TIMEOUT = timedelta(seconds=10)
 """One small call to the server from inside a workflow."""
 
 SETTLE_DELAY = timedelta(milliseconds=1)
 """The shortest timer there is: it is the task that it brings which counts."""
 
-MEASURES_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
+SERVER_CALL_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
 
 
 BATCHES_MAX = {"short": 1, "medium": 4, "long": 8}
@@ -35,11 +35,11 @@ its workers: then the pack tries each of its messages alone."""
 FORWARDED_AT_ONCE = 5
 """Signals to other packs in one local activity: up to 1 MB of them."""
 
-REFOLD_SHARE = 0.25
+CONTINUE_AS_NEW_SHARE = 0.25
 """Continue as new once so many cycles for each message of the pack are in the history: a pack that is not cached decides
 them all over again when it wakes, and a new run costs the writing of its whole state."""
 
-REFOLD_LEAST = 20
+CONTINUE_AS_NEW_LEAST = 20
 """And not before so many, however small the pack is."""
 
 

@@ -12,7 +12,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.batch import AT_WORK, RUN_BATCH
-    from activities.server_calls.measures import FORWARD
+    from activities.server_calls.local_activities import FORWARD
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.messages.message import SERIAL, MessageState, Outcome
     from shared.messages.placement import PACK_WORKFLOW
@@ -31,12 +31,12 @@ with workflow.unsafe.imports_passed_through():
     from workflows.options import (
         BATCH_RETRY,
         BATCHES_MAX,
+        CONTINUE_AS_NEW_LEAST,
+        CONTINUE_AS_NEW_SHARE,
         FORWARDED_AT_ONCE,
-        MEASURES_RETRY,
-        MEASURES_TIMEOUT,
         ONCE,
-        REFOLD_LEAST,
-        REFOLD_SHARE,
+        SERVER_CALL_RETRY,
+        SERVER_CALL_TIMEOUT,
         SETTLE_DELAY,
         batch_timeout,
     )
@@ -44,10 +44,10 @@ with workflow.unsafe.imports_passed_through():
     from workflows.packs.signals import PackSignals
     from workflows.packs.state import PackState
     from workflows.replay.alarm import Alarm
-    from workflows.replay.cancellation import ignores_cancellation, tell
-    from workflows.replay.hearing import Hearing, find_is_serial
+    from workflows.replay.cancellation import ignores_cancellation, set_details
     from workflows.replay.history_length import BATCH_EVENTS, HistoryLength
-    from workflows.replay.sealed import find_seal
+    from workflows.replay.missing_key import missing_key_outcome
+    from workflows.replay.signal_buffer import SignalBuffer, is_serial_run
 
 
 @workflow.defn(name=PACK_WORKFLOW)
@@ -75,8 +75,8 @@ class PackWorkflow(PackSignals):
         self._left_run = workflow.info().continued_run_id or ""
         # older code has left it out of what the run starts from, if it has carried the pack on meanwhile
         self._pack.is_started_serial = self._pack.is_started_serial or SERIAL in workflow.info().raw_memo
-        self._pack.is_serial = find_is_serial(is_started_so=self._pack.is_started_serial)
-        self._hearing = Hearing(is_serial=self._pack.is_serial)
+        self._pack.is_serial = is_serial_run(is_started_so=self._pack.is_started_serial)
+        self._signal_buffer = SignalBuffer(is_serial=self._pack.is_serial)
         self._length = HistoryLength()
         self._alarm = Alarm(lambda wake: self._hear(lambda: self._pack.wake(wake)))
         self._pack.reach(workflow.info().workflow_start_time.timestamp())
@@ -99,19 +99,19 @@ class PackWorkflow(PackSignals):
 
     async def _forward(self) -> None:
         """Send on what belongs to other packs, in order; it stays here until the server has it there."""
-        if len(self._pack.strays) and self._hearing.is_serial:
+        if len(self._pack.forwarding) and self._signal_buffer.is_serial:
             # what a local batch has made of them must be in the history before others go on with it
             await self._settle()
-        while part := self._pack.strays.first(FORWARDED_AT_ONCE):
+        while part := self._pack.forwarding.first(FORWARDED_AT_ONCE):
             self._shut()
             call = {
                 "pack": {**self._pack.heading(), "task_timeout": workflow.info().task_timeout.total_seconds()},
                 "strays": part,
             }
             await workflow.execute_local_activity(
-                FORWARD, call, start_to_close_timeout=MEASURES_TIMEOUT, retry_policy=MEASURES_RETRY
+                FORWARD, call, start_to_close_timeout=SERVER_CALL_TIMEOUT, retry_policy=SERVER_CALL_RETRY
             )
-            self._pack.strays.drop(len(part))
+            self._pack.forwarding.drop(len(part))
 
     def _begin_batches(self) -> None:
         """Start a batch for what is due on each lane that has room for one more."""
@@ -130,7 +130,7 @@ class PackWorkflow(PackSignals):
 
     def _shut(self) -> None:
         # beside a local activity a timer may be heard no more than a signal
-        self._hearing.shut()
+        self._signal_buffer.hold()
         self._alarm.set(math.inf)
 
     def _open_lanes(self) -> list[str]:
@@ -145,10 +145,10 @@ class PackWorkflow(PackSignals):
         is_deaf = any(map(_is_local, self._batches.values()))
         self._is_stirred = False
         if not is_deaf:
-            wake = self._pack.outlook(self._open_lanes()).wake_at
+            wake = self._pack.summary(self._open_lanes()).wake_at
             # what is due and can't begin now, the end of a batch begins
-            self._alarm.set(math.inf if wake <= self._pack.reached else wake)
-            self._hearing.open_once_asleep(lambda: self._is_stirred)
+            self._alarm.set(math.inf if wake <= self._pack.replay_time else wake)
+            self._signal_buffer.release_when_idle(lambda: self._is_stirred)
         await workflow.wait_condition(lambda: self._is_stirred and not self._is_settling)
 
     async def _run_batch(self, batch: Batch) -> None:
@@ -158,16 +158,18 @@ class PackWorkflow(PackSignals):
             cause = exc.cause if isinstance(exc, ActivityError) else exc
             answer = None
             took = batch_timeout(batch.lane) if isinstance(exc, ActivityTimeout) else timedelta(0)
-            tries = _count_tries(exc) if self._hearing.is_serial else 1
+            tries = _count_tries(exc) if self._signal_buffer.is_serial else 1
             ending = functools.partial(self._lose, batch, f"the batch was lost: {cause}", took, tries)
-            if (sealed := find_seal(exc)) is not None and not (self._hearing.is_serial and _is_uncertain(batch)):
+            if (sealed := missing_key_outcome(exc)) is not None and not (
+                self._signal_buffer.is_serial and _is_uncertain(batch)
+            ):
                 ending = functools.partial(self._put_off, batch, sealed)
         else:
             batch = self._confirm(batch, answer)
             ending = functools.partial(self._end, batch, answer)
         if _is_local(batch):
             if answer is not None and self._take_over(batch, answer):
-                self._is_settling = self._hearing.is_serial
+                self._is_settling = self._signal_buffer.is_serial
                 await self._settle()
                 self._is_settling = False
             ending()
@@ -180,20 +182,20 @@ class PackWorkflow(PackSignals):
         if _is_local(batch):
             begun_at: float = answer["begun_at"]
             if batch.until not in (None, begun_at):
-                batch = self._pack.retake(batch, begun_at)
+                batch = self._pack.rebuild_batch(batch, begun_at)
             self._pack.reach(begun_at)
         return batch
 
     def _take_over(self, batch: Batch, answer: dict[str, Any]) -> bool:
         """Go on with the messages of a local batch that are not done; tells whether there are some that are."""
-        self._pack.settle(batch, answer["entries"], max(self._pack.reached, answer["ended_at"]))
+        self._pack.apply_local(batch, answer["entries"], max(self._pack.replay_time, answer["ended_at"]))
         return any(entry is not None and is_ended(entry) for entry in answer["entries"])
 
     def _end(self, batch: Batch, answer: dict[str, Any]) -> None:
         self._index_after = answer["index_after"]
         self._pack.payload_max_bytes = answer.get("payload_max_bytes", 0) or self._pack.payload_max_bytes
         if _is_local(batch):
-            self._pack.finish(batch, answer["entries"], max(self._pack.reached, answer["ended_at"]))
+            self._pack.finish(batch, answer["entries"], max(self._pack.replay_time, answer["ended_at"]))
         else:
             outcomes: list[dict[str, Any] | None] = answer["outcomes"]
             self._count(0, measure(outcomes) + measure(batch.entries))
@@ -203,16 +205,16 @@ class PackWorkflow(PackSignals):
     def _lose(self, batch: Batch, reason: str, took: timedelta, tries: int) -> None:
         if _is_uncertain(batch):
             workflow.logger.warning("messages are tried again", extra={"count": len(batch.ids), "reason": reason})
-            self._pack.retract(batch)
-            self._forget(batch, 1 if self._hearing.is_serial else None)
+            self._pack.undo_batch(batch)
+            self._forget(batch, 1 if self._signal_buffer.is_serial else None)
             return
         is_local = _is_local(batch)
-        now = self._pack.reached + took.total_seconds() if is_local else workflow.time()
-        self._pack.lose(batch, reason, now, tries)
+        now = self._pack.replay_time + took.total_seconds() if is_local else workflow.time()
+        self._pack.batch_failed(batch, reason, now, tries)
         self._forget(batch)
 
     def _put_off(self, batch: Batch, outcome: Outcome) -> None:
-        self._pack.fold(batch, ((n, outcome) for n in range(len(batch.ids))), workflow.time())
+        self._pack.apply_outcomes(batch, ((n, outcome) for n in range(len(batch.ids))), workflow.time())
         self._forget(batch)
 
     def _forget(self, batch: Batch, cycles: int | None = None) -> None:
@@ -230,7 +232,7 @@ class PackWorkflow(PackSignals):
                 "pack_lane": self._pack.lane,
                 "spread": [self._pack.within.share, self._pack.within.coalesce],
                 "entries": batch.entries,
-                "reached": self._pack.reached,
+                "reached": self._pack.replay_time,
                 "begun_at": workflow.time() if batch.until is None else batch.until,
                 "left_run": left_run,
             }
@@ -253,21 +255,23 @@ class PackWorkflow(PackSignals):
 
     def _publish(self) -> None:
         """Bring the search attributes and the Web UI's details up to date with the state."""
-        outlook = self._pack.outlook()
+        outlook = self._pack.summary()
         index = PackIndex(outlook.due_at, outlook.parked > 0, outlook.earliest_at)
         updates = pack_updates(self._indexed, index, self._index_after)
         # who is in a local batch, and so not among those that are due, a replay learns from its result alone
-        if updates and not (self._hearing.is_serial and any(map(_is_local, self._batches.values()))):
+        if updates and not (self._signal_buffer.is_serial and any(map(_is_local, self._batches.values()))):
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] — the SDK leaves the type argument open
             self._indexed = index
-        tell(describe_pack(self._pack.kind, self._pack.lane, outlook))
+        set_details(describe_pack(self._pack.kind, self._pack.lane, outlook))
 
     def _is_run_full(self) -> bool:
-        return self._folded > max(len(self._pack) * REFOLD_SHARE, REFOLD_LEAST) or self._is_history_long
+        return (
+            self._folded > max(len(self._pack) * CONTINUE_AS_NEW_SHARE, CONTINUE_AS_NEW_LEAST) or self._is_history_long
+        )
 
     async def _settle(self) -> None:
         """Let a moment pass, after which this run, or a message, may end without losing a signal; see the message workflow."""
-        self._hearing.open_once_asleep()
+        self._signal_buffer.release_when_idle()
         await workflow.sleep(SETTLE_DELAY, summary="settle before the end")
 
     def _continue(self) -> NoReturn:
@@ -278,7 +282,7 @@ class PackWorkflow(PackSignals):
     def status(self, message_id: str) -> dict[str, Any] | None:
         """Where a message stands; None when the pack does not know it."""
         state = self._find(message_id)
-        return None if state is None else describe_status(state, self._hearing.waiting)
+        return None if state is None else describe_status(state, self._signal_buffer.waiting)
 
     @workflow.query
     def known(self, message_id: str) -> dict[str, Any]:
@@ -306,9 +310,9 @@ class PackWorkflow(PackSignals):
     @workflow.query
     def overview(self) -> dict[str, Any]:
         """How many messages there are, and what the pack waits for."""
-        return describe_overview(self._pack.outlook()) | {
+        return describe_overview(self._pack.summary()) | {
             "packs": self._pack.packs,
-            "strays": len(self._pack.strays),
+            "strays": len(self._pack.forwarding),
             "staying": len(self._pack.leaving),
         }
 

@@ -47,7 +47,7 @@ class Context:
         self.beat()
 
 
-class Surroundings(NamedTuple):
+class CallContext(NamedTuple):
     """What belongs to one call of a handler: its heartbeat, its span, and what its log lines bear."""
 
     call: HandlerCall
@@ -71,7 +71,7 @@ class Surroundings(NamedTuple):
 class HandlerLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds the message's identity to every line a handler logs."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: CallContext) -> None:
         """Remember whose logger it is; it is made when the handler first logs, which most calls don't."""
         self._around = around
 

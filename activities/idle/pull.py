@@ -61,7 +61,7 @@ class Shifts:
     async def pull_ahead(self, call: Mapping[str, Any]) -> dict[str, Any]:
         """Spend idle capacity for one shift, or until cancelled; gives what was pulled, those of a shift that broke off included."""
         client, queue, details = activity.client(), activity.info().task_queue, activity.info().heartbeat_details
-        shift = Shift(client, queue, IdleLimits.load(call["limits"]), VisibilityIndex(client, queue))
+        shift = PullLoop(client, queue, IdleLimits.load(call["limits"]), VisibilityIndex(client, queue))
         shift.pulled = Pulled.load(details[0]["pulled"] if details else {})
         shift.note_early = functools.partial(self.telemetry.record, EARLINESS, labels={"lane": lane_of_queue(queue)})
         with contextlib.suppress(asyncio.CancelledError):
@@ -69,7 +69,7 @@ class Shifts:
         return shift.pulled.dump()
 
 
-class Allowance:
+class PullRate:
     """How many may be woken in a second: more while slots stay free though it was used up, fewer as soon as they do not.
 
     It begins with the slots that are free beyond the reserve and follows each fresh heartbeat.
@@ -108,7 +108,7 @@ class Allowance:
         return count
 
 
-class Woken:
+class RecentlyPulled:
     """Who has been woken lately. The index is behind, and never hears of a due time that moved by less than a minute."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Woken:
         return len(self._by_id)
 
 
-class Shift:
+class PullLoop:
     """A while of looking and waking. Due work always comes first: as soon as anything waits, nothing is woken."""
 
     def __init__(self, client: Client, queue: str, limits: IdleLimits, index: DueIndex) -> None:
@@ -141,9 +141,9 @@ class Shift:
         self._limits = limits
         self._index = index
         self._capacity = Capacity(client, queue)
-        self._allowance = Allowance()
+        self._allowance = PullRate()
         self._waiting: deque[Sleeper] = deque()
-        self._woken = Woken()
+        self._woken = RecentlyPulled()
         self._until = datetime.fromtimestamp(0, UTC)
         self._look_at = self._slots_at = 0.0
         self._look_seconds = LOOK_SECONDS

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from shared.kafka.connection import kafka_options
-from shared.kafka.outlet import BrokerTrouble, Outlet, Sendable
+from shared.kafka.safe_producer import BrokerTrouble, SafeProducer, Sendable
 from shared.messages.decision import Spread
 from shared.messages.json_value import encode_to_keep
 from shared.messages.message import HandlerCall, Outcome
@@ -42,7 +42,7 @@ class OutcomeEvents:
         """Raises InvalidSetting and Misconfigured for Kafka settings that can't work."""
         self._topic = settings.outcomes_topic
         options = kafka_options(settings) | {"compression_type": "lz4"}
-        self._outlet = Outlet(options, PATIENCE.total_seconds())
+        self._outlet = SafeProducer(options, PATIENCE.total_seconds())
         self._held: deque[tuple[Sendable, asyncio.Future[None]]] = deque()
         self._has_more = asyncio.Event()
         self._is_troubled = False

@@ -55,7 +55,7 @@ def _check_pack(run: Run, now: float, found: dict[str, MessageState]) -> None:
         found[state.id] = state
         if not state.ended:
             _check_late(f"{run.workflow_id}, {state.id}", state, now)
-    if view is not None and (len(pack.strays) or pack.leaving):
+    if view is not None and (len(pack.forwarding) or pack.leaving):
         raise Violation(f"{run.workflow_id} still has {len(pack.strays)} strays, and {len(pack.leaving)} that leave")
 
 

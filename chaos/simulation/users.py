@@ -40,9 +40,9 @@ from shared.messages.signals import (
 )
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
-from starter.starting.admission import Admission
-from starter.starting.calls.caller import Caller
+from starter.starting.calls.retrying_caller import RetryingCaller
 from starter.starting.chunks import Chunk, build_pack_request
+from starter.starting.pack_starter import PackStarter
 from starter.starting.receipts import Receipt, StartOutcome
 from starter.starting.start_request import first_entry, first_state
 from starter.steering.repack import SPREAD
@@ -156,10 +156,10 @@ class Users:
         self.layout = Layout(PACKED, self.layout.lane, packs, self.layout.size, self.layout.coalesce, self.layout.packs)
         self._ledger.note(f"the kind is spread over {packs} packs")
 
-    def build_admission(self, *, revises: bool) -> Admission:
+    def build_admission(self, *, revises: bool) -> PackStarter:
         """Build what hands chunks to packs."""
-        caller = Caller(self._settings)
-        return Admission(cast("Client", self._client), self._settings, caller, revises=revises)
+        caller = RetryingCaller(self._settings)
+        return PackStarter(cast("Client", self._client), self._settings, caller, revises=revises)
 
     async def query(self, name: str, query: str, *arguments: Any) -> Any:
         """Ask a pack; None when it did not answer in time."""
@@ -169,7 +169,7 @@ class Users:
         except (TimeoutError, RPCError, WorkflowQueryFailedError):
             return None
 
-    async def _start_chunk(self, admission: Admission, index: int, ids: list[str]) -> None:
+    async def _start_chunk(self, admission: PackStarter, index: int, ids: list[str]) -> None:
         chunks: list[Chunk[str]] = [Chunk(self.layout, index)]
         spread = PackSpread.of(PACKED, index, self.layout.coalesce)
         for message_id in ids:

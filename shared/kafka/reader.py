@@ -6,7 +6,7 @@ import importlib
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from shared.kafka.outlet import PATIENCE_SECONDS, told_of
+from shared.kafka.safe_producer import PATIENCE_SECONDS, translate_errors
 
 
 @contextlib.asynccontextmanager
@@ -16,7 +16,7 @@ async def open_reader(
     """Give a consumer for the length of a `with` block; `more` is its own of aiokafka's options. Raises BrokerTrouble."""
     consumer: Any = importlib.import_module("aiokafka").AIOKafkaConsumer(**options, enable_auto_commit=False, **more)
     try:
-        async with told_of(""), asyncio.timeout(patience_seconds):
+        async with translate_errors(""), asyncio.timeout(patience_seconds):
             await consumer.start()
         # aiokafka's `stop` cancels us when a task that its `start` made has not had its first turn
         await asyncio.sleep(0)

@@ -46,7 +46,7 @@ def decide(
     event: Outcome | Signal | Unreadable,
     now: float,
     *,
-    reached: float | None = None,
+    replay_time: float | None = None,
     spread: Spread | None = None,
 ) -> MessageState:
     """Give the state after `event` at `now` (seconds since the epoch).
@@ -55,9 +55,9 @@ def decide(
     that makes no sense in the state, or can't be read, leaves everything but the list of remembered decisions as it is.
     An ended message changes no more, except that a newer record begins it anew, as it does a moment later, when the
     message is known as finished: its sender was told that the record has been taken. Who asks for a moment no later than
-    `reached` (`now` unless said otherwise) means `now`. A signal's `now` may be another one on a replay, `reached` never
-    is: so whoever replays must begin at once what was asked for by `reached`, and go by the moment itself in all other
-    cases, see `workflows.replay.asked`. `spread` says where within its tolerance a message comes back; without one its id does.
+    `replay_time` (`now` unless said otherwise) means `now`. A signal's `now` may be another one on a replay, `replay_time` never
+    is: so whoever replays must begin at once what was asked for by `replay_time`, and go by the moment itself in all other
+    cases, see `workflows.replay.run_now_queue`. `spread` says where within its tolerance a message comes back; without one its id does.
     """
     if state.ended and not _is_newer_record(state, event):
         return state
@@ -66,7 +66,7 @@ def decide(
     if isinstance(event, Unreadable):
         return state.remember(now, "ignored", clip_reason(f"{event.name}: {event.problem}"))
     try:
-        return _apply(_begin_anew(state, now), event, now, now if reached is None else reached)
+        return _apply(_begin_anew(state, now), event, now, now if replay_time is None else replay_time)
     except (ValueError, TypeError, AttributeError) as exc:
         name = type(event).__name__
         return state.remember(now, "ignored", clip_reason(f"{name}: {exc}"))
@@ -186,17 +186,17 @@ def _settle(state: MessageState, now: float) -> MessageState:
     return state
 
 
-def _apply(state: MessageState, signal: Signal, now: float, reached: float) -> MessageState:
+def _apply(state: MessageState, signal: Signal, now: float, replay_time: float) -> MessageState:
     match signal:
         case RunNow():
             return _ask_due(state, _floor(now), now, "run_now", signal.reason)
         case Reschedule():
-            due_at, note = _bound(signal.due_at, now, reached)
+            due_at, note = _bound(signal.due_at, now, replay_time)
             return _ask_due(state, due_at, now, "reschedule", _join(clip_reason(signal.reason), note))
         case Reprioritize():
-            return _reprioritize(state, signal, now, reached)
+            return _reprioritize(state, signal, now, replay_time)
         case Revise():
-            return _revise(state, signal, now, reached)
+            return _revise(state, signal, now, replay_time)
         case Pause():
             return state._replace(is_paused=True).remember(now, "pause", clip_reason(signal.reason))
         case Resume():
@@ -214,19 +214,19 @@ def _ask_due(state: MessageState, due_at: float, now: float, what: str, reason: 
     return _due(_unpark(state), due_at, due_at).remember(now, what, reason)
 
 
-def _bound(moment: str, now: float, reached: float) -> tuple[float, str]:
+def _bound(moment: str, now: float, replay_time: float) -> tuple[float, str]:
     """Give when a message is due for which somebody named a moment, and what was made of that if it is another one."""
     due_at = to_epoch(moment)
-    if due_at <= reached:
+    if due_at <= replay_time:
         return _floor(now), "in the past: due now"
     if due_at > now + MAX_DELAY:
         return _ceil(now + MAX_DELAY), "cut to ten years"
     return _ceil(due_at), ""
 
 
-def _reprioritize(state: MessageState, signal: Reprioritize, now: float, reached: float) -> MessageState:
+def _reprioritize(state: MessageState, signal: Reprioritize, now: float, replay_time: float) -> MessageState:
     _check_priority(signal.priority)
-    asked = None if signal.due_at is None else _bound(signal.due_at, now, reached)
+    asked = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
     changed = state._replace(priority=signal.priority)
     reason = _join(f"priority {signal.priority}", clip_reason(signal.reason))
     if asked is None:
@@ -239,14 +239,14 @@ def _check_priority(priority: Any) -> None:
         raise ValueError(f"priority {priority!r} is not between 1 and 5")
 
 
-def _revise(state: MessageState, signal: Revise, now: float, reached: float) -> MessageState:
+def _revise(state: MessageState, signal: Revise, now: float, replay_time: float) -> MessageState:
     if _is_redelivered(state, signal):
         return state
     if signal.lane and signal.lane not in LANES:
         raise ValueError(f"there is no lane {signal.lane!r}")
     if signal.priority is not None:
         _check_priority(signal.priority)
-    asked = None if signal.due_at is None else _bound(signal.due_at, now, reached)
+    asked = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
     # a version's idempotency key stands for one payload: a tried version with another payload is the next version
     is_next = state.is_tried and not state.is_running
     changed = (_next_version(state) if is_next else state)._replace(

@@ -167,21 +167,21 @@ class MessageState(NamedTuple):
 
 _USUAL_FIRST = MessageState._fields.index("attempt")
 _USUAL_END = MessageState._fields.index("decisions")
-USUAL_FIELDS = MessageState._fields[_USUAL_FIRST:_USUAL_END]
+DEFAULT_FIELDS = MessageState._fields[_USUAL_FIRST:_USUAL_END]
 """The fields between version and decisions, which most messages have as they come: they stand together, to be compared at once."""
 
-USUAL = tuple(MessageState._field_defaults[name] for name in USUAL_FIELDS)
+DEFAULTS = tuple(MessageState._field_defaults[name] for name in DEFAULT_FIELDS)
 
-AT_REST = tuple(MessageState._field_defaults[name] for name in MessageState._fields[_USUAL_END + 1 :])
+IDLE_DEFAULTS = tuple(MessageState._field_defaults[name] for name in MessageState._fields[_USUAL_END + 1 :])
 """The fields behind decisions, of a message that no handler is at work on."""
 
 
-def find_unusual(state: MessageState) -> dict[str, Any]:
+def non_default_fields(state: MessageState) -> dict[str, Any]:
     """Give those of the fields between version and decisions that are not as they come."""
     seldom = state[_USUAL_FIRST:_USUAL_END]
-    if seldom == USUAL:
+    if seldom == DEFAULTS:
         return {}
-    fields = zip(USUAL_FIELDS, seldom, USUAL, strict=True)
+    fields = zip(DEFAULT_FIELDS, seldom, DEFAULTS, strict=True)
     return {n: value for n, value, usual in fields if value is not usual and value != usual}
 
 

@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.messages.json_value import encode_json
-from shared.messages.message import AT_REST, SERIAL, USUAL, USUAL_FIELDS, Decision, MessageState, find_unusual
+from shared.messages.message import (
+    DEFAULT_FIELDS,
+    DEFAULTS,
+    IDLE_DEFAULTS,
+    SERIAL,
+    Decision,
+    MessageState,
+    non_default_fields,
+)
 
 Entry = list[Any]
 
@@ -28,7 +36,7 @@ SHORTENED_MAX = 200
 """Characters of a reason that a pack keeps which has no room for more."""
 
 _ROUTINE = frozenset({"started", "again", "asked"})
-_KNOWN = frozenset(USUAL_FIELDS)
+_KNOWN = frozenset(DEFAULT_FIELDS)
 _CHANGE_LENGTH = 4
 
 
@@ -80,7 +88,7 @@ def to_entry(state: MessageState, lane: str) -> Entry:
             if number == len(state.decisions) or d.what not in _ROUTINE
         ],
     ]
-    others = find_unusual(state)
+    others = non_default_fields(state)
     if state.lane != lane:
         others["lane"] = state.lane
     if others:
@@ -100,7 +108,7 @@ def to_state(entry: Entry, kind: str, lane: str) -> MessageState:
     latest = (due + late) / 1000 if late else 0.0
     # by position, which every cycle of every packed message is quicker for
     first = (kind, entry[ID], lane, due / 1000, (due - entry[EARLY]) / 1000, latest, entry[PAYLOAD], version)
-    state = MessageState._make((*first, *USUAL, decisions, *AT_REST))
+    state = MessageState._make((*first, *DEFAULTS, decisions, *IDLE_DEFAULTS))
     if len(entry) <= OTHERS:
         return state
     return state._replace(**{n: value for n, value in entry[OTHERS].items() if n in _KNOWN or n == "lane"})

@@ -16,7 +16,7 @@ from temporalio.converter import (
     value_to_type,
 )
 
-from shared.errors import PayloadSealed
+from shared.errors import PayloadKeyMissing
 from shared.messages.json_value import decode_json
 
 ENCODING = b"binary/encrypted"
@@ -46,7 +46,7 @@ class _SealedConverter(EncodingPayloadConverter):
         return None
 
     def from_payload(self, payload: Payload, type_hint: type | None = None) -> Any:  # noqa: ARG002 — the SDK's signature
-        raise PayloadSealed(payload.metadata.get(UNOPENED, b"it is encrypted").decode(errors="replace"))
+        raise PayloadKeyMissing(payload.metadata.get(UNOPENED, b"it is encrypted").decode(errors="replace"))
 
 
 class PayloadConverter(CompositePayloadConverter):
@@ -72,7 +72,7 @@ class PayloadConverter(CompositePayloadConverter):
     def _read_or_keep(self, payload: Payload) -> Any:
         try:
             return super().from_payloads([payload])[0]
-        except (LookupError, RuntimeError, ValueError, TypeError, DecodeError, PayloadSealed):
+        except (LookupError, RuntimeError, ValueError, TypeError, DecodeError, PayloadKeyMissing):
             return RawValue(payload)  # an unknown encoding, broken data, or no key for it
 
 

@@ -22,7 +22,7 @@ from temporalio.converter import (
     WithSerializationContext,
 )
 
-from shared.errors import InvalidSetting, Misconfigured, PayloadSealed
+from shared.errors import InvalidSetting, Misconfigured, PayloadKeyMissing
 from shared.settings import Settings
 from shared.temporal.converter import DATA_CONVERTER, ENCODING, UNOPENED
 from shared.values.secret import find_secret
@@ -111,7 +111,7 @@ class EncryptionCodec(PayloadCodec):
         return [self._seal(payload, self._first) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Open what is sealed; raises PayloadSealed."""
+        """Open what is sealed; raises PayloadKeyMissing."""
         return [self.open(payload) for payload in payloads]
 
     def _seal(self, payload: Payload, key_id: str) -> Payload:
@@ -122,14 +122,14 @@ class EncryptionCodec(PayloadCodec):
         return Payload(metadata=metadata, data=nonce + sealed)
 
     def open(self, payload: Payload) -> Payload:
-        """Open one payload if it is sealed; raises PayloadSealed."""
+        """Open one payload if it is sealed; raises PayloadKeyMissing."""
         return self._open(payload) if payload.metadata.get("encoding") == ENCODING else payload
 
     def _open(self, payload: Payload) -> Payload:
         key_id = payload.metadata.get(KEY_ID, b"").decode(errors="replace")
         cipher = self._ciphers.get(key_id)
         if cipher is None:
-            raise PayloadSealed(
+            raise PayloadKeyMissing(
                 f"{SETTING}: this process lacks key {key_id[:64]!r}, by which what it reads is encrypted; add that key"
             )
         from cryptography.exceptions import InvalidTag
@@ -137,7 +137,7 @@ class EncryptionCodec(PayloadCodec):
         try:
             return Payload.FromString(cipher.decrypt(payload.data[:NONCE_BYTES], payload.data[NONCE_BYTES:], None))
         except (InvalidTag, DecodeError, ValueError) as exc:
-            raise PayloadSealed(
+            raise PayloadKeyMissing(
                 f"{SETTING}: key {key_id!r} does not open what bears its id: it is another key, or the data was changed; "
                 "give the key that encrypted it"
             ) from exc
@@ -169,7 +169,7 @@ class WorkerCodec(PayloadCodec, WithSerializationContext):
     def _open_or_mark(self, payload: Payload) -> Payload:
         try:
             return self._strict.open(payload)
-        except PayloadSealed as exc:
+        except PayloadKeyMissing as exc:
             return Payload(metadata={**payload.metadata, UNOPENED: str(exc).encode()}, data=payload.data)
 
 

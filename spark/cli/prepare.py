@@ -16,7 +16,7 @@ from starter.cli import arguments
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.files.duplicates import DUPLICATE_RULES
-from starter.screen import plural, print_json, print_table, tell
+from starter.screen import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
     from spark.prepare.manifest import Manifest
@@ -119,8 +119,8 @@ def _report(args: argparse.Namespace, manifest: "Manifest", summary: dict[str, A
         reasons = [(r["field"], r["flaw"], f"{r['rows']:,}", r["example"]) for r in summary["reject_reasons"]]
         if reasons:
             print_table(("REJECTED", "FLAW", "ROWS", "FOR EXAMPLE"), reasons)
-    tell(
+    echo_err(
         f"{plural(manifest.rows, 'row')}: {plural(manifest.messages, 'message')}, {manifest.rejects:,} rejected, "
         f"{plural(manifest.duplicates, 'duplicate')} in {seconds:.1f} s"
     )
-    tell(f"manifest {manifest.id}: {manifest.folder}")
+    echo_err(f"manifest {manifest.id}: {manifest.folder}")

@@ -13,7 +13,7 @@ from spark.cli.session import add_session, open_session
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.cli.interruption import run_interruptibly
-from starter.screen import plural, print_json, print_table, tell
+from starter.screen import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,12 +58,12 @@ def _report(args: argparse.Namespace, manifest: "Manifest", balance: "Balance") 
         places = ("alive", "finished", "stopped", "rejected", "duplicates", "missing")
         print_table(("WHERE", "ROWS"), [(place, f"{getattr(balance, place):,}") for place in places])
     for flaw in balance.flaws:
-        tell(f"dormice: {flaw}")
+        echo_err(f"dormice: {flaw}")
     for found in balance.examples:
-        tell(f"row {found.row}: {workflow_id(found.kind, found.id)} {found.problem}")
+        echo_err(f"row {found.row}: {workflow_id(found.kind, found.id)} {found.problem}")
     if balance.missing > len(balance.examples):
         from spark.report.reconcile import DIFFERENCES
 
-        tell(f"all {balance.missing:,} differences: {manifest.folder / DIFFERENCES}")
+        echo_err(f"all {balance.missing:,} differences: {manifest.folder / DIFFERENCES}")
     verdict = "complete, nothing is missing" if balance.is_complete else "not complete"
-    tell(f"{plural(balance.rows, 'row')} of {manifest.source}: {verdict}")
+    echo_err(f"{plural(balance.rows, 'row')} of {manifest.source}: {verdict}")

@@ -9,7 +9,7 @@ from shared.settings import Settings
 from spark.cli.session import add_session, open_session
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE
-from starter.screen import print_json, print_table, tell
+from starter.screen import echo_err, print_json, print_table
 
 REPORT_HELP = """\
 Outcomes are events as dormice writes them: a Parquet file or folder, JSON lines, or kafka:TOPIC. Without them the
@@ -43,5 +43,5 @@ def run_report(args: argparse.Namespace, settings: Settings) -> int:
         print_json({t.name: [dict(zip(t.columns, row, strict=True)) for row in t.rows] for t in tables})
     else:
         print_table(("WHAT", "ROWS"), [(what, f"{count:,}") for what, count in tables[0].rows])
-    tell(f"report: {folder / 'report.html'}")
+    echo_err(f"report: {folder / 'report.html'}")
     return FINE

@@ -12,7 +12,7 @@ from spark.cli.session import add_session, open_session
 from starter.cli import arguments
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE, PARTLY
-from starter.screen import plural, print_json, tell
+from starter.screen import echo_err, plural, print_json
 
 if TYPE_CHECKING:
     from spark.prepare.manifest import Manifest
@@ -59,12 +59,12 @@ def _report(args: argparse.Namespace, manifest: "Manifest", summary: "StartSumma
     if args.json:
         print_json(summary.dump())
     rate = summary.now.total / summary.seconds
-    tell(
+    echo_err(
         f"{plural(summary.now.total, 'message')}: {summary.now.describe()} in {summary.seconds:.1f} s, {rate:,.0f} a second"
     )
     if summary.in_all != summary.now:
-        tell(f"with all starts before: {summary.in_all.describe()}")
+        echo_err(f"with all starts before: {summary.in_all.describe()}")
     if summary.in_all.rejected:
-        tell(f"reasons of what was rejected: {manifest.folder / 'receipts'}")
+        echo_err(f"reasons of what was rejected: {manifest.folder / 'receipts'}")
     if summary.missing:
-        tell(f"dormice: {plural(summary.missing, 'message')} without a receipt; run the same command again")
+        echo_err(f"dormice: {plural(summary.missing, 'message')} without a receipt; run the same command again")

@@ -17,9 +17,9 @@ from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, LANE, STATE
 from spark.format.filters import push_down
 from spark.format.windows import Window, cut_windows
 from spark.tasks.options import ReadOptions, read_read_options
-from spark.tasks.shipping import Shipped
+from spark.tasks.pickling import PicklableByName
 from spark.tasks.starting import connect_patiently, connect_quietly
-from starter.starting.calls.caller import Called, Caller
+from starter.starting.calls.retrying_caller import CallResult, RetryingCaller
 from starter.steering.status.listing import ENDED_OTHERWISE
 
 _arrow: Any = importlib.import_module("pyarrow")  # it has no type stubs
@@ -64,7 +64,7 @@ class WindowPartition(InputPartition):
     calls_per_second: float
 
 
-class TemporalReader(Shipped, DataSourceReader):
+class TemporalReader(PicklableByName, DataSourceReader):
     """Lists messages and packs, in windows of start times, at a rate that visibility bears."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
@@ -107,11 +107,11 @@ class TemporalReader(Shipped, DataSourceReader):
                 yield _to_batch(page).select(self._wanted)
 
 
-def _make_caller(options: ReadOptions, rate: float) -> Caller:
-    return Caller(replace(options.settings, starts_per_second=rate))
+def _make_caller(options: ReadOptions, rate: float) -> RetryingCaller:
+    return RetryingCaller(replace(options.settings, starts_per_second=rate))
 
 
-async def _next_page(caller: Caller, pages: WorkflowExecutionAsyncIterator) -> list[WorkflowExecution] | None:
+async def _next_page(caller: RetryingCaller, pages: WorkflowExecutionAsyncIterator) -> list[WorkflowExecution] | None:
     if pages.current_page is not None and pages.next_page_token is None:
         return None
     called = await caller.call(pages.fetch_next_page)
@@ -120,7 +120,7 @@ async def _next_page(caller: Caller, pages: WorkflowExecutionAsyncIterator) -> l
     return list(pages.current_page or ())
 
 
-def _answer(called: Called[Answer]) -> Answer:
+def _answer(called: CallResult[Answer]) -> Answer:
     if called.answer is not None:
         return called.answer
     if called.error is None:

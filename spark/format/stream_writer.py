@@ -10,8 +10,8 @@ from pyspark.sql.types import StructType
 from spark.format.writer import Written, current_task
 from spark.tasks.batches import check_schema
 from spark.tasks.options import read_write_options
-from spark.tasks.shipping import Shipped
-from spark.tasks.starting import Order, start_rows
+from spark.tasks.pickling import PicklableByName
+from spark.tasks.starting import TaskSpec, start_rows
 
 QUERY_ID = "sql.streaming.queryId"
 """Kept in the checkpoint: the same after every restart."""
@@ -19,7 +19,7 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 
 
-class TemporalStreamWriter(Shipped, DataSourceStreamArrowWriter):
+class TemporalStreamWriter(PicklableByName, DataSourceStreamArrowWriter):
     """Starts the rows of each micro-batch; a batch that is run again repeats the same wishes and the same receipts.
 
     Spark makes one for every commit too, so this one asks the server nothing; tasks wait for it.
@@ -27,7 +27,7 @@ class TemporalStreamWriter(Shipped, DataSourceStreamArrowWriter):
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         """Read options and schema; raises what it should be told in one sentence."""
-        self._order = Order.of(read_write_options(given), check_schema(schema))
+        self._order = TaskSpec.of(read_write_options(given), check_schema(schema))
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Start the rows of one task of a micro-batch, in the task's own process."""

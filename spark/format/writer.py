@@ -11,9 +11,9 @@ from pyspark.sql.types import StructType
 from shared.errors import InvalidSetting
 from spark.tasks.batches import check_schema
 from spark.tasks.options import read_write_options
-from spark.tasks.receipts import Told
-from spark.tasks.shipping import Shipped
-from spark.tasks.starting import Order, check_connection, start_rows
+from spark.tasks.pickling import PicklableByName
+from spark.tasks.receipts import StartCounts
+from spark.tasks.starting import TaskSpec, check_connection, start_rows
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,15 @@ class Written(WriterCommitMessage):
     """What a task tells the driver: counts; its receipts are in their file already."""
 
     partition: int
-    told: Told
+    told: StartCounts
 
 
-class TemporalWriter(Shipped, DataSourceArrowWriter):
+class TemporalWriter(PicklableByName, DataSourceArrowWriter):
     """Starts rows; made on the driver, where all that can be refused is refused before any row is started."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         """Read options and schema and ask the server; raises what it should be told in one sentence."""
-        self._order = Order.of(read_write_options(given), check_schema(schema))
+        self._order = TaskSpec.of(read_write_options(given), check_schema(schema))
         check_connection(self._order.options)
 
     def write(self, iterator: Iterator[Any]) -> Written:

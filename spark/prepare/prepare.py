@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from shared.errors import GiveUp, InvalidSetting
 from shared.messages.envelope import EnvelopeRules
-from spark.prepare.judge import VERDICTS_DDL, Judge, Spread
 from spark.prepare.manifest import DESCRIPTION, MESSAGES_DDL, REJECTS_DDL, Manifest, names_of, read_table, to_uri
 from spark.prepare.summary import write_summary
+from spark.prepare.validator import VERDICTS_DDL, Spread, Validator
 from spark.source.source import Opened, Source, open_source
 from starter.files.duplicates import DuplicateRule
 from starter.local.disk import explain_write_error, is_full_error
@@ -91,7 +91,7 @@ def _write(spark: "SparkSession", opened: Opened, source: Source, folder: Path, 
     from pyspark import StorageLevel  # noqa: PLC0415 — an extra, and slow to import
     from pyspark.sql import functions as f  # noqa: PLC0415
 
-    judge = Judge(opened.reader, options.rules, Spread(options.begin, options.spread))
+    judge = Validator(opened.reader, options.rules, Spread(options.begin, options.spread))
     judged = opened.frame.mapInArrow(judge.judge, VERDICTS_DDL)  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
     verdicts = judged.persist(StorageLevel.DISK_ONLY)
     try:

@@ -8,7 +8,7 @@ from shared.errors import InvalidEnvelope, InvalidSetting
 from starter.files.columns import Columns, read_cell, read_number, to_json
 from starter.files.rows import Reader
 from starter.records.mapping import FormatOptions, find_kind, map_fields
-from starter.records.origins import KeyOrigin, PointerOrigin, Sight
+from starter.records.origins import KeyOrigin, PointerOrigin, RecordView
 from starter.records.record import DeadRecord, ErrorClass
 
 
@@ -39,7 +39,7 @@ class RowMapping:
 
     def to_fields(self, document: Any) -> Mapping[str, Any]:
         """Give the envelope fields of one JSON value; raises InvalidEnvelope."""
-        sight = Sight(None, {}, document)
+        sight = RecordView(None, {}, document)
         try:
             if self.options.id_from is not None:
                 return self.complete(map_fields(self.options, sight))
@@ -55,7 +55,7 @@ class RowMapping:
         """Fill in the kind and lane of a row that names none; raises DeadRecord."""
         added: dict[str, Any] = {}
         if self.options.kind is not None and fields.get("kind") is None:
-            added["kind"] = find_kind(self.options.kind, Sight(None, {}, fields))
+            added["kind"] = find_kind(self.options.kind, RecordView(None, {}, fields))
         if self.lane is not None and fields.get("lane") is None:
             added["lane"] = self.lane
         return {**fields, **added} if added else fields

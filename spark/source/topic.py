@@ -14,7 +14,7 @@ from typing import Any
 
 from shared.errors import GiveUp, InvalidSetting, RetryLater
 from shared.kafka.connection import check_broker, kafka_options
-from shared.kafka.outlet import list_topics, open_admin, told_of
+from shared.kafka.safe_producer import list_topics, open_admin, translate_errors
 from shared.settings import Settings
 from starter.records.record import Record, to_record
 
@@ -75,11 +75,11 @@ def cut_pieces(topic: str, partition: int, begin: int, end: int) -> Iterator[Pie
 @asynccontextmanager
 async def _open_topic(settings: Settings, topic: str) -> AsyncGenerator[tuple[Any, list[Any]]]:
     await check_broker(settings)
-    async with told_of(topic), open_admin(kafka_options(settings)) as admin:
+    async with translate_errors(topic), open_admin(kafka_options(settings)) as admin:
         topics = await list_topics(admin)
     if topic not in topics:
         raise InvalidSetting(f"kafka: there is no topic {topic!r}, or this user may not see it; create or allow it")
-    async with told_of(topic), _open_consumer(settings) as consumer:
+    async with translate_errors(topic), _open_consumer(settings) as consumer:
         yield consumer, [_partition(topic, number) for number in range(topics[topic])]
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from shared.errors import GiveUp
 from spark.source.topic import Bounds, Piece, cut_pieces, find_bounds, read_piece
 from spark.tasks.options import read_topic_options
-from spark.tasks.shipping import Shipped
+from spark.tasks.pickling import PicklableByName
 
 TOPIC_FORMAT = "topic"
 COLUMNS = (
@@ -57,7 +57,7 @@ class TopicDataSource(DataSource):
         return TopicStreamReader(self.options)
 
 
-class TopicStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what a topic has beyond the checkpoint; what the checkpoint needs and the topic lost ends the query."""
 
     def __init__(self, given: Mapping[str, str]) -> None:

@@ -34,7 +34,7 @@ _HIDDEN = "_"  # Spark passes over files whose names begin so
 
 
 @dataclass(slots=True)
-class Told:
+class StartCounts:
     """How many rows of a task came to what."""
 
     started: int = 0
@@ -55,13 +55,13 @@ class Told:
         else:
             self.already_running += count
 
-    def plus(self, other: "Told") -> "Told":
+    def plus(self, other: "StartCounts") -> "StartCounts":
         """Add counts up."""
-        return Told(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return StartCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
-    def minus(self, other: "Told") -> "Told":
+    def minus(self, other: "StartCounts") -> "StartCounts":
         """Take counts away."""
-        return Told(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return StartCounts(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     def describe(self) -> str:
         """Say it to a person."""
@@ -82,7 +82,7 @@ class ReceiptFile:
         self._stream = self._fs.open_output_stream(self._part)
         self._writer = _parquet.ParquetWriter(self._stream, SCHEMA)
         self._columns: list[list[Any]] = [[] for _ in SCHEMA]
-        self.told = Told()
+        self.told = StartCounts()
 
     def add(
         self,
@@ -145,7 +145,7 @@ class ProgressNote:
         self._path = f"{root}/{name}.json"
         self._noted_at = 0.0
 
-    def note(self, told: Told, *, is_last: bool = False) -> None:
+    def note(self, told: StartCounts, *, is_last: bool = False) -> None:
         """Write the counts down, unless that was done a moment ago."""
         now = time.monotonic()
         if not is_last and now - self._noted_at < NOTE_EVERY_SECONDS:
@@ -156,15 +156,15 @@ class ProgressNote:
         self._fs.move(f"{self._path}.part", self._path)
 
 
-def read_notes(folder: str) -> Told:
+def read_notes(folder: str) -> StartCounts:
     """Add up what the tasks of a save have noted so far; what is being written just now is passed over."""
-    noted = Told()
+    noted = StartCounts()
     fs, root = _fs.FileSystem.from_uri(folder)
     for info in fs.get_file_info(_fs.FileSelector(root, allow_not_found=True)):
         if not info.path.endswith(".json"):
             continue
         with suppress(OSError), fs.open_input_stream(info.path) as stream:
-            noted = noted.plus(Told(**json.loads(stream.read())))
+            noted = noted.plus(StartCounts(**json.loads(stream.read())))
     return noted
 
 

@@ -20,7 +20,7 @@ from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import check_server, connect
 from spark.tasks.batches import BatchReader, Refused
 from spark.tasks.options import WriteOptions
-from spark.tasks.receipts import ProgressNote, ReceiptFile, Told, open_receipts
+from spark.tasks.receipts import ProgressNote, ReceiptFile, StartCounts, open_receipts
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import Receipt, StartOutcome
 
@@ -28,7 +28,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class TaskSpec:
     """What the driver has settled for all tasks of a save."""
 
     options: WriteOptions
@@ -39,7 +39,7 @@ class Order:
     """Kinds whose handlers declare that their messages are packed."""
 
     @classmethod
-    def of(cls, options: WriteOptions, names: tuple[str, ...]) -> "Order":
+    def of(cls, options: WriteOptions, names: tuple[str, ...]) -> "TaskSpec":
         """Read what handlers declare, which executors need not have; raises HandlerProblem."""
         registry = load_registry(options.settings)
         return cls(
@@ -49,7 +49,7 @@ class Order:
             packs=declared_packs(registry),
         )
 
-    def in_session(self, session: str) -> "Order":
+    def in_session(self, session: str) -> "TaskSpec":
         """Give the same order as another wish."""
         return replace(self, options=replace(self.options, session=session))
 
@@ -84,7 +84,7 @@ def check_connection(options: WriteOptions) -> None:
     asyncio.run(check())
 
 
-def start_rows(order: Order, batches: Iterator[Any], name: str, attempt: int) -> Told:
+def start_rows(order: TaskSpec, batches: Iterator[Any], name: str, attempt: int) -> StartCounts:
     """Start the rows of a task's Arrow batches and write a receipt for each; `name` is that of the receipts' file.
 
     A row that can't be started gets a receipt that says why. Raises RetryLater when the server stayed away: then the task
@@ -94,14 +94,14 @@ def start_rows(order: Order, batches: Iterator[Any], name: str, attempt: int) ->
 
 
 class _Task:
-    def __init__(self, order: Order, batches: Iterator[Any]) -> None:
+    def __init__(self, order: TaskSpec, batches: Iterator[Any]) -> None:
         self._order = order
         self._options = order.options
         self._batches = batches
         self._failure = ""
         self._failures = 0
 
-    async def run(self, name: str, attempt: int) -> Told:
+    async def run(self, name: str, attempt: int) -> StartCounts:
         client = await connect_patiently(self._options.connection, self._options.settings)
         starter = BulkStarter(
             client,

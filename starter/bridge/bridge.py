@@ -14,10 +14,10 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from shared.errors import RetryLater
 from shared.telemetry.sdk import Telemetry
-from starter.bridge.desk import Bury, Desk
-from starter.bridge.held import Held, hold
+from starter.bridge.delivery_loop import DeliveryLoop, WriteDeadLetter
 from starter.bridge.intake import Intake
 from starter.bridge.offsets import Assignment, Partition, PartitionOffsets
+from starter.bridge.pending_record import PendingRecord, decode_record
 from starter.bridge.record_spans import RecordSpans
 from starter.bridge.watchdog import LOOKS, Watchdog
 from starter.bridge.window import FEWEST, limits_of
@@ -75,16 +75,16 @@ class Bridge:
         options: BridgeOptions,
         formats: Formats,
         starter: BulkStarter,
-        bury: Bury,
+        bury: WriteDeadLetter,
         telemetry: Telemetry | None = None,
     ) -> None:
         self.options = options
         self._formats = formats
         self.starter = starter
-        self.intake = Intake[Held](limits_of(FEWEST))
+        self.intake = Intake[PendingRecord](limits_of(FEWEST))
         self.assignment = Assignment()
         spans = RecordSpans(telemetry or Telemetry(is_on=False), options.group)
-        self.desk = Desk(self.intake, self.assignment, formats, starter, bury, spans=spans)
+        self.desk = DeliveryLoop(self.intake, self.assignment, formats, starter, bury, spans=spans)
         self._watchdog = Watchdog(options.patience)
         self._consumer: Any = _build_consumer(options)  # its types leave the partitions' open
         self._ends: dict[Any, int] = {}
@@ -156,7 +156,7 @@ class Bridge:
         now, partition, epoch = time.monotonic(), offsets.partition, offsets.epoch
         for message in messages:
             offsets.received(message.offset, now, message.timestamp)
-            self.intake.offer(partition, epoch, hold(to_record(message), partition, epoch, self._formats))
+            self.intake.offer(partition, epoch, decode_record(to_record(message), partition, epoch, self._formats))
         self.received += len(messages)
         self._watchdog.note_progress()
 

@@ -46,7 +46,7 @@ class IntakeLimits:
                 raise InvalidSetting(f"{name}: is {number}, above the high mark; give {high} or less")
 
 
-class Load(NamedTuple):
+class QueueDepth(NamedTuple):
     """What is held of a partition: records under way, records that wait, and why none begins, empty while they may."""
 
     in_flight: int
@@ -54,7 +54,7 @@ class Load(NamedTuple):
     reason: str
 
 
-class _Lane(Generic[R]):
+class _PartitionQueue(Generic[R]):
     """The records of one partition that are held; `load` counts them all, `in_flight` those of them under way."""
 
     __slots__ = ("chains", "epoch", "in_flight", "is_in_turn", "last", "load", "partition", "ready", "reason")
@@ -83,8 +83,8 @@ class Intake(Generic[R]):
 
     def __init__(self, limits: IntakeLimits) -> None:
         self._limits = limits
-        self._lanes: dict[Partition, _Lane[R]] = {}
-        self._turns: deque[_Lane[R]] = deque()  # those of which a record may begin, each once
+        self._lanes: dict[Partition, _PartitionQueue[R]] = {}
+        self._turns: deque[_PartitionQueue[R]] = deque()  # those of which a record may begin, each once
         self._under_way: dict[int, R] = {}
         self._over: set[Partition] = set()
         self._is_full = False
@@ -104,7 +104,7 @@ class Intake(Generic[R]):
         What of them is under way since before still goes first, so that its key's order holds.
         """
         for partition in partitions:
-            lane = self._lanes.setdefault(partition, _Lane(partition))
+            lane = self._lanes.setdefault(partition, _PartitionQueue(partition))
             self._empty(lane)
             lane.epoch, lane.last = epoch, NOTHING
         self._note_load()
@@ -216,10 +216,14 @@ class Intake(Generic[R]):
         """The blocked partitions and why each is."""
         return {partition: lane.reason for partition, lane in self._lanes.items() if lane.reason}
 
-    def load_of(self, partition: Partition) -> Load:
+    def load_of(self, partition: Partition) -> QueueDepth:
         """Say what is held of a partition; nothing of one that is not held."""
         lane = self._lanes.get(partition)
-        return Load(0, 0, "") if lane is None else Load(lane.in_flight, lane.load - lane.in_flight, lane.reason)
+        return (
+            QueueDepth(0, 0, "")
+            if lane is None
+            else QueueDepth(lane.in_flight, lane.load - lane.in_flight, lane.reason)
+        )
 
     @property
     def pausing(self) -> set[Partition]:
@@ -244,20 +248,20 @@ class Intake(Generic[R]):
         """How many records are held that have not begun, those of blocked partitions among them."""
         return sum(lane.load - lane.in_flight for lane in self._lanes.values())
 
-    def _held(self) -> Iterator[tuple[Partition, _Lane[R]]]:
+    def _held(self) -> Iterator[tuple[Partition, _PartitionQueue[R]]]:
         return ((partition, lane) for partition, lane in self._lanes.items() if lane.epoch is not None)
 
-    def _queue(self, lane: _Lane[R]) -> None:
+    def _queue(self, lane: _PartitionQueue[R]) -> None:
         if lane.ready and not lane.reason and lane.in_flight < self._limits.in_flight_per_partition:
             lane.is_in_turn = True
             self._turns.append(lane)
 
-    def _leave(self, lane: _Lane[R]) -> None:
+    def _leave(self, lane: _PartitionQueue[R]) -> None:
         if lane.is_in_turn:
             lane.is_in_turn = False
             self._turns.remove(lane)
 
-    def _empty(self, lane: _Lane[R]) -> None:
+    def _empty(self, lane: _PartitionQueue[R]) -> None:
         """Drop what has not begun, and a block with it: another assignment finds out for itself."""
         self._leave(lane)
         if lane.reason:

@@ -4,7 +4,7 @@ from typing import Any
 
 from shared.telemetry.sdk import Telemetry
 from shared.telemetry.spans import NO_SPAN, Attributes, Span
-from starter.bridge.held import Held, read_delivery
+from starter.bridge.pending_record import PendingRecord, read_delivery
 from starter.records.formats import Formats, find_correlation_id
 from starter.records.record import DeadRecord
 from starter.starting.delivery import Delivery
@@ -17,7 +17,7 @@ class RecordSpans:
         self._telemetry = telemetry
         self._group = group
 
-    def begin(self, held: Held, delivery: Delivery) -> Delivery:
+    def begin(self, held: PendingRecord, delivery: Delivery) -> Delivery:
         """Begin to tell of a record; its message then knows this span in place of the record's own, whose child it is."""
         if held.key is None or not self._telemetry.samples(held.key):
             return delivery
@@ -25,12 +25,12 @@ class RecordSpans:
             held.span = self._open(held, delivery)
         return delivery._replace(trace={**delivery.trace, "traceparent": held.span.traceparent})
 
-    def _open(self, held: Held, delivery: Delivery) -> Span:
+    def _open(self, held: PendingRecord, delivery: Delivery) -> Span:
         attributes: Attributes = {"group": self._group, "kind": delivery.kind, **_describe(held, delivery)}
         return self._telemetry.begin_span(f"process {held.record.topic}", attributes, parent=delivery.trace)
 
 
-def describe_held(held: Held, formats: Formats) -> dict[str, Any]:
+def describe_held(held: PendingRecord, formats: Formats) -> dict[str, Any]:
     """Give the fields of a log line about a record, which is read once more for them: few lines are written."""
     try:
         delivery = read_delivery(held.record, formats)
@@ -39,7 +39,7 @@ def describe_held(held: Held, formats: Formats) -> dict[str, Any]:
     return {**_describe(held, delivery), **held.span.ids}
 
 
-def _describe(held: Held, delivery: Delivery | None) -> dict[str, str | int]:
+def _describe(held: PendingRecord, delivery: Delivery | None) -> dict[str, str | int]:
     record = held.record
     if delivery is None or delivery.envelope is None:
         correlation_id = find_correlation_id(dict(record.headers))

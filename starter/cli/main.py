@@ -34,7 +34,7 @@ from starter.cli.records.bridge import add_bridge
 from starter.cli.records.bridge_status import add_bridge_status
 from starter.cli.records.dead_letters import add_dead_letters
 from starter.local.disk import is_full_error
-from starter.screen import tell
+from starter.screen import echo_err
 
 WARNED_VARIABLE = "_DORMICE_WARNED"
 """Names the variables of which a process above this one has warned."""
@@ -110,7 +110,7 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as exc:  # how argparse leaves after --help
         return exc.code if isinstance(exc.code, int) else FINE
     except KeyboardInterrupt:
-        tell("interrupted")
+        echo_err("interrupted")
         return INTERRUPTED
     except Exception as exc:  # noqa: BLE001 — told, and with --verbose in full
         return _explain(exc, is_verbose=args.verbose)
@@ -122,7 +122,7 @@ def _warn_of_unknown_variables() -> None:
     for name, like in find_unknown_variables(os.environ):
         if name not in warned:
             hint = f"did you mean {like}?" if like else "'dormice settings' lists them all"
-            tell(f"dormice: warning: {name} is set in the environment, but there is no such setting; {hint}")
+            echo_err(f"dormice: warning: {name} is set in the environment, but there is no such setting; {hint}")
             warned.append(name)
     if any(warned):
         os.environ[WARNED_VARIABLE] = ",".join(filter(None, warned))
@@ -140,9 +140,9 @@ def _explain(exc: Exception, *, is_verbose: bool = False) -> int:
     else:
         code, what = DEFECT, f"{type(exc).__name__}: {exc}"
         sentence = f"a defect of dormice itself ({what}); run it again with --verbose to see where"
-    tell(f"dormice: {' '.join(sentence.split())}")
+    echo_err(f"dormice: {' '.join(sentence.split())}")
     if is_verbose:
-        tell("".join(traceback.format_exception(exc)).rstrip())
+        echo_err("".join(traceback.format_exception(exc)).rstrip())
     return code
 
 

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Protocol
 
 from shared.messages.timespan import format_seconds
-from starter.screen import tell
+from starter.screen import echo_err
 
 if TYPE_CHECKING:
     import rich.progress
@@ -51,7 +51,7 @@ class _Plain:
             text += f"; {math.floor(100 * position / self._total)}% done"
         if self._total and position:
             text += f", {format_seconds(seconds * (self._total - position) / position)} to go"
-        tell(text)
+        echo_err(text)
 
 
 class _Bar:

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from google.protobuf.json_format import MessageToJson, Parse, ParseError
 from temporalio.api.common.v1 import Payloads
 
-from shared.errors import InvalidSetting, PayloadSealed
+from shared.errors import InvalidSetting, PayloadKeyMissing
 from shared.messages.json_value import encode_json
 from shared.temporal.encryption import EncryptionCodec
 
@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
             done = Payloads(payloads=asyncio.run(convert(given.payloads)))
         except (ParseError, UnicodeDecodeError):
             self._refuse(HTTPStatus.BAD_REQUEST, "the body is no JSON of Payloads")
-        except PayloadSealed as exc:
+        except PayloadKeyMissing as exc:
             self._refuse(HTTPStatus.BAD_REQUEST, str(exc))
         else:
             self._answer(HTTPStatus.OK, MessageToJson(done, indent=None).encode())

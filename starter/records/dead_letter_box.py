@@ -11,17 +11,17 @@ from enum import StrEnum
 from typing import Any
 
 from shared.errors import GiveUp
-from shared.kafka.outlet import (
+from shared.kafka.reader import open_reader
+from shared.kafka.safe_producer import (
     PATIENCE_SECONDS,
     BrokerTrouble,
-    Outlet,
+    SafeProducer,
     Sendable,
     Topics,
     list_topics,
     open_admin,
-    told_of,
+    translate_errors,
 )
-from shared.kafka.reader import open_reader
 from starter.records.dead_letters import (
     HANDLED,
     HANDLED_OF,
@@ -37,7 +37,7 @@ TOGETHER = 200
 """Letters that are replayed or dropped at once."""
 POLL_MILLISECONDS = 1_000
 
-Place = tuple[int, int]
+LetterPosition = tuple[int, int]
 """Partition and offset in the dead-letter topic."""
 
 
@@ -62,7 +62,7 @@ class LetterSelection:
     Times are those of the records, as their producers gave them, from `since` on and before `before`.
     """
 
-    places: frozenset[Place] | None = None
+    places: frozenset[LetterPosition] | None = None
     error_class: str | None = None
     key: bytes | None = None
     partition: int | None = None
@@ -94,11 +94,11 @@ async def open_box(
 
     A topic that has none yet gives an empty box. Raises TopicMissing and BrokerTrouble.
     """
-    async with told_of(""), asyncio.timeout(patience_seconds), open_admin(options) as admin:
+    async with translate_errors(""), asyncio.timeout(patience_seconds), open_admin(options) as admin:
         topics = await list_topics(admin)
     if source not in topics and source + SUFFIX not in topics:
         raise TopicMissing(f"TOPIC: there is no topic {source!r}, nor dead letters of it; correct the name")
-    outlet = Outlet(options, patience_seconds)
+    outlet = SafeProducer(options, patience_seconds)
     try:
         async with open_reader(options, patience_seconds) as consumer:
             yield DeadLetterBox(source + SUFFIX, topics, consumer, outlet, patience_seconds)
@@ -114,7 +114,12 @@ class DeadLetterBox:
     """
 
     def __init__(
-        self, topic: str, topics: Topics, consumer: Any, outlet: Outlet, patience_seconds: float = PATIENCE_SECONDS
+        self,
+        topic: str,
+        topics: Topics,
+        consumer: Any,
+        outlet: SafeProducer,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self.topic = topic
         self.foreign = 0
@@ -181,14 +186,14 @@ class DeadLetterBox:
         partitions = [structs.TopicPartition(self.topic, i) for i in range(self._topics.get(self.topic, 0))]
         ends: dict[Any, int] = {}
         if partitions:
-            async with told_of(self.topic), asyncio.timeout(self._patience):
+            async with translate_errors(self.topic), asyncio.timeout(self._patience):
                 ends = await self._consumer.end_offsets(partitions)
         return {partition: ends[partition] for partition in partitions}
 
-    async def _read_states(self, ends: dict[Any, int]) -> dict[Place, LetterState]:
-        states: dict[Place, LetterState] = {}
-        firsts: dict[tuple[str, int], Place] = {}
-        copies: dict[Place, Place] = {}
+    async def _read_states(self, ends: dict[Any, int]) -> dict[LetterPosition, LetterState]:
+        states: dict[LetterPosition, LetterState] = {}
+        firsts: dict[tuple[str, int], LetterPosition] = {}
+        copies: dict[LetterPosition, LetterPosition] = {}
         self.foreign = 0
         async for record in self._read(ends):
             if (mark := _read_mark(record)) is not None:
@@ -215,7 +220,7 @@ class DeadLetterBox:
             await self._consumer.seek_to_beginning(partition)
             heard_at = time.monotonic()
             while await self._find_position(partition) < end:
-                async with told_of(self.topic):
+                async with translate_errors(self.topic):
                     polled = await self._consumer.getmany(partition, timeout_ms=POLL_MILLISECONDS)
                 for raw in polled.get(partition, ()):
                     if raw.offset < end:
@@ -226,7 +231,7 @@ class DeadLetterBox:
                     raise BrokerTrouble(self.topic, TimeoutError())
 
     async def _find_position(self, partition: Any) -> int:
-        async with told_of(self.topic), asyncio.timeout(self._patience):
+        async with translate_errors(self.topic), asyncio.timeout(self._patience):
             return await self._consumer.position(partition)
 
 
@@ -234,11 +239,11 @@ def _to_replay(letter: DeadLetter) -> Sendable:
     return Sendable(letter.record.key, letter.record.value, letter.replay_headers)
 
 
-def _place(record: Record) -> Place:
+def _place(record: Record) -> LetterPosition:
     return record.partition, record.offset
 
 
-def _read_mark(record: Record) -> tuple[Place, LetterState] | None:
+def _read_mark(record: Record) -> tuple[LetterPosition, LetterState] | None:
     headers = dict(record.headers)
     verb, place = headers.get(HANDLED), (headers.get(HANDLED_OF) or b"").split(b"/")
     # a dead letter may hold headers of these names of its own

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.errors import GiveUp
-from shared.kafka.outlet import (
+from shared.kafka.safe_producer import (
     PATIENCE_SECONDS,
     RECORD_MAX_BYTES,
     BrokerTrouble,
     Headers,
-    Outlet,
+    SafeProducer,
     Sendable,
     list_topics,
     open_admin,
-    told_of,
+    translate_errors,
 )
 from starter.records.record import ERROR_CLASSES, DeadRecord, Record
 
@@ -199,7 +199,7 @@ class DeadLetterWriter:
         self._options = dict(options)
         self._task_id = task_id
         self._patience = patience_seconds
-        self._outlet = Outlet(options, patience_seconds)
+        self._outlet = SafeProducer(options, patience_seconds)
         self._topics: set[str] = set()
         self._making = asyncio.Lock()
 
@@ -236,7 +236,7 @@ class DeadLetterWriter:
         async with self._making:
             if topic in self._topics:
                 return
-            async with told_of(topic), asyncio.timeout(self._patience), open_admin(self._options) as admin:
+            async with translate_errors(topic), asyncio.timeout(self._patience), open_admin(self._options) as admin:
                 topics = await list_topics(admin)
                 if topic not in topics:
                     await make_topic(admin, topic, topics.get(source, 1))

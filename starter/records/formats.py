@@ -10,7 +10,7 @@ from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
 from shared.messages.message import NO_TRACE
 from starter.records.cloud_events import CloudEvent, read_event
 from starter.records.mapping import FormatOptions, find_kind, find_required, map_fields
-from starter.records.origins import HeaderOrigin, KeyOrigin, Place, Sight
+from starter.records.origins import FieldRef, HeaderOrigin, KeyOrigin, RecordView
 from starter.records.record import DeadRecord, Headers, Record, read_json, read_text
 
 CORRELATION_HEADERS = ("correlation_id", "correlation-id")
@@ -60,14 +60,14 @@ class Formats:
         headers: Headers = dict(record.headers)
         self._check_size(record)
         if record.value is None:
-            return self._decode_tombstone(Sight(record.key, headers))
+            return self._decode_tombstone(RecordView(record.key, headers))
         if not headers:
             return Start(self._check(self._read_fields(record.key, record.value, headers)))
         event = read_event(record.value, headers)
         if event is None:
             fields = self._read_fields(record.key, record.value, headers)
         else:
-            fields = self._read_event_fields(event, Sight(record.key, headers, event.data, event.attributes))
+            fields = self._read_event_fields(event, RecordView(record.key, headers, event.data, event.attributes))
         if fields.get("correlation_id", "") == "" and (correlation_id := _read_correlation_id(headers)):
             fields = {**fields, "correlation_id": correlation_id}
         return Start(self._check(fields), read_trace_context(headers))
@@ -92,15 +92,15 @@ class Formats:
     def _read_fields(self, key: bytes | None, value: bytes, headers: Headers) -> dict[str, Any]:
         document = read_json(value, "value")
         if self._options.id_from is not None:
-            return map_fields(self._options, Sight(key, headers, document))
+            return map_fields(self._options, RecordView(key, headers, document))
         if not isinstance(document, dict):
             raise DeadRecord("NotAnObject", "is no JSON object; send an envelope, or map it with --id-from", "value")
         fields = cast("dict[str, Any]", document)
         if self._options.kind is not None:
-            _agree_on_kind(fields, find_kind(self._options.kind, Sight(key, headers, document)))
+            _agree_on_kind(fields, find_kind(self._options.kind, RecordView(key, headers, document)))
         return fields
 
-    def _read_event_fields(self, event: CloudEvent, sight: Sight) -> dict[str, Any]:
+    def _read_event_fields(self, event: CloudEvent, sight: RecordView) -> dict[str, Any]:
         fields = map_fields(self._options, sight)
         if "kind" not in fields:
             fields["kind"] = self._read_type(event.type)
@@ -117,7 +117,7 @@ class Formats:
                 raise DeadRecord(exc.flaw, reason, exc.field) from exc
         return event_type
 
-    def _decode_tombstone(self, sight: Sight) -> Stop:
+    def _decode_tombstone(self, sight: RecordView) -> Stop:
         kind, id_from = self._options.kind, self._options.id_from
         from_header = isinstance(id_from, HeaderOrigin)
         key = "" if from_header and _is_told(kind) else KeyOrigin().find(sight)
@@ -142,7 +142,7 @@ def _agree_on_kind(fields: dict[str, Any], kind: Any) -> None:
         raise DeadRecord("InvalidField", f"is {own[:60]!r}, but --kind says {str(kind)[:60]!r}; agree on one", "kind")
 
 
-def _is_told(kind: str | Place | None) -> TypeGuard[str | HeaderOrigin]:
+def _is_told(kind: str | FieldRef | None) -> TypeGuard[str | HeaderOrigin]:
     """Whether a record without a value tells its kind as `--kind` wants it."""
     return isinstance(kind, str | HeaderOrigin)
 

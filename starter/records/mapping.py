@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from shared.errors import InvalidEnvelope, InvalidSetting
 from shared.messages.envelope import EnvelopeRules, parse_envelope
-from starter.records.origins import MISSING, HeaderOrigin, Origin, Place, Sight, read_origin, read_place
+from starter.records.origins import MISSING, FieldRef, HeaderOrigin, Origin, RecordView, read_field_ref, read_origin
 from starter.records.record import DeadRecord, read_json
 
 RECORD_MAX_BYTES = 1_000_000
@@ -21,10 +21,10 @@ class FormatOptions:
     of optional fields) come beside it only.
     """
 
-    kind: str | Place | None = None
+    kind: str | FieldRef | None = None
     id_from: Origin | None = None
-    payload_from: Place | None = None
-    extras: tuple[tuple[str, Place], ...] = ()
+    payload_from: FieldRef | None = None
+    extras: tuple[tuple[str, FieldRef], ...] = ()
     record_max_bytes: int = RECORD_MAX_BYTES
 
     @classmethod
@@ -50,7 +50,7 @@ class FormatOptions:
             "tenant": tenant_from,
             "payload": payload_from,
         }
-        places = {name: read_place(_name_option(name), text) for name, text in typed.items() if text is not None}
+        places = {name: read_field_ref(_name_option(name), text) for name, text in typed.items() if text is not None}
         if places and id_from is None:
             raise InvalidSetting(
                 f"{_name_option(next(iter(places)))}: maps records whose id comes from somewhere, too; add --id-from, "
@@ -75,9 +75,9 @@ def _name_option(name: str) -> str:
     return f"--{name.replace('_', '-')}-from"
 
 
-def _read_kind(text: str) -> str | Place:
+def _read_kind(text: str) -> str | FieldRef:
     if text.startswith(("header:", "/")):  # no kind holds ':' or '/'
-        return read_place("--kind", text)
+        return read_field_ref("--kind", text)
     try:
         parse_envelope({"kind": text, "id": "-"}, EnvelopeRules({text: "short"}))
     except InvalidEnvelope as exc:
@@ -85,7 +85,7 @@ def _read_kind(text: str) -> str | Place:
     return text
 
 
-def map_fields(options: FormatOptions, sight: Sight) -> dict[str, Any]:
+def map_fields(options: FormatOptions, sight: RecordView) -> dict[str, Any]:
     """Give the envelope fields that options name, without a kind or an id that they don't; raises DeadRecord.
 
     Null or nothing at the origin of an optional field leaves it at its default; kind, id and payload must be there.
@@ -105,12 +105,12 @@ def map_fields(options: FormatOptions, sight: Sight) -> dict[str, Any]:
     return fields
 
 
-def find_kind(kind: str | Place, sight: Sight) -> Any:
+def find_kind(kind: str | FieldRef, sight: RecordView) -> Any:
     """Give the kind that `--kind` names; raises DeadRecord when the record does not tell it."""
     return kind if isinstance(kind, str) else find_required("kind", kind, sight)
 
 
-def find_required(name: str, origin: Origin, sight: Sight) -> Any:
+def find_required(name: str, origin: Origin, sight: RecordView) -> Any:
     """Give what is at the origin of a field that must be there; raises DeadRecord when it is nothing or null."""
     value = origin.find(sight)
     if value is MISSING or value is None:
@@ -118,14 +118,14 @@ def find_required(name: str, origin: Origin, sight: Sight) -> Any:
     return value
 
 
-def _find_payload(origin: Place, sight: Sight) -> Any:
+def _find_payload(origin: FieldRef, sight: RecordView) -> Any:
     value = origin.find(sight)
     if value is MISSING:
         raise DeadRecord("MissingField", f"is missing: there is no {origin}; send it", "payload")
     return read_json(value, "payload") if isinstance(origin, HeaderOrigin) else value
 
 
-def _convert(name: str, value: Any, origin: Place) -> Any:
+def _convert(name: str, value: Any, origin: FieldRef) -> Any:
     if name == "priority" and isinstance(origin, HeaderOrigin):
         # whatever else the header holds is left to the envelope's own rule
         return int(value) if value in {"1", "2", "3", "4", "5"} else value

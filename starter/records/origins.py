@@ -15,7 +15,7 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)  # RFC 6901 §4; longer ones
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class RecordView:
     """What an origin can look at: the key, the headers, and the parsed value or a CloudEvent's data.
 
     `attributes` are those of a structured CloudEvent, under the names that they have as headers ("ce_id").
@@ -31,7 +31,7 @@ class Sight:
 class KeyOrigin:
     """The record's key, as UTF-8 text."""
 
-    def find(self, sight: Sight) -> str:
+    def find(self, sight: RecordView) -> str:
         """Give the key; raises DeadRecord when it is null or no text."""
         if sight.key is None:
             raise DeadRecord("MissingKey", "is null, but the id comes from it; produce records with a key", "key")
@@ -48,7 +48,7 @@ class HeaderOrigin:
 
     name: str
 
-    def find(self, sight: Sight) -> Any:
+    def find(self, sight: RecordView) -> Any:
         """Give the header's text or MISSING; raises DeadRecord when it is no text."""
         attribute = sight.attributes.get(self.name)
         if attribute is not None:
@@ -68,7 +68,7 @@ class PointerOrigin:
     pointer: str
     _steps: tuple[str, ...]
 
-    def find(self, sight: Sight) -> Any:
+    def find(self, sight: RecordView) -> Any:
         """Give the value there or MISSING."""
         place = sight.document
         for step in self._steps:
@@ -86,16 +86,16 @@ class PointerOrigin:
         return f"{self.pointer!r} in the value"
 
 
-Place = HeaderOrigin | PointerOrigin
-Origin = KeyOrigin | Place
+FieldRef = HeaderOrigin | PointerOrigin
+Origin = KeyOrigin | FieldRef
 
 
 def read_origin(option: str, text: str) -> Origin:
     """Read where ids come from: the key or a place; raises InvalidSetting with a sentence that names the option."""
-    return KeyOrigin() if text == "key" else read_place(option, text, "key, header:NAME")
+    return KeyOrigin() if text == "key" else read_field_ref(option, text, "key, header:NAME")
 
 
-def read_place(option: str, text: str, choices: str = "header:NAME") -> Place:
+def read_field_ref(option: str, text: str, choices: str = "header:NAME") -> FieldRef:
     """Read a header or a JSON pointer; raises InvalidSetting with a sentence that names the option."""
     if text.startswith("header:"):
         return _read_header(option, text.removeprefix("header:"))

@@ -17,15 +17,15 @@ from shared.messages.message import NO_TRACE, MessageState
 from shared.messages.placement import Layout, PackSpread, pack_index, workflow_id
 from shared.packs.entry import to_entry
 from shared.settings import Settings
-from starter.starting.admission import Admission
-from starter.starting.calls.caller import Caller
-from starter.starting.calls.flight import Flight
-from starter.starting.chunks import Chunk, Gathering
-from starter.starting.deliverer import Deliverer
+from starter.starting.calls.retrying_caller import RetryingCaller
+from starter.starting.calls.task_pool import TaskPool
+from starter.starting.chunks import Chunk, ChunkBuffer
 from starter.starting.delivery import Delivery
 from starter.starting.layouts import Layouts
+from starter.starting.pack_starter import PackStarter
 from starter.starting.receipts import Counts, Receipt, StartOutcome
 from starter.starting.solo import SoloStarter
+from starter.starting.solo_revisions import SoloRevisions
 from starter.starting.start_request import NO_SOURCES, first_entry
 
 LINGER_SECONDS = 0.2
@@ -68,11 +68,11 @@ class BulkStarter:
         self._settings = settings
         self._restarts_finished = restarts_finished
         self._session = session
-        self._caller = Caller(settings)
+        self._caller = RetryingCaller(settings)
         self._layouts = Layouts(client, settings, encodings)
         self._solo = SoloStarter(client, settings, self._caller)
-        self._deliverer = Deliverer(client, self._solo, self._caller)
-        self._admission = Admission(
+        self._deliverer = SoloRevisions(client, self._solo, self._caller)
+        self._admission = PackStarter(
             client, settings, self._caller, restarts_finished=restarts_finished, revises=revises
         )
         self.counts = Counts()
@@ -102,8 +102,8 @@ class BulkStarter:
         `pack_room` messages that wait for others of their packs. An error of the stream itself is raised once it is
         reached, and cancels what is under way.
         """
-        flight = Flight[list[Receipt[Tag]]](self._settings.in_flight)
-        async with contextlib.aclosing(flight.landings(self._read(wishes, flight))) as landings:
+        flight = TaskPool[list[Receipt[Tag]]](self._settings.in_flight)
+        async with contextlib.aclosing(flight.results(self._read(wishes, flight))) as landings:
             async for receipts in landings:
                 for receipt in receipts:
                     self.counts.by_outcome[receipt.outcome] += 1
@@ -112,9 +112,9 @@ class BulkStarter:
     async def _read(
         self,
         wishes: AsyncIterable[tuple[Tag, Wish]] | Iterable[tuple[Tag, Wish]],
-        flight: Flight[list[Receipt[Tag]]],
+        flight: TaskPool[list[Receipt[Tag]]],
     ) -> None:
-        gathering, is_fresh = Gathering[Tag](self._settings.pack_room), False
+        gathering, is_fresh = ChunkBuffer[Tag](self._settings.pack_room), False
         flushing = asyncio.Lock()
 
         async def flush_when_idle() -> None:
@@ -139,23 +139,23 @@ class BulkStarter:
                 try:
                     layout = self._layouts.known(wish.kind) or await self._find_layout(wish)
                 except RetryLater as exc:
-                    await flight.take_off(_fail(wish, tag, str(exc), self._layouts.attempts))
+                    await flight.submit(_fail(wish, tag, str(exc), self._layouts.attempts))
                     continue
                 envelope = wish.envelope if isinstance(wish, Delivery) else wish
                 lacks_lane = envelope is not None and envelope.lane is None
                 if layout is None or lacks_lane:  # it is refused there
-                    await flight.take_off(self._start_solo(wish, tag))
+                    await flight.submit(self._start_solo(wish, tag))
                 elif (chunk := _gather(gathering, layout, wish, envelope, tag)) is not None:
-                    await flight.take_off(self._start_chunk(chunk))
+                    await flight.submit(self._start_chunk(chunk))
             async with flushing:  # a flush that waits for room has a chunk in hand that nobody else knows of
                 lingering.cancel()
         finally:
             lingering.cancel()
         await self._hand_over(gathering.take_all(), flight)
 
-    async def _hand_over(self, chunks: Iterable[Chunk[Tag]], flight: Flight[list[Receipt[Tag]]]) -> None:
+    async def _hand_over(self, chunks: Iterable[Chunk[Tag]], flight: TaskPool[list[Receipt[Tag]]]) -> None:
         for chunk in chunks:
-            await flight.take_off(self._start_chunk(chunk))
+            await flight.submit(self._start_chunk(chunk))
 
     async def _find_layout(self, wish: Wish) -> Layout | None:
         if isinstance(wish, Delivery):
@@ -179,7 +179,7 @@ async def _fail(wish: Wish, tag: Tag, reason: str, attempts: int) -> list[Receip
 
 
 def _gather(
-    gathering: Gathering[Tag], layout: Layout, wish: Wish, envelope: Envelope | None, tag: Tag
+    gathering: ChunkBuffer[Tag], layout: Layout, wish: Wish, envelope: Envelope | None, tag: Tag
 ) -> Chunk[Tag] | None:
     index, now = pack_index(wish.id, layout.packs), time.time()
     sources, trace = (wish.sources, wish.trace) if isinstance(wish, Delivery) else (NO_SOURCES, NO_TRACE)

@@ -66,7 +66,7 @@ class Chunk(Generic[Tag]):
         return uuid.uuid5(REQUEST_NAMESPACE, f"{session}|{self.layout.kind}~{self.index}|{self.names.decode()}").hex
 
 
-class Gathering(Generic[Tag]):
+class ChunkBuffer(Generic[Tag]):
     """Gathers messages until a chunk of them is full, or there are so many in all that some must go: those longest here."""
 
     def __init__(self, room: int) -> None:

@@ -14,7 +14,7 @@ from shared.messages.message import NO_TRACE
 from shared.messages.placement import workflow_id
 from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT
-from starter.starting.calls.caller import Caller
+from starter.starting.calls.retrying_caller import RetryingCaller
 from starter.starting.receipts import Receipt, StartOutcome, to_refusal
 from starter.starting.start_request import NO_SOURCES, build_start_request
 
@@ -24,7 +24,7 @@ Tag = TypeVar("Tag")
 class SoloStarter:
     """Starts messages one call each, at the pace of a caller."""
 
-    def __init__(self, client: Client, settings: Settings, caller: Caller) -> None:
+    def __init__(self, client: Client, settings: Settings, caller: RetryingCaller) -> None:
         self._client = client
         self._settings = settings
         self._caller = caller

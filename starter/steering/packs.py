@@ -25,8 +25,8 @@ from shared.messages.signals import SIGNAL_NAMES, Signal, write_steering
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue, is_missing, translate_rpc_error
-from starter.starting.admission import is_polled
 from starter.starting.layouts import Layouts
+from starter.starting.pack_starter import is_polled
 from starter.steering.selection import Selection
 from starter.steering.status.listing import Listed
 from starter.steering.status.standstill import to_standstill

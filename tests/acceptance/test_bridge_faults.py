@@ -20,7 +20,7 @@ from starter.cli.exit_codes import UNREACHABLE
 from starter.control import Control
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
-from starter.starting.admission import is_served
+from starter.starting.pack_starter import is_served
 from starter.steering.selection import Selection
 from tests.conftest import wait_until
 from tests.processes import bridge_process, kill, worker_process

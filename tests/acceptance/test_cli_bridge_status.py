@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.kafka.outlet import open_admin
+from shared.kafka.safe_producer import open_admin
 from starter.local.embedded import find_free_port
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.dead_letters import SUFFIX

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shared.kafka.outlet import BrokerTrouble, Outlet, Sendable, list_topics, open_admin
+from shared.kafka.safe_producer import BrokerTrouble, SafeProducer, Sendable, list_topics, open_admin
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.dead_letter_box import DeadLetterBox, LetterSelection, LetterState, TopicMissing, open_box
 from starter.records.dead_letters import SUFFIX, DeadLetter, DeadLetterWriter
@@ -240,7 +240,7 @@ async def test_a_crash_between_replay_and_mark_replays_the_same_name_and_one_fai
 ) -> None:
     """Both records name one dead letter, so that the second one has no effect; if both fail, that is one letter."""
     await lay(writer, make(topic, 7))
-    outlet = Outlet(options)
+    outlet = SafeProducer(options)
     try:
         async with open_box(options, topic) as box:
             (letter,) = await letters_of(box)
@@ -307,7 +307,7 @@ async def test_a_record_that_is_no_dead_letter_is_passed_over(
 ) -> None:
     """And counted."""
     await lay(writer, make(topic, 0))
-    outlet = Outlet(options)
+    outlet = SafeProducer(options)
     try:
         await outlet.send(topic + SUFFIX, 0, Sendable(b"somebody", b"else's", ()))
     finally:

@@ -28,7 +28,7 @@ from activities.dispatch import Dispatch
 from activities.gates import Gates
 from activities.http.client import HttpClient
 from activities.registry import Registry
-from shared.errors import PayloadSealed, StandsStill
+from shared.errors import PayloadKeyMissing, StandsStill
 from shared.keepers.gates import Closing
 from shared.lanes import task_queue
 from shared.messages.envelope import Envelope
@@ -242,9 +242,9 @@ async def test_old_messages_live_on_after_a_rotation(stage: Stage) -> None:
     assert f"{stage.word} asked" in " ".join(reasons)
     assert payloads[-1].metadata[KEY_ID] == b"new"
     assert len(await rotated.client.data_converter.decode(payloads)) == len(payloads)
-    with pytest.raises(PayloadSealed, match="this process lacks key 'new'"):
+    with pytest.raises(PayloadKeyMissing, match="this process lacks key 'new'"):
         await stage.client.data_converter.decode(payloads)
-    with pytest.raises(PayloadSealed, match="this process lacks key 'old'"):
+    with pytest.raises(PayloadKeyMissing, match="this process lacks key 'old'"):
         await forgetful.client.data_converter.decode(await _input_and_signals(stage.see("old"), first=True))
 
 

@@ -30,9 +30,9 @@ from shared.messages.envelope import Envelope
 from shared.messages.placement import pack_workflow_id
 from shared.settings import Settings
 from starter.control import Control
-from starter.starting.admission import is_served
 from starter.starting.bulk import BulkStarter
 from starter.starting.layouts import Layouts
+from starter.starting.pack_starter import is_served
 from starter.steering import packs
 from starter.steering.packs import Packs
 from starter.steering.selection import Selection

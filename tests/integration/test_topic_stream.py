@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from shared.errors import GiveUp, InvalidSetting
-from shared.kafka.outlet import open_admin
+from shared.kafka.safe_producer import open_admin
 from spark.source.topic_stream import TopicStreamReader, advance
 from starter.local.kafka.broker import EmbeddedBroker
 from tests.topics import create_topic, produce_keys

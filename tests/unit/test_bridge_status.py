@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starter.bridge.intake import Intake, Load
+from starter.bridge.intake import Intake, QueueDepth
 from starter.bridge.monitoring.status import BridgeStatus, Moment, PartitionStatus, to_partition_status
 from starter.bridge.offsets import Partition, PartitionOffsets
 from starter.bridge.window import limits_of
 
 FEEDS = Partition("feeds", 3)
 NOON = Moment(monotonic=100.0, epoch=1_800_000_000.0)
-NOTHING = Load(0, 0, "")
+NOTHING = QueueDepth(0, 0, "")
 
 
 def tell(
-    offsets: PartitionOffsets, load: Load = NOTHING, *, end: int | None = None, is_paused: bool = False
+    offsets: PartitionOffsets, load: QueueDepth = NOTHING, *, end: int | None = None, is_paused: bool = False
 ) -> PartitionStatus:
     """Give the status at noon."""
     return to_partition_status(offsets, load, end=end, is_paused=is_paused, moment=NOON)

@@ -8,7 +8,7 @@ import pytest
 from shared.messages.json_value import encode_json
 from shared.messages.placement import Layout, pack_index
 from shared.packs.entry import CHUNK_BYTES_MAX, Entry
-from starter.starting.chunks import Chunk, Gathering
+from starter.starting.chunks import Chunk, ChunkBuffer
 
 ROOM = 1000
 
@@ -40,7 +40,7 @@ def test_a_chunk_is_full_by_bytes() -> None:
 
 def test_a_chunk_is_full_by_the_size_of_a_pack() -> None:
     """A pack that begins with a chunk never begins overfull."""
-    gathering = Gathering[int](ROOM)
+    gathering = ChunkBuffer[int](ROOM)
     given = [gathering.add(layout(size=3), 0, n, entry(f"m{n}")) for n in range(7)]
 
     assert [chunk and chunk.tags for chunk in given] == [None, None, [0, 1, 2], None, None, [3, 4, 5], None]
@@ -49,7 +49,7 @@ def test_a_chunk_is_full_by_the_size_of_a_pack() -> None:
 
 def test_the_chunk_that_has_waited_longest_goes_when_there_is_no_more_room() -> None:
     """However many packs a stream is spread over, no more is held back than there is room for."""
-    gathering = Gathering[str](4)
+    gathering = ChunkBuffer[str](4)
     for message_id in ("a", "b", "c"):
         assert gathering.add(layout("many"), 0, message_id, entry(message_id)) is None
     chunk = gathering.add(layout("few"), 0, "d", entry("d"))
@@ -60,7 +60,7 @@ def test_the_chunk_that_has_waited_longest_goes_when_there_is_no_more_room() -> 
 
 def test_messages_go_to_their_own_packs_in_the_order_of_the_stream() -> None:
     """Every message is in exactly one chunk, that of its pack; tags stay beside their entries."""
-    gathering, packed = Gathering[int](ROOM), layout(packs=7)
+    gathering, packed = ChunkBuffer[int](ROOM), layout(packs=7)
     for n in range(100):
         assert gathering.add(packed, pack_index(f"m{n}", 7), n, entry(f"m{n}")) is None
     chunks = list(gathering.take_all())
@@ -74,7 +74,7 @@ def test_messages_go_to_their_own_packs_in_the_order_of_the_stream() -> None:
 
 def test_what_fills_up_while_the_rest_is_taken_is_given_once() -> None:
     """The stream may go on between two chunks of what is left."""
-    gathering, small = Gathering[str](ROOM), layout("small", size=2)
+    gathering, small = ChunkBuffer[str](ROOM), layout("small", size=2)
     gathering.add(small, 0, "b", entry("b"))
     gathering.add(layout("last"), 0, "a", entry("a"))
     left = gathering.take_all()
@@ -87,7 +87,7 @@ def test_what_fills_up_while_the_rest_is_taken_is_given_once() -> None:
 
 def test_what_has_been_gathered_for_long_is_taken_alone() -> None:
     """By when a chunk was begun, whatever came to it later."""
-    gathering = Gathering[str](ROOM)
+    gathering = ChunkBuffer[str](ROOM)
     gathering.add(layout("old"), 0, "a", entry("a"))
     between = time.monotonic()
     gathering.add(layout("new"), 0, "b", entry("b"))

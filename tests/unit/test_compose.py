@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shared.kafka.outlet import PATIENCE_SECONDS
+from shared.kafka.safe_producer import PATIENCE_SECONDS
 from shared.messages.timespan import parse_duration
 from shared.settings import describe_settings, load_settings
 from shared.temporal.search_attributes import REQUIRED

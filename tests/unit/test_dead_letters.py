@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from shared.kafka.outlet import BrokerTrouble, Headers
+from shared.kafka.safe_producer import BrokerTrouble, Headers
 from starter.records.dead_letter_box import LetterSelection
 from starter.records.dead_letters import (
     ATTEMPTS,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shared.kafka.outlet import PATIENCE_SECONDS
+from shared.kafka.safe_producer import PATIENCE_SECONDS
 from shared.lanes import LANES
 from shared.settings import describe_settings, load_settings
 from starter.cli.main import build_parser

@@ -18,7 +18,7 @@ from workflows.description import (
     escape_markdown,
     explain_due,
 )
-from workflows.packs.batch import Outlook
+from workflows.packs.batch import PackSummary
 
 NOON = 1_795_262_400.0
 EVENING = NOON + 8 * 3600
@@ -169,7 +169,7 @@ def test_what_handlers_say_is_shown_as_they_said_it(text: str, expected: str) ->
 
 def test_the_workflows_beside_messages_describe_themselves() -> None:
     """A pack, the gates, a layout and a lane's capacity say in a line or two what they hold."""
-    outlook = Outlook(0, EVENING, NOON, asleep=97, held=2, parked=1, running=1)
+    outlook = PackSummary(0, EVENING, NOON, asleep=97, held=2, parked=1, running=1)
     closings = {
         "host:a": Closing(NOON, EVENING, "429 <slow>"),
         "bank": Closing(NOON, NOON + 10 * 366 * 86400),

@@ -39,8 +39,8 @@ from shared.telemetry.metrics import BRIDGE_METRICS, OLDEST_OVERDUE, WORKER_METR
 from shared.telemetry.sdk import Telemetry
 from shared.telemetry.spans import NO_SPAN, Attributes, Carrier, Span
 from shared.temporal.search_attributes import REQUIRED
-from starter.bridge.held import Held
 from starter.bridge.offsets import Partition
+from starter.bridge.pending_record import PendingRecord
 from starter.bridge.record_spans import RecordSpans
 from starter.cli.main import build_parser
 from starter.cli.operations.doctor import CODES
@@ -316,7 +316,9 @@ def test_the_table_of_spans_attributes_is_the_one_in_the_code() -> None:
     begin_cycle(telemetry, HandlerCall("feed", "a", "short", 0, 1, None, 0.0), 0.0)
     record = Record("feeds", 0, 7, 0, b"a", None)
     delivery = Delivery("feed", "a", "feeds/0", 7)
-    RecordSpans(telemetry, "dormice").begin(Held(record, Partition("feeds", 0), 1, b"feed:a", delivery), delivery)
+    RecordSpans(telemetry, "dormice").begin(
+        PendingRecord(record, Partition("feeds", 0), 1, b"feed:a", delivery), delivery
+    )
     told = {
         "cycle": {*begun["cycle"], "outcome", "error.type"},
         "record": {*begun["process"], "outcome", "error.type", "attempts"},

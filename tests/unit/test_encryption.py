@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from temporalio.api.common.v1 import Payload
 
-from shared.errors import InvalidSetting, PayloadSealed
+from shared.errors import InvalidSetting, PayloadKeyMissing
 from shared.settings import Secret, Settings
 from shared.temporal.encryption import (
     ENCODING,
@@ -115,7 +115,7 @@ async def test_the_first_key_seals_and_all_of_them_open() -> None:
 
     assert new.metadata[KEY_ID] == b"new"
     assert await after.decode([old, new, PLAIN]) == [PLAIN, PLAIN, PLAIN]
-    with pytest.raises(PayloadSealed, match="lacks key 'new'"):
+    with pytest.raises(PayloadKeyMissing, match="lacks key 'new'"):
         await before.decode([new])
 
 
@@ -131,7 +131,7 @@ async def test_what_does_not_open_is_told(damage: str) -> None:
     }
     keys = ring(f"k:{OTHER if damage == 'another key' else GOOD}")
 
-    with pytest.raises(PayloadSealed, match="key 'k' does not open what bears its id"):
+    with pytest.raises(PayloadKeyMissing, match="key 'k' does not open what bears its id"):
         await EncryptionCodec(read_keys(keys)).decode([Payload(metadata=sealed.metadata, data=changed[damage])])
 
 
@@ -140,7 +140,7 @@ async def test_without_keys_nothing_changes_but_what_is_sealed_is_refused() -> N
     plain, sealing = build_converter(Settings()), build_converter(ring(f"k:{GOOD}"))
 
     assert await plain.encode(["a secret"]) == [PLAIN]
-    with pytest.raises(PayloadSealed, match="lacks key 'k'"):
+    with pytest.raises(PayloadKeyMissing, match="lacks key 'k'"):
         await plain.decode(await sealing.encode(["a secret"]))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from activities.idle.capacity import Slots
 from activities.idle.due_index import Sleeper
-from activities.idle.pull import RATE_MAX, REMEMBERED_SECONDS, SLOWER, STEADIER, Allowance, Woken
+from activities.idle.pull import RATE_MAX, REMEMBERED_SECONDS, SLOWER, STEADIER, PullRate, RecentlyPulled
 from shared.keepers.idle import IdleLimits, Pulled
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -20,14 +20,14 @@ def beat(number: int, free: int) -> Slots:
     return Slots(32, free, NOW + timedelta(seconds=2 * number))
 
 
-def spend(allowance: Allowance, seconds: int = 2) -> int:
+def spend(allowance: PullRate, seconds: int = 2) -> int:
     """Use all of it up for some seconds."""
     return sum(allowance.take(0.25, 10_000) for _ in range(4 * seconds))
 
 
 def test_it_begins_with_the_slots_that_are_free_beyond_the_reserve() -> None:
     """And grows while that leaves the slots free."""
-    allowance = Allowance()
+    allowance = PullRate()
     allowance.follow(beat(0, 32), RESERVE)
     assert spend(allowance) == 48
     allowance.follow(beat(1, 32), RESERVE)
@@ -38,7 +38,7 @@ def test_it_begins_with_the_slots_that_are_free_beyond_the_reserve() -> None:
 @pytest.mark.parametrize("is_spent", [True, False])
 def test_what_nobody_uses_does_not_grow(*, is_spent: bool) -> None:
     """A lane without sleepers is no quicker one for that; nor is there anything without end."""
-    allowance = Allowance()
+    allowance = PullRate()
     for number in range(100):
         allowance.follow(beat(number, 32), RESERVE)
         if is_spent:
@@ -49,7 +49,7 @@ def test_what_nobody_uses_does_not_grow(*, is_spent: bool) -> None:
 
 def test_it_shrinks_when_the_reserve_is_touched_and_never_ends() -> None:
     """One in a second is what is tried at least; a heartbeat that comes again says nothing."""
-    allowance = Allowance()
+    allowance = PullRate()
     allowance.follow(beat(0, 32), RESERVE)
     for _ in range(3):
         allowance.follow(beat(1, 8), RESERVE)
@@ -62,7 +62,7 @@ def test_it_shrinks_when_the_reserve_is_touched_and_never_ends() -> None:
 
 def test_once_something_had_to_wait_it_grows_with_care() -> None:
     """The first time it finds out fast what the lane bears; then it stays near that."""
-    allowance = Allowance()
+    allowance = PullRate()
     for number in range(3):
         allowance.follow(beat(number, 32), RESERVE)
         spend(allowance)
@@ -76,7 +76,7 @@ def test_once_something_had_to_wait_it_grows_with_care() -> None:
 
 def test_between_half_and_all_of_the_slots_it_stays() -> None:
     """So it settles instead of swinging."""
-    allowance = Allowance()
+    allowance = PullRate()
     allowance.follow(beat(0, 32), RESERVE)
     spend(allowance)
     allowance.follow(beat(1, 16), RESERVE)
@@ -86,7 +86,7 @@ def test_between_half_and_all_of_the_slots_it_stays() -> None:
 
 def test_what_is_not_wanted_is_saved_for_a_second_and_no_longer() -> None:
     """After a pause there is no burst."""
-    allowance = Allowance()
+    allowance = PullRate()
     allowance.follow(beat(0, 32), RESERVE)
     for _ in range(100):
         assert allowance.take(0.25, 0) == 0
@@ -96,7 +96,7 @@ def test_what_is_not_wanted_is_saved_for_a_second_and_no_longer() -> None:
 
 def test_a_message_is_not_woken_twice_for_one_due_time() -> None:
     """The index is behind; once it tells another due time, that counts."""
-    woken, sleeper = Woken(), Sleeper(NOW, "a:1", is_pack=False)
+    woken, sleeper = RecentlyPulled(), Sleeper(NOW, "a:1", is_pack=False)
     woken.note(sleeper, None)
 
     assert woken.due_of(sleeper) is None
@@ -106,7 +106,7 @@ def test_a_message_is_not_woken_twice_for_one_due_time() -> None:
 
 def test_a_pack_counts_as_due_when_the_pull_before_ended() -> None:
     """Until the index knows better: a due time that moved by seconds is never written there."""
-    woken, pack, until = Woken(), Sleeper(NOW, "a~1", is_pack=True), NOW + timedelta(minutes=15)
+    woken, pack, until = RecentlyPulled(), Sleeper(NOW, "a~1", is_pack=True), NOW + timedelta(minutes=15)
     woken.note(pack, until)
 
     assert woken.due_of(pack) == until
@@ -114,7 +114,7 @@ def test_a_pack_counts_as_due_when_the_pull_before_ended() -> None:
 
 def test_who_was_woken_a_while_ago_is_forgotten() -> None:
     """Memory follows the rate, not the number of sleepers."""
-    woken = Woken()
+    woken = RecentlyPulled()
     woken.note(Sleeper(NOW, "a:1", is_pack=False), None)
 
     assert woken.forget_old(0.0) == 1

@@ -51,7 +51,7 @@ class Life:
             case "lose", which:
                 for batch in self.batches[which : which + 1]:
                     self.batches.remove(batch)
-                    self.pack.lose(batch, "lost", self.now)
+                    self.pack.batch_failed(batch, "lost", self.now)
             case "wait", seconds:
                 self.now += seconds
             case _:
@@ -60,7 +60,7 @@ class Life:
     def end_batches(self) -> None:
         """Let all that is at work be handed back."""
         for batch in self.batches:
-            self.pack.lose(batch, "the end", self.now)
+            self.pack.batch_failed(batch, "the end", self.now)
         self.batches.clear()
 
     def _admit(self, ids: list[str], payload: Any, lane: str, *, restarts: bool) -> None:
@@ -71,7 +71,7 @@ class Life:
 
     def _fold(self, which: int, results: list[Outcome]) -> None:
         for batch in self.batches[which : which + 1]:
-            self.pack.fold(batch, list(enumerate(results))[: len(batch.ids)], self.now)
+            self.pack.apply_outcomes(batch, list(enumerate(results))[: len(batch.ids)], self.now)
 
     def _take(self, open_lanes: list[str]) -> None:
         self.pack.reach(self.now)
@@ -114,7 +114,7 @@ def test_a_message_stays_until_it_has_ended(events: list[tuple[Any, ...]]) -> No
         assert len(alive) == len(set(alive)) == len(life.pack) <= 4
         assert set(alive).isdisjoint(state.id for state in life.pack.finished())
         assert {i for i, state in before.items() if not state.ended} <= known.keys()
-        outlook = life.pack.outlook()
+        outlook = life.pack.summary()
         assert outlook.asleep + outlook.held + outlook.running == len(alive)
         before = known
 
@@ -131,9 +131,9 @@ def test_every_pack_survives_its_wire_form(events: list[tuple[Any, ...]], later:
     loaded = PackState(json.loads(wire))
 
     assert json.dumps(loaded.dump()) == wire
-    loaded.reach(life.pack.reached)
+    loaded.reach(life.pack.replay_time)
     for signal in later:
         for pack in (life.pack, loaded):
             pack.steer(list(IDS), signal, life.now)
     assert look(loaded) == look(life.pack)
-    assert loaded.outlook() == life.pack.outlook()
+    assert loaded.summary() == life.pack.summary()

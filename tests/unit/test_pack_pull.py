@@ -63,7 +63,7 @@ def test_what_was_pulled_is_not_pulled_again_in_its_version() -> None:
     pack.pull_forward(PullMany(1, NOW, PULL.until, "q"))
     batch = take(pack)
     pack.pull_forward(PullMany(2, NOW, PULL.until, "r"))
-    pack.fold(batch, [(0, AGAIN), (1, AGAIN)], NOW + 1)
+    pack.apply_outcomes(batch, [(0, AGAIN), (1, AGAIN)], NOW + 1)
 
     assert batch.ids == ("a", "b")
     assert [find(pack, i).version for i in "ab"] == [1, 1]
@@ -111,10 +111,10 @@ def test_a_pull_is_read_as_it_was_written_or_not_at_all(flaw: dict[str, Any]) ->
 
 def test_the_index_tells_from_when_on_a_pack_may_be_pulled() -> None:
     """The earliest moment of all its messages, written with the first due one and only with that."""
-    outlook = hold(ahead("a", 3, NOW + 60), ahead("b", 4, NOW + 30), entry("c", NOW + 5 * HOUR)).outlook()
+    outlook = hold(ahead("a", 3, NOW + 60), ahead("b", 4, NOW + 30), entry("c", NOW + 5 * HOUR)).summary()
     index = PackIndex(outlook.due_at, earliest_at=outlook.earliest_at)
     first = {u.key: u.value and u.value.timestamp() for u in pack_updates(PackIndex.load(None), index, 60.0)}
 
     assert first == {DUE_AT: NOW + 3 * HOUR, EARLIEST_AT: NOW + 30}
     assert pack_updates(index, replace(index, earliest_at=NOW + 59), 60.0) == []
-    assert hold().outlook().earliest_at == math.inf
+    assert hold().summary().earliest_at == math.inf

@@ -15,7 +15,7 @@ from shared.messages.placement import PackSpread
 from shared.messages.signals import Pause, Reschedule, Revise, RunNow, Signal, Stop
 from shared.packs.entry import STATE_BYTES_MAX, Entry, measure, to_entry, to_state
 from workflows.packs.batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch
-from workflows.packs.ended import ENDED_KEPT_SECONDS
+from workflows.packs.finished import FINISHED_KEPT_SECONDS
 from workflows.packs.state import PackState
 
 NOW = 1_795_291_200.0
@@ -96,7 +96,7 @@ def take_until(pack: PackState, now: float) -> Batch:
 def run(pack: PackState, *outcomes: Outcome, now: float = NOW) -> Batch:
     """Run a batch to its end; the last outcome is that of all the others too."""
     batch = take(pack, now)
-    pack.fold(batch, [(n, outcomes[min(n, len(outcomes) - 1)]) for n in range(len(batch.ids))], now)
+    pack.apply_outcomes(batch, [(n, outcomes[min(n, len(outcomes) - 1)]) for n in range(len(batch.ids))], now)
     return batch
 
 
@@ -213,11 +213,11 @@ def test_a_batch_is_what_its_result_says_of_when_it_began() -> None:
     pack.steer(["c"], RunNow(), NOW)
     before = pack.dump()["entries"]
     pack.reach(NOW)
-    batch = pack.retake(take_until(pack, NOW + 5), NOW)
+    batch = pack.rebuild_batch(take_until(pack, NOW + 5), NOW)
 
     assert batch.ids == ("c", "a")
     assert [find(pack, message_id).is_running for message_id in "abc"] == [True, False, True]
-    pack.retract(batch)
+    pack.undo_batch(batch)
     assert sorted(pack.dump()["entries"]) == sorted(before)
     assert pack.bytes == count_bytes(pack)
 
@@ -226,11 +226,11 @@ def test_after_a_loss_only_what_has_been_reached_goes_until_the_next_wake() -> N
     """A lost batch has no result to say who was in it, so the next one must be alike on every replay."""
     pack = hold(entry("a", NOW), entry("b", NOW + 1))
     pack.reach(NOW)
-    pack.retract(take_until(pack, NOW + 5))
+    pack.undo_batch(take_until(pack, NOW + 5))
 
     careful = take_until(pack, NOW + 5)
     assert (careful.ids, careful.until) == (("a",), None)
-    pack.lose(careful, "lost again", NOW)
+    pack.batch_failed(careful, "lost again", NOW)
     assert find(pack, "a").attempt == 1
     pack.wake(NOW + 2)
     assert take_until(pack, NOW + 5).ids == ("b",)
@@ -297,9 +297,9 @@ def test_what_a_local_batch_has_folded_in_counts_as_if_the_pack_had(outcome: Out
     states = [begin(to_state(each, "feed", "short")) for each in batch.entries[:2]]
 
     entries = [*(to_entry(decide(state, outcome, NOW, spread=SPREAD), "short") for state in states), None]
-    settled.settle(batch, entries, NOW)
+    settled.apply_local(batch, entries, NOW)
     settled.finish(batch, entries, NOW)
-    folded.fold(other, [(0, outcome), (1, outcome), (2, HANDED_BACK)], NOW)
+    folded.apply_outcomes(other, [(0, outcome), (1, outcome), (2, HANDED_BACK)], NOW)
 
     assert settled.dump() == folded.dump()
 
@@ -310,7 +310,7 @@ def test_what_is_revised_before_it_is_finished_goes_on() -> None:
     batch = take(pack)
     (done,) = (to_entry(decide(begin(to_state(each, "feed", "short")), DONE, NOW), "short") for each in batch.entries)
 
-    pack.settle(batch, [done], NOW)
+    pack.apply_local(batch, [done], NOW)
     pack.steer(["a"], Revise("new"), NOW)
     pack.finish(batch, [done], NOW)
 
@@ -321,7 +321,7 @@ def test_what_is_revised_before_it_is_finished_goes_on() -> None:
 def test_what_was_lost_together_is_tried_alone() -> None:
     """One of them may have broken the worker: each goes by itself, after those that nobody suspects."""
     pack = hold(*map(entry, "abc"))
-    pack.lose(take(pack), "the batch was lost: heartbeat timeout", NOW)
+    pack.batch_failed(take(pack), "the batch was lost: heartbeat timeout", NOW)
     admit(pack, entry("d"), entry("e"))
     loaded = PackState(json.loads(json.dumps(pack.dump())))
 
@@ -333,7 +333,7 @@ def test_a_suspect_waits_for_its_own_lane_only() -> None:
     """One whose lane is busy does not hold back one whose lane is not."""
     pack = hold(entry("a", lane="medium"), entry("b", lane="medium"), entry("c"), entry("d"))
     for lane in ("medium", "short"):
-        pack.lose(take(pack, lanes=[lane]), "lost", NOW)
+        pack.batch_failed(take(pack, lanes=[lane]), "lost", NOW)
 
     assert take(pack, lanes=["short"]).ids == ("c",)
 
@@ -357,10 +357,10 @@ def test_an_outcome_is_decided_on_once() -> None:
     """What a batch tells twice, or after its message has gone on in another one, is passed over."""
     pack = hold(entry("a"), entry("b"))
     old = take(pack)
-    pack.fold(old, [(0, AGAIN)], NOW)
-    pack.fold(old, [(0, DONE)], NOW)
+    pack.apply_outcomes(old, [(0, AGAIN)], NOW)
+    pack.apply_outcomes(old, [(0, DONE)], NOW)
     new = take(pack, NOW + 3600)
-    pack.fold(old, [(0, DONE), (1, DONE)], NOW + 3600)
+    pack.apply_outcomes(old, [(0, DONE), (1, DONE)], NOW + 3600)
 
     assert (new.ids, find(pack, "a").version, phases(pack, "ab")) == (("a",), 1, ["active", "done"])
 
@@ -370,8 +370,8 @@ def test_a_lost_batch_is_a_failure_of_the_one_that_was_alone_in_it(ids: str, att
     """Nobody is blamed for what another one may have done."""
     pack = hold(*map(entry, ids))
     batch = take(pack)
-    pack.lose(batch, "the batch was lost: timed out", NOW)
-    pack.fold(batch, [(0, DONE)], NOW)
+    pack.batch_failed(batch, "the batch was lost: timed out", NOW)
+    pack.apply_outcomes(batch, [(0, DONE)], NOW)
 
     state = find(pack, "a")
     assert (state.attempt, state.decisions[-1].what, state.phase) == (attempt, what, "active")
@@ -382,7 +382,7 @@ def test_what_is_lost_alone_counts_each_of_its_tries_and_is_never_parked_here() 
     """The handler's own bound is known to workers alone: they park it with the next call."""
     pack = hold(entry("a"), serial=1)
     for n in range(4):
-        pack.lose(take(pack, NOW + n * 7200), "lost", NOW + n * 7200, tries=3)
+        pack.batch_failed(take(pack, NOW + n * 7200), "lost", NOW + n * 7200, tries=3)
 
     assert (find(pack, "a").phase, find(pack, "a").attempt) == ("active", 12)
 
@@ -391,7 +391,7 @@ def test_a_pack_that_older_code_started_parks_at_the_usual_bound() -> None:
     """Its histories were written so."""
     pack = hold(entry("a"))
     for n in range(5):
-        pack.lose(take(pack, NOW + n * 7200), "lost", NOW + n * 7200)
+        pack.batch_failed(take(pack, NOW + n * 7200), "lost", NOW + n * 7200)
 
     assert (find(pack, "a").phase, find(pack, "a").attempt) == ("parked", 5)
 
@@ -414,7 +414,7 @@ def test_a_pack_that_older_code_started_parks_at_the_usual_bound() -> None:
 )
 def test_a_pack_wakes_with_the_first_that_can_wait_no_longer(entries: list[Entry], wake: float, due: float) -> None:
     """It waits for others to join in, half as long as it may or more, and never beyond what a message tolerates."""
-    outlook = hold(*entries).outlook()
+    outlook = hold(*entries).summary()
 
     assert (outlook.wake_at, outlook.due_at) == (pytest.approx(wake, abs=1e-3), due)
 
@@ -425,7 +425,7 @@ def test_a_wake_does_for_all_that_fall_due_while_the_pack_waits_for_more() -> No
         entries = [entry(f"m{n}", NOW + 3.6 * n, latest_at=NOW + 3.6 * n + 300) for n in range(1000)]
         pack = hold(*entries, kind=f"feed{number}", coalesce=300.0)
         wakes = 0
-        while (wake := pack.outlook().wake_at) < NOW + 3 * 3600:
+        while (wake := pack.summary().wake_at) < NOW + 3 * 3600:
             run(pack, Outcome("again", after=3600.0, tolerance=300.0 + 60 * number), now=wake)
             wakes += 1
 
@@ -436,8 +436,8 @@ def test_an_outlook_counts_every_message_once() -> None:
     """Asleep, held (parked ones among them) or at work."""
     pack = hold(*map(entry, "abcd"), entry("e", NOW + 9), entry("f", is_paused=True))
     batch = take(pack)
-    pack.fold(batch, [(0, REJECT), (1, DONE), (2, AGAIN)], NOW)
-    outlook = pack.outlook()
+    pack.apply_outcomes(batch, [(0, REJECT), (1, DONE), (2, AGAIN)], NOW)
+    outlook = pack.summary()
 
     assert (outlook.asleep, outlook.held, outlook.parked, outlook.running) == (2, 2, 1, 1)
 
@@ -453,8 +453,8 @@ def test_a_finished_message_is_remembered_for_a_day(end: Outcome | Signal, phase
     state = find(pack, "a")
 
     assert (state.phase, state.payload, [s.id for s in pack.finished()], len(pack)) == (phase, "x" * 100, ["a"], 0)
-    assert admit(pack, entry("a"), now=NOW + ENDED_KEPT_SECONDS)["known"] == [0]
-    assert admit(pack, entry("b"), now=NOW + ENDED_KEPT_SECONDS + 1)["known"] == []
+    assert admit(pack, entry("a"), now=NOW + FINISHED_KEPT_SECONDS)["known"] == [0]
+    assert admit(pack, entry("b"), now=NOW + FINISHED_KEPT_SECONDS + 1)["known"] == []
     assert (pack.find("a"), count_bytes(pack)) == (None, pack.bytes)
 
 

@@ -63,13 +63,13 @@ def test_a_signal_while_the_handler_runs_is_decided_as_for_a_message_alone(signa
     batch = take(pack)
     tell(pack, "a", signal)
     outcome = Outcome("again", after=3600.0, tolerance=600.0)
-    pack.fold(batch, [(0, outcome)], NOW)
+    pack.apply_outcomes(batch, [(0, outcome)], NOW)
     expected, found = decide(decide(alone, signal, NOW), outcome, NOW, spread=pack.within), find(pack, "a")
 
     assert (found.phase, found.priority, found.version) == (expected.phase, expected.priority, expected.version)
     if not expected.ended:
         assert (found.payload, found.due_at) == (expected.payload, expected.due_at)
-    pack.fold(batch, [(1, AGAIN)], NOW)
+    pack.apply_outcomes(batch, [(1, AGAIN)], NOW)
     assert count_bytes(pack) == pack.bytes
 
 
@@ -99,7 +99,7 @@ def test_a_flawed_signal_changes_nothing_and_breaks_nobody(
 
     assert [(d.what, d.reason) for d in state.decisions] == [("ignored", reason)]
     assert (state.payload, state.revision, state.sources) == (1, 0, {})
-    pack.fold(batch or take(pack), [(0, AGAIN), (1, AGAIN)], NOW)
+    pack.apply_outcomes(batch or take(pack), [(0, AGAIN), (1, AGAIN)], NOW)
     assert count_bytes(pack) == pack.bytes
 
 
@@ -128,7 +128,7 @@ def test_revisions_of_messages_at_work_count_at_once() -> None:
     for message_id in batch.ids:
         pack.steer([message_id], Revise(LARGE), NOW)
     taken = [message_id for message_id in batch.ids if find(pack, message_id).revision]
-    pack.fold(batch, [(n, AGAIN) for n in range(200)], NOW)
+    pack.apply_outcomes(batch, [(n, AGAIN) for n in range(200)], NOW)
 
     assert 80 < len(taken) < 100
     assert pack.bytes <= STATE_BYTES_MAX * 1.1  # what the refused ones remember of it comes on top
@@ -174,7 +174,7 @@ def test_reasons_never_burst_a_pack() -> None:
     pack = hold(*(entry(f"m{n}") for n in range(1000)))
     pack.reach(NOW + 1e6)
     while (batch := pack.take(["short"], NOW + 1e6)) is not None:
-        pack.fold(batch, [(n, Outcome("failed", "r" * 300)) for n in range(len(batch.ids))], NOW)
+        pack.apply_outcomes(batch, [(n, Outcome("failed", "r" * 300)) for n in range(len(batch.ids))], NOW)
 
     assert {state.parked_reason[:30] for state in pack.alive()} == {"attempt 5 of 5: " + "r" * 14}
     assert count_bytes(pack) == pack.bytes <= STATE_BYTES_MAX * 1.1  # in full they would be twice as much

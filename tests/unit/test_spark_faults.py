@@ -12,7 +12,7 @@ from spark.session.faults import explain_log, told_of_spark, translate_spark_err
     ("text", "error", "sentence"),
     [
         (
-            "PythonException: Traceback …\nModuleNotFoundError: No module named 'spark.prepare.judge'",
+            "PythonException: Traceback …\nModuleNotFoundError: No module named 'spark.prepare.validator'",
             Misconfigured,
             "the executors' Python has no dormice (no module 'spark')",
         ),

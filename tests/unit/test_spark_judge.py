@@ -10,7 +10,7 @@ import pytest
 
 from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.envelope import Envelope, EnvelopeRules
-from spark.prepare.judge import BATCH_ROWS, Judge, Spread, write_original
+from spark.prepare.validator import BATCH_ROWS, Spread, Validator, write_original
 from spark.source.mapping import RowMapping
 from spark.source.raw_rows import LineReader
 from starter.files.rows import Row
@@ -31,7 +31,7 @@ def lines(*blocks: tuple[str, int, list[bytes]]) -> Iterator[Any]:
 
 def judge(reader: Any, batches: Iterable[Any], spread: timedelta = timedelta(0)) -> list[dict[str, Any]]:
     """Give the verdicts as objects."""
-    judged = Judge(reader, RULES, Spread(NOON, spread)).judge(batches)
+    judged = Validator(reader, RULES, Spread(NOON, spread)).judge(batches)
     return [row for batch in judged for row in batch.to_pylist()]
 
 
@@ -71,7 +71,7 @@ class Fixed:
 def test_more_rows_than_a_batch_holds_come_in_several() -> None:
     """All of them, in their order."""
     rows = [(Row(n, {}, "", n), Envelope(kind="feed", id=str(n), lane="short")) for n in range(BATCH_ROWS + 1)]
-    batches = list(Judge(Fixed([*rows]), RULES, Spread(NOON, timedelta(0))).judge([]))
+    batches = list(Validator(Fixed([*rows]), RULES, Spread(NOON, timedelta(0))).judge([]))
 
     assert [batch.num_rows for batch in batches] == [BATCH_ROWS, 1]
     assert batches[1].to_pylist()[0]["id"] == str(BATCH_ROWS)

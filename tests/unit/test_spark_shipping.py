@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from spark.tasks.shipping import Shipped
+from spark.tasks.pickling import PicklableByName
 
 cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")  # Spark's own pickler; it has no types
 SITE = Path(cloudpickle.__file__).parents[2]
 UNPACK = "import pickle, sys; print(pickle.load(sys.stdin.buffer).number)"
 
 
-class Parcel(Shipped):
+class Parcel(PicklableByName):
     """Something to send."""
 
     def __init__(self, number: int) -> None:

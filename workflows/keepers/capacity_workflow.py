@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
         read_measurement,
     )
     from workflows.description import describe_capacity
-    from workflows.replay.cancellation import ignores_cancellation, tell
+    from workflows.replay.cancellation import ignores_cancellation, set_details
     from workflows.replay.signal_handlers import IgnoresUnknownSignals, signal_handler
 
 SIGNALS_PER_RUN = 500
@@ -39,7 +39,7 @@ class CapacityWorkflow(IgnoresUnknownSignals):
         while True:
             signals = self._signals
             workflow.upsert_memo({CAPACITY_MEMO: self._dump()})
-            tell(describe_capacity(self._told))
+            set_details(describe_capacity(self._told))
             if self._signals >= SIGNALS_PER_RUN:
                 # signal handlers are synchronous and nothing awaits before this, so none can be lost
                 workflow.continue_as_new(self._dump(), memo={CAPACITY_MEMO: self._dump()})

@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
         read_open,
     )
     from workflows.description import describe_gates
-    from workflows.replay.cancellation import ignores_cancellation, tell
+    from workflows.replay.cancellation import ignores_cancellation, set_details
     from workflows.replay.signal_handlers import IgnoresUnknownSignals, signal_handler
 
 CHANGES_PER_RUN = 500
@@ -63,7 +63,7 @@ class GatesWorkflow(IgnoresUnknownSignals):
 
     def _publish(self) -> None:
         workflow.upsert_memo({GATES_MEMO: self._dump()})
-        tell(describe_gates(self._closings))
+        set_details(describe_gates(self._closings))
 
     @signal_handler(read_close, CLOSE)
     def close(self, asked: Close) -> None:

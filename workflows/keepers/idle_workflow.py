@@ -9,8 +9,8 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 with workflow.unsafe.imports_passed_through():
     from shared.keepers.idle import IDLE_MEMO, IDLE_WORKFLOW, PULL_AHEAD, SHIFT_SECONDS, IdleLimits, Pulled
     from shared.messages.signal_reading import read_checked_object, read_nothing
-    from workflows.options import MEASURES_RETRY
-    from workflows.replay.cancellation import ignores_cancellation, tell
+    from workflows.options import SERVER_CALL_RETRY
+    from workflows.replay.cancellation import ignores_cancellation, set_details
     from workflows.replay.signal_handlers import IgnoresUnknownSignals, signal_handler
 
 SHIFTS_PER_RUN = 100
@@ -53,7 +53,7 @@ class IdleWorkflow(IgnoresUnknownSignals):
             result_type=dict[str, Any],
             start_to_close_timeout=timedelta(seconds=2 * SHIFT_SECONDS),
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
-            retry_policy=MEASURES_RETRY,
+            retry_policy=SERVER_CALL_RETRY,
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         )
         await workflow.wait_condition(lambda: self._is_changed or shift.done())
@@ -77,7 +77,7 @@ class IdleWorkflow(IgnoresUnknownSignals):
         """Write what it knows where it can be read while no worker runs, and in the Web UI."""
         workflow.upsert_memo({IDLE_MEMO: self._dump()})
         pulled = self._pulled
-        tell(
+        set_details(
             f"**{'on' if self._is_on else 'off'}** — pulled forward so far: {pulled.messages:,} messages, "
             f"{pulled.packs:,} packs, {pulled.mean_early_seconds:,.0f} s early on average"
         )

@@ -8,7 +8,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.messages.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW
     from shared.packs.reading import read_layout
     from workflows.description import describe_layout
-    from workflows.replay.cancellation import ignores_cancellation, tell
+    from workflows.replay.cancellation import ignores_cancellation, set_details
     from workflows.replay.signal_handlers import IgnoresUnknownSignals, signal_handler
 
 
@@ -30,4 +30,4 @@ class LayoutWorkflow(IgnoresUnknownSignals):
         self._tell(layout)
 
     def _tell(self, layout: dict[str, Any]) -> None:
-        tell(describe_layout(layout))
+        set_details(describe_layout(layout))

@@ -49,7 +49,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class PackSummary:
     """What a pack is waiting for: moments in seconds since the epoch, infinite where there is nothing to wait for."""
 
     wake_at: float
@@ -61,9 +61,9 @@ class Outlook:
     running: int
 
 
-def look_out(
+def summarize(
     entries: Iterable[Entry], lanes: Collection[str], *, usual_lane: str, within: PackSpread, running: int
-) -> Outlook:
+) -> PackSummary:
     """Say what a pack of such entries waits for, and when to wake for what runs on some of the lanes."""
     wake = due = earliest = math.inf
     asleep, held, parked, is_open = 0, 0, 0, usual_lane in lanes
@@ -81,4 +81,4 @@ def look_out(
         if is_open if is_usual else lane_of(entry, usual_lane) in lanes:
             wake = min(wake, moment + min(entry[LATE], most) * patience)
     moments = (wake / 1000, due / 1000, earliest / 1000)
-    return Outlook(*moments, asleep=asleep, held=held, parked=parked, running=running)
+    return PackSummary(*moments, asleep=asleep, held=held, parked=parked, running=running)

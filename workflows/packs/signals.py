@@ -13,8 +13,8 @@ from shared.messages.signals import PullMany, Unreadable
 from shared.packs.reading import Report, read_chunk, read_pack_count, read_report
 from workflows.packs.batch import HANDED_BACK, Batch
 from workflows.packs.state import PackState
-from workflows.replay.hearing import Hearing
 from workflows.replay.history_length import BYTES_MAX, SIGNAL_EVENTS, HistoryLength, measure_arguments
+from workflows.replay.signal_buffer import SignalBuffer
 from workflows.replay.signal_handlers import IgnoresUnknownSignals, Reader, log_ignored, signal_handler
 
 
@@ -32,7 +32,7 @@ class PackSignals(IgnoresUnknownSignals):
     """The signals of a pack, applied to its state as soon as they may be."""
 
     _pack: PackState
-    _hearing: Hearing
+    _signal_buffer: SignalBuffer
     _batches: dict[int, Batch]
     _is_stirred = False
     _is_history_long = False
@@ -59,10 +59,10 @@ class PackSignals(IgnoresUnknownSignals):
         if batch is not None:
             self._hear(lambda: self._fold(batch, news.outcomes, news.ended_at))
 
-    @signal_handler(read_pack_count)
-    def spread(self, packs: int) -> None:
+    @signal_handler(read_pack_count, "spread")
+    def resize(self, packs: int) -> None:
         """Send what belongs to other packs there, now that the kind has so many of them."""
-        self._hear(lambda: self._pack.spread(packs))
+        self._hear(lambda: self._pack.resize(packs))
 
     def steer(self, name: str, given: Steering | PullMany) -> None:
         """Apply a signal to the messages that it is for; one that can't be read is remembered by them."""
@@ -73,32 +73,32 @@ class PackSignals(IgnoresUnknownSignals):
         if isinstance(signal, Unreadable):
             log_ignored(name, signal.problem)
             # nothing that begins or ends depends on it, so it does not stir the pack
-            self._hearing.hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))
+            self._signal_buffer.hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))
         else:
             self._hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))
 
     def count_input(self, arguments: Sequence[Any]) -> None:
         """Count what a signal adds to the history, as soon as it is heard."""
-        if self._hearing.is_serial:
+        if self._signal_buffer.is_serial:
             size = measure_arguments(arguments)
-            self._hearing.hear(lambda: self._count(SIGNAL_EVENTS, size), is_signal=False)
+            self._signal_buffer.hear(lambda: self._count(SIGNAL_EVENTS, size), is_signal=False)
 
     def _count(self, events: int, size: int = 0) -> None:
         self._length.add(events, size)
-        if self._hearing.is_serial and self._length.is_too_long:
+        if self._signal_buffer.is_serial and self._length.is_too_long:
             self._is_history_long = self._is_stirred = True
 
     def _hear(self, apply: Callable[[], None]) -> None:
         def stir() -> None:
             apply()
-            if not self._hearing.is_serial:
+            if not self._signal_buffer.is_serial:
                 info = workflow.info()
                 is_large = info.get_current_history_size() > BYTES_MAX
                 self._is_history_long = is_large or info.is_continue_as_new_suggested()
             self._is_stirred = True
 
-        self._hearing.hear(stir)
+        self._signal_buffer.hear(stir)
 
     def _fold(self, batch: Batch, outcomes: Iterable[tuple[int, dict[str, Any] | None]], ended_at: float) -> None:
         decided = ((n, HANDED_BACK if wire is None else Outcome.load(wire)) for n, wire in outcomes)
-        self._pack.fold(batch, decided, max(self._pack.reached, ended_at))
+        self._pack.apply_outcomes(batch, decided, max(self._pack.replay_time, ended_at))

@@ -25,12 +25,12 @@ from shared.packs.entry import (
     to_entry,
     to_state,
 )
-from workflows.packs.batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch, Outlook, Running, look_out
-from workflows.packs.ended import Ended
+from workflows.packs.batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch, PackSummary, Running, summarize
+from workflows.packs.finished import FinishedMessages
+from workflows.packs.forwarding_queue import ForwardingQueue, find_leaving, remove_leaving
 from workflows.packs.heading import PackHeading
 from workflows.packs.receipts import KNOWN, REVISED, STOPPED, PackReceipts, tell_full, tell_too_big
-from workflows.packs.strays import Strays, find_leaving, remove_leaving
-from workflows.replay.asked import Asked, is_newer, may_begin, pick_pulled, to_signal
+from workflows.replay.run_now_queue import RunNowQueue, is_newer, may_begin, pick_pulled, to_signal
 
 
 class PackState(PackHeading):
@@ -41,18 +41,18 @@ class PackState(PackHeading):
         super().__init__(wire)
         self.bytes: int = wire.get("bytes", 0)
         self._entries: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("entries", ())}
-        self._ended = Ended((entry[ID], entry) for entry in wire.get("ended", ()))
+        self._ended = FinishedMessages((entry[ID], entry) for entry in wire.get("ended", ()))
         self._suspects: set[str] = set(wire.get("suspects", ()))
         self.receipts = PackReceipts(wire.get("receipts", {}))
-        self.strays = Strays(wire.get("strays", ()))
+        self.forwarding = ForwardingQueue(wire.get("strays", ()))
         self._running: dict[str, Running] = {}
         self.leaving: dict[str, int] = {}
         """Messages that belong to other packs and only wait for their handlers' end, and to which packs."""
         self._batches = 0
-        self._outlooks: dict[tuple[str, ...], Outlook] = {}
-        self._asked = Asked()
+        self._summaries: dict[tuple[str, ...], PackSummary] = {}
+        self._run_now = RunNowQueue()
         self._is_careful = False
-        self.reached = 0.0
+        self.replay_time = 0.0
 
     def wake(self, moment: float) -> None:
         """Note that the moment has come to which the pack has slept."""
@@ -61,7 +61,7 @@ class PackState(PackHeading):
 
     def reach(self, moment: float) -> None:
         """Let what is due by a moment (seconds since the epoch) begin; no clock tells it, but what the history holds alone."""
-        self.reached = max(self.reached, moment)
+        self.replay_time = max(self.replay_time, moment)
 
     def dump(self) -> dict[str, Any]:
         """Give the wire form that the next run starts from; no batch may be under way."""
@@ -70,7 +70,7 @@ class PackState(PackHeading):
             "ended": list(self._ended.values()),
             "suspects": sorted(self._suspects),
             "receipts": self.receipts.dump(),
-            "strays": self.strays.dump(),
+            "strays": self.forwarding.dump(),
         }
         return wire | {name: value for name, value in seldom.items() if value}
 
@@ -101,7 +101,7 @@ class PackState(PackHeading):
         unless the source's offset is no newer than the last one applied. What was due when the chunk was `sent_at` is
         due at once, whatever has been reached.
         """
-        self._outlooks.clear()
+        self._summaries.clear()
         self.size = chunk.get("size", self.size)
         self.within = replace(self.within, coalesce=chunk.get("coalesce", self.within.coalesce))
         token = chunk["token"]
@@ -117,7 +117,7 @@ class PackState(PackHeading):
                 moved.setdefault(index, []).append(position)
             elif fate := self._take_in(entry, chunk, now):
                 fates.setdefault(fate, []).append(position)
-        self.strays.forward_chunk(chunk, moved)
+        self.forwarding.forward_chunk(chunk, moved)
         for entry in chunk.get("ended", ()):
             if self.find(entry[ID]) is None:
                 self.bytes += measure(entry)
@@ -139,7 +139,7 @@ class PackState(PackHeading):
             self.bytes -= self._ended.forget(message_id)
         self.bytes += size
         self._entries[message_id] = entry
-        self._asked.note_sent(entry, chunk.get("sent_at", now))
+        self._run_now.note_sent(entry, chunk.get("sent_at", now))
         return ""
 
     def _revise(self, entry: Entry, chunk: Mapping[str, Any], now: float) -> str:
@@ -150,8 +150,8 @@ class PackState(PackHeading):
         if present is not None and not asked.ended and not self._can_grow(present.payload, asked.payload):
             return f"the payload {tell_too_big(self.heading(), self.bytes)}"
         self._steer(asked.id, to_signal(asked), now)
-        if not self.is_serial or entry[DUE] > self.reached * 1000:  # what was due before is asked for already
-            self._asked.note_sent(entry, chunk.get("sent_at", now))
+        if not self.is_serial or entry[DUE] > self.replay_time * 1000:  # what was due before is asked for already
+            self._run_now.note_sent(entry, chunk.get("sent_at", now))
         return STOPPED if asked.ended else REVISED
 
     def steer(self, ids: Sequence[str], signal: Signal | Unreadable, now: float, token: str = "") -> None:
@@ -170,7 +170,7 @@ class PackState(PackHeading):
         if isinstance(signal, Unreadable):
             moved = {}  # another pack could make no more of it
         else:
-            self.strays.forward_steering(ids, signal, token, moved)
+            self.forwarding.forward_steering(ids, signal, token, moved)
         if token:
             self.receipts.note_signal(token, missing, moved, now)
 
@@ -201,17 +201,17 @@ class PackState(PackHeading):
         index = pack_index(message_id, self.packs)
         return None if index == self.index or message_id in self._running else index
 
-    def spread(self, packs: int) -> None:
+    def resize(self, packs: int) -> None:
         """Belong to a kind of more packs from now on: what belongs to others leaves, now or after its handler's end."""
         if packs <= self.packs:
             return
-        self._outlooks.clear()
+        self._summaries.clear()
         self.packs = packs
         self.leaving = find_leaving(self._running, packs, self.index)
         for index, (alive, ended) in remove_leaving(self._entries, self._ended, packs, self.index).items():
             self.bytes -= sum(map(measure, [*alive, *ended]))
             self._suspects.difference_update(entry[ID] for entry in alive)
-            self.strays.send_away(self.kind, index, alive, ended)
+            self.forwarding.send_away(self.kind, index, alive, ended)
 
     def take(self, lanes: Collection[str], now: float) -> Batch | None:
         """Take what is due on one of the lanes into a batch: higher priority first, tenants by turns, then what is due longest.
@@ -219,51 +219,53 @@ class PackState(PackHeading):
         There is none before somebody can wait no longer, or is asked for at once; then all goes along that is due by now.
         A message whose last batch was lost together with others is suspected of having broken it and goes alone.
         """
-        self.receipts.forget_old(self.reached)
-        if self.outlook(lanes).wake_at > self.reached and not self._asked.has_any(self._entries, lanes, self.lane):
+        self.receipts.forget_old(self.replay_time)
+        if self.summary(lanes).wake_at > self.replay_time and not self._run_now.has_any(
+            self._entries, lanes, self.lane
+        ):
             return None
-        due = self._asked.find_due(self._entries.values(), lanes, self.lane, self.reached)
+        due = self._run_now.find_due(self._entries.values(), lanes, self.lane, self.replay_time)
         if self._suspects:
             sound = [e for e in due if e[ID] not in self._suspects]
-            doubted = sorted((e for e in due if e[ID] in self._suspects), key=self._asked.urgency)[:1]
+            doubted = sorted((e for e in due if e[ID] in self._suspects), key=self._run_now.urgency)[:1]
             # by turns, so that neither waits for ever
             due = (doubted or sound) if self._batches % 2 else (sound or doubted)
         if not due:
             return None
         self._batches += 1
-        lane = lane_of(min(due, key=self._asked.urgency), self.lane)
+        lane = lane_of(min(due, key=self._run_now.urgency), self.lane)
         # what an ordinary activity takes along must be alike on a replay; a local one's result says what it took
         if self._suspects or self._is_careful or (self.is_serial and LANES[lane].heartbeat_timeout is not None):
             return self._hand_out(due, lane, self._batches, None)
-        due = self._asked.find_due(self._entries.values(), [lane], self.lane, now)
+        due = self._run_now.find_due(self._entries.values(), [lane], self.lane, now)
         return self._hand_out(due, lane, self._batches, now)
 
-    def retake(self, batch: Batch, until: float) -> Batch:
+    def rebuild_batch(self, batch: Batch, until: float) -> Batch:
         """Make a batch what it was when it began, by the moment that its result bears: on a replay clocks differ."""
         self._put_back(batch)
-        due = self._asked.find_due(self._entries.values(), [batch.lane], self.lane, until)
+        due = self._run_now.find_due(self._entries.values(), [batch.lane], self.lane, until)
         return self._hand_out(due, batch.lane, batch.number, until)
 
-    def retract(self, batch: Batch) -> None:
+    def undo_batch(self, batch: Batch) -> None:
         """Let a batch that was lost never have begun; up to the next wake all go by what has been reached alone."""
         self._put_back(batch)
         self._is_careful = True
 
     def _put_back(self, batch: Batch) -> None:
-        self._outlooks.clear()
+        self._summaries.clear()
         for running in map(self._running.pop, batch.ids):
             entry = running.entry if running.state is None else to_entry(running.state, self.lane)
             self._entries[entry[ID]] = entry
-            self._asked.note(entry, running.asked)
+            self._run_now.note(entry, running.asked)
 
     def _hand_out(self, due: Iterable[Entry], lane: str, number: int, until: float | None) -> Batch:
-        self._outlooks.clear()
+        self._summaries.clear()
         entries: list[Entry] = []
         room = BATCH_BYTES_MAX
-        for entry in self._asked.in_order(e for e in due if lane_of(e, self.lane) == lane):
+        for entry in self._run_now.in_order(e for e in due if lane_of(e, self.lane) == lane):
             message_id = entry[ID]
             del self._entries[message_id]
-            self._running[message_id] = Running(number, entry, self._asked.forget(message_id))
+            self._running[message_id] = Running(number, entry, self._run_now.forget(message_id))
             entries.append(entry)
             if self.bytes > BATCH_BYTES_MAX:  # otherwise all entries together have room
                 room -= measure(entry)
@@ -271,9 +273,9 @@ class PackState(PackHeading):
                 break
         return Batch(number, lane, tuple(entry[ID] for entry in entries), entries, until)
 
-    def settle(self, batch: Batch, changes: Iterable[Entry | None], now: float) -> None:
+    def apply_local(self, batch: Batch, changes: Iterable[Entry | None], now: float) -> None:
         """Take over what a local batch has made of its messages; None is due at once again, what is done waits for `finish`."""
-        self._outlooks.clear()
+        self._summaries.clear()
         for message_id, change in zip(batch.ids, changes, strict=True):
             if change is not None and is_ended(change):
                 continue
@@ -296,9 +298,9 @@ class PackState(PackHeading):
     def finish(self, batch: Batch, entries: Iterable[Entry | None], now: float) -> None:
         """End those messages of a local batch that are done, unless a signal that came meanwhile wants otherwise."""
         done = ((n, entry[OTHERS].get("result")) for n, entry in enumerate(entries) if entry and is_ended(entry))
-        self.fold(batch, ((n, Outcome("done", result=result)) for n, result in done), now)
+        self.apply_outcomes(batch, ((n, Outcome("done", result=result)) for n, result in done), now)
 
-    def fold(self, batch: Batch, outcomes: Iterable[tuple[int, Outcome]], now: float) -> None:
+    def apply_outcomes(self, batch: Batch, outcomes: Iterable[tuple[int, Outcome]], now: float) -> None:
         """Decide on outcomes of a batch, each by its position in it; one that is decided already is passed over."""
         for position, outcome in outcomes:
             message_id = batch.ids[position]
@@ -314,7 +316,7 @@ class PackState(PackHeading):
         at_work = ((n, self._running.get(message_id)) for n, message_id in enumerate(batch.ids))
         return [n for n, running in at_work if running is not None and running.batch == batch.number]
 
-    def lose(self, batch: Batch, reason: str, now: float, tries: int = 1) -> None:
+    def batch_failed(self, batch: Batch, reason: str, now: float, tries: int = 1) -> None:
         """Decide on a batch that was lost in each of its tries: what was alone in it has failed, of many each is tried alone."""
         verdict = "failed" if len(batch.ids) == 1 else "handed_back"
         outcome = Outcome(verdict, reason=reason)
@@ -330,13 +332,13 @@ class PackState(PackHeading):
                     state = state._replace(attempt=state.attempt + tries - 1)
                 self._put(decide(state, outcome, now), running.size, now)
 
-    def outlook(self, lanes: Collection[str] = tuple(LANES)) -> Outlook:
+    def summary(self, lanes: Collection[str] = tuple(LANES)) -> PackSummary:
         """Say when to wake: with the first on one of the lanes that can wait no longer, however many are due before."""
         key = tuple(lanes)
-        if key not in self._outlooks:  # asked several times between two changes, of a thousand messages each time
+        if key not in self._summaries:  # asked several times between two changes, of a thousand messages each time
             entries, running = self._entries.values(), len(self._running)
-            self._outlooks[key] = look_out(entries, lanes, usual_lane=self.lane, within=self.within, running=running)
-        return self._outlooks[key]
+            self._summaries[key] = summarize(entries, lanes, usual_lane=self.lane, within=self.within, running=running)
+        return self._summaries[key]
 
     def _bound(self, state: MessageState, outcome: Outcome) -> Outcome:
         """Refuse a payload for which the pack has no room: the message is parked with the payload it had."""
@@ -347,8 +349,8 @@ class PackState(PackHeading):
     def _apply(self, state: MessageState, signal: Signal | Unreadable, now: float) -> MessageState:
         if isinstance(signal, Revise) and (flaw := self._find_payload_flaw(state, signal)):
             signal = Unreadable("Revise", f"the payload {flaw}")
-        after = decide(state, signal, now, reached=self.reached)
-        self._asked.note_signal(signal, state, after, self.reached)
+        after = decide(state, signal, now, replay_time=self.replay_time)
+        self._run_now.note_signal(signal, state, after, self.replay_time)
         return after
 
     def _find_payload_flaw(self, state: MessageState, signal: Revise) -> str:
@@ -367,7 +369,7 @@ class PackState(PackHeading):
         return self.bytes + growth <= STATE_BYTES_MAX
 
     def _put(self, state: MessageState, old_size: int, now: float) -> None:
-        self._outlooks.clear()
+        self._summaries.clear()
         if state.ended:
             self._entries.pop(state.id, None)
             self._suspects.discard(state.id)
@@ -384,7 +386,7 @@ class PackState(PackHeading):
         if (index := self.leaving.pop(state.id, None)) is not None:
             self._entries.pop(state.id, None)
             self.bytes -= size
-            self.strays.send_away(self.kind, index, [] if state.ended else [entry], [entry] if state.ended else [])
+            self.forwarding.send_away(self.kind, index, [] if state.ended else [entry], [entry] if state.ended else [])
             return
         (self._ended if state.ended else self._entries)[state.id] = entry
         if state.ended:

@@ -18,7 +18,7 @@ Ending = TypeVar("Ending")
 IGNORED = "\n\n**Cancellation was requested, and is ignored**: what ends messages is `dormice stop`."
 
 
-async def outlive(life: Coroutine[Any, Any, Ending], hear: Callable[[], None]) -> Ending:
+async def shield_from_cancellation(life: Coroutine[Any, Any, Ending], hear: Callable[[], None]) -> Ending:
     """Give or raise what `life` ends with, however often cancellation is requested; each request calls `hear`.
 
     A request brings no command, so histories are as they would be without. Continue-as-new passes like any exception; the
@@ -41,12 +41,14 @@ def ignores_cancellation(
 
     @functools.wraps(run)
     async def outliving(self: Workflow, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Ending:
-        return await outlive(run(self, *args, **kwargs), lambda: tell(workflow.get_current_details()))
+        return await shield_from_cancellation(
+            run(self, *args, **kwargs), lambda: set_details(workflow.get_current_details())
+        )
 
     return outliving
 
 
-def tell(details: str) -> None:
+def set_details(details: str) -> None:
     """Set the Web UI's current details; where a request to cancel this run is ignored, with the word to use instead."""
     workflow.set_current_details(details.removesuffix(IGNORED) + (IGNORED if is_requested() else ""))
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar, cast
 from temporalio import workflow
 from temporalio.common import RawValue
 
-from shared.errors import PayloadSealed
+from shared.errors import PayloadKeyMissing
 from shared.temporal.converter import UNOPENED
 from shared.temporal.encryption import was_sealed_within
 
@@ -101,7 +101,7 @@ def is_unopened(arguments: Sequence[Any], number: int) -> bool:
     else:
         is_waiting = any(was_sealed_within(payload, KEY_PATIENCE_SECONDS, workflow.time()) for payload in sealed)
     if is_waiting:
-        raise PayloadSealed(sealed[0].metadata[UNOPENED].decode(errors="replace"))
+        raise PayloadKeyMissing(sealed[0].metadata[UNOPENED].decode(errors="replace"))
     return bool(sealed) and workflow.patched(patch)
 
 

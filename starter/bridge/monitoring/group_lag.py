@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.errors import InvalidSetting
-from shared.kafka.outlet import PATIENCE_SECONDS, list_topics, open_admin, told_of
 from shared.kafka.reader import open_reader
+from shared.kafka.safe_producer import PATIENCE_SECONDS, list_topics, open_admin, translate_errors
 from starter.bridge.offsets import Partition
 
 NO_SUCH_GROUP = "Dead"  # what Kafka calls the state of a group that it does not know
@@ -61,7 +61,7 @@ async def read_group_lag(
 
     Raises InvalidSetting for a topic or a group that is not there, and BrokerTrouble.
     """
-    async with told_of(""), asyncio.timeout(patience_seconds), open_admin(options) as admin:
+    async with translate_errors(""), asyncio.timeout(patience_seconds), open_admin(options) as admin:
         partitions = list(_list_partitions(await list_topics(admin), topics))
         state, holders, stored = await _describe_patiently(admin, group)
     if state == NO_SUCH_GROUP and not stored:
@@ -70,7 +70,7 @@ async def read_group_lag(
     only = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
     async with (
         open_reader(options, patience_seconds, **only) as reader,
-        told_of(""),
+        translate_errors(""),
         asyncio.timeout(patience_seconds),
     ):
         found = await _measure(reader, partitions, committed, holders)

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from starter.bridge.bridge import Bridge
-from starter.bridge.desk import DEAD
-from starter.bridge.intake import Load
+from starter.bridge.delivery_loop import DEAD
+from starter.bridge.intake import QueueDepth
 from starter.bridge.offsets import PartitionOffsets
 from starter.starting.receipts import StartOutcome
 
@@ -109,7 +109,7 @@ def read_status(bridge: Bridge, moment: Moment | None = None) -> BridgeStatus:
 
 
 def to_partition_status(
-    offsets: PartitionOffsets, load: Load, *, end: int | None, is_paused: bool, moment: Moment
+    offsets: PartitionOffsets, load: QueueDepth, *, end: int | None, is_paused: bool, moment: Moment
 ) -> PartitionStatus:
     """Put together what is known of a partition."""
     committed, partition = offsets.last_committed, offsets.partition

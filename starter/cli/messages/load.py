@@ -19,7 +19,7 @@ from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, WRONG
 from starter.files.duplicates import DUPLICATE_RULES
 from starter.files.progress import Progress, open_progress
-from starter.screen import plural, print_json, tell
+from starter.screen import echo_err, plural, print_json
 
 if TYPE_CHECKING:
     from starter.files.load import Load, Summary
@@ -148,7 +148,7 @@ class _Run:
             self._is_interrupted = True
             self._load.stop()
             loop.call_later(SETTLE_SECONDS, loading.cancel)
-            tell("interrupted: waiting for starts that are under way; once more leaves at once")
+            echo_err("interrupted: waiting for starts that are under way; once more leaves at once")
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, interrupt)
@@ -177,15 +177,15 @@ class _Run:
                     "is_interrupted": self._is_interrupted,
                 }
             )
-        tell(f"{plural(summary.rows, 'row')}: {self._describe(starter)} in {summary.seconds:.1f} s")
+        echo_err(f"{plural(summary.rows, 'row')}: {self._describe(starter)} in {summary.seconds:.1f} s")
         if summary.rejected:
-            tell(f"rejected rows and reasons: {self._rejects}")
+            echo_err(f"rejected rows and reasons: {self._rejects}")
         if summary.duplicates:
-            tell(f"duplicates are rows with the kind and id of another one; {DUPLICATES[self._load.rule]}")
+            echo_err(f"duplicates are rows with the kind and id of another one; {DUPLICATES[self._load.rule]}")
         if self._load.flaw is not None:
-            tell(f"dormice: {self._load.flaw}")
+            echo_err(f"dormice: {self._load.flaw}")
         elif self._load.is_stopped and not self._is_interrupted:
-            tell("dormice: the server stayed away; run the same command again, nothing is started twice")
+            echo_err("dormice: the server stayed away; run the same command again, nothing is started twice")
 
     def _describe(self, starter: "BulkStarter | None") -> str:
         summary = self._load.summary

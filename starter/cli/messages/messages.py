@@ -13,7 +13,7 @@ from starter.cli import arguments
 from starter.cli.arguments import Commands, add_filter, read_filter
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.cli.interruption import run_interruptibly
-from starter.screen import describe_distance, plural, print_json, print_table, tell
+from starter.screen import describe_distance, echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
     from activities.registry import Registry
@@ -87,7 +87,7 @@ def run_start(args: argparse.Namespace, settings: Settings) -> int:
     if receipt.outcome is StartOutcome.STARTED:
         return FINE
     name = receipt.workflow_id
-    tell(f"dormice: {name} is alive already, nothing was started; 'dormice show {name}' tells more")
+    echo_err(f"dormice: {name} is alive already, nothing was started; 'dormice show {name}' tells more")
     return PARTLY
 
 
@@ -120,9 +120,9 @@ async def _list(args: argparse.Namespace, settings: Settings) -> None:
     if found:
         print_table(("MESSAGE", "LANE", "STATE", "DUE", "IN"), map(_to_cells, found), cuts_names=True)
     if shown == 0:
-        tell("no message matches")
+        echo_err("no message matches")
     if shown == args.limit and (total := await control.count(selection)) > shown:
-        tell(f"{shown:,} of {plural(total, 'message')}; --limit N lists more")
+        echo_err(f"{shown:,} of {plural(total, 'message')}; --limit N lists more")
 
 
 def to_line(listed: "Listed") -> dict[str, Any]:

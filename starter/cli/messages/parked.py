@@ -18,7 +18,7 @@ from starter.cli.exit_codes import FINE, PARTLY
 from starter.cli.interruption import run_interruptibly
 from starter.cli.messages.messages import to_line
 from starter.cli.messages.sending import Name, Names, Sending
-from starter.screen import describe_moment, print_json, print_table, tell
+from starter.screen import describe_moment, echo_err, print_json, print_table
 from starter.steering.selection import Selection
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ async def _list(args: argparse.Namespace, settings: Settings) -> None:
     elif found:
         print_table(("MESSAGE", "PARKED", "REASON"), map(_to_cells, found), cuts_names=True)
     if not found:
-        tell("no parked message matches")
+        echo_err("no parked message matches")
     if is_cut:
-        tell(f"the first {args.limit:,} of more; --limit N lists more")
+        echo_err(f"the first {args.limit:,} of more; --limit N lists more")
 
 
 def _to_cells(listed: "Listed") -> tuple[str, str, str]:

@@ -13,7 +13,7 @@ from starter.cli import arguments
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.cli.interruption import run_interruptibly
-from starter.screen import plural, print_json, tell
+from starter.screen import echo_err, plural, print_json
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -56,7 +56,7 @@ def run_repair(args: argparse.Namespace, settings: Settings) -> int:
         raise InvalidSetting(f"KIND:ID {exc}") from exc
     found, failed = run_interruptibly(_repair(args, settings, names))
     if not found:
-        tell("repair: nothing stands still because its workflow's task fails")
+        echo_err("repair: nothing stands still because its workflow's task fails")
     return PARTLY if failed else FINE
 
 
@@ -78,7 +78,7 @@ async def _repair(args: argparse.Namespace, settings: Settings, names: list[Name
                 run_id = await repair(client, standstill, without_signals=args.without_signals)
         except RPCError as exc:
             failed += 1
-            tell(f"dormice: {standstill.workflow_id} could not be begun again: {translate_rpc_error(exc)}")
+            echo_err(f"dormice: {standstill.workflow_id} could not be begun again: {translate_rpc_error(exc)}")
             continue
         _report(args, standstill, signals, run_id)
     return found, failed
@@ -98,11 +98,11 @@ def _report(args: argparse.Namespace, standstill: "Standstill", signals: list[st
         )
         return
     kept = "left out" if args.without_signals else "kept"
-    tell(f"{standstill.workflow_id}: its task fails (attempt {standstill.attempts}): {standstill.reason}")
+    echo_err(f"{standstill.workflow_id}: its task fails (attempt {standstill.attempts}): {standstill.reason}")
     if signals:
-        tell(f"  {plural(len(signals), 'signal')} since its last good task, {kept}: {', '.join(signals)}")
+        echo_err(f"  {plural(len(signals), 'signal')} since its last good task, {kept}: {', '.join(signals)}")
     if run_id:
-        tell("  begun again from there; 'dormice show' tells how it goes on")
+        echo_err("  begun again from there; 'dormice show' tells how it goes on")
 
 
 async def _find_named(client: "Client", settings: Settings, names: list[Name]) -> "AsyncIterator[Standstill]":

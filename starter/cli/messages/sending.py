@@ -13,7 +13,7 @@ from shared.errors import InvalidSetting
 from shared.messages.signals import Signal
 from starter.cli import arguments
 from starter.cli.exit_codes import FINE, PARTLY, WRONG
-from starter.screen import plural, print_json, tell
+from starter.screen import echo_err, plural, print_json
 
 if TYPE_CHECKING:
     from starter.control import Control
@@ -54,7 +54,7 @@ class Names:
                     yield _read_name(text)
                 except InvalidSetting as exc:
                     self.wrong += 1
-                    tell(f"dormice: line {number}: {exc}")
+                    echo_err(f"dormice: line {number}: {exc}")
 
 
 def _read_name(text: str) -> Name:
@@ -81,9 +81,9 @@ class Sending:
         if self._is_json:
             print_json({"verb": self._verb, "matched": count, "sent": 0})
         if count:
-            tell(f"{self._verb}: {plural(count, 'message')} would be meant; nothing was sent, add --yes to send it")
+            echo_err(f"{self._verb}: {plural(count, 'message')} would be meant; nothing was sent, add --yes to send it")
         else:
-            tell(f"{self._verb}: {NO_MATCH}")
+            echo_err(f"{self._verb}: {NO_MATCH}")
         return WRONG
 
     def pass_over(self, reason: str) -> None:
@@ -117,7 +117,7 @@ class Sending:
     async def _tell_now_and_then(self, tally: "Tally") -> None:
         while True:
             await asyncio.sleep(TOLD_EVERY_SECONDS)
-            tell(f"{self._verb}: sent to {plural(tally.sent, 'message')} so far")
+            echo_err(f"{self._verb}: sent to {plural(tally.sent, 'message')} so far")
 
     def _summarize(self, tally: "Tally", *, is_complete: bool) -> None:
         missing = tally.missing + self.unknown
@@ -125,13 +125,13 @@ class Sending:
         if self._is_json:
             print_json({"verb": self._verb, "sent": tally.sent, **counts})
         elif is_complete and not tally.sent and not any(counts.values()):
-            tell(f"{self._verb}: {NO_MATCH}")
+            echo_err(f"{self._verb}: {NO_MATCH}")
         else:
             waiting = f" ({tally.waiting:,} of them can't take it yet)" if tally.waiting else ""
             others = f", {self.passed_over:,} passed over" if self.passed_over else ""
             sent = f"sent to {plural(tally.sent, 'message')}{waiting}"
-            tell(f"{self._verb}: {sent}, {missing:,} not found{others}")
+            echo_err(f"{self._verb}: {sent}, {missing:,} not found{others}")
 
 
 def _report(sentence: str) -> None:
-    tell(f"dormice: {sentence}")
+    echo_err(f"dormice: {sentence}")

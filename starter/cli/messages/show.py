@@ -19,7 +19,7 @@ from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE, code_of
 from starter.cli.interruption import run_interruptibly
 from starter.cli.processes.dev import DEFAULT_DATA
-from starter.screen import describe_moment, plural, print_fields, print_json, tell
+from starter.screen import describe_moment, echo_err, plural, print_fields, print_json
 
 if TYPE_CHECKING:
     from starter.steering.shown import Shown
@@ -77,14 +77,14 @@ async def _print_each(print_one: Print, settings: Settings, names: Sequence[tupl
         try:
             shown = await control.show(kind, message_id)
         except (MessageNotFound, RetryLater) as exc:
-            tell(f"dormice: {exc}")
+            echo_err(f"dormice: {exc}")
             code = max(code, code_of(exc))
             continue
         sys.stdout.write(separator)
         print_one(shown, to_document(shown, ui_address + find_page(client.namespace, shown.lives_in)))
         separator = "" if is_json else "\n"
         if shown.note:
-            tell(f"note: {shown.note}; shown is what the server itself knows")
+            echo_err(f"note: {shown.note}; shown is what the server itself knows")
     return code
 
 

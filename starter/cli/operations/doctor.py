@@ -14,7 +14,7 @@ from starter.cli import arguments
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE, PARTLY, UNREACHABLE, WRONG
 from starter.cli.interruption import run_interruptibly
-from starter.screen import clean, plural, print_json, tell
+from starter.screen import clean, echo_err, plural, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,7 +97,7 @@ def _print(findings: "Sequence[Finding]") -> None:
             sys.stdout.write(f"{'':<{levels + width + 2}}  do: {clean(remedy)}\n")
     counts = {level: sum(finding.level == level for finding in findings) for level in reversed(CODES)}
     told = ", ".join(f"{count} {level}" for level, count in counts.items() if count)
-    tell(f"{plural(len(findings), 'finding')}: {told}")
+    echo_err(f"{plural(len(findings), 'finding')}: {told}")
 
 
 def _to_group(finding: "Finding") -> str:

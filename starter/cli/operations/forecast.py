@@ -17,7 +17,7 @@ from starter.cli import arguments
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import run_interruptibly
-from starter.screen import plural, print_json, print_table, tell
+from starter.screen import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
     from starter.insight.forecast import Forecast, LaneCapacity, Overload
@@ -116,14 +116,14 @@ def _print(found: "Forecast", *, is_by_lane: bool) -> None:
         rows.append([format_moment(begin), format_seconds(end - begin), *cells])
     print_table(("FROM", "FOR", *(name.upper() for name in groups)), rows)
     for lane, capacity in found.capacity.items():
-        tell(f"lane {lane}: {_describe_capacity(capacity)}")
+        echo_err(f"lane {lane}: {_describe_capacity(capacity)}")
     packed = found.packed
     if packed.asked < packed.packs:
-        tell(f"{plural(packed.asked, 'pack')} of {packed.packs:,} stand for all; --sample 0 asks every one")
+        echo_err(f"{plural(packed.asked, 'pack')} of {packed.packs:,} stand for all; --sample 0 asks every one")
     for kind in packed.silent:
-        tell(f"warning: kind {kind}: packs that no worker serves, or that are busy, could not be asked")
+        echo_err(f"warning: kind {kind}: packs that no worker serves, or that are busy, could not be asked")
     for overload in found.overloads:
-        tell(f"warning: {describe_overload(found.edges, overload)}")
+        echo_err(f"warning: {describe_overload(found.edges, overload)}")
 
 
 def _to_cell(count: int, seconds: float, capacity: "LaneCapacity | None") -> str:

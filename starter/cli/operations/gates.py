@@ -16,7 +16,7 @@ from starter.cli import arguments
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import run_interruptibly
-from starter.screen import print_json, print_table, tell
+from starter.screen import echo_err, print_json, print_table
 
 if TYPE_CHECKING:
     from shared.keepers.gates import Closing
@@ -62,7 +62,7 @@ def run_list(args: argparse.Namespace, settings: Settings) -> int:
     elif found:
         print_table(("GATE", "CLOSED", "OPENS", "REASON"), (_to_cells(*each) for each in sorted(found.items())))
     else:
-        tell("all gates are open")
+        echo_err("all gates are open")
     return FINE
 
 
@@ -75,14 +75,14 @@ def run_close(args: argparse.Namespace, settings: Settings) -> int:
     closing = Closing.lasting(args.duration or HORIZON, clip_reason(args.reason))
     run_interruptibly(_with_gates(settings, lambda gates: gates.close(args.gate, closing)))
     until = f"for {format_seconds(args.duration.total_seconds())}" if args.duration else "until it is opened"
-    tell(f"gate {args.gate}: closed {until}")
+    echo_err(f"gate {args.gate}: closed {until}")
     return FINE
 
 
 def run_open(args: argparse.Namespace, settings: Settings) -> int:
     """Open one."""
     run_interruptibly(_with_gates(settings, lambda gates: gates.open(args.gate)))
-    tell(f"gate {args.gate}: open")
+    echo_err(f"gate {args.gate}: open")
     return FINE
 
 

@@ -15,7 +15,7 @@ from starter.cli import arguments
 from starter.cli.arguments import CommandParser, Commands
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import run_interruptibly
-from starter.screen import print_json, print_table, tell
+from starter.screen import echo_err, print_json, print_table
 
 if TYPE_CHECKING:
     from starter.steering.keepers.idle import Idle, IdleStatus
@@ -86,7 +86,7 @@ def _run_switch(word: str, args: argparse.Namespace, settings: Settings) -> int:
             await idle.switch(lane, is_on=word == "on")
 
     run_interruptibly(_with_idle(settings, switch))
-    tell(f"idle capacity of {', '.join(_lanes_of(args))}: {word}")
+    echo_err(f"idle capacity of {', '.join(_lanes_of(args))}: {word}")
     return FINE
 
 
@@ -112,7 +112,7 @@ def run_limits(args: argparse.Namespace, settings: Settings) -> int:
         name, _, problem = str(exc).partition(":")
         raise InvalidSetting(f"--{name.removesuffix('_seconds').replace('_', '-')}:{problem}") from exc
     told = ", ".join(f"{name} {value:g}" for name, value in changes.items())
-    tell(f"idle capacity of {', '.join(_lanes_of(args))}: {told}")
+    echo_err(f"idle capacity of {', '.join(_lanes_of(args))}: {told}")
     return FINE
 
 

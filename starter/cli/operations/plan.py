@@ -14,7 +14,7 @@ from shared.settings import Settings
 from starter.cli import arguments
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE
-from starter.screen import print_json, print_table, tell
+from starter.screen import echo_err, print_json, print_table
 
 if TYPE_CHECKING:
     from starter.insight.plan import Demand, Plan
@@ -92,8 +92,8 @@ def run_plan(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG0
     print_table(("", *(plan.encoding for plan in plans)), ([name, *map(show, plans)] for name, show in ROWS))
     for plan in plans:
         for advice in plan.advice:
-            tell(f"{plan.encoding}: {advice}")
-    tell(describe_basis())
+            echo_err(f"{plan.encoding}: {advice}")
+    echo_err(describe_basis())
     return FINE
 
 

@@ -9,7 +9,7 @@ from starter.cli import arguments
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import run_interruptibly
-from starter.screen import plural, print_json, tell
+from starter.screen import echo_err, plural, print_json
 
 TOLD_EVERY = 100
 
@@ -26,7 +26,7 @@ def run_repack(args: argparse.Namespace, settings: Settings) -> int:
     before = run_interruptibly(_repack(args, settings))
     if args.json:
         print_json({"kind": args.kind, "packs_before": before, "packs": args.packs})
-    tell(
+    echo_err(
         f"kind {args.kind}: {before:,} packs before, {args.packs:,} now; write Pack(packs={args.packs}) at its handler"
     )
     return FINE
@@ -38,6 +38,6 @@ async def _repack(args: argparse.Namespace, settings: Settings) -> int:
 
     def show(done: int, total: int) -> None:
         if done % TOLD_EVERY == 0 and done < total:
-            tell(f"repack: {done:,} of {plural(total, 'pack')} done")
+            echo_err(f"repack: {done:,} of {plural(total, 'pack')} done")
 
     return await repack(await open_client(settings), settings, args.kind, args.packs, show)

@@ -9,7 +9,7 @@ from typing import Any
 from shared.settings import Settings, describe_settings
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE
-from starter.screen import print_json, print_table, tell
+from starter.screen import echo_err, print_json, print_table
 
 
 def add_catalogue(commands: Commands) -> None:
@@ -55,7 +55,7 @@ def run_settings(args: argparse.Namespace, settings: Settings) -> int:
         return FINE
     cells = [(name, write_setting(getattr(settings, name)), default, note) for _, name, default, note in rows]
     print_table(("SETTING", "NOW", "DEFAULT", "MEANING"), cells)
-    tell("set one with --set NAME=VALUE, as DORMICE_NAME in the environment, or in dormice.toml or --config FILE")
+    echo_err("set one with --set NAME=VALUE, as DORMICE_NAME in the environment, or in dormice.toml or --config FILE")
     return FINE
 
 

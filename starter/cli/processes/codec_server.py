@@ -12,7 +12,7 @@ from shared.values.stop_signals import find_stop_signals
 from starter.cli import arguments
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE
-from starter.screen import tell
+from starter.screen import echo_err
 
 DEFAULT_PORT = 8234
 
@@ -50,7 +50,7 @@ def run_codec_server(args: argparse.Namespace, settings: Settings) -> int:
 
         for number in find_stop_signals():
             signal.signal(number, end)
-        tell(
+        echo_err(
             f"codec server at http://{args.host}:{server.server_address[1]}, for pages of {', '.join(gatekeeper.origins)}"
         )
         server.serve_forever()

@@ -18,7 +18,7 @@ from starter.cli import arguments
 from starter.cli.arguments import Commands, collect_settings
 from starter.cli.exit_codes import FINE, WRONG
 from starter.cli.interruption import run_until_signal
-from starter.screen import tell
+from starter.screen import echo_err
 
 if TYPE_CHECKING:
     from starter.local.embedded import EmbeddedOptions, EmbeddedServer
@@ -103,7 +103,7 @@ async def _run(options: "EmbeddedOptions", asked: "BrokerOptions | None", args: 
     from starter.local.disk import watch_disk
     from starter.local.embedded import run_embedded
 
-    watching = watch_disk(options.data, options.log, tell)
+    watching = watch_disk(options.data, options.log, echo_err)
     async with run_embedded(options) as server, watching, _with_broker(asked) as broker:
         return await _keep_working(args, server, broker)
 
@@ -119,11 +119,11 @@ async def _keep_working(args: argparse.Namespace, server: "EmbeddedServer", brok
             _greet(server, broker)
         code = await _work(worker, server, broker)
         if code in (FINE, WRONG):
-            tell(f"the worker has ended with code {code}")
+            echo_err(f"the worker has ended with code {code}")
             return code
         deaths = 1 if time.monotonic() - began > RESTART_SECONDS_MAX else deaths + 1
         pause = min(RESTART_SECONDS_MAX, RESTART_SECONDS * 2**deaths) * random.uniform(0.5, 1)  # noqa: S311 — no secret
-        tell(f"the worker has ended with code {code}; the server stays, and a new worker starts in {pause:.1f} s")
+        echo_err(f"the worker has ended with code {code}; the server stays, and a new worker starts in {pause:.1f} s")
         await asyncio.sleep(pause)
 
 
@@ -135,7 +135,7 @@ async def _work(worker: asyncio.subprocess.Process, server: "EmbeddedServer", br
     finally:
         if worker.returncode is None:
             rest = "the server" if broker is None else "the broker and the server"
-            tell(f"draining the worker, then stopping {rest}; Ctrl-C leaves at once")
+            echo_err(f"draining the worker, then stopping {rest}; Ctrl-C leaves at once")
         await end_on_leash(worker, LEAVE_SECONDS)
 
 
@@ -149,7 +149,7 @@ async def _with_broker(asked: "BrokerOptions | None") -> AsyncGenerator["Embedde
     from starter.local.kafka.jars import KAFKA_VERSION, find_cache, has_jars
 
     if not has_jars(find_cache()):
-        tell(f"fetching Apache Kafka {KAFKA_VERSION} (43 MB) into {find_cache()}, once; this takes about a minute")
+        echo_err(f"fetching Apache Kafka {KAFKA_VERSION} (43 MB) into {find_cache()}, once; this takes about a minute")
     async with run_broker(asked) as broker:
         yield broker
 
@@ -188,7 +188,7 @@ def _greet(server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> None:
         "  dormice list",
         f"Ctrl-C ends {'both' if broker is None else 'all three'}; nothing is lost",
     ]
-    tell("\n".join(lines))
+    echo_err("\n".join(lines))
 
 
 async def _first_end(

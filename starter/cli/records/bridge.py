@@ -14,7 +14,7 @@ from starter.cli import arguments
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import call_at_signals
-from starter.screen import tell
+from starter.screen import echo_err
 
 if TYPE_CHECKING:
     from starter.bridge.bridge import Bridge, BridgeOptions
@@ -124,7 +124,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
             tune_memory(COLLECT_AFTER)
             async with alongside(watch_server(client, readiness, telemetry), publish_regularly(bridge, telemetry)):
                 await _serve(bridge, writer, stopping, settings)
-    tell("drained; everything that was received and accepted is committed")
+    echo_err("drained; everything that was received and accepted is committed")
     return FINE
 
 
@@ -145,9 +145,9 @@ async def _serve(bridge: "Bridge", writer: "DeadLetterWriter", stopping: asyncio
 
 async def _check_topics(options: "BridgeOptions") -> None:
     """Refuse topics that are not there: a consumer would wait for them without a word."""
-    from shared.kafka.outlet import PATIENCE_SECONDS, list_topics, open_admin, told_of
+    from shared.kafka.safe_producer import PATIENCE_SECONDS, list_topics, open_admin, translate_errors
 
-    async with told_of(""), asyncio.timeout(PATIENCE_SECONDS), open_admin(options.client) as admin:
+    async with translate_errors(""), asyncio.timeout(PATIENCE_SECONDS), open_admin(options.client) as admin:
         known = await list_topics(admin)
     for topic in options.topics:
         if topic not in known:
@@ -187,6 +187,6 @@ def _listen(stopping: asyncio.Event) -> None:
 
     def stop() -> None:
         stopping.set()
-        tell("draining: once more leaves at once")
+        echo_err("draining: once more leaves at once")
 
     call_at_signals(stop)

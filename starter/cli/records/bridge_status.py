@@ -15,7 +15,7 @@ from shared.settings import Settings
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE, UNREACHABLE
 from starter.cli.interruption import run_interruptibly
-from starter.screen import plural, print_fields, print_json, print_table, tell
+from starter.screen import echo_err, plural, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
     from starter.bridge.monitoring.group_lag import GroupLag, PartitionLag
@@ -75,7 +75,7 @@ def run_bridge_status(args: argparse.Namespace, settings: Settings) -> int:
         _print(lag, answers)
     away = [answer for answer in answers.values() if isinstance(answer, BridgeAway)]
     for answer in away:
-        tell(f"dormice: {answer}")
+        echo_err(f"dormice: {answer}")
     return UNREACHABLE if away else FINE
 
 
@@ -135,7 +135,7 @@ def _print(lag: "GroupLag", answers: Answers) -> None:
     rows = ((*_to_cells(each), *_to_more_cells(held.get((each.topic, each.number)))) for each in lag.partitions)
     print_table(header, (row[: len(header)] for row in rows))
     late = f", the oldest for {format_seconds(lag.time_lag_seconds)}" if lag.lag else ""
-    tell(f"group {lag.group} ({lag.state}): {plural(lag.lag, 'record')} to go{late}")
+    echo_err(f"group {lag.group} ({lag.state}): {plural(lag.lag, 'record')} to go{late}")
     for address, status in told.items():
         print_fields(_to_fields(address, status))
 

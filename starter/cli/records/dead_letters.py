@@ -19,7 +19,7 @@ from starter.cli import arguments
 from starter.cli.arguments import CommandParser, Commands
 from starter.cli.exit_codes import FINE, PARTLY, WRONG
 from starter.cli.interruption import run_interruptibly
-from starter.screen import describe_moment, plural, print_fields, print_json, print_table, tell
+from starter.screen import describe_moment, echo_err, plural, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
     from starter.records.dead_letter_box import DeadLetterBox, LetterSelection, LetterState
@@ -115,7 +115,7 @@ async def _open(args: argparse.Namespace, settings: Settings) -> "AsyncGenerator
     async with open_box(options, args.topic) as box:
         yield box
         if box.foreign:
-            tell(f"{plural(box.foreign, 'record')} of {box.topic} are no dead letters and were passed over")
+            echo_err(f"{plural(box.foreign, 'record')} of {box.topic} are no dead letters and were passed over")
 
 
 def _run_list(args: argparse.Namespace, settings: Settings) -> int:
@@ -137,9 +137,9 @@ async def _list(args: argparse.Namespace, settings: Settings) -> None:
     elif found:
         print_table(_HEADER, (_to_cells(letter, state) for letter, state in found))
     if not found:
-        tell("no dead letter matches")
+        echo_err("no dead letter matches")
     if is_cut:
-        tell(f"the first {args.limit:,} of more; --limit N lists more")
+        echo_err(f"the first {args.limit:,} of more; --limit N lists more")
 
 
 def _run_show(args: argparse.Namespace, settings: Settings) -> int:
@@ -186,7 +186,7 @@ async def _act_on_named(verb: str, args: argparse.Namespace, settings: Settings)
             else:
                 passed += 1
                 what = "a copy of another one" if state is LetterState.COPY else f"{state} already"
-                tell(f"dormice: dead letter {letter.position} is {what}; nothing was done to it")
+                echo_err(f"dormice: dead letter {letter.position} is {what}; nothing was done to it")
         _tell_missing(missing, box)
         if args.dry_run:
             _print_meant(waiting, is_json=args.json)
@@ -226,7 +226,7 @@ async def _act_on_selection(
 def _ask(verb: str, count: int, *, is_json: bool) -> int:
     if is_json:
         print_json({"verb": verb, "matched": count, DONE[verb]: 0})
-    tell(f"{verb}: {plural(count, 'dead letter')} would be meant; nothing was {DONE[verb]}, add --yes to do it")
+    echo_err(f"{verb}: {plural(count, 'dead letter')} would be meant; nothing was {DONE[verb]}, add --yes to do it")
     return WRONG
 
 
@@ -247,12 +247,12 @@ class _Work:
         if self._is_json:
             print_json({"verb": self._verb, DONE[self._verb]: self._done})
         else:
-            tell(f"{self._verb}: {plural(self._done, 'dead letter')} {DONE[self._verb]}")
+            echo_err(f"{self._verb}: {plural(self._done, 'dead letter')} {DONE[self._verb]}")
 
 
 def _tell_missing(missing: set[tuple[int, int]], box: "DeadLetterBox") -> None:
     for partition, offset in sorted(missing):
-        tell(
+        echo_err(
             f"dormice: no dead letter {partition}/{offset} lies in {box.topic}; 'dormice dead-letters list' shows them"
         )
 

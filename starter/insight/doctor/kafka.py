@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shared.kafka.connection import check_broker, kafka_options
-from shared.kafka.outlet import BrokerTrouble, open_admin, told_of
+from shared.kafka.safe_producer import BrokerTrouble, open_admin, translate_errors
 from shared.settings import Settings
 from starter.insight.doctor.checks import NOT_LOOKED_AT, Check
 from starter.insight.doctor.finding import Finding, Level
@@ -58,7 +58,7 @@ class Kafka:
         options = kafka_options(self._settings)
         await check_broker(self._settings)
         wanted = {*self._sources, *(source + SUFFIX for source in self._sources), *filter(None, [outcomes])}
-        async with told_of(""), open_admin(options) as admin:
+        async with translate_errors(""), open_admin(options) as admin:
             self._known = await _describe(admin, wanted)
         return [Finding(Level.FINE, f"a broker answers at {self._settings.kafka_servers}")]
 
@@ -92,7 +92,7 @@ class Kafka:
     async def _try_to_make(self, source: str) -> Finding:
         topic = source + SUFFIX
         try:
-            async with told_of(topic), open_admin(kafka_options(self._settings)) as admin:
+            async with translate_errors(topic), open_admin(kafka_options(self._settings)) as admin:
                 await make_topic(admin, topic, self._known[source].partitions, is_trial=True)
         except BrokerTrouble as exc:
             return replace(Finding.of(exc, topic), level=Level.WRONG)

@@ -33,7 +33,7 @@ def remove_leaving(
     return leaving
 
 
-class Strays:
+class ForwardingQueue:
     """Signals that other packs must get, in the order in which they must get them."""
 
     def __init__(self, wire: Iterable[Stray]) -> None:

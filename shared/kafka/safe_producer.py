@@ -42,7 +42,7 @@ class BrokerTrouble(RetryLater):
 
 
 @contextlib.asynccontextmanager
-async def told_of(topic: str) -> AsyncGenerator[None]:
+async def translate_errors(topic: str) -> AsyncGenerator[None]:
     """Raise what the broker has against a topic as BrokerTrouble."""
     errors: Any = importlib.import_module("aiokafka.errors")
     try:
@@ -77,7 +77,7 @@ class Sendable:
     timestamp: int | None = None
 
 
-class Outlet:
+class SafeProducer:
     """Sends records as they are; each is held by all replicas in sync when `send` returns.
 
     An idempotent producer retries for ever and loses count when the broker refuses a record. So each send is bounded,
@@ -95,7 +95,7 @@ class Outlet:
 
     async def start(self) -> None:
         """Connect; raises BrokerTrouble."""
-        async with told_of(""), asyncio.timeout(self._patience):
+        async with translate_errors(""), asyncio.timeout(self._patience):
             await self._get_producer()
 
     async def stop(self) -> None:
@@ -128,7 +128,7 @@ class Outlet:
     async def _lend_producer(self, topic: str) -> AsyncGenerator[Any]:
         producer: Any = None
         try:
-            async with told_of(topic), asyncio.timeout(self._patience):
+            async with translate_errors(topic), asyncio.timeout(self._patience):
                 producer = await self._get_producer()
                 yield producer
         except BrokerTrouble:

@@ -17,7 +17,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Called(Generic[Answer]):
+class CallResult(Generic[Answer]):
     """What became of a call: an answer, or the error that ended it; a transient one after all patience."""
 
     answer: Answer | None
@@ -25,7 +25,7 @@ class Called(Generic[Answer]):
     attempts: int
 
 
-class Caller:
+class RetryingCaller:
     """Makes calls that create or change something, and counts how often the server had no room."""
 
     def __init__(self, settings: Settings) -> None:
@@ -34,7 +34,7 @@ class Caller:
         self.throttled = 0
         self.retried = 0
 
-    async def call(self, send: Callable[[], Awaitable[Answer]]) -> Called[Answer]:
+    async def call(self, send: Callable[[], Awaitable[Answer]]) -> CallResult[Answer]:
         """Call until the server answers, at most for the setting `patience`; never raises RPCError itself."""
         give_up_at = time.monotonic() + self._patience
         attempts, is_starting = 0, False
@@ -46,15 +46,15 @@ class Caller:
             except RPCError as exc:
                 if not is_transient(exc):
                     self._pace.note_answered()
-                    return Called(None, exc, attempts)
+                    return CallResult(None, exc, attempts)
                 if lacks_namespace(exc) and not is_starting:  # it is back, whatever time it was away before
                     give_up_at, is_starting = time.monotonic() + self._patience, True
                 if time.monotonic() >= give_up_at:
-                    return Called(None, exc, attempts)
+                    return CallResult(None, exc, attempts)
                 await self._back_off(exc, attempts)
             else:
                 self._pace.note_answered()
-                return Called(answer, None, attempts)
+                return CallResult(answer, None, attempts)
 
     async def _back_off(self, exc: RPCError, attempts: int) -> None:
         if exc.status is RPCStatusCode.RESOURCE_EXHAUSTED:

@@ -9,7 +9,7 @@ from temporalio import workflow
 SERIAL_PATCH = "serial"
 
 
-class Hearing:
+class SignalBuffer:
     """Holds signals back while a local activity is at work, until its outcome has been acted upon.
 
     The SDK core sometimes records a local activity's result in one task and gives it to the workflow in the next: when
@@ -45,11 +45,11 @@ class Hearing:
         self._waiting.append((apply, is_signal))
         self._work_off()
 
-    def shut(self) -> None:
+    def hold(self) -> None:
         """Hold signals back from here on: a local activity begins."""
         self._is_deaf = True
 
-    def open_once_asleep(self, wakes: Callable[[], bool] | None = None) -> None:
+    def release_when_idle(self, wakes: Callable[[], bool] | None = None) -> None:
         """Hear again as soon as the caller has begun to wait; call it right before.
 
         `wakes` says whether the caller goes on by now: then nothing more is heard until it waits again. Without it the caller
@@ -69,7 +69,7 @@ class Hearing:
             self._is_deaf = self._wakes()
 
 
-def find_is_serial(*, is_started_so: bool) -> bool:
+def is_serial_run(*, is_started_so: bool) -> bool:
     """Say whether signals act one by one in this run: it was started so, and no older code has done its first task.
 
     While workers of two versions are at work, either may get the first task of a run.

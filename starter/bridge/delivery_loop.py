@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from shared.errors import RetryLater
 from shared.telemetry.spans import NO_SPAN
 from shared.temporal.backoff import backoff_seconds
-from starter.bridge.held import Held, read_delivery
 from starter.bridge.intake import Intake
 from starter.bridge.offsets import Assignment
+from starter.bridge.pending_record import PendingRecord, read_delivery
 from starter.bridge.record_spans import RecordSpans, describe_held
 from starter.bridge.window import limits_of, size_for
 from starter.records.formats import Formats
@@ -31,20 +31,20 @@ DEAD = "dead"
 SILENT_SECONDS = 10.0
 """Between two lines of the log about failures."""
 
-Bury = Callable[[Record, str, str], Awaitable[None]]
+WriteDeadLetter = Callable[[Record, str, str], Awaitable[None]]
 """Writes a dead letter (record, error class, message); raises RetryLater while the broker does not take it."""
 
 
-class Desk:
+class DeliveryLoop:
     """Works on what the intake gives out. Nothing is acknowledged before the server, or the broker, has it for good."""
 
     def __init__(
         self,
-        intake: Intake[Held],
+        intake: Intake[PendingRecord],
         assignment: Assignment,
         formats: Formats,
         starter: BulkStarter,
-        bury: Bury,
+        bury: WriteDeadLetter,
         *,
         spans: RecordSpans,
     ) -> None:
@@ -54,7 +54,7 @@ class Desk:
         self._starter = starter
         self._bury = bury
         self._spans = spans
-        self._deliveries: asyncio.Queue[list[Held] | None] = asyncio.Queue()
+        self._deliveries: asyncio.Queue[list[PendingRecord] | None] = asyncio.Queue()
         self._beside: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._is_pumping = False
@@ -81,7 +81,7 @@ class Desk:
             self._deliveries.put_nowait(alive)
         for held in taken:
             if held.dead is not None:
-                self._run_beside(self._lay_down(held, held.dead.error_class, str(held.dead)))
+                self._run_beside(self._write_dead_letter(held, held.dead.error_class, str(held.dead)))
 
     def close(self) -> None:
         """Begin nothing more."""
@@ -95,7 +95,7 @@ class Desk:
             task.cancel()
         await asyncio.gather(*self._beside, return_exceptions=True)
 
-    async def _wishes(self) -> AsyncIterator[tuple[Held, Delivery]]:
+    async def _wishes(self) -> AsyncIterator[tuple[PendingRecord, Delivery]]:
         while True:
             if self._deliveries.empty():  # the starter reaches for more, and so the window has grown
                 self.pump()
@@ -107,7 +107,7 @@ class Desk:
                 self._in_hand += 1
                 yield held, self._spans.begin(held, delivery)
 
-    def _settle(self, receipt: Receipt[Held]) -> None:
+    def _settle(self, receipt: Receipt[PendingRecord]) -> None:
         held = receipt.tag
         self._in_hand -= 1
         self.outcomes[receipt.outcome] += 1
@@ -116,22 +116,22 @@ class Desk:
             self._tell_of_failure(held, receipt)
             self._run_beside(self._deliver_later(held))
         elif receipt.outcome is StartOutcome.REJECTED:
-            self._run_beside(self._lay_down(held, REFUSED, receipt.reason))
+            self._run_beside(self._write_dead_letter(held, REFUSED, receipt.reason))
         else:
             self._acknowledge(held, receipt.outcome)
 
-    def _tell_of_failure(self, held: Held, receipt: Receipt[Held]) -> None:
+    def _tell_of_failure(self, held: PendingRecord, receipt: Receipt[PendingRecord]) -> None:
         """Log the first of many: while a server is away, thousands fail in every second."""
         if (now := time.monotonic()) >= self._silent_until:
             self._silent_until = now + SILENT_SECONDS
             told = {"reason": receipt.reason, "failures": self.outcomes[receipt.outcome]}
             logger.warning("not delivered yet, and tried again", extra={**describe_held(held, self._formats), **told})
 
-    async def _deliver_later(self, held: Held) -> None:
+    async def _deliver_later(self, held: PendingRecord) -> None:
         await asyncio.sleep(backoff_seconds(held.attempts))
         self._deliveries.put_nowait([held])
 
-    async def _lay_down(self, held: Held, error_class: str, message: str) -> None:
+    async def _write_dead_letter(self, held: PendingRecord, error_class: str, message: str) -> None:
         """Write a dead letter, however long that takes; the partition waits for it, the others go on."""
         attempts = 0
         while True:
@@ -149,7 +149,7 @@ class Desk:
         self.outcomes[DEAD] += 1
         self._acknowledge(held, DEAD, error_class)
 
-    def _acknowledge(self, held: Held, outcome: str, error_class: str = "") -> None:
+    def _acknowledge(self, held: PendingRecord, outcome: str, error_class: str = "") -> None:
         if held.span is not NO_SPAN:
             held.span.end({"outcome": outcome, "attempts": held.attempts + 1}, error_class)
         if logger.isEnabledFor(logging.DEBUG):

@@ -2,11 +2,11 @@
 
 from shared.packs.entry import DUE, STATE_BYTES_MAX, Entry, measure
 
-ENDED_KEPT_SECONDS = 24 * 3600.0
+FINISHED_KEPT_SECONDS = 24 * 3600.0
 """How long: Temporal's usual retention."""
 
 
-class Ended(dict[str, Entry]):
+class FinishedMessages(dict[str, Entry]):
     """By id, the oldest first."""
 
     def forget(self, message_id: str) -> int:
@@ -15,7 +15,7 @@ class Ended(dict[str, Entry]):
 
     def forget_old(self, now: float, most: int, held_bytes: int) -> int:
         """Forget what is old, more than `most`, or too much where the pack holds so many bytes; gives how many it had."""
-        freed, before = 0, (now - ENDED_KEPT_SECONDS) * 1000
+        freed, before = 0, (now - FINISHED_KEPT_SECONDS) * 1000
         while self:
             oldest = next(iter(self))
             is_young = self[oldest][DUE] >= before

@@ -14,7 +14,7 @@ from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue
 from shared.temporal.deployment import find_taking, to_version
-from starter.starting.calls.caller import Caller
+from starter.starting.calls.retrying_caller import RetryingCaller
 from starter.starting.chunks import Chunk, build_admit_request
 from starter.starting.receipts import Receipt, StartOutcome, to_refusal
 from workflows.packs.receipts import KNOWN, REVISED, STOPPED
@@ -24,14 +24,14 @@ QUERY_TIMEOUT = timedelta(seconds=5)
 Tag = TypeVar("Tag")
 
 
-class Admission:
+class PackStarter:
     """Hands a chunk over in one call, which is durable; asks the pack afterwards unless the call has made the pack."""
 
     def __init__(
         self,
         client: Client,
         settings: Settings,
-        caller: Caller,
+        caller: RetryingCaller,
         *,
         restarts_finished: bool = False,
         revises: bool = False,

@@ -12,7 +12,7 @@ from temporalio.service import RPCError
 from shared.messages.placement import workflow_id
 from shared.messages.signals import SIGNAL_NAMES
 from shared.temporal.connect import CALL_TIMEOUT, is_missing
-from starter.starting.calls.caller import Caller
+from starter.starting.calls.retrying_caller import RetryingCaller
 from starter.starting.delivery import Delivery
 from starter.starting.receipts import Receipt, StartOutcome, to_refusal
 from starter.starting.solo import SoloStarter
@@ -20,10 +20,10 @@ from starter.starting.solo import SoloStarter
 Tag = TypeVar("Tag")
 
 
-class Deliverer:
+class SoloRevisions:
     """Starts, revises, stops or starts anew, one call after the other until one fits what the message is by now."""
 
-    def __init__(self, client: Client, solo: SoloStarter, caller: Caller) -> None:
+    def __init__(self, client: Client, solo: SoloStarter, caller: RetryingCaller) -> None:
         self._client = client
         self._solo = solo
         self._caller = caller

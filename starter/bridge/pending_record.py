@@ -12,7 +12,7 @@ from starter.starting.delivery import Delivery
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class PendingRecord:
     """A record on its way: to a message, or to the dead letters if `dead` says why."""
 
     record: Record
@@ -35,13 +35,13 @@ class Held:
         return self.record.offset
 
 
-def hold(record: Record, partition: Partition, epoch: int, formats: Formats) -> Held:
+def decode_record(record: Record, partition: Partition, epoch: int, formats: Formats) -> PendingRecord:
     """Read a record; one that can't become a message is held all the same, as a dead one."""
     try:
         delivery = read_delivery(record, formats)
     except DeadRecord as exc:
-        return Held(record, partition, epoch, dead=exc)
-    return Held(record, partition, epoch, workflow_id(delivery.kind, delivery.id).encode(), delivery)
+        return PendingRecord(record, partition, epoch, dead=exc)
+    return PendingRecord(record, partition, epoch, workflow_id(delivery.kind, delivery.id).encode(), delivery)
 
 
 def read_delivery(record: Record, formats: Formats) -> Delivery:

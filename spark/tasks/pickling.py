@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Shipped:
+class PicklableByName:
     """A base of whatever Spark sends to its workers: what it holds is unpacked only where our packages are found."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, str, bytes]]:

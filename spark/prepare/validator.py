@@ -45,7 +45,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class Validator:
     """What a task does; everything in it travels to the executors, and comes to the same on each of them."""
 
     reader: RowReader

@@ -30,14 +30,16 @@ def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Sig
     return [(entry[ID], pull.of(entry[DUE])) for entry in first]
 
 
-def asks_at_once(signal: Signal | Unreadable, before: MessageState, after: MessageState, reached: float) -> bool | None:
+def asks_at_once(
+    signal: Signal | Unreadable, before: MessageState, after: MessageState, replay_time: float
+) -> bool | None:
     """Say whether a signal made its message due at once, or due at another moment; None when neither.
 
-    A moment that it names is compared with what has been `reached`, never with the time at which it came.
+    A moment that it names is compared with what has been `replay_time`, never with the time at which it came.
     """
     if isinstance(signal, Unreadable) or is_ignored(before, after):
         return None
-    if isinstance(signal, RunNow) or ((moment := moment_of(signal)) is not None and moment <= reached):
+    if isinstance(signal, RunNow) or ((moment := moment_of(signal)) is not None and moment <= replay_time):
         return True
     is_moved = (after.due_at, after.asked_due_at) != (before.due_at, before.asked_due_at)
     return isinstance(signal, PullForward) if is_moved else None
@@ -70,7 +72,7 @@ def to_signal(asked: MessageState) -> Signal:
     return Revise(asked.payload, source, offset, asked.lane, due_at, priority=asked.priority, trace=dict(asked.trace))
 
 
-class Asked:
+class RunNowQueue:
     """The messages of a pack that are asked for at once, in the order in which they must go.
 
     A signal's time may be another one on a replay, so nothing is ordered by it: what a signal asks for goes first.
@@ -92,14 +94,14 @@ class Asked:
             self._order[entry[ID]] = order
 
     def note_signal(
-        self, signal: Signal | Unreadable, before: MessageState, after: MessageState, reached: float
+        self, signal: Signal | Unreadable, before: MessageState, after: MessageState, replay_time: float
     ) -> None:
-        """Note what a signal asked of a message, at what had been `reached` when it came."""
-        is_asked = asks_at_once(signal, before, after, reached)
+        """Note what a signal asked of a message, at what had been `replay_time` when it came."""
+        is_asked = asks_at_once(signal, before, after, replay_time)
         if is_asked and isinstance(signal, PullForward):  # what runs ahead of time goes behind all that is due
             self._order[after.id] = round(before.due_at * 1000)
         elif is_asked:  # a moment in the past is as good as the last one that was reached
-            self._order[after.id] = 0 if isinstance(signal, RunNow) else math.floor(reached * 1000)
+            self._order[after.id] = 0 if isinstance(signal, RunNow) else math.floor(replay_time * 1000)
         elif is_asked is False:
             self.forget(after.id)
 

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 Landing = TypeVar("Landing")
 
 
-class Flight(Generic[Landing]):
+class TaskPool(Generic[Landing]):
     """Runs calls beside each other and gives what they come to, in the order in which they end."""
 
     def __init__(self, room: int) -> None:
@@ -21,7 +21,7 @@ class Flight(Generic[Landing]):
         """The server answers sooner than there is something to ask of it."""
         return len(self._under_way) * 2 <= self._places
 
-    async def take_off(self, call: Coroutine[Any, Any, Landing]) -> None:
+    async def submit(self, call: Coroutine[Any, Any, Landing]) -> None:
         """Begin a call as soon as there is room; room is given back when what it came to has been taken."""
         try:
             await self._room.acquire()
@@ -32,7 +32,7 @@ class Flight(Generic[Landing]):
         self._under_way.add(task)
         task.add_done_callback(self._ended.put_nowait)
 
-    async def landings(self, beginning: Coroutine[Any, Any, None]) -> AsyncGenerator[Landing]:
+    async def results(self, beginning: Coroutine[Any, Any, None]) -> AsyncGenerator[Landing]:
         """Give what the calls come to until `beginning`, which begins them, and all of them have ended.
 
         An error of it or of a call is raised when it is reached; what is under way then is cancelled.
