@@ -71,9 +71,9 @@ async def _repair(args: argparse.Namespace, settings: Settings, names: list[Name
     reported = list_standstills(client, settings.task_queue_prefix)
     async for standstill in _find_named(client, settings, names) if names else reported:
         found += 1
-        signals = await list_signals_since(client, standstill)
         run_id = ""
         try:
+            signals = await list_signals_since(client, standstill)
             if not args.dry_run:
                 run_id = await repair(client, standstill, without_signals=args.without_signals)
         except RPCError as exc:

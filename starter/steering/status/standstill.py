@@ -12,9 +12,10 @@ from temporalio.api.workflowservice.v1 import (
     ResetWorkflowExecutionRequest,
 )
 from temporalio.client import Client, WorkflowExecutionDescription
+from temporalio.service import RPCError
 
 from shared.lanes import LANES, task_queue
-from shared.temporal.connect import CALL_TIMEOUT
+from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
 from starter.steering.selection import quote
 
 ATTEMPTS_LEAST = 2
@@ -80,11 +81,17 @@ def query_reported(prefix: str) -> str:
 
 
 async def list_standstills(client: Client, prefix: str) -> AsyncIterator[Standstill]:
-    """Find all workflows on the lanes of a prefix of which the server reports that their tasks fail."""
-    async for execution in client.list_workflows(query_reported(prefix), rpc_timeout=CALL_TIMEOUT):
-        found = await find_standstill(client, execution.id, execution.run_id)
-        if found is not None:
-            yield found
+    """Find all workflows on the lanes of a prefix of which the server reports that their tasks fail.
+
+    Raises RetryLater or Misconfigured.
+    """
+    try:
+        async for execution in client.list_workflows(query_reported(prefix), rpc_timeout=CALL_TIMEOUT):
+            found = await find_standstill(client, execution.id, execution.run_id)
+            if found is not None:
+                yield found
+    except RPCError as exc:
+        raise translate_rpc_error(exc) from exc
 
 
 async def repair(client: Client, standstill: Standstill, *, without_signals: bool = False) -> str:
