@@ -61,8 +61,10 @@ class Track:
     """When it must have run at the latest."""
     not_before: dict[int, float] = field(default_factory=dict[int, float])
     """Before which moment a version must not be called."""
-    dues: dict[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
-    """Due time of each (version, attempt) that was called."""
+    dues: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict[tuple[int, int], tuple[float, float]])
+    """Due time of each (version, attempt) that was called, and when it was called first."""
+    back_at: dict[int, list[float]] = field(default_factory=dict[int, list[float]])
+    """For which moments the calls of the version before asked, by version."""
     mark_sent: int = 0
     mark_acknowledged: int = 0
     mark_seen: int = 0
@@ -134,6 +136,7 @@ class Track:
         if self.is_restarted and entry.version == 0:
             self.newest, self.is_restarted, self.lives = -1, False, self.lives + 1
             self.dues.clear()
+            self.back_at.clear()
         is_again = entry.version <= self.newest
         is_retry, self.failed = entry.version == self.failed, -1
         if not is_again and entry.version > self.newest + 1 and not self.may_skip:
@@ -144,7 +147,7 @@ class Track:
             self.newest, self.may_skip = entry.version, False
             if len(self.dues) > 2 * REMEMBERED:
                 self._forget()
-        self.dues.setdefault((entry.version, entry.attempt), entry.due)
+        self.dues.setdefault((entry.version, entry.attempt), (entry.due, entry.at))
         self._check_early(entry, findings)
         self._check_mark(entry, findings)
         return is_again and not is_retry
@@ -158,14 +161,26 @@ class Track:
             findings.add("unexpected", f"{self.name}: was called with mark {entry.mark}, which nobody sent")
 
     def _check_repeated(self, entry: Entry, findings: Findings) -> None:
-        """A call that is repeated is one of the same state: it has the same due time, and is not long gone."""
+        """A call that is repeated is one of the same state: it has the same due time, and is not long gone.
+
+        A message of a batch that was lost is due anew when the loss is noticed: later than its first call began, and at no
+        moment for which a call of the version before has asked.
+        """
         if is_by_record(self.group) or is_steered(self.number):
             return
         before = self.dues.get((entry.version, entry.attempt))
-        if before is not None and abs(before - entry.due) > CLOCK_SECONDS:
-            findings.add("duplicated", f"{self.name}: version {entry.version} was due at {before:.3f}, {entry.due:.3f}")
+        if before is not None and abs(before[0] - entry.due) > CLOCK_SECONDS and not self._is_due_anew(entry, before[1]):
+            sentence = f"{self.name}: version {entry.version} was due at {before[0]:.3f}, {entry.due:.3f}"
+            findings.add("duplicated", sentence)
         if entry.version < self.newest - REMEMBERED:
             findings.add("duplicated", f"{self.name}: version {entry.version} was called after {self.newest}")
+
+    def _is_due_anew(self, entry: Entry, first_call_at: float) -> bool:
+        slack = CLOCK_SECONDS + (TOLERANCE_SECONDS if GROUPS[self.group].packs else 0.0)
+        is_asked_for = any(
+            back_at - CLOCK_SECONDS <= entry.due <= back_at + slack for back_at in self.back_at.get(entry.version, ())
+        )
+        return entry.due >= first_call_at and not is_asked_for
 
     def _check_early(self, entry: Entry, findings: Findings) -> None:
         if is_by_record(self.group) or is_steered(self.number):
@@ -181,6 +196,9 @@ class Track:
             findings.add("revision undone", f"{self.name}: mark {entry.mark} was called after {self.mark_seen}")
 
     def _finish(self, entry: Entry) -> None:
+        back_at = entry.at + entry.asked
+        if entry.what == What.AGAIN:
+            self.back_at.setdefault(entry.version + 1, []).append(back_at)
         if entry.version < self.newest:
             return
         if entry.what == What.FAILED:
@@ -188,7 +206,6 @@ class Track:
         elif entry.what == What.DONE:
             self.is_done = True
         else:
-            back_at = entry.at + entry.asked
             self.due = max(self.due, back_at + (TOLERANCE_SECONDS if GROUPS[self.group].packs else 0.0))
             # of two calls of one version, either may be the one that counts
             known = self.not_before.get(entry.version + 1, back_at)
@@ -198,3 +215,4 @@ class Track:
         oldest = self.newest - REMEMBERED
         self.dues = {key: due for key, due in self.dues.items() if key[0] >= oldest}
         self.not_before = {version: at for version, at in self.not_before.items() if version >= oldest}
+        self.back_at = {version: moments for version, moments in self.back_at.items() if version >= oldest}

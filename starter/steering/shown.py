@@ -90,7 +90,7 @@ class MessageReader:
         return Shown(
             listed=from_status(status),
             status=status,
-            is_payload_kept=not is_over,
+            is_payload_kept=not is_over or status["payload"] is not None,
             ended={name: status[name] for name in ("state", "version", "result")} if is_over else None,
             decisions=status["decisions"],
             priority=status["priority"],

@@ -173,7 +173,7 @@ def _print_all(shown: "Shown", document: dict[str, Any]) -> None:
 
 def _describe_payload(shown: "Shown") -> str:
     if not shown.is_payload_kept:
-        return "- (a pack keeps none of a message that has finished)"
+        return "- (its pack kept none when the message finished)"
     return "-" if shown.status is None else json.dumps(shown.status["payload"], ensure_ascii=False)
 
 
