@@ -8,10 +8,10 @@ from datetime import timedelta
 class Lane:
     """One execution-length bucket.
 
-    `handler_timeout` is what a handler gets when it declares none, `handler_timeout_max` the most it may
-    declare. A lane with `heartbeat_timeout` runs handlers as ordinary activities; one without runs them as
-    local activities, which cost 6 events and 3 database transactions a cycle instead of 11 and 7. Of a batch, what
-    has not begun after `batch_start` is handed back.
+    `handler_timeout` is what a handler gets when it declares none, `handler_timeout_max` the most it may declare. A
+    lane with `heartbeat_timeout` runs handlers as ordinary activities; one without runs them as local activities, which
+    cost 6 events and 3 database transactions a cycle instead of 11 and 7. Messages of a batch whose handler has not
+    started within `batch_start` are handed back.
     """
 
     name: str
