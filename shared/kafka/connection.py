@@ -13,7 +13,7 @@ from shared.kafka.security import TokenUnreadable, security_options
 from shared.settings import Settings
 
 CHECK_SECONDS = 10.0
-"""What one broker gets to answer a check, each time it is asked something."""
+"""Time that one broker gets for each answer during a check."""
 
 # numbers of OpenSSL's x509_vfy.h
 NOT_IN_TIME = (9, 10)
@@ -25,7 +25,7 @@ ACCESS_ERRORS = {
     "TransactionalIdAuthorizationFailed": "transactional id",
     "ClusterAuthorizationFailedError": "cluster",
 }
-"""What a client is not allowed to use, by the name of aiokafka's error."""
+"""What a client may not use, by the name of aiokafka's error."""
 
 HUNG_UP = (EOFError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
 TLS_HUNG_UP = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
@@ -34,8 +34,8 @@ TLS_HUNG_UP = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 def kafka_options(settings: Settings) -> dict[str, Any]:
     """Give the keyword arguments that aiokafka's consumer, producer and admin client share.
 
-    Files are read now, but for the token of OAUTHBEARER, which is read again at each login. Raises InvalidSetting
-    for settings that don't go together and Misconfigured when a package is missing.
+    Files are read now, except the token of OAUTHBEARER, which is read again at each login. Raises InvalidSetting for
+    settings that don't go together and Misconfigured when a package is missing.
     """
     if importlib.util.find_spec("aiokafka") is None:
         raise Misconfigured(
@@ -47,9 +47,9 @@ def kafka_options(settings: Settings) -> dict[str, Any]:
 
 
 async def check_broker(settings: Settings) -> None:
-    """Log in to one of the brokers and ask it for the cluster, so that what is wrong is known before work begins.
+    """Log in to one of the brokers and ask it for the cluster, so that faults are known before work begins.
 
-    The clients' own start tells only that they could not connect. Raises Misconfigured when a person must change
+    The clients' own start says only that they could not connect. Raises Misconfigured when a person must change
     something (wrong password, unknown CA, …) and RetryLater when nobody answers.
     """
     options = kafka_options(settings)
@@ -90,7 +90,7 @@ async def _ask(host: str, port: int, options: dict[str, Any], settings: Settings
     request: Any = importlib.import_module("aiokafka.protocol.metadata").MetadataRequest
     connection = await conn.create_conn(host, port, request_timeout_ms=int(CHECK_SECONDS * 1000), **options)
     try:
-        # a listener that wants a login answers which versions it speaks to anybody, and nothing more
+        # before a login a listener answers this request alone: which API versions it speaks
         answer = await connection.send(request([]))
     finally:
         if closed := connection.close():
@@ -101,7 +101,7 @@ async def _ask(host: str, port: int, options: dict[str, Any], settings: Settings
 
 
 def _explain_silence(settings: Settings) -> RetryLater | Misconfigured:
-    """Tell why a broker names no brokers: so it answers a client with a bad token, which aiokafka takes for let in."""
+    """Explain why a broker lists no brokers: its answer to a bad token, which aiokafka takes for a successful login."""
     start = f"the Kafka broker at {settings.kafka_servers}"
     if settings.kafka_sasl_mechanism == "OAUTHBEARER":
         return Misconfigured(f"{start} refuses {_who(settings)}; renew the token in kafka_token_file")
@@ -175,7 +175,7 @@ def _explain_tls(exc: BaseException, settings: Settings) -> Misconfigured | None
         return Misconfigured(
             f"{start} does not speak TLS on this port; correct kafka_security_protocol or kafka_servers"
         )
-    # a listener that misses our certificate says so in as many words as there are versions of TLS
+    # a listener that wants our certificate reports this differently in each version of TLS
     if any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")):
         if settings.kafka_certificate_file:
             return Misconfigured(f"{start} refuses our certificate ({reason}); correct kafka_certificate_file")
@@ -228,7 +228,7 @@ def _is(exc: BaseException, *names: str) -> bool:
 
 
 def _named(exc: BaseException) -> str:
-    """Give the topics or the group that an error of aiokafka has as its argument: one name, or a set of them."""
+    """Give the topics or the group in the argument of an aiokafka error: one name, or a set of them."""
     given: Any = exc.args[0] if exc.args else ""
     return given if isinstance(given, str) else ", ".join(sorted(map(str, given)))
 

@@ -7,7 +7,7 @@ from shared.errors import HandlerProblem
 
 PACKS_MAX = 1_000_000
 SIZE_MAX = 5_000
-"""So many small messages fit a workflow's state; what bounds them first is `shared.packs.entry.STATE_BYTES_MAX`."""
+"""Largest `size` of a pack; what limits it first is `shared.packs.entry.STATE_BYTES_MAX`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
