@@ -79,7 +79,8 @@ def translate_kafka_error(exc: BaseException, settings: Settings) -> RetryLater 
                 return refusal
     if any(isinstance(link, HUNG_UP + TLS_HUNG_UP) for link in chain):
         return RetryLater(
-            f"the Kafka broker at {settings.kafka_servers} closes the connection; try again, and if it goes on doing so "
+            f"the Kafka broker at {settings.kafka_servers} closes the connection; "
+            "try again, and if it goes on doing so "
             f"check that its listener speaks {settings.kafka_security_protocol}, as kafka_security_protocol says"
         )
     return _explain_rest(exc, settings)
@@ -149,8 +150,8 @@ def _explain_login(exc: BaseException, settings: Settings) -> Misconfigured | No
         )
     if type(exc).__module__.partition(".")[0] == "gssapi":
         return Misconfigured(
-            f"Kerberos gives no ticket for {settings.kafka_kerberos_service_name} at {servers} ({_said(exc)}); run kinit, "
-            "or correct kafka_kerberos_service_name or kafka_kerberos_domain_name"
+            f"Kerberos gives no ticket for {settings.kafka_kerberos_service_name} at {servers} ({_said(exc)}); "
+            "run kinit, or correct kafka_kerberos_service_name or kafka_kerberos_domain_name"
         )
     return None
 
@@ -188,7 +189,8 @@ def _explain_name(exc: BaseException, settings: Settings) -> RetryLater | Miscon
         return None
     if exc.errno == socket.EAI_AGAIN:
         return RetryLater(
-            f"the name server does not say where {settings.kafka_servers} is ({exc.strerror}); try again, or set kafka_servers"
+            f"the name server does not say where {settings.kafka_servers} is ({exc.strerror}); "
+            "try again, or set kafka_servers"
         )
     return Misconfigured(f"kafka_servers: {settings.kafka_servers} has an unknown host ({exc.strerror}); correct it")
 
@@ -218,7 +220,8 @@ def _explain_rest(exc: BaseException, settings: Settings) -> RetryLater | Miscon
     if isinstance(exc, TimeoutError):
         said = f"nothing came within {CHECK_SECONDS:g} s" if not str(exc) else said
     return RetryLater(
-        f"no Kafka broker answers at {servers} ({said}); start one, for a trial with 'dormice dev --kafka', or set kafka_servers"
+        f"no Kafka broker answers at {servers} ({said}); "
+        "start one, for a trial with 'dormice dev --kafka', or set kafka_servers"
     )
 
 

@@ -177,7 +177,8 @@ def _load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
         if settings.kafka_key_password_file:
             return read_secret("kafka_key_password_file", Path(settings.kafka_key_password_file))
         raise InvalidSetting(
-            f"kafka_key_password_file: is missing, the key in {key or certificate} is encrypted; set the file of its password"
+            f"kafka_key_password_file: is missing, the key in {key or certificate} is encrypted; "
+            "set the file of its password"
         )
 
     try:
@@ -188,7 +189,10 @@ def _load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
 
 def _explain_pair(exc: ssl.SSLError, certificate: str, key: str, *, is_encrypted: bool) -> str:
     if exc.reason == "KEY_VALUES_MISMATCH":
-        return f"kafka_key_file: the key in {key or certificate} is not that of the certificate in {certificate}; give its own"
+        return (
+            f"kafka_key_file: the key in {key or certificate} is not that of the certificate in {certificate}; "
+            "give its own"
+        )
     if is_encrypted:
         return f"kafka_key_password_file: the key in {key or certificate} does not open with this password; correct it"
     if key:

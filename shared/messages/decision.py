@@ -57,8 +57,8 @@ def decide(
     taken.
 
     A signal that names a moment up to `replay_time` (default: `now`) means `now`. On a replay a signal's `now` may
-    differ, `replay_time` never does. So a caller that replays must begin at once what was asked for by `replay_time`, and use the
-    moment itself in all other cases, see `workflows.replay.run_now_queue`.
+    differ, `replay_time` never does. So a caller that replays must begin at once what was asked for by `replay_time`,
+    and use the moment itself in all other cases, see `workflows.replay.run_now_queue`.
 
     `spread` gives the offset in the tolerance at which a message comes back; without it a hash of the id does.
     """

@@ -1,7 +1,7 @@
 """Reading signals: turns arguments of any number, encoding and type into a signal, or says what is wrong.
 
-Anybody who may signal a workflow may send it anything, and a workflow task that raises is retried for ever. So everything is
-checked here, to the last field. Every function raises only ValueError, with half a sentence.
+Anybody who may signal a workflow may send it anything, and a workflow task that raises is retried for ever. So
+everything is checked here, to the last field. Every function raises only ValueError, with half a sentence.
 """
 
 import math

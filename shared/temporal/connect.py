@@ -112,8 +112,8 @@ async def check_server(client: Client) -> None:
     missing = [name for name, kind in REQUIRED.items() if found.get(name) != kind]
     if missing:
         raise ServerNotReady(
-            f"search attribute {missing[0]} of type {REQUIRED[missing[0]]} is missing in namespace {client.namespace!r}; "
-            f"run: {command_to_create(missing)}"
+            f"search attribute {missing[0]} of type {REQUIRED[missing[0]]} is missing in namespace "
+            f"{client.namespace!r}; run: {command_to_create(missing)}"
         )
 
 

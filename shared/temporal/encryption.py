@@ -138,8 +138,8 @@ class EncryptionCodec(PayloadCodec):
             return Payload.FromString(cipher.decrypt(payload.data[:NONCE_BYTES], payload.data[NONCE_BYTES:], None))
         except (InvalidTag, DecodeError, ValueError) as exc:
             raise PayloadKeyMissing(
-                f"{SETTING}: key {key_id!r} does not open what bears its id: it is another key, or the data was changed; "
-                "give the key that encrypted it"
+                f"{SETTING}: key {key_id!r} does not open what bears its id: it is another key, "
+                "or the data was changed; give the key that encrypted it"
             ) from exc
 
 
