@@ -48,7 +48,7 @@ class Context:
 
 
 class CallContext(NamedTuple):
-    """What belongs to one call of a handler: its heartbeat, its span, and what its log lines bear."""
+    """The data of one handler call: its heartbeat, its span, and the fields of its log lines."""
 
     call: HandlerCall
     beat: Callable[[], None]
@@ -69,10 +69,10 @@ class CallContext(NamedTuple):
 
 
 class HandlerLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the message's identity to every line a handler logs."""
+    """Adds the message's ids to every line that a handler logs."""
 
     def __init__(self, around: CallContext) -> None:
-        """Remember whose logger it is; it is made when the handler first logs, which most calls don't."""
+        """Remember whose logger it is; made when a handler first logs, which most calls never do."""
         self._around = around
 
     @cached_property
@@ -82,7 +82,7 @@ class HandlerLogger(logging.LoggerAdapter[logging.Logger]):
 
     @cached_property
     def extra(self) -> dict[str, object]:  # pyright: ignore[reportIncompatibleVariableOverride] — as above
-        """What every line bears."""
+        """Fields of every line."""
         return self._around.fields
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:

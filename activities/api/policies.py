@@ -101,7 +101,7 @@ class PoissonRules:
 
 
 def fixed(interval: timedelta, bounds: Bounds) -> timedelta:
-    """Keep the same rhythm whatever the visits show: I, inside the bounds."""
+    """Keep the same interval, whatever the visits show, within the bounds."""
     return bounds.clamp(interval)
 
 
