@@ -221,10 +221,10 @@ class _Run:
 
     async def _beat(self) -> None:
         timeout = LANES[self._lane].heartbeat_timeout or timedelta(0)
-        told, beat_at, loop = -1, 0.0, asyncio.get_running_loop()
+        reported, beat_at, loop = -1, 0.0, asyncio.get_running_loop()
         while True:
-            if len(self._done) != told or loop.time() - beat_at >= timeout.total_seconds() / 4:
-                told, beat_at = len(self._done), loop.time()
+            if len(self._done) != reported or loop.time() - beat_at >= timeout.total_seconds() / 4:
+                reported, beat_at = len(self._done), loop.time()
                 self._beat_once()
             await asyncio.sleep(BEAT_CHECK_SECONDS)
 

@@ -123,9 +123,9 @@ class Dispatch:
         # a message that a closed gate sends away has no cycle, and a span that never ends is not exported
         return outcome if outcome.verdict == "gated" else end_cycle(around.span, outcome)
 
-    async def _tell(self, telling: Awaitable[None]) -> None:
+    async def _tell(self, sending: Awaitable[None]) -> None:
         try:
-            await telling
+            await sending
         except asyncio.CancelledError:
             if not activity.is_worker_shutdown():  # at shutdown the outcome still counts, and its event is held already
                 raise
@@ -185,11 +185,11 @@ def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:
     has_failed = outcome.verdict in FAILURES
     if not has_failed and not logger.isEnabledFor(logging.DEBUG):
         return
-    told = {"outcome": outcome.verdict, "seconds": round(time.time() - started_at, 3), "reason": outcome.reason}
+    details = {"outcome": outcome.verdict, "seconds": round(time.time() - started_at, 3), "reason": outcome.reason}
     if has_failed:
-        logger.warning("cycle failed", extra={"action": "cycle_failed", **around.fields, **told})
+        logger.warning("cycle failed", extra={"action": "cycle_failed", **around.fields, **details})
     else:
-        logger.debug("cycle ended", extra={"action": "cycle_ended", **around.fields, **told})
+        logger.debug("cycle ended", extra={"action": "cycle_ended", **around.fields, **details})
 
 
 @contextlib.asynccontextmanager

@@ -86,8 +86,8 @@ class Gates:
                 await self._tell()
                 self._shared = await fetch_closings(activity.client(), self._prefix) or {}
         now = self._read_at = time.time()
-        told = (self._own.keys() & self._shared.keys()) - self._untold
-        self._own = pick_closed({gate: self._own[gate] for gate in self._own.keys() - told}, now)
+        confirmed = (self._own.keys() & self._shared.keys()) - self._untold
+        self._own = pick_closed({gate: self._own[gate] for gate in self._own.keys() - confirmed}, now)
         self._untold &= self._own.keys()
 
     async def _tell(self) -> None:

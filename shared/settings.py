@@ -61,8 +61,8 @@ def _setting(
     one_of: tuple[str, ...] = (),
     at_most: float = math.inf,
 ) -> Any:
-    told = {"note": note, "at_least": at_least, "one_of": one_of, "at_most": at_most}
-    return field(default=default, metadata=told)
+    metadata = {"note": note, "at_least": at_least, "one_of": one_of, "at_most": at_most}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

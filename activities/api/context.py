@@ -64,8 +64,8 @@ class CallContext(NamedTuple):
     def fields(self) -> dict[str, object]:
         """See `shared.telemetry.logs.About`."""
         call = self.call
-        told = {"kind": call.kind, "lane": call.lane, "version": call.version, "attempt": call.attempt}
-        return {**self.identity, **told, **self.span.ids}
+        fields = {"kind": call.kind, "lane": call.lane, "version": call.version, "attempt": call.attempt}
+        return {**self.identity, **fields, **self.span.ids}
 
 
 class HandlerLogger(logging.LoggerAdapter[logging.Logger]):

@@ -122,13 +122,13 @@ def _read_object(value: Any) -> Mapping[str, Any]:
 
 
 def _read_bounds(given: Mapping[str, Any]) -> Bounds:
-    usual = NutchRules().bounds
+    defaults = NutchRules().bounds
     shortest, longest = _read_seconds(given, "min"), _read_seconds(given, "max")
     if shortest and longest and shortest > longest:
         raise VisitRefused(f"payload.min: is more than payload.max, {_number(longest)} s; make it smaller")
     return Bounds(
-        shortest or min(usual.shortest, longest or usual.shortest),
-        longest or max(usual.longest, shortest or usual.longest),
+        shortest or min(defaults.shortest, longest or defaults.shortest),
+        longest or max(defaults.longest, shortest or defaults.longest),
     )
 
 

@@ -49,8 +49,8 @@ class Capacity:
     async def read_measured(self) -> list[Measured | None]:
         """Give the highest rate that each live worker process has reported, None for one without a report."""
         memo = await read_memo(self._client, capacity_workflow_id(self._queue)) or {}
-        told = read_measured(memo.get(CAPACITY_MEMO, {}))
-        return [told.get(identity) for identity in await self.find_identities()]
+        reported = read_measured(memo.get(CAPACITY_MEMO, {}))
+        return [reported.get(identity) for identity in await self.find_identities()]
 
     async def read_backlog(self) -> int:
         """Count the tasks that wait for a worker; a task that goes straight to a waiting worker never counts."""

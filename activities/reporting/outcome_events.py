@@ -74,14 +74,14 @@ class OutcomeEvents:
         event = to_event(call, outcome, started_at, spread)
         headers = (("traceparent", outcome.traced.encode()),) if outcome.traced else ()
         record = Sendable(workflow_id(call.kind, call.id).encode(), encode_to_keep(event), headers)
-        told = asyncio.get_running_loop().create_future()
-        self._held.append((record, told))
+        sent = asyncio.get_running_loop().create_future()
+        self._held.append((record, sent))
         if len(self._held) > HELD_MAX:
             self._held.popleft()[1].cancel()
             self._given_up += 1
         self._has_more.set()
         if not self._is_troubled:
-            await asyncio.wait([told], timeout=PATIENCE.total_seconds())
+            await asyncio.wait([sent], timeout=PATIENCE.total_seconds())
 
     async def _send_on(self) -> None:
         while True:
@@ -99,9 +99,9 @@ class OutcomeEvents:
                 continue
             self._is_troubled = False
             self._note_given_up()
-            for _, told in batch:
-                if not told.cancelled():
-                    told.set_result(None)
+            for _, sent in batch:
+                if not sent.cancelled():
+                    sent.set_result(None)
                     self._held.popleft()
 
     def _note_given_up(self) -> None:

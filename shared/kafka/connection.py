@@ -237,8 +237,8 @@ def _named(exc: BaseException) -> str:
 
 
 def _said(exc: BaseException) -> str:
-    told = " ".join(str(exc.args[0] if len(exc.args) == 1 else exc).split())
-    return told[:200] or type(exc).__name__
+    text = " ".join(str(exc.args[0] if len(exc.args) == 1 else exc).split())
+    return text[:200] or type(exc).__name__
 
 
 def _password_setting(settings: Settings) -> str:

@@ -63,4 +63,4 @@ def _is_rate(value: Any) -> bool:
 
 def read_measured(wire: Mapping[str, Any]) -> dict[str, Measured]:
     """Read the measurements in the memo, by identity of the worker process."""
-    return {worker: Measured(*told[: len(Measured._fields)]) for worker, told in wire.items()}
+    return {worker: Measured(*values[: len(Measured._fields)]) for worker, values in wire.items()}

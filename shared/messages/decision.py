@@ -115,8 +115,8 @@ def _fold(state: MessageState, outcome: Outcome, now: float, spread: Spread | No
 
 
 def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
-    asked = outcome.after if outcome.at is None else outcome.at - now
-    delay, note = _clamp(asked or 0.0)
+    requested = outcome.after if outcome.at is None else outcome.at - now
+    delay, note = _clamp(requested or 0.0)
     tolerance = outcome.tolerance
     if tolerance is None:
         tolerance = min(delay * TOLERANCE_SHARE, TOLERANCE_MAX)
@@ -229,12 +229,12 @@ def _bound(moment: str, now: float, replay_time: float) -> tuple[float, str]:
 
 def _reprioritize(state: MessageState, signal: Reprioritize, now: float, replay_time: float) -> MessageState:
     _check_priority(signal.priority)
-    asked = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
+    bounded = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
     changed = state._replace(priority=signal.priority)
     reason = _join(f"priority {signal.priority}", clip_reason(signal.reason))
-    if asked is None:
+    if bounded is None:
         return changed.remember(now, "reprioritize", reason)
-    return _ask_due(changed, asked[0], now, "reprioritize", _join(reason, asked[1]))
+    return _ask_due(changed, bounded[0], now, "reprioritize", _join(reason, bounded[1]))
 
 
 def _check_priority(priority: Any) -> None:
@@ -249,7 +249,7 @@ def _revise(state: MessageState, signal: Revise, now: float, replay_time: float)
         raise ValueError(f"there is no lane {signal.lane!r}")
     if signal.priority is not None:
         _check_priority(signal.priority)
-    asked = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
+    bounded = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
     # an idempotency key stands for one payload: a new payload for a tried version makes the next version
     is_next = state.is_tried and not state.is_running
     changed = (_next_version(state) if is_next else state)._replace(
@@ -264,9 +264,9 @@ def _revise(state: MessageState, signal: Revise, now: float, replay_time: float)
         asked_stop=None if signal.source else state.asked_stop,
     )
     reason = clip_reason(signal.reason)
-    if asked is None:
+    if bounded is None:
         return changed.remember(now, "revise", reason)
-    return _ask_due(changed, asked[0], now, "revise", _join(reason, asked[1]))
+    return _ask_due(changed, bounded[0], now, "revise", _join(reason, bounded[1]))
 
 
 def _ask_stop(state: MessageState, signal: Stop, now: float) -> MessageState:

@@ -183,7 +183,7 @@ def non_default_fields(state: MessageState) -> dict[str, Any]:
     if seldom == DEFAULTS:
         return {}
     fields = zip(DEFAULT_FIELDS, seldom, DEFAULTS, strict=True)
-    return {n: value for n, value, usual in fields if value is not usual and value != usual}
+    return {n: value for n, value, default in fields if value is not default and value != default}
 
 
 class HandlerCall(NamedTuple):
@@ -224,7 +224,7 @@ def _known(cls: "type[_Record]", wire: dict[str, Any]) -> dict[str, Any]:
 
 def _dump(record: "_Record") -> dict[str, Any]:
     fields = zip(record._fields, record, _AS_IT_COMES[type(record)], strict=True)
-    return {name: value for name, value, usual in fields if value != usual}
+    return {name: value for name, value, default in fields if value != default}
 
 
 _REQUIRED = object()

@@ -66,8 +66,8 @@ class _PlainLines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 — logging's own name
-        told = " ".join(f"{name}={value}" for name, value in _fields_of(record).items())
-        return super().formatMessage(record) + (f" [{told}]" if told else "")
+        fields = " ".join(f"{name}={value}" for name, value in _fields_of(record).items())
+        return super().formatMessage(record) + (f" [{fields}]" if fields else "")
 
 
 class _JsonLines(logging.Formatter):
@@ -112,14 +112,14 @@ class _Hush(logging.Filter):
 def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """Give a line's own fields, the message it is about, and the workflow and run that the SDK names."""
     about = ABOUT.get()
-    told: dict[str, Any] = {} if about is None else dict(about.fields)
+    fields: dict[str, Any] = {} if about is None else dict(about.fields)
     for name, value in vars(record).items():
         if name in _OF_TEMPORAL:
             of_sdk = cast("Mapping[str, Any]", value)
             # in a handler's call the SDK names the pack's workflow; the message that the line is about takes precedence
-            told = {part: of_sdk[part] for part in ("workflow_id", "run_id") if part in of_sdk} | told
+            fields = {part: of_sdk[part] for part in ("workflow_id", "run_id") if part in of_sdk} | fields
         elif name == _OF_CORE:
-            told |= cast("Mapping[str, Any]", value.fields)
+            fields |= cast("Mapping[str, Any]", value.fields)
         elif name not in _OWN_TO_LOGGING and not name.startswith("__temporal"):
-            told[name] = value
-    return told
+            fields[name] = value
+    return fields

@@ -246,8 +246,8 @@ def _runtime_with(heartbeat: timedelta | None, metrics: MetricBuffer | None) -> 
         prepend_target_on_message=False,
         append_log_fields_to_message=False,
     )
-    told = LoggingConfig(TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
-    telemetry = TelemetryConfig(logging=told, metrics=metrics)
+    log_config = LoggingConfig(TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
+    telemetry = TelemetryConfig(logging=log_config, metrics=metrics)
     return {"runtime": Runtime(telemetry=telemetry, worker_heartbeat_interval=heartbeat)}
 
 

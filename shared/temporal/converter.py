@@ -58,9 +58,9 @@ class PayloadConverter(CompositePayloadConverter):
 
     def __init__(self) -> None:
         """Use the SDK's converters, in their order."""
-        usual = DefaultPayloadConverter.default_encoding_payload_converters
+        defaults = DefaultPayloadConverter.default_encoding_payload_converters
         super().__init__(
-            *(_JsonConverter() if isinstance(c, JSONPlainPayloadConverter) else c for c in usual), _SealedConverter()
+            *(_JsonConverter() if isinstance(c, JSONPlainPayloadConverter) else c for c in defaults), _SealedConverter()
         )
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
