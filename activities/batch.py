@@ -1,4 +1,4 @@
-"""The batch activity: runs the handlers of many messages of a pack at once and gives an outcome for each."""
+"""The batch activity: runs the handlers of many messages of a pack at once and gives an outcome for each message."""
 
 import asyncio
 import contextlib

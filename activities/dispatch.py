@@ -1,4 +1,4 @@
-"""The one activity that runs handlers: finds the handler, bounds it, and turns all that can happen into an Outcome."""
+"""The one activity that runs handlers: finds the handler, limits its time, and turns every result into an Outcome."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ NO_HANDLER_DELAY = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Holds what handlers of one process share; its `run_handler` is registered with every worker."""
+    """Holds what the handlers of one process share; its `run_handler` is registered with every worker."""
 
     registry: Registry
     settings: Settings

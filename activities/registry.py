@@ -1,4 +1,4 @@
-"""The registry: finds handlers through entry points and settings, refuses two handlers for one kind."""
+"""The registry: finds handlers through entry points and settings, and refuses two handlers for one kind."""
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping

@@ -21,8 +21,8 @@ class Lane:
     batch_start: timedelta
 
 
-# short's maximum, with the time in which a batch may begin, stays below 80 % of the workflow-task timeout (60 s),
-# where a local activity would begin to cost workflow-task heartbeats.
+# On the short lane `handler_timeout_max` plus `batch_start` stays below 80 % of the workflow-task timeout (60 s):
+# from there on a local activity would cost workflow-task heartbeats.
 LANES: dict[str, Lane] = {
     "short": Lane("short", timedelta(seconds=10), timedelta(seconds=30), None, timedelta(seconds=10)),
     "medium": Lane("medium", timedelta(minutes=5), timedelta(minutes=30), timedelta(seconds=30), timedelta(minutes=1)),

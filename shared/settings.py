@@ -30,7 +30,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """Give the text itself, for whoever it is meant for."""
+        """Give the text itself."""
         return self._text
 
     def __str__(self) -> str:

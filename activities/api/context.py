@@ -22,10 +22,10 @@ def _no_heartbeat() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The surroundings of one handler call.
+    """What a handler gets for one call, besides the message.
 
     `attempt` is 1 for the first try of a version and counts failed tries. `idempotency_key` is the same for every
-    try of one version: hand it to whatever has a side effect. `started_at` is when this try began.
+    try of one version: pass it to every call that has a side effect. `started_at` is when this try began.
     """
 
     attempt: int

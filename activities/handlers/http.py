@@ -27,12 +27,12 @@ from shared.settings import Settings
 START_INTERVAL = timedelta(days=1)  # StormCrawler's default; the shortest and longest are those of NutchRules
 REDIRECTS_MAX = 5
 VALIDATOR_MAX_BYTES = 256
-DIGEST_BYTES = 8  # compared with one predecessor only, so chance is 2^-64 a visit
+DIGEST_BYTES = 8  # compared only with the previous digest: an equal one by chance has the probability 2^-64
 VALIDATORS = ("etag", "modified", "page")
 WORDS = {None: "first", True: "changed", False: "unchanged"}
 SEEN = (*VALIDATORS, "digest", "interval", "changed")
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-TRANSIENT = frozenset({408, 425, 429})  # the statuses below 500 that ask for the same request again
+TRANSIENT = frozenset({408, 425, 429})  # the statuses below 500 after which the same request may succeed
 
 
 class VisitRefused(GiveUp):

@@ -1,4 +1,4 @@
-"""The HTTP client that all handlers of one process share, and how its answers are read within bounds."""
+"""The HTTP client that all handlers of one process share, and how its answers are read within limits."""
 
 import zlib
 from collections.abc import AsyncGenerator, Iterator, Mapping

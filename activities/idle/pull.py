@@ -54,13 +54,13 @@ REMEMBERED_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Shifts:
-    """Holds what the shifts of one process share."""
+    """Holds what the calls of `pull_ahead` in one process share."""
 
     telemetry: Telemetry
 
     @activity.defn(name=PULL_AHEAD)
     async def pull_ahead(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        """Spend idle capacity for one shift, or until cancelled; gives the totals, a broken-off try included."""
+        """Spend idle capacity for one shift, or until cancelled; gives the totals, with those of a broken-off try."""
         client, queue, details = activity.client(), activity.info().task_queue, activity.info().heartbeat_details
         shift = PullLoop(client, queue, IdleLimits.load(call["limits"]), VisibilityIndex(client, queue))
         shift.pulled = Pulled.load(details[0]["pulled"] if details else {})

@@ -1,4 +1,4 @@
-"""The outcomes topic: sends every cycle's outcome to Kafka; faults of Kafka never stop a message."""
+"""The outcomes topic: sends every cycle's outcome to Kafka; a fault of Kafka never stops a message."""
 
 import asyncio
 import contextlib

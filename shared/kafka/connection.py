@@ -1,4 +1,4 @@
-"""The connection to Kafka: its options for every client, a check before work begins, and what its errors ask for."""
+"""The connection to Kafka: options for every client, a check before work begins, and what its errors mean."""
 
 import contextlib
 import importlib

@@ -1,4 +1,4 @@
-"""The envelope, schema_version 1: how a message looks when somebody hands it to dormice, checked at the edge."""
+"""The envelope, schema_version 1: a message as its sender writes it, checked when it enters dormice."""
 
 import re
 from collections.abc import Mapping
@@ -206,7 +206,7 @@ def _translate(exc: ValidationError) -> InvalidEnvelope:
 
 
 def _show(value: Any) -> str:
-    """Quote a wrong value in a sentence, however long, deep or unprintable it is."""
+    """Describe a wrong value for an error, even if it is very long, deep or unprintable."""
     if isinstance(value, str):
         return repr(value[:40])
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -214,7 +214,7 @@ class HandlerCall(NamedTuple):
 
 
 def clip_reason(reason: str) -> str:
-    """Give a reason as one line of at most 300 characters that UTF-8 can carry, whoever wrote it."""
+    """Give a reason as one line of at most 300 characters that UTF-8 can carry, whatever its author wrote."""
     return "" if not reason else " ".join(reason.split())[:REASON_MAX].encode(errors="replace").decode()
 
 

@@ -69,7 +69,7 @@ class Placement:
 def workflow_id(kind: str, message_id: str) -> str:
     """Name a message: the id of its workflow when it has one of its own.
 
-    A kind never holds a colon, so the name splits back unambiguously.
+    A kind never holds a colon, so the name can be split again without doubt.
     """
     return f"{kind}:{message_id}"
 

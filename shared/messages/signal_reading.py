@@ -48,7 +48,7 @@ def read_object(arguments: Sequence[Any]) -> dict[str, Any]:
 
 
 def read_checked_object(arguments: Sequence[Any]) -> dict[str, Any]:
-    """Read the one JSON object that a signal takes, and check that all of it can travel on as JSON."""
+    """Read the one JSON object that a signal takes, and check that its content can be sent on as JSON."""
     return _check_content(read_object(arguments))
 
 

@@ -1,1 +1,1 @@
-"""How a pack's messages are written down: in its state and on the way to it."""
+"""How a pack's messages are encoded, in its state and on the way to it."""

@@ -72,9 +72,10 @@ def write_keys(keys: Mapping[str, bytes]) -> str:
 
 
 def build_converter(settings: Settings) -> DataConverter:
-    """Give the converter of every client: with keys it encrypts payloads and failures, without it refuses sealed ones.
+    """Give the converter of every client: with keys it encrypts payloads and failures.
 
-    Raises InvalidSetting for unusable keys, and Misconfigured when the package that encrypts is missing.
+    Without keys it refuses encrypted payloads. Raises InvalidSetting for unusable keys, and Misconfigured when the
+    package that encrypts is missing.
     """
     keys = read_keys(settings)
     sealed = replace(DATA_CONVERTER, payload_codec=EncryptionCodec(keys))
@@ -105,7 +106,7 @@ class EncryptionCodec(PayloadCodec):
         self._first = next(iter(keys), None)
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Seal with the first key."""
+        """Encrypt with the first key."""
         if self._first is None:
             return list(payloads)
         return [self._seal(payload, self._first) for payload in payloads]
@@ -160,7 +161,7 @@ class WorkerCodec(PayloadCodec, WithSerializationContext):
         return self._strict if isinstance(context, ActivitySerializationContext) else self
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Seal with the first key."""
+        """Encrypt with the first key."""
         return await self._strict.encode(payloads)
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
