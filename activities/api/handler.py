@@ -37,7 +37,7 @@ class Handler:
     """The gate that its messages need, which may be closed for all of them; None if there is none."""
 
     def __call__(self, message: Message, ctx: Context) -> Awaitable[Again | Done | Reject]:
-        """Run the function itself, as tests of a handler do."""
+        """Call the function itself, as tests of a handler do."""
         return self.function(message, ctx)
 
     def gate_of(self, message: Message) -> str:

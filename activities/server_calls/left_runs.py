@@ -14,8 +14,8 @@ DELETE_AFTER = timedelta(minutes=3)
 earlier delete is retried again and again, and meanwhile blocks the transfer queue behind it."""
 
 DELETE_EVERY = timedelta(seconds=0.02)
-"""Shortest time between two deletes of a worker process: faster than it can make packs leave runs, and easy for a
-server."""
+"""Shortest time between two deletes of a worker process: it deletes faster than its packs can leave runs, and the load
+on a server is small."""
 
 KEPT_MOST = 20_000
 CALL_TIMEOUT = timedelta(seconds=5)

@@ -69,7 +69,7 @@ async def check_broker(settings: Settings) -> None:
 
 
 def translate_kafka_error(exc: BaseException, settings: Settings) -> RetryLater | Misconfigured:
-    """Turn a failure of aiokafka into the branch of the error tree that tells the caller what to do."""
+    """Turn a failure of aiokafka into the branch of the error tree that fits what the caller should do."""
     chain = list(_unwind(exc))
     for link in chain:
         if isinstance(link, RetryLater | Misconfigured):

@@ -99,7 +99,7 @@ class SafeProducer:
             await self._get_producer()
 
     async def stop(self) -> None:
-        """Disconnect; what is still being sent has the patience's time to finish."""
+        """Disconnect; records that are still being sent get the patience in seconds to finish."""
         self._retire(self._producer)
         await asyncio.gather(*self._retiring)
 

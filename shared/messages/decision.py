@@ -96,7 +96,7 @@ def _fold(state: MessageState, outcome: Outcome, now: float, spread: Spread | No
         state = state._replace(traced=outcome.traced)
     reason = clip_reason(outcome.reason)
     if state.is_revised and outcome.verdict != "retry_after":
-        # no handler has seen the payload yet that came while this one worked on the previous payload
+        # no handler has seen the new payload yet, because it came during this cycle
         revised = _due_now(_next_version(state), now)
         return revised.remember(now, "again", f"revised while its handler ran, which came to: {outcome.verdict}")
     state = _next_version(state) if state.is_revised else state._replace(is_tried=True)

@@ -73,7 +73,7 @@ def _parse_strict(text: str | bytes, decoder: json.JSONDecoder | None = None) ->
 
 
 def encode_json(value: Any) -> bytes:
-    """Write a checked value in the compact form whose length is what size limits count."""
+    """Encode a checked value in compact form; size limits count the length of this form."""
     try:
         return orjson.dumps(value)
     except TypeError:  # whole numbers of more than 64 bits, and named tuples: JSON knows them, orjson does not

@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
     lane: str = ""
     result: Any = None
     max_attempts: int = 5
-    """0 = not known here; then the worker refuses the next call when all attempts are used up."""
+    """0 = unknown when the outcome was made; then the worker refuses the next call when all attempts are used up."""
     backoff: float = 2.0
     backoff_max: float = 3600.0
     cycles_per_run: int = 5

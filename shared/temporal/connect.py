@@ -57,11 +57,11 @@ TRANSIENT = frozenset(
         RPCStatusCode.CANCELLED,  # the answer when a connection breaks during a call
     }
 )
-"""Answers after which the same call may succeed."""
+"""Statuses after which the same call may succeed."""
 
 
 def client_options(settings: Settings) -> dict[str, Any]:
-    """Give what every client is made with, whatever it connects to; raises Misconfigured as `build_converter` does."""
+    """Give the options of every client, for any server; raises Misconfigured as `build_converter` does."""
     # gzip is the SDK's default; for payloads under 100 bytes it costs CPU and saves nothing
     return {"grpc_compression": GrpcCompression.NONE, "data_converter": build_converter(settings)}
 
@@ -161,7 +161,7 @@ def is_missing(exc: RPCError) -> bool:
 
 
 def translate_rpc_error(exc: RPCError) -> RetryLater | Misconfigured:
-    """Turn a failed call into the branch of the error tree that tells the caller what to do."""
+    """Turn a failed call into the branch of the error tree that fits what the caller should do."""
     if exc.status is RPCStatusCode.RESOURCE_EXHAUSTED:
         return ServerBusy(f"the server is at its limit ({_first_line(exc)}); try again in a while")
     if exc.status in TRANSIENT:

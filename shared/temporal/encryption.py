@@ -1,4 +1,4 @@
-"""Encryption: payloads leave this process encrypted, and only the owner of a key can read them."""
+"""Encryption: payloads leave this process encrypted, and only holders of the key can read them."""
 
 # ruff: noqa: PLC0415 — an extra, imported where a key is set
 
