@@ -1,4 +1,4 @@
-"""The batch activity: runs the handlers of many messages of a pack at once and gives an outcome for each."""
+"""The batch activity: runs the handlers of many messages of a pack at once and gives an outcome for each message."""
 
 import asyncio
 import contextlib
@@ -23,19 +23,20 @@ from shared.temporal.connect import to_raw
 
 RUN_BATCH = "run_batch"
 REPORT = "report"
-"""Signal by which a batch tells its pack what is finished while other handlers of it are still at work."""
+"""Signal by which a batch reports finished messages while its other handlers still work."""
 
 ANSWER_BYTES_MAX = 1_800_000
-"""What all outcomes may take: the server takes 2 MB in one piece. A handler begins only while its largest fits."""
+"""Most bytes of all outcomes, because the server takes 2 MB in one piece; a handler begins only while its largest
+fits."""
 
 OUTCOME_ROOM = 700
-"""What an outcome may take beside its payload: a reason of 300 characters and the numbers."""
+"""Most bytes of an outcome beside its payload: a reason of 300 characters and the numbers."""
 
 DEAF_SECONDS = 4.0
-"""A handler that goes on for so long after it was cut off does not listen: its batch is answered without it."""
+"""Time that a handler gets to end after its cancellation; then its batch is answered without it."""
 
 AT_WORK = "at_work"
-"""Query by which a batch that is run again learns which of its messages the pack still waits for."""
+"""Query by which a retried batch learns which of its messages the pack still waits for."""
 
 REPORT_EVERY = timedelta(seconds=10)
 BEAT_CHECK_SECONDS = 0.2
@@ -43,7 +44,7 @@ CALL_TIMEOUT = timedelta(seconds=5)
 
 
 class BatchDispatch:
-    """Runs batches; all batches of one process share its limit of handlers at work."""
+    """Runs batches; all batches of one process share the limit of handlers that work at once."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
@@ -52,12 +53,12 @@ class BatchDispatch:
 
     @activity.defn(name=RUN_BATCH)
     async def run_batch(self, wire: Any) -> Any:
-        """Run the handlers of a batch and give what came of it by position; None is handed back, it has not begun.
+        """Run a batch's handlers and give the results by position; None: handed back, its handler has not begun.
 
-        Where the lane has heartbeats these are outcomes, which the heartbeats carry too: a retry runs only the rest. On
-        the others they are changes of its entries, with the outcome folded in: no signal can reach a message meanwhile, and
-        a pack that replays has nothing to decide. As with a single message nothing that a handler does makes this fail. Takes and
-        gives plain JSON, see `workflows.pack_workflow`.
+        On lanes with heartbeats the results are outcomes, which the heartbeats carry too: a retry runs only the rest.
+        On other lanes they are changes of the entries, with the outcome applied: no signal can reach a message
+        meanwhile, and a pack that replays has nothing to decide. Nothing that a handler does makes this fail, as with a
+        single message. Takes and gives plain JSON, see `workflows.pack_workflow`.
         """
         if wire["left_run"]:
             self.left_runs.add(activity.info().workflow_id or "", wire["left_run"])
@@ -114,7 +115,7 @@ class _Run:
         }
         positions = range(len(self._entries))
         if self._is_local:
-            now = max(ended_at, self._begun_at, self._replay_time)  # its server's clock may be ahead
+            now = max(ended_at, self._begun_at, self._replay_time)  # the server's clock may be ahead
             return to_raw(answer | {"entries": [self._fold(n, now) for n in positions]})
         left = self._outcomes.keys() - self._reported
         return to_raw(answer | {"outcomes": [self._outcomes[n] if n in left else None for n in positions]})
@@ -124,7 +125,7 @@ class _Run:
         return self._reported | self._outcomes.keys()
 
     async def _wait_for(self, calls: Collection[asyncio.Task[None]]) -> None:
-        """Wait until each call has come to its end, or goes on though its time is over."""
+        """Wait until each call has ended, or its handler has ignored its cancellation for too long."""
         pending, patience = set(calls), self._timeout + DEAF_SECONDS
         try:
             while pending and (left := self._begun_last + patience - self._clock()) > 0:
@@ -136,7 +137,7 @@ class _Run:
                 raise
             for task in pending:
                 task.cancel()
-            await asyncio.wait(calls, timeout=DEAF_SECONDS)  # each hands its message back
+            await asyncio.wait(calls, timeout=DEAF_SECONDS)  # each call hands its message back
             return
         if self._found is not None:
             for position in list(self._at_work):
@@ -151,7 +152,7 @@ class _Run:
             self._left -= most
             self._begun_last = self._clock()
             state = self._at_work[position] = to_state(self._entries[position], self._kind, self._pack_lane)
-            # of many in a lost batch nobody knows which has broken it; what is alone in it was called in each try
+            # a lost batch of many does not show which message broke it; a single one was called in each try
             lost = self._tries_before if len(self._entries) == 1 else 0
             outcome = self._dispatch.find_exhausted(self._kind, state.attempt + lost)
             outcome = outcome or await self._dispatch.run(self._to_call(state), _no_beat, self._spread)
@@ -171,7 +172,7 @@ class _Run:
             self._outcomes[position] = outcome.dump()
 
     def _abandon(self, position: int, found: Handler) -> None:
-        """Go on without a handler that does not heed being cut off; what it comes to, if ever, counts for nothing."""
+        """Go on without a handler that ignores its cancellation; its later outcome, if any, is discarded."""
         self._note(position, fail(found, f"no outcome within {self._timeout:g} s, and no heed of being cut off"), 0)
         self._abandoned.add(position)
         self._room.release()
@@ -200,13 +201,13 @@ class _Run:
         return to_change(self._entries[position], after)
 
     def _restore(self) -> None:
-        """Take over what the worker before had finished when it was lost."""
+        """Restore what the previous try had finished when its worker was lost."""
         for details in activity.info().heartbeat_details:
             self._outcomes = {int(n): wire for n, wire in details["outcomes"].items()}
             self._reported = set(details["reported"])
 
     async def _leave_out_reported(self) -> None:
-        """Leave out what the worker before had reported: heartbeats are sent seldom, and the last may be lost with it."""
+        """Leave out what the previous try reported to the pack, because its last heartbeat may be lost."""
         # without an answer some handlers are called again
         with contextlib.suppress(RPCError, WorkflowQueryFailedError, TimeoutError):
             async with asyncio.timeout(CALL_TIMEOUT.total_seconds()):
@@ -220,10 +221,10 @@ class _Run:
 
     async def _beat(self) -> None:
         timeout = LANES[self._lane].heartbeat_timeout or timedelta(0)
-        told, beat_at, loop = -1, 0.0, asyncio.get_running_loop()
+        reported, beat_at, loop = -1, 0.0, asyncio.get_running_loop()
         while True:
-            if len(self._done) != told or loop.time() - beat_at >= timeout.total_seconds() / 4:
-                told, beat_at = len(self._done), loop.time()
+            if len(self._done) != reported or loop.time() - beat_at >= timeout.total_seconds() / 4:
+                reported, beat_at = len(self._done), loop.time()
                 self._beat_once()
             await asyncio.sleep(BEAT_CHECK_SECONDS)
 
@@ -235,12 +236,12 @@ class _Run:
         activity.heartbeat(to_raw(details))
 
     async def _report(self) -> None:
-        """Tell the pack what is finished, so that messages that are quick don't wait for one that is slow."""
+        """Report finished messages to the pack, so that quick ones don't wait for a slow one."""
         while True:
             await asyncio.sleep(REPORT_EVERY.total_seconds())
             fresh = {n: wire for n, wire in self._outcomes.items() if n not in self._reported}
             if fresh:
-                with contextlib.suppress(RPCError):  # then it is told next time, or at the end
+                with contextlib.suppress(RPCError):  # then it is reported next time, or at the end
                     news = {"batch": self._number, "outcomes": sorted(fresh.items()), "ended_at": stamp_end()}
                     await self._pack.signal(REPORT, to_raw(news), rpc_timeout=CALL_TIMEOUT)
                     self._reported |= fresh.keys()

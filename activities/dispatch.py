@@ -1,4 +1,4 @@
-"""The one activity that runs handlers: finds the handler, bounds it, and turns all that can happen into an Outcome."""
+"""The one activity that runs handlers: finds the handler, limits its time, and turns every result into an Outcome."""
 
 import asyncio
 import contextlib
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 
 DISPATCH = "run_handler"
 NO_HANDLER_DELAY = timedelta(minutes=1)
-"""A kind without a handler in this worker is a deploy mistake, not the message's fault: it waits, it is not parked."""
+"""A kind without a handler in this worker is a deployment fault, not the message's: it waits and is not parked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Holds what handlers of one process share; its `run_handler` is registered with every worker."""
+    """Holds what the handlers of one process share; its `run_handler` is registered with every worker."""
 
     registry: Registry
     settings: Settings
@@ -50,17 +50,17 @@ class Dispatch:
     gates: Gates
     telemetry: Telemetry
     calls: Counter[str] = field(default_factory=Counter[str])
-    """How many calls of handlers have come to an end, by lane."""
+    """Calls of handlers that have ended, by lane."""
     events: OutcomeEvents | None = None
-    """Where outcomes are told; None where nobody wants to know."""
+    """Where outcome events are sent; None without an outcomes topic."""
 
     @activity.defn(name=DISPATCH)
     async def run_handler(self, wire: dict[str, Any]) -> dict[str, Any]:
         """Run one cycle and give the wire form of its outcome.
 
-        Never raises for what a handler does: exceptions, timeouts and impossible outcomes become outcomes. Only
-        the loss of this process, or its lane's own timeout around a handler that blocks the event loop, is left
-        for the workflow to notice.
+        Never raises for what a handler does: exceptions, timeouts and impossible outcomes become outcomes. The workflow
+        itself has to notice only two cases: the loss of this process, and the lane's own timeout when a handler blocks
+        the event loop.
         """
         call = HandlerCall.load(wire)
         timeout = LANES[call.lane].heartbeat_timeout
@@ -77,18 +77,18 @@ class Dispatch:
         return stamped.dump()
 
     def find_exhausted(self, kind: str, attempts: int) -> Outcome | None:
-        """Give the outcome of a message whose attempts are used up already: all of them were lost with their workers."""
+        """Give an outcome if the message's attempts are used up, all lost with their workers; else None."""
         found = self.registry.get(kind)
         if found is None or attempts < found.max_attempts:
             return None
         lost = f"its {attempts} calls before were lost with their workers, or blocked them"
-        # not as one more failure, which would be told as an attempt that nobody made
+        # a further `failed` would report an attempt that nobody made
         return Outcome("reject", f"attempt {attempts} of {found.max_attempts}: {lost}")
 
     async def run(self, call: HandlerCall, beat: Callable[[], None], spread: Spread | None = None) -> Outcome:
-        """Call the handler of one message and give what it came to; `beat` is what `ctx.heartbeat()` does.
+        """Call the handler of one message and give its outcome; `beat` is what `ctx.heartbeat()` calls.
 
-        `spread` is what will decide on when it comes back, so that others can be told.
+        `spread` is what the decision will use for the due time, so that the outcome event has the same one.
         """
         started_at = time.time()
         span = begin_cycle(self.telemetry, call, started_at)
@@ -120,14 +120,14 @@ class Dispatch:
             telemetry.record(AT_WORK, -1, of_lane)
         if telemetry.is_on:
             record_cycle(telemetry, call, outcome, started_at, time.time())
-        # what a closed gate sends away is no cycle, and a span that never ends is never told
+        # a message that a closed gate sends away has no cycle, and a span that never ends is not exported
         return outcome if outcome.verdict == "gated" else end_cycle(around.span, outcome)
 
-    async def _tell(self, telling: Awaitable[None]) -> None:
+    async def _tell(self, sending: Awaitable[None]) -> None:
         try:
-            await telling
+            await sending
         except asyncio.CancelledError:
-            if not activity.is_worker_shutdown():  # then the outcome still counts, and its event is held already
+            if not activity.is_worker_shutdown():  # at shutdown the outcome still counts, and its event is held already
                 raise
 
     async def _run(self, around: CallContext) -> Outcome:
@@ -185,16 +185,16 @@ def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:
     has_failed = outcome.verdict in FAILURES
     if not has_failed and not logger.isEnabledFor(logging.DEBUG):
         return
-    told = {"outcome": outcome.verdict, "seconds": round(time.time() - started_at, 3), "reason": outcome.reason}
+    details = {"outcome": outcome.verdict, "seconds": round(time.time() - started_at, 3), "reason": outcome.reason}
     if has_failed:
-        logger.warning("cycle failed", extra={"action": "cycle_failed", **around.fields, **told})
+        logger.warning("cycle failed", extra={"action": "cycle_failed", **around.fields, **details})
     else:
-        logger.debug("cycle ended", extra={"action": "cycle_ended", **around.fields, **told})
+        logger.debug("cycle ended", extra={"action": "cycle_ended", **around.fields, **details})
 
 
 @contextlib.asynccontextmanager
 async def _heartbeats(within: timedelta | None) -> AsyncGenerator[None]:
-    """Heartbeat for a handler that only awaits; how long it may take in all is its timeout's business."""
+    """Send heartbeats for a handler that only awaits; its own timeout limits the time in all."""
     if within is None:
         yield
         return
@@ -206,7 +206,7 @@ async def _heartbeats(within: timedelta | None) -> AsyncGenerator[None]:
 
 
 def fail(found: Handler, reason: str) -> Outcome:
-    """Give the outcome of a call that counts as a failed attempt, by what its handler has declared."""
+    """Give the outcome of a call that counts as a failed attempt, with what its handler declares."""
     return Outcome(
         "failed",
         reason,
@@ -217,10 +217,10 @@ def fail(found: Handler, reason: str) -> Outcome:
 
 
 def stamp_end() -> float:
-    """Give the present moment, rounded up to the millisecond, for what ends now.
+    """Give the present time, rounded up to the millisecond, as the end of a cycle.
 
     A workflow's own clock runs behind after a local activity: the SDK's core counts from the start of the workflow task
-    and leaves out what passed before the activity began. A delay counted from there would end early.
+    and leaves out the time before the activity began. A delay counted from there would end early.
     """
     return math.ceil(time.time() * 1000) / 1000
 
@@ -252,13 +252,13 @@ def _to_message(call: HandlerCall) -> Message:
 def _describe(exc: BaseException) -> str:
     try:
         text = str(exc).strip().partition("\n")[0]
-    except BaseException as worse:  # noqa: BLE001 — even what an exception says of itself is the handler's own code
+    except BaseException as worse:  # noqa: BLE001 — an exception's text comes from the handler's own code too
         text = f"its text can't be had ({type(worse).__name__})"
     return clip_reason(f"{type(exc).__name__}: {text}" if text else type(exc).__name__)
 
 
 def _take_cancel_back() -> None:
-    """Forget that a handler has cancelled the task that it runs in; nobody else wanted that."""
+    """Undo a handler's cancellation of its own task; nobody else asked for it."""
     task = asyncio.current_task()
     while task is not None and task.uncancel():
         pass

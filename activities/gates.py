@@ -1,4 +1,4 @@
-"""Gates as workers see them: which are closed, asked of the server at most once a second, and only where anybody asks."""
+"""Gates as workers see them: which are closed, read from the server only when needed, at most once a second."""
 
 import asyncio
 import contextlib
@@ -25,10 +25,10 @@ from shared.temporal.connect import read_memo, signal_beginning
 
 READ_EVERY_SECONDS = 1.0
 ASK_SECONDS = 2.0
-"""A handler's call waits no longer for the server's word; it goes by what was known before then."""
+"""Longest time that a handler's call waits for the server; then the last known state counts."""
 
 ENOUGH = 0.9
-"""A gate whose closing covers so much of what is asked for is not closed once more: calls in flight end one by one."""
+"""A closing that covers this share of the requested time is not sent again: calls in flight end one by one."""
 
 LOOK_MIN_SECONDS = 60.0
 SPREAD_SHARE = 0.25
@@ -38,8 +38,8 @@ SPREAD_MAX_SECONDS = 900.0
 class Gates:
     """Which gates are closed, shared by all handlers of one process.
 
-    What this process has closed counts at once and until the server's word includes it. Without a server it goes by what it
-    knows: a gate saves calls, nothing depends on it. Its methods are for activities alone, whose client they use.
+    A closing by this process counts at once, until the server's list includes it. Without a server the last known state
+    counts: a gate saves calls, nothing depends on it. The methods work only in activities, whose client they use.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -51,13 +51,13 @@ class Gates:
         self._reading: asyncio.Task[None] | None = None
 
     async def find_closing(self, gate: str) -> Closing | None:
-        """Say until when a gate is closed; None while it is open."""
+        """Return the closing of a gate; None while it is open."""
         await self._keep_up()
         found = self._find(gate)
         return found if found is not None and found.opens_at > time.time() else None
 
     async def close(self, gate: str, closing: Closing) -> None:
-        """Close a gate for all processes; does nothing where it is closed for about as long already."""
+        """Close a gate for all processes; does nothing if it is closed for about as long already."""
         known = self._find(gate)
         now = time.time()
         if closing.opens_at <= now:
@@ -86,12 +86,12 @@ class Gates:
                 await self._tell()
                 self._shared = await fetch_closings(activity.client(), self._prefix) or {}
         now = self._read_at = time.time()
-        told = (self._own.keys() & self._shared.keys()) - self._untold
-        self._own = pick_closed({gate: self._own[gate] for gate in self._own.keys() - told}, now)
+        confirmed = (self._own.keys() & self._shared.keys()) - self._untold
+        self._own = pick_closed({gate: self._own[gate] for gate in self._own.keys() - confirmed}, now)
         self._untold &= self._own.keys()
 
     async def _tell(self) -> None:
-        """Send what was not told yet; what can't be sent now is sent with the next reading."""
+        """Send the closings that were not sent yet; a failed one is sent again with the next reading."""
         for gate in sorted(self._untold):
             if (closing := self._own.get(gate)) is None:  # it has opened meanwhile
                 continue
@@ -104,8 +104,9 @@ class Gates:
 def wait_at(gate: str, closing: Closing, now: float) -> Outcome:
     """Make the outcome of a message whose gate is closed: it comes back when the gate opens, spread over some time.
 
-    It looks again after as long as the gate has been closed so far, and at least a minute, because a person may open it.
-    So a gate that is closed for good costs each message ever fewer looks, none of which calls its handler.
+    Because a person may open the gate early, the message looks again after as long as the gate has been closed so far,
+    and at least a minute. So a gate closed for good costs each message fewer and fewer looks, none of which calls its
+    handler.
     """
     look_again = max(LOOK_MIN_SECONDS, now - closing.closed_at)
     after = min(closing.opens_at - now, look_again)
@@ -115,12 +116,12 @@ def wait_at(gate: str, closing: Closing, now: float) -> Outcome:
 
 
 async def signal_gates(client: Client, prefix: str, task_queue: str, signal: str, wire: Mapping[str, Any]) -> None:
-    """Send the gates' workflow a signal; on `task_queue` it begins if it is not there yet. Raises RPCError."""
+    """Send a signal to the gates' workflow, which is started on `task_queue` if it does not run. Raises RPCError."""
     await signal_beginning(client, GATES_WORKFLOW, gates_workflow_id(prefix), task_queue, signal, dict(wire))
 
 
 async def fetch_closings(client: Client, prefix: str) -> dict[str, Closing] | None:
-    """Ask which gates are closed; None while what was asked for waits for its first worker. Raises RPCError."""
+    """Read which gates are closed; None while their workflow waits for its first worker. Raises RPCError."""
     memo = await read_memo(client, gates_workflow_id(prefix))
     if memo is None:
         return {}

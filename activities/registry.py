@@ -1,4 +1,4 @@
-"""The registry: finds handlers through entry points and settings, refuses two for one kind."""
+"""The registry: finds handlers through entry points and settings, and refuses two handlers for one kind."""
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,7 +44,7 @@ class Registry(Mapping[str, Handler]):
 
 
 def load_registry(settings: Settings) -> Registry:
-    """Find our own, every installed handler and those of the setting `handlers`; raises HandlerProblem if one can't load."""
+    """Load our own handlers, the installed ones and the setting `handlers`; raises HandlerProblem if one can't load."""
     return Registry([*_own(), *_installed(), *_configured(settings.handlers)])
 
 
@@ -59,7 +59,7 @@ def declared_packs(registry: Registry) -> dict[str, Pack]:
 
 
 def _own() -> Iterator[tuple[str, Handler]]:
-    from activities.handlers.canary import canary  # noqa: PLC0415 — it is written against the API that stands above this
+    from activities.handlers.canary import canary  # noqa: PLC0415 — imported only when handlers are loaded
 
     yield "activities.handlers.canary", canary
 

@@ -1,7 +1,7 @@
 """Every error dormice raises, as one tree, split by what the caller does next.
 
 DormiceError
-├── RetryLater           the world is unwell: wait with backoff and jitter, then try again
+├── RetryLater           something else is out of order: wait with backoff and jitter, then try again
 │   ├── ServerUnreachable
 │   ├── ServerBusy
 │   ├── PackNotServed
@@ -59,15 +59,15 @@ class ServerUnreachable(RetryLater):
 
 
 class ServerBusy(RetryLater):
-    """The server answered that it has no room for the call right now."""
+    """The server answered that it is at its limit and can't take the call now."""
 
 
 class PackNotServed(RetryLater):
-    """No worker answers for the pack that the message lives in; a signal for it is kept by the server meanwhile."""
+    """No worker answers for the pack that holds the message; the server keeps a signal for it meanwhile."""
 
 
 class StandsStill(RetryLater):
-    """The workflow that the message lives in can't go on, because its task fails; a signal for it is kept meanwhile."""
+    """The workflow that holds the message can't go on, because its task fails; the server keeps a signal meanwhile."""
 
 
 class GiveUp(DormiceError):
@@ -109,7 +109,7 @@ class HandlerProblem(Misconfigured):
 
 
 class PayloadKeyMissing(Misconfigured):
-    """What was read is encrypted, and this process lacks the key; nothing is wrong with what was read."""
+    """The data that was read is encrypted, and this process lacks the key; the data itself is in order."""
 
 
 class DiskFull(Misconfigured):

@@ -8,10 +8,10 @@ from datetime import timedelta
 class Lane:
     """One execution-length bucket.
 
-    `handler_timeout` is what a handler gets when it declares none, `handler_timeout_max` the most it may
-    declare. A lane with `heartbeat_timeout` runs handlers as ordinary activities; one without runs them as
-    local activities, which cost 6 events and 3 database transactions a cycle instead of 11 and 7. Of a batch, what
-    has not begun after `batch_start` is handed back.
+    `handler_timeout` is what a handler gets when it declares none, `handler_timeout_max` the most it may declare. A
+    lane with `heartbeat_timeout` runs handlers as ordinary activities; one without runs them as local activities, which
+    cost 6 events and 3 database transactions a cycle instead of 11 and 7. Messages of a batch whose handler has not
+    started within `batch_start` are handed back.
     """
 
     name: str
@@ -21,8 +21,8 @@ class Lane:
     batch_start: timedelta
 
 
-# short's maximum, with the time in which a batch may begin, stays below 80 % of the workflow-task timeout (60 s),
-# where a local activity would begin to cost workflow-task heartbeats.
+# On the short lane `handler_timeout_max` plus `batch_start` stays below 80 % of the workflow-task timeout (60 s):
+# from there on a local activity would cost workflow-task heartbeats.
 LANES: dict[str, Lane] = {
     "short": Lane("short", timedelta(seconds=10), timedelta(seconds=30), None, timedelta(seconds=10)),
     "medium": Lane("medium", timedelta(minutes=5), timedelta(minutes=30), timedelta(seconds=30), timedelta(minutes=1)),

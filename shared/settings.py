@@ -30,7 +30,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """Give the text itself, for whoever it is meant for."""
+        """Give the text itself."""
         return self._text
 
     def __str__(self) -> str:
@@ -38,11 +38,11 @@ class Secret:
         return "***" if self._text else ""
 
     def __repr__(self) -> str:
-        """Show as much in the settings' own text."""
+        """Show the same in the text of the settings."""
         return f"Secret({str(self)!r})"
 
     def __bool__(self) -> bool:
-        """Say whether there is one."""
+        """Return whether there is one."""
         return bool(self._text)
 
     def __eq__(self, other: object) -> bool:
@@ -61,8 +61,8 @@ def _setting(
     one_of: tuple[str, ...] = (),
     at_most: float = math.inf,
 ) -> Any:
-    told = {"note": note, "at_least": at_least, "one_of": one_of, "at_most": at_most}
-    return field(default=default, metadata=told)
+    metadata = {"note": note, "at_least": at_least, "one_of": one_of, "at_most": at_most}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,7 @@ def load_settings(
 
 
 def find_unknown_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Give each variable that has our prefix and is no setting, with the name of a setting that is like it, or ""."""
+    """Give each variable with our prefix that is no setting, with the name of a similar setting, or "" for none."""
     known = [f.name.upper() for f in fields(Settings)]
     for name in sorted(environ):
         rest = name.removeprefix(ENV_PREFIX)
@@ -199,7 +199,7 @@ def describe_settings() -> Iterator[tuple[str, str, str]]:
 
 
 def write_settings(settings: Settings, names: Iterable[str]) -> dict[str, str]:
-    """Give settings as the text that `load_settings` reads them back from, for a process of our own elsewhere."""
+    """Give settings as text that `load_settings` reads back, for a process of our own elsewhere."""
     values = {name: getattr(settings, name) for name in names}
     return {
         name: f"{value.total_seconds():.6f}s" if isinstance(value, timedelta) else _show(value)
@@ -275,7 +275,7 @@ def _convert(value: Any, default: Any) -> Any:
         return _read_number(value, type(default))
     if not isinstance(value, str):
         shown = "no text" if isinstance(default, Secret) else repr(value)
-        raise ValueError(f"is {shown}; write text in quotes")  # noqa: TRY004 — told with its setting by _read
+        raise ValueError(f"is {shown}; write text in quotes")  # noqa: TRY004 — _read adds the setting's name
     return Secret(value) if isinstance(default, Secret) else value
 
 

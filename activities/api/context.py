@@ -22,10 +22,10 @@ def _no_heartbeat() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The surroundings of one handler call.
+    """What a handler gets for one call, besides the message.
 
     `attempt` is 1 for the first try of a version and counts failed tries. `idempotency_key` is the same for every
-    try of one version: hand it to whatever has a side effect. `started_at` is when this try began.
+    try of one version: pass it to every call that has a side effect. `started_at` is when this try began.
     """
 
     attempt: int
@@ -48,7 +48,7 @@ class Context:
 
 
 class CallContext(NamedTuple):
-    """What belongs to one call of a handler: its heartbeat, its span, and what its log lines bear."""
+    """The data of one handler call: its heartbeat, its span, and the fields of its log lines."""
 
     call: HandlerCall
     beat: Callable[[], None]
@@ -64,15 +64,15 @@ class CallContext(NamedTuple):
     def fields(self) -> dict[str, object]:
         """See `shared.telemetry.logs.About`."""
         call = self.call
-        told = {"kind": call.kind, "lane": call.lane, "version": call.version, "attempt": call.attempt}
-        return {**self.identity, **told, **self.span.ids}
+        fields = {"kind": call.kind, "lane": call.lane, "version": call.version, "attempt": call.attempt}
+        return {**self.identity, **fields, **self.span.ids}
 
 
 class HandlerLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the message's identity to every line a handler logs."""
+    """Adds the message's ids to every line that a handler logs."""
 
     def __init__(self, around: CallContext) -> None:
-        """Remember whose logger it is; it is made when the handler first logs, which most calls don't."""
+        """Remember whose logger it is; made when a handler first logs, which most calls never do."""
         self._around = around
 
     @cached_property
@@ -82,7 +82,7 @@ class HandlerLogger(logging.LoggerAdapter[logging.Logger]):
 
     @cached_property
     def extra(self) -> dict[str, object]:  # pyright: ignore[reportIncompatibleVariableOverride] — as above
-        """What every line bears."""
+        """Fields of every line."""
         return self._around.fields
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:

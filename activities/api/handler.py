@@ -22,7 +22,7 @@ _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """A function and what its kind promises; calling it calls the function."""
+    """A handler function with what it declares for its kind; calling the object calls the function."""
 
     kind: str
     function: HandlerFunction
@@ -34,18 +34,18 @@ class Handler:
     encoding: Pack | None = None
     """How messages of the kind become workflows: a workflow each, or packs of many."""
     gate: Gate = None
-    """What its messages need that may be closed for all of them."""
+    """The gate that its messages need, which may be closed for all of them; None if there is none."""
 
     def __call__(self, message: Message, ctx: Context) -> Awaitable[Again | Done | Reject]:
-        """Run the function itself, as tests of a handler do."""
+        """Call the function itself, as tests of a handler do."""
         return self.function(message, ctx)
 
     def gate_of(self, message: Message) -> str:
-        """Name the gate that a message passes, or "" for none. Raises InvalidOutcome for what is no name."""
+        """Name the gate that a message needs, or "" for none. Raises InvalidOutcome for an invalid name."""
         return read_gate("handler", self.gate(message) if callable(self.gate) else self.gate)
 
     def timeout_on(self, lane: str) -> timedelta:
-        """Say how long one call may take on a lane: as declared, within what the lane bears, or the lane's own."""
+        """Return how long one call may take on a lane: as declared, up to the lane's maximum, or the lane's own."""
         bucket = LANES[lane]
         return min(self.timeout or bucket.handler_timeout, bucket.handler_timeout_max)
 
@@ -72,8 +72,8 @@ def handler(
     `Reject`. An exception is retried `max_attempts` times with exponential backoff and jitter between `backoff`
     and `backoff_max`, then the message is parked. `timeout` (the lane's own when left out) bounds one call.
     `encoding=Pack(…)` keeps many messages in one workflow; left out, each has a workflow of its own.
-    `gate` names what its messages need, or is a function of the message that does: while that gate is closed, see
-    `RetryAfter`, they wait without a call. The function must be quick, for it is asked before each call.
+    `gate` names what its messages need, or is a function of the message that names it: while that gate is closed, see
+    `RetryAfter`, they wait without a call. The function must be quick, because it runs before each call.
     Raises HandlerProblem at import when a value is unusable.
 
         @handler("feed", lane="short", max_attempts=5)

@@ -1,4 +1,4 @@
-"""What a handler gets and gives: the message it is called with and the outcomes it may return."""
+"""What a handler gets and returns: the message it is called with and its possible outcomes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,8 +26,8 @@ UNCHANGED: Any = _Unchanged()
 class Message:
     """One message as its handler sees it.
 
-    `version` counts the cycles decided before this one, so the first call sees 0. `trace` is the W3C Trace Context of the
-    record that it came by, as headers to send along: empty, or `traceparent` and perhaps `tracestate`.
+    `version` counts the cycles decided before this one, so the first call sees 0. `trace` is the W3C Trace Context of
+    the record that it came by, as headers to send along: empty, or `traceparent` and perhaps `tracestate`.
     """
 
     kind: str
@@ -78,9 +78,9 @@ class Reject:
 class RetryAfter(Exception):
     """Raise to try this version again after `delay` without using up an attempt (a server said when).
 
-    `gate` closes what it names for all messages whose handlers declare it, for `gate_delay` or else `delay`: they wait
-    until it opens, and their handlers are not called. Raises InvalidOutcome itself, which parks the message, when a delay
-    is no timedelta or `gate` names none.
+    `gate` names a gate to close for all messages whose handlers declare it, for `gate_delay` or else `delay`: they wait
+    until it opens, and their handlers are not called. The constructor raises InvalidOutcome, which parks the message,
+    when a delay is no timedelta or `gate` is no valid name.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RetryAfter(Exception):
 
 
 def read_gate(call: str, name: object) -> str:
-    """Give the name of the gate that a handler or its declaration said, or "" for none; raises InvalidOutcome."""
+    """Give a gate's name from a handler or its declaration, or "" for none; raises InvalidOutcome."""
     if name is None or name == "":
         return ""
     if not isinstance(name, str):

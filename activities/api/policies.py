@@ -101,7 +101,7 @@ class PoissonRules:
 
 
 def fixed(interval: timedelta, bounds: Bounds) -> timedelta:
-    """Keep the same rhythm whatever the visits show: I, inside the bounds."""
+    """Keep the same interval, whatever the visits show, within the bounds."""
     return bounds.clamp(interval)
 
 
@@ -115,7 +115,7 @@ def nutch_adaptive(
     """Shorten after a change, lengthen after none: I·(1 - decrease) or I·(1 + increase); None (no idea) keeps I.
 
     `unchanged_for`, the age of the last change seen, lifts the interval to at least that age, so a page that
-    rests long is soon left alone; zero leaves this out. A change makes it zero by itself.
+    has not changed for long is visited less often; zero turns this off. A change sets it to zero.
     Source: Apache Nutch, AdaptiveFetchSchedule.
     """
     seconds = interval.total_seconds()
@@ -132,8 +132,8 @@ def nutch_synchronized(
 ) -> timedelta:
     """Move the next visit towards the moment of change: the delay I - sync_rate·min(age of the last change, I).
 
-    Nutch takes the whole age, which puts the next visit of a long unchanged page into the past; here the interval
-    limits it. Source: Apache Nutch, AdaptiveFetchSchedule, sync_delta.
+    Nutch takes the whole age, which puts the next visit of a long unchanged page into the past; here `interval`
+    limits the age. Source: Apache Nutch, AdaptiveFetchSchedule, sync_delta.
     """
     shift = min(max(unchanged_for, timedelta(0)), interval) * rules.sync_rate
     return rules.bounds.clamp(interval - shift)
@@ -143,7 +143,7 @@ def nutch_gone(
     interval: timedelta,
     rules: NutchRules = NutchRules(),
 ) -> timedelta:
-    """Visit a vanished page ever more seldom: 1.5·I while that stays below the longest interval, then 0.9·longest.
+    """Visit a vanished page less and less often: 1.5·I while that stays below the longest interval, then 0.9·longest.
 
     Source: Apache Nutch, AbstractFetchSchedule.
     """

@@ -7,7 +7,7 @@ from activities.api.handler import handler
 from activities.api.outcome import Again, Message
 
 CANARY = "dormice-canary"
-"""No kind that anybody would give a handler of their own."""
+"""A kind that nobody would give a handler of their own."""
 
 CANARY_EVERY = timedelta(minutes=1)
 

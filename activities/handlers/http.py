@@ -27,21 +27,21 @@ from shared.settings import Settings
 START_INTERVAL = timedelta(days=1)  # StormCrawler's default; the shortest and longest are those of NutchRules
 REDIRECTS_MAX = 5
 VALIDATOR_MAX_BYTES = 256
-DIGEST_BYTES = 8  # compared with one predecessor only, so chance is 2^-64 a visit
+DIGEST_BYTES = 8  # compared only with the previous digest: an equal one by chance has the probability 2^-64
 VALIDATORS = ("etag", "modified", "page")
 WORDS = {None: "first", True: "changed", False: "unchanged"}
 SEEN = (*VALIDATORS, "digest", "interval", "changed")
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-TRANSIENT = frozenset({408, 425, 429})  # the statuses below 500 that ask for the same request again
+TRANSIENT = frozenset({408, 425, 429})  # the statuses below 500 after which the same request may succeed
 
 
 class VisitRefused(GiveUp):
-    """A payload, a redirect or an answer that no further attempt can mend."""
+    """A payload, a redirect or an answer that further attempts can't mend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a payload asks for; `seen` is what earlier visits left there, see `http`."""
+    """What a payload asks for; `seen` is what earlier visits stored there, see `http`."""
 
     payload: Mapping[str, Any]
     url: httpx.URL
@@ -61,7 +61,7 @@ class Answer:
 
 
 def find_host_gate(message: Message) -> str:
-    """Name the gate of a URL's host, which one that answers 429 closes; "" for what is no URL, which is rejected later."""
+    """Name the gate of a URL's host, which a 429 closes; "" for an invalid URL, whose message is rejected later."""
     with contextlib.suppress(GiveUp, KeyError, TypeError):
         return _name_gate(read_url(message.payload["url"]))
     return ""
@@ -71,7 +71,7 @@ def _name_gate(url: httpx.URL) -> str:
     return f"host:{url.netloc.decode()}"[:GATE_MAX_BYTES]
 
 
-# the setting http_timeout is meant to end a visit, so the lane gives the most it can
+# the setting http_timeout ends a visit, so the handler declares the most that its lane allows
 @handler("http", lane="short", timeout=LANES["short"].handler_timeout_max, gate=find_host_gate)
 async def http(message: Message, ctx: Context) -> Again | Reject:
     """Visit a URL with a conditional GET and come back sooner when it changed, later when it did not.
@@ -84,7 +84,7 @@ async def http(message: Message, ctx: Context) -> Again | Reject:
     it. What Cache-Control or Expires call fresh is not visited before, up to `max`. 404 lengthens the interval by
     half, because pages come back; 410 and other 4xx park the message. Retry-After on 429 and 503 is obeyed between
     `min` and `max`, and on 429 it closes the gate of the URL's host, so that no message visits that host meanwhile.
-    Without it, as with other 5xx, 408, 425 and no answer at all, the attempt fails.
+    Without Retry-After, as with other 5xx, 408, 425 and no answer at all, the attempt fails.
     """
     try:
         plan = _read_plan(message.payload)
@@ -99,7 +99,7 @@ async def http(message: Message, ctx: Context) -> Again | Reject:
         raise RetryLater(
             f"the visit took longer than {limit:g} s; raise DORMICE_HTTP_TIMEOUT if that is usual"
         ) from exc
-    except (httpx.TransportError, UnicodeError) as exc:  # httpx reads the target of a redirect too, less tolerantly
+    except (httpx.TransportError, UnicodeError) as exc:  # httpx parses the target of a redirect too, more strictly
         raise RetryLater(f"no whole answer ({type(exc).__name__}: {exc}); it will be asked for again") from exc
     return _decide(plan, answer, ctx)
 
@@ -122,13 +122,13 @@ def _read_object(value: Any) -> Mapping[str, Any]:
 
 
 def _read_bounds(given: Mapping[str, Any]) -> Bounds:
-    usual = NutchRules().bounds
+    defaults = NutchRules().bounds
     shortest, longest = _read_seconds(given, "min"), _read_seconds(given, "max")
     if shortest and longest and shortest > longest:
         raise VisitRefused(f"payload.min: is more than payload.max, {_number(longest)} s; make it smaller")
     return Bounds(
-        shortest or min(usual.shortest, longest or usual.shortest),
-        longest or max(usual.longest, shortest or usual.longest),
+        shortest or min(defaults.shortest, longest or defaults.shortest),
+        longest or max(defaults.longest, shortest or defaults.longest),
     )
 
 
@@ -157,7 +157,7 @@ async def _visit(plan: Plan, ctx: Context) -> Answer:
             async with aclosing(response):
                 if response.status_code not in REDIRECTS or "location" not in response.headers:
                     return await _read_answer(response, ctx.settings.http_max_bytes)
-        except GiveUp as exc:  # the guard's and the body's refusals; they don't know the URL
+        except GiveUp as exc:  # from the guard or the body's reader, which don't know the URL
             raise VisitRefused(f"payload.url: {show_url(url)}: {exc}") from exc
         url = read_url(response.headers["location"], base=url)
     raise VisitRefused(
@@ -166,7 +166,7 @@ async def _visit(plan: Plan, ctx: Context) -> Answer:
 
 
 def _request_headers(seen: Mapping[str, Any], page: str) -> dict[str, str]:
-    # gzip alone: it is the one coding whose decoded size is bounded while it is decoded
+    # only gzip: the size of its output is limited while it is decoded
     headers = {"Accept-Encoding": "gzip"}
     if seen.get("page") == page:
         for name, key in (("If-None-Match", "etag"), ("If-Modified-Since", "modified")):
@@ -176,7 +176,7 @@ def _request_headers(seen: Mapping[str, Any], page: str) -> dict[str, str]:
 
 
 def _keep_validator(value: Any) -> str:
-    """Give a validator that can be sent back as it came, or nothing: it only ever saves a body."""
+    """Give a validator that can be sent back unchanged, or nothing; a validator only saves a body."""
     is_plain = isinstance(value, str) and value.isascii() and value.isprintable()
     return value if is_plain and len(value) <= VALIDATOR_MAX_BYTES else ""
 
@@ -203,7 +203,7 @@ def _decide(plan: Plan, answer: Answer, ctx: Context) -> Again | Reject:
     if status in (429, 503):
         wait = read_retry_after(answer.headers.get("retry-after", ""), ctx.started_at)
         if wait is not None:
-            gate = _name_gate(plan.url) if status == 429 else ""  # 503 may be about this page alone
+            gate = _name_gate(plan.url) if status == 429 else ""  # a 503 may concern this page alone
             delay = plan.rules.bounds.clamp(wait)
             raise RetryAfter(delay, f"asked to wait, {status}", gate=gate, gate_delay=min(wait, delay))
     if status in TRANSIENT or status >= 500:
@@ -220,7 +220,7 @@ def _come_back(plan: Plan, answer: Answer, ctx: Context) -> Again:
     seen = _remember(plan.seen, answer, interval, ctx.started_at if is_changed is not False else None)
     return Again(
         after=delay,
-        # what is fresh, or was seen a moment ago, is not worth the idle capacity that pulls messages forward
+        # a page that is fresh, or was just seen, is not worth the idle capacity that pulls messages forward
         earliest=min(max(delay / 2, fresh, bounds.shortest), delay),
         payload=_with_seen(plan, seen, ctx.settings),
         reason=f"{WORDS[is_changed]}, {answer.status}",
@@ -244,7 +244,7 @@ def _remember(seen: Mapping[str, Any], answer: Answer, interval: timedelta, chan
 
 
 def _with_seen(plan: Plan, seen: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """Give the payload for the next visit; what does not fit the payload limit is forgotten, validators first."""
+    """Give the payload for the next visit; what does not fit the payload limit is dropped, validators first."""
     bare = {key: value for key, value in plan.payload.items() if key != "seen"}
     without_validators = {key: value for key, value in seen.items() if key not in VALIDATORS}
     candidates = ({**bare, "seen": dict(seen)}, {**bare, "seen": without_validators}, bare)

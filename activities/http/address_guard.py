@@ -1,4 +1,4 @@
-"""The guard between handlers and the network: a name is resolved once, checked, and connected to as checked."""
+"""The address guard: a host name is resolved once, checked, and connected to at the checked address."""
 
 import asyncio
 import re
@@ -54,14 +54,14 @@ _CLOSED_V6 = tuple(
 
 
 class AddressRefused(GiveUp):
-    """A URL, or the address it leads to, is none that handlers may visit here."""
+    """Handlers may not visit a URL, or the address that it leads to."""
 
 
 def is_public(address: Address) -> bool:
-    """Say whether an address is plain unicast on the public internet.
+    """Return whether an address is plain unicast on the public internet.
 
-    IPv6 forms that carry an IPv4 address (mapped, 6to4, NAT64, Teredo) are none, whatever they carry.
-    Source: the IANA special-purpose address registries.
+    IPv6 forms that carry an IPv4 address (mapped, 6to4, NAT64, Teredo) are not public, whatever they carry. Source: the
+    IANA special-purpose address registries.
     """
     if isinstance(address, IPv4Address):
         return not any(address in block for block in _CLOSED_V4)
@@ -76,7 +76,7 @@ def is_any(address: Address) -> bool:  # noqa: ARG001 — the shape of a rule
 def read_url(text: str, base: httpx.URL | None = None) -> httpx.URL:
     """Read a URL that handlers may visit, or with `base` the target of a redirect from there.
 
-    Raises AddressRefused, with half a sentence, for what is no http or https URL with a host and without credentials.
+    Raises AddressRefused, with half a sentence, unless it is an http or https URL with a host and without credentials.
     """
     where = "" if base is None else "redirects to a URL that "
     try:
@@ -96,7 +96,7 @@ def read_url(text: str, base: httpx.URL | None = None) -> httpx.URL:
 
 
 def show_url(url: httpx.URL) -> str:
-    """Name a URL in a sentence: cut short, and without its query, where some sites want their keys."""
+    """Shorten a URL for an error; without its query, which may contain a site's keys."""
     text = str(url.copy_with(query=None, fragment=None)) + ("?…" if url.query else "")
     return text if len(text) <= URL_SHOWN else text[: URL_SHOWN - 1] + "…"
 
@@ -109,7 +109,7 @@ async def resolve_host(host: str, port: int) -> Sequence[Address]:
 
 @dataclass(frozen=True, slots=True)
 class AddressGuard:
-    """The rule an installation has for addresses, and where names are looked up."""
+    """An installation's rule for addresses, and where names are looked up."""
 
     is_allowed: Callable[[Address], bool] = is_public
     resolve: Resolver = resolve_host
@@ -129,8 +129,8 @@ class AddressGuard:
 class GuardedBackend(httpcore.AsyncNetworkBackend):
     """Opens connections to checked addresses only.
 
-    The connection goes to the very address that was checked, so a DNS answer that changes in between gains nothing.
-    The name stays with the caller, for the Host header and for TLS.
+    The connection goes to the very address that was checked, so a DNS answer that changes in between has no effect. The
+    caller keeps the name, for the Host header and for TLS.
     """
 
     def __init__(self, guard: AddressGuard) -> None:
@@ -170,7 +170,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
     ) -> httpcore.AsyncNetworkStream:
         failure: Exception = httpcore.ConnectError("the name has no address")
         for address in addresses:
-            # an equal share each, so that one address that swallows packets leaves time for the others
+            # an equal share each, so that one address that does not answer leaves time for the others
             share = None if timeout is None else timeout / len(addresses)
             try:
                 return await self._network.connect_tcp(str(address), port, share, local_address, socket_options)

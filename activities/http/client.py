@@ -1,4 +1,4 @@
-"""The HTTP client that all handlers of one process share, and how its answers are read within bounds."""
+"""The HTTP client that all handlers of one process share, and how its answers are read within limits."""
 
 import zlib
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -17,7 +17,7 @@ from shared.settings import Settings
 
 USER_AGENT = "dormice"
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=50)
-"""Handlers at work are limited already; one that waited for a connection would lose its own time by others' calls."""
+"""The number of handlers at work is limited already; waiting for a connection would use up a handler's own time."""
 PIECE_BYTES = 64 * 1024
 GZIP_FIRST_BYTE = b"\x1f"
 SECONDS_MAX = 2**31
@@ -25,7 +25,7 @@ SECONDS_MAX = 2**31
 
 
 class BodyTooLarge(GiveUp):
-    """An answer's body is longer than the installation reads."""
+    """An answer's body is longer than the installation allows."""
 
 
 class GuardedTransport(httpx.AsyncHTTPTransport):
@@ -71,8 +71,8 @@ class SharedClient(httpx.AsyncClient):
 class HttpClient:
     """Owns one `httpx.AsyncClient`; redirects are never followed here, handlers that follow them check each hop.
 
-    It reaches public addresses only, unless the settings or a `guard` say otherwise, and keeps no cookies: what
-    one message's site sets is no other message's business.
+    It reaches public addresses only, unless the settings or a `guard` say otherwise, and keeps no cookies, so that a
+    site's cookies never reach another message.
     """
 
     def __init__(self, settings: Settings, guard: AddressGuard | None = None) -> None:
@@ -109,8 +109,8 @@ class HttpClient:
 async def iterate_body(response: httpx.Response, max_bytes: int) -> AsyncGenerator[bytes, None]:
     """Give the body of a streamed answer piece by piece, gzip decoded; other codings stay as they are.
 
-    At most `max_bytes` after decoding: more raises BodyTooLarge, before it is held in memory. A body that breaks
-    off or is no gzip though it says so raises RetryLater.
+    More than `max_bytes` after decoding raises BodyTooLarge, before it is all in memory. A body that breaks off, or is
+    not the gzip that it claims, raises RetryLater.
     """
     is_gzip = response.headers.get("content-encoding", "").strip().lower() in ("gzip", "x-gzip")
     gunzip = _Gunzip()
@@ -128,7 +128,7 @@ async def iterate_body(response: httpx.Response, max_bytes: int) -> AsyncGenerat
 
 
 class _Gunzip:
-    """Decodes gzip in small pieces: httpx's own decoder makes up to 64 MiB out of one read of a hostile answer."""
+    """Decodes gzip in small pieces: one read of a hostile answer can make httpx's own decoder produce 64 MiB."""
 
     def __init__(self) -> None:
         self._member = _begin_member()
@@ -143,7 +143,7 @@ class _Gunzip:
             while raw:
                 if self._member.eof:
                     if not raw.startswith(GZIP_FIRST_BYTE):
-                        return  # some servers pad the end; gzip programs overlook that too
+                        return  # some servers pad the end; gzip programs ignore that too
                     self._member = _begin_member()
                 self._is_begun = True
                 yield self._member.decompress(raw, PIECE_BYTES)
@@ -157,10 +157,10 @@ def _begin_member() -> "zlib._Decompress":  # pyright: ignore[reportPrivateUsage
 
 
 def freshness(headers: Mapping[str, str], now: datetime) -> timedelta:
-    """Say how long an answer stays fresh by its own headers; zero when they don't say, or say that it is stale.
+    """Return how long an answer stays fresh by its own headers; zero when they don't say, or say that it is stale.
 
-    s-maxage before max-age before Expires - Date, less Age; no-store and no-cache mean zero. `headers` has its
-    names in lower case, or looks them up without regard to case. Source: RFC 9111 §4.2 and §5.
+    s-maxage counts before max-age, and that before Expires - Date, less Age; no-store and no-cache mean zero. The names
+    in `headers` are in lower case, or are looked up without regard to case. Source: RFC 9111 §4.2 and §5.
     """
     directives = _read_directives(headers.get("cache-control", ""))
     if "no-store" in directives or directives.get("no-cache") == "":

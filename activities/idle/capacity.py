@@ -15,12 +15,12 @@ from shared.temporal.connect import CALL_TIMEOUT, describe_queue, read_memo
 from shared.temporal.deployment import find_taking, to_version
 
 FRESH = timedelta(seconds=20)
-"""Of a worker that has been silent for longer nobody knows whether it is there."""
+"""Age of a heartbeat after which nobody knows whether its worker is still there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Slots of all workers of a lane together; `told_at` is when the last of them told."""
+    """Slots of all workers of a lane together; `told_at` is the time of the last heartbeat."""
 
     all: int
     free: int
@@ -28,7 +28,7 @@ class Slots:
 
 
 class Capacity:
-    """Reads what a task queue's workers can take. Raises RPCError while the server does not tell."""
+    """Reads what a task queue's workers can take. Raises RPCError while the server does not answer."""
 
     def __init__(self, client: Client, queue: str) -> None:
         self._client = client
@@ -36,7 +36,7 @@ class Capacity:
         self._is_local = LANES[lane_of_queue(queue)].heartbeat_timeout is None
 
     async def read_slots(self) -> Slots:
-        """Add up the slots in which handlers run: on the short lane those of workflow tasks, else those of activities."""
+        """Add up the slots in which handlers run: workflow-task slots on the short lane, else activity slots."""
         free = used = 0
         told_at = datetime.fromtimestamp(0, UTC)
         for beat in await self._find_heartbeats():
@@ -47,13 +47,13 @@ class Capacity:
         return Slots(free + used, free, told_at)
 
     async def read_measured(self) -> list[Measured | None]:
-        """Give what each worker process that is alive has done at most, None for one that has told nothing yet."""
+        """Give the highest rate that each live worker process has reported, None for one without a report."""
         memo = await read_memo(self._client, capacity_workflow_id(self._queue)) or {}
-        told = read_measured(memo.get(CAPACITY_MEMO, {}))
-        return [told.get(identity) for identity in await self.find_identities()]
+        reported = read_measured(memo.get(CAPACITY_MEMO, {}))
+        return [reported.get(identity) for identity in await self.find_identities()]
 
     async def read_backlog(self) -> int:
-        """Count the tasks that wait for a worker; those on their way to a worker that waits for them never count."""
+        """Count the tasks that wait for a worker; a task that goes straight to a waiting worker never counts."""
         kinds = [TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW]
         if not self._is_local:
             kinds.append(TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
@@ -64,11 +64,11 @@ class Capacity:
         return waiting
 
     async def find_identities(self) -> set[str]:
-        """Give the identity of each worker process that is alive and gets tasks."""
+        """Give the identity of each live worker process that gets tasks."""
         return {beat.worker_identity for beat in await self._find_heartbeats()}
 
     async def _find_heartbeats(self) -> list[WorkerHeartbeat]:
-        """Give the last heartbeat of each worker that gets tasks: with worker versioning not all that poll do."""
+        """Give the last heartbeat of each worker that gets tasks; with versioning, some workers poll and get none."""
         beats = [beat async for beat in self.read_heartbeats() if is_fresh(beat)]
         if any(beat.deployment_version.deployment_name for beat in beats):
             taking = find_taking((await describe_queue(self._client, self._queue)).versioning_info)
@@ -76,7 +76,7 @@ class Capacity:
         return beats
 
     async def read_heartbeats(self) -> AsyncIterator[WorkerHeartbeat]:
-        """Give the last heartbeat of each worker that has not said good-bye; the server forgets one after some minutes."""
+        """Give the last heartbeat of each worker that has not shut down; the server forgets it after some minutes."""
         page = b""
         while True:
             request = ListWorkersRequest(
@@ -96,5 +96,5 @@ class Capacity:
 
 
 def is_fresh(beat: WorkerHeartbeat) -> bool:
-    """Tell whether a worker that told this is there now, as far as anybody knows."""
+    """Return whether a heartbeat is recent enough to count its worker as live."""
     return beat.heartbeat_time.ToDatetime(UTC) >= datetime.now(UTC) - FRESH

@@ -1,6 +1,6 @@
-"""The due index: which of the sleeping messages of a task queue are due first, for whoever has capacity to spare.
+"""The due index: which sleeping messages of a task queue are due first, for callers with capacity to spare.
 
-Behind one small interface, because the server's visibility store is the simplest such index and not the only one thinkable.
+It is a small interface, because the server's visibility store is the simplest such index and not the only possible one.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
 from shared.temporal.search_attributes import DUE_AT
 
 PAGE = 1000
-"""The most that a visibility store gives in one page."""
+"""Most results that a visibility store gives in one page."""
 
 CALLS_MAX = 5
-"""Calls to the visibility store for one answer: a server allows ten a second in a namespace, for everybody together."""
+"""Calls to the visibility store for one answer; a server allows a namespace ten a second, for all callers together."""
 
 FIRST_SPAN = timedelta(minutes=10)
 LAST_SPAN = timedelta(days=3660)
@@ -28,7 +28,7 @@ WIDER = 10
 
 @dataclass(frozen=True, slots=True, order=True)
 class Sleeper:
-    """A workflow that sleeps: a message, or a pack by the first of its messages."""
+    """A sleeping workflow: a message, or a pack, which stands for the first of its messages."""
 
     due_at: datetime
     workflow_id: str
@@ -36,24 +36,24 @@ class Sleeper:
 
 
 class DueIndex(Protocol):
-    """Knows who is due first."""
+    """Knows which workflows are due first."""
 
     @property
     def is_searching(self) -> bool:
-        """The last answer was none because finding them takes longer: ask again soon."""
+        """Whether the last answer was empty because the search takes longer: call again soon."""
         ...
 
     async def find_first(self, wanted: int, now: datetime) -> list[Sleeper]:
         """Give about `wanted` of those due next that may run ahead of time at `now`, the earliest due first.
 
-        Fewer, also none, when there are not so many, or when finding them takes longer than one look: then the next
-        call goes on from there. What it gives may be out of date. Raises RetryLater while it can't be asked.
+        Gives fewer, or none, if there are not as many, or if one call is too short to find them: then the next call
+        continues the search. The answer may be out of date. Raises RetryLater while the index can't be read.
         """
         ...
 
 
 class VisibilityIndex:
-    """Looks through Temporal's visibility store in windows of time, because that neither sorts nor limits.
+    """Searches Temporal's visibility store in windows of time, because that store neither sorts nor limits.
 
     A window begins now. Its end moves out until enough are counted in it, and is halved back until one page holds them.
     """
@@ -65,7 +65,7 @@ class VisibilityIndex:
         self._too_near: datetime | None = None
         self._too_far: datetime | None = None
         self.calls = 0
-        """How often the visibility store was asked, in all."""
+        """Number of calls to the visibility store."""
 
     @property
     def is_searching(self) -> bool:
@@ -86,7 +86,7 @@ class VisibilityIndex:
         return []
 
     def _is_settled(self, count: int, wanted: int, now: datetime) -> bool:
-        """Tell whether the window is to be listed; otherwise it has another end now."""
+        """Return whether the window can be listed; if not, its end has been changed."""
         end = now + self._span
         if wanted <= count <= PAGE or (count < wanted and self._span >= LAST_SPAN):
             return True
@@ -98,7 +98,7 @@ class VisibilityIndex:
         if far is None:
             self._span = min(self._span * WIDER, LAST_SPAN)
             return False
-        if far - near < NARROWEST:  # more are due in one moment than a page holds: whichever it gives are as good
+        if far - near < NARROWEST:  # more are due at one moment than a page holds: any of them will do
             return True
         self._span = near + (far - near) / 2 - now
         return False
@@ -109,7 +109,7 @@ class VisibilityIndex:
         found = [sleeper async for execution in executions if (sleeper := _to_sleeper(execution)) is not None]
         found.sort()
         self._too_near = self._too_far = None
-        if len(found) > 2 * wanted:  # of the next window, half may have gone by then
+        if len(found) > 2 * wanted:  # half of these may be gone at the next look
             self._span = found[2 * wanted].due_at - now
         return found[:wanted]
 
@@ -129,5 +129,5 @@ def _to_sleeper(execution: WorkflowExecution) -> Sleeper | None:
 
 
 def format_query_time(moment: datetime) -> str:
-    """Write a moment as a visibility query wants it."""
+    """Write a moment for a visibility query."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")

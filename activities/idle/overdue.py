@@ -1,8 +1,8 @@
-"""Overdue messages: what of a task queue should have run long ago, by the index first and then by the messages themselves.
+"""Overdue messages: what should have run long ago on a task queue, by the index, then by the messages themselves.
 
-The index knows due times roughly: a message writes there only when its due time moves by the setting `index_after` within
-a run. So it is surely overdue only once twice that time has passed since its run began and since what the index says.
-What is found is then asked itself: its handler may be at work, or it may have ended or been paused meanwhile.
+The index knows due times only roughly: a message writes there only when its due time moves by the setting `index_after`
+within a run. So it is surely overdue only when twice that time has passed since its run began and since its indexed due
+time. Each one found is then asked directly: its handler may be at work, or it may have ended or been paused meanwhile.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ from shared.temporal.connect import CALL_TIMEOUT, is_missing, translate_rpc_erro
 from shared.temporal.search_attributes import DUE_AT, STATE
 
 COUNTS_MAX = 8
-"""Counts of one query. After the first, each halves the range of ages, which is two minutes to ten years at the beginning:
-its ends differ by an eighth at the end, and of what lies between them any page will do."""
+"""Counts of one query. After the first, each halves the range of ages, at first two minutes to ten years, by ratio. In
+the end its limits differ by an eighth, and any page of what lies between them will do."""
 
 CHECKED_MAX = 50
-"""Candidates that are checked for one answer: one call each that is no visibility call, and a query where it is a pack."""
+"""Candidates checked for one answer; each takes one call (not to the visibility store), a pack also a query."""
 
 CHECKED_AGAIN_AFTER = timedelta(minutes=5)
-"""What was found well is passed over for so long, and so hides nothing behind it: handlers may be at work for hours, and
-the index keeps the last due time of a pack in which nothing waits any more."""
+"""A workflow found not overdue is skipped for this time, so that it hides no others: handlers may be at work for hours,
+and the index keeps the last due time of a pack in which nothing waits any more."""
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 
@@ -45,16 +45,17 @@ _RUNNING = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
 _INDEXED = f"WorkflowType = '{MESSAGE_WORKFLOW}' AND DueAt < '{{moment}}' AND StartTime < '{{moment}}'"
 _PACKED = f"WorkflowType = '{PACK_WORKFLOW}' AND DueAt < '{{moment}}'"
 _UNINDEXED = f"WorkflowType IN ('{MESSAGE_WORKFLOW}', '{PACK_WORKFLOW}') AND DueAt IS NULL AND StartTime < '{{moment}}'"
-"""Three questions, because the store has an index of due times that one with "or" between them would not use."""
+"""Three queries, because a query with OR would not use the store's index of due times."""
 
 UNINDEXED_TIMEOUT = timedelta(seconds=5)
 UNINDEXED_EVERY = timedelta(minutes=10)
-"""SQLite reads a row of every running workflow to find what has no due time; what was found is checked each time."""
+"""How often workflows without a due time are listed, because SQLite reads a row of every running workflow for that;
+those found are checked each time."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Overdue:
-    """A workflow whose message, or whose pack's first one, has been due at least since `due_at`, tolerance included."""
+    """A workflow whose message, or a pack whose first one, has been due at least since `due_at`, with tolerance."""
 
     due_at: datetime
     workflow_id: str
@@ -62,7 +63,7 @@ class Overdue:
 
 
 class OverdueIndex:
-    """Finds what is overdue on one task queue; keeps in mind what it has found well."""
+    """Finds what is overdue on one task queue; remembers workflows that it found not overdue."""
 
     def __init__(self, client: Client, task_queue: str, index_after: timedelta) -> None:
         self._client = client
@@ -72,12 +73,12 @@ class OverdueIndex:
         self._unindexed: Sequence[WorkflowExecution] = ()
         self._listed_unindexed_at: datetime | None = None
         self.calls = 0
-        """How often the visibility store was asked, in all."""
+        """Number of calls to the visibility store."""
 
     async def find_oldest(self, wanted: int, now: datetime, beyond: timedelta = timedelta(0)) -> list[Overdue]:
-        """Give about `wanted` of those overdue by more than `beyond`, the longest first.
+        """Give about `wanted` of those overdue by more than `beyond`, the longest overdue first.
 
-        What has been overdue for less than twice the setting `index_after` is not found. Raises RetryLater and
+        Workflows overdue by less than twice the setting `index_after` are not found. Raises RetryLater and
         Misconfigured.
         """
         known = self._found_well.items()
@@ -94,15 +95,15 @@ class OverdueIndex:
             raise translate_rpc_error(exc) from exc
 
     async def _list_unindexed(self, latest: datetime) -> Sequence[WorkflowExecution]:
-        with contextlib.suppress(TimeoutError):  # among millions; the others are found all the same
+        with contextlib.suppress(TimeoutError):  # it may, with millions of workflows; the others are found anyway
             async with asyncio.timeout(UNINDEXED_TIMEOUT.total_seconds()):
                 return await self._list_oldest(_UNINDEXED, latest)
         return ()
 
     async def _list_oldest(self, query: str, latest: datetime) -> Sequence[WorkflowExecution]:
-        """List a page of those before `latest`; where there are more, of the oldest."""
+        """List a page of those before `latest`; if there are more, a page of the oldest."""
         moment, count = latest, await self._count(query, latest)
-        youngest, oldest = 1.0, LAST_SPAN / self._inexact  # ages, in multiples of what is surely overdue
+        youngest, oldest = 1.0, LAST_SPAN / self._inexact  # ages, in multiples of self._inexact
         for _ in range(COUNTS_MAX - 1):
             if count <= PAGE:
                 break
@@ -138,7 +139,7 @@ class OverdueIndex:
         return sorted(overdue for overdue in checked if overdue is not None and now - overdue.due_at > beyond)[:wanted]
 
     async def _check_one(self, workflow_id: str) -> Overdue | None:
-        """Say since when a workflow is overdue at least; None where it has ended, is held, or has its handler at work."""
+        """Return since when a workflow is surely overdue; None if it has ended, is held, or its handler is at work."""
         try:
             described = await self._client.get_workflow_handle(workflow_id).describe(rpc_timeout=CALL_TIMEOUT)
         except RPCError as exc:
@@ -158,17 +159,17 @@ class OverdueIndex:
         return None if due_at is None else Overdue(due_at, workflow_id, is_pack)
 
     def _find_latest(self, workflow: WorkflowExecution | WorkflowExecutionDescription) -> datetime:
-        """Say when at the latest it was due, by what the server knows of it."""
+        """Return the latest time at which it was due, as far as the server knows."""
         due_at = workflow.typed_search_attributes.get(DUE_AT)
-        if due_at is not None and workflow.workflow_type == PACK_WORKFLOW:  # a pack counts across its runs
+        if due_at is not None and workflow.workflow_type == PACK_WORKFLOW:  # a pack's due time holds across its runs
             return due_at + self._inexact
         return max(due_at or workflow.start_time, workflow.start_time) + self._inexact
 
     async def _ask_pack(self, pack: WorkflowExecutionDescription) -> datetime | None:
-        """Ask a pack when its first message can wait no longer; for one that does not answer the index speaks."""
+        """Ask a pack when its first message can wait no longer; if it does not answer, use the index."""
         handle = self._client.get_workflow_handle(pack.id, run_id=pack.run_id)
         try:
-            # the SDK repeats a query that timed out: only a limit around it all is one
+            # the SDK retries a query that timed out, so this limit is around all tries
             async with asyncio.timeout(QUERY_TIMEOUT.total_seconds()):
                 answer: dict[str, Any] = await handle.query("overview")
         except (TimeoutError, WorkflowQueryFailedError):

@@ -1,4 +1,4 @@
-"""Spends a lane's idle capacity: wakes those that are due first ahead of their time, as fast as the lane bears it."""
+"""Spends a lane's idle capacity: wakes the next due messages ahead of time, as fast as the lane can take them."""
 
 import asyncio
 import contextlib
@@ -32,34 +32,35 @@ logger = logging.getLogger(__name__)
 TICK_SECONDS = 0.25
 BEAT_SECONDS = 1.0
 SLOTS_SECONDS = 1.0
-"""Between two looks at the workers' heartbeats; they come every two seconds."""
+"""Time between two readings of the workers' heartbeats, which come every two seconds."""
 
 LOOK_SECONDS = 1.5
-"""Between two looks into the due index: five calls each, of the ten a second that a server allows everybody together."""
+"""Time between two looks into the due index: five calls each, and a server allows all callers together ten a second."""
 
 LOOK_MAX_SECONDS = 10.0
-"""Between two looks that found nobody."""
+"""Longest time between two looks that found nothing."""
 
 FASTER, STEADIER, SLOWER = 1.5, 1.15, 0.7
-"""By how much it grows with a heartbeat until something had to wait, from then on, and what that leaves of it."""
+"""Factors of the rate: per heartbeat until something had to wait, per heartbeat from then on, and for each such
+wait."""
 
 RATE_MAX = 300.0
-"""Woken in a second; what is woken between two looks must fit one page of the index."""
+"""Most wakes in a second; all wakes between two looks must fit one page of the index."""
 
 SIGNALS_AT_ONCE = 16
 REMEMBERED_SECONDS = 30.0
-"""The index is that much behind at most; who has been woken is not woken again for the same due time."""
+"""Longest delay of the index; for this time a workflow is not woken again for the same due time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shifts:
-    """Holds what the shifts of one process share."""
+    """Holds what the calls of `pull_ahead` in one process share."""
 
     telemetry: Telemetry
 
     @activity.defn(name=PULL_AHEAD)
     async def pull_ahead(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        """Spend idle capacity for one shift, or until cancelled; gives what was pulled, those of a shift that broke off included."""
+        """Spend idle capacity for one shift, or until cancelled; gives the totals, with those of a broken-off try."""
         client, queue, details = activity.client(), activity.info().task_queue, activity.info().heartbeat_details
         shift = PullLoop(client, queue, IdleLimits.load(call["limits"]), VisibilityIndex(client, queue))
         shift.pulled = Pulled.load(details[0]["pulled"] if details else {})
@@ -70,9 +71,9 @@ class Shifts:
 
 
 class PullRate:
-    """How many may be woken in a second: more while slots stay free though it was used up, fewer as soon as they do not.
+    """How many may be woken in a second: more while slots stay free at the full rate, fewer when they don't.
 
-    It begins with the slots that are free beyond the reserve and follows each fresh heartbeat.
+    It begins with the slots that are free beyond the reserve and is adjusted with each fresh heartbeat.
     """
 
     def __init__(self) -> None:
@@ -83,7 +84,7 @@ class PullRate:
         self._told_at: datetime | None = None
 
     def follow(self, slots: Slots, reserve: float) -> None:
-        """Take a heartbeat into account; one that was seen already changes nothing."""
+        """Adjust the rate to a heartbeat; one that was seen already changes nothing."""
         if slots.told_at == self._told_at:
             return
         spent, self._spent, self._told_at = self._spent, 0, slots.told_at
@@ -96,11 +97,11 @@ class PullRate:
             self.rate = min(max(spare, self.rate * self._growth), RATE_MAX)
 
     def retreat(self) -> None:
-        """Begin again more slowly: something had to wait."""
+        """Lower the rate, because something had to wait."""
         self.rate, self._saved, self._growth = max(1.0, self.rate * SLOWER), 0.0, STEADIER
 
     def take(self, seconds: float, wanted: int) -> int:
-        """Give how many of those wanted may be woken now, when so many seconds have passed."""
+        """Give how many of those wanted may be woken now, `seconds` after the last call."""
         self._saved = min(self._saved + self.rate * seconds, max(self.rate, 1.0))
         count = min(int(self._saved), wanted)
         self._saved -= count
@@ -109,18 +110,18 @@ class PullRate:
 
 
 class RecentlyPulled:
-    """Who has been woken lately. The index is behind, and never hears of a due time that moved by less than a minute."""
+    """Workflows woken lately; the index lags, and never learns of a due time that moved by less than a minute."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, tuple[datetime, datetime | None, float]] = {}
 
     def note(self, sleeper: Sleeper, until: datetime | None) -> None:
-        """Note one that has been woken; a pack for all that is due `until` then."""
+        """Note a woken workflow; `until` is for a pack: what was due until then has been woken."""
         self._by_id.pop(sleeper.workflow_id, None)
         self._by_id[sleeper.workflow_id] = (sleeper.due_at, until, time.monotonic())
 
     def due_of(self, sleeper: Sleeper) -> datetime | None:
-        """Say when a sleeper's next one is due, as far as is known; None for a message that has just been woken."""
+        """Return when a sleeper's next message is due, as far as known; None for one that was just woken."""
         indexed, until, _ = self._by_id.get(sleeper.workflow_id, (None, None, 0.0))
         return sleeper.due_at if indexed != sleeper.due_at else until
 
@@ -134,7 +135,7 @@ class RecentlyPulled:
 
 
 class PullLoop:
-    """A while of looking and waking. Due work always comes first: as soon as anything waits, nothing is woken."""
+    """Looks and wakes for a while. Due work always comes first: as soon as anything waits, nothing is woken."""
 
     def __init__(self, client: Client, queue: str, limits: IdleLimits, index: DueIndex) -> None:
         self._client = client
@@ -152,15 +153,15 @@ class PullLoop:
         self._quiet_since: float | None = None
         self._busy_since = 0.0
         self._failures = 0
-        """Calls in a row that failed since it could look last: until then it is said to wait."""
+        """Calls that failed since the last successful look; until the next one, `state` says that it waits."""
         self.pulled = Pulled()
         self.note_early: Callable[[float], None] = lambda _: None
-        """Hears of each that is woken how many seconds early it is."""
+        """Called for each wake, with how many seconds early it was."""
         self.state = "looking"
-        """What it is about, for people: looking, busy, nobody to wake, pulling, or waiting for the server."""
+        """Current state, for people: looking, busy, nobody to wake, pulling, or waiting for the server."""
 
     async def run(self, ends_at: float) -> None:
-        """Look and wake until then, or until cancelled. The server may be away or at its limit meanwhile: then it waits."""
+        """Look and wake until `ends_at`, or until cancelled; waits while the server is away or at its limit."""
         beating = asyncio.create_task(self._beat())
         try:
             await self._spend(ends_at)
@@ -214,11 +215,11 @@ class PullLoop:
             self._quiet_since = now
             if not self._failures:
                 self.state = "looking"
-        # what had to wait for a moment, by being woken too fast, is no reason to rest for longer than that
+        # a short wait, caused by waking too fast, needs no rest longer than the wait itself
         return now - self._quiet_since >= min(self._limits.quiet_seconds, self._quiet_since - self._busy_since)
 
     async def _look(self, now: float) -> None:
-        """Find those due first that have not just been woken."""
+        """Find the workflows due first that have not just been woken."""
         wanted = max(20, round(self._allowance.rate * 2 * LOOK_SECONDS)) + self._woken.forget_old(now)
         found = await self._index.find_first(wanted, datetime.now(UTC))
         self._failures = 0

@@ -1,1 +1,1 @@
-"""What others are told of each cycle: metrics, spans and events."""
+"""What is reported of each cycle: metrics, spans and events."""

@@ -1,4 +1,4 @@
-"""The span of a cycle: what is told of one call of a handler, when its message is among those that are sampled."""
+"""The span of a cycle: covers one call of a handler, if its message is sampled."""
 
 from shared.messages.message import HandlerCall, Outcome
 from shared.messages.placement import workflow_id
@@ -6,11 +6,11 @@ from shared.telemetry.sdk import Telemetry
 from shared.telemetry.spans import NO_SPAN, Attributes, Span
 
 FAILURES = ("failed", "reject")
-"""Outcomes that are somebody's concern; the others are how messages live."""
+"""Outcomes that a span marks as errors; all others are normal."""
 
 
 def begin_cycle(telemetry: Telemetry, call: HandlerCall, started_at: float) -> Span:
-    """Begin a trace for a call of a handler, linked to the record that the message came by and to its cycle before this one."""
+    """Begin a trace for a handler's call, linked to the message's record and to its previous cycle."""
     name = workflow_id(call.kind, call.id)
     if not telemetry.samples(name.encode()):
         return NO_SPAN
@@ -29,7 +29,7 @@ def begin_cycle(telemetry: Telemetry, call: HandlerCall, started_at: float) -> S
 
 
 def end_cycle(span: Span, outcome: Outcome) -> Outcome:
-    """End it with what the call came to, and note in the outcome what the next cycle is linked to."""
+    """End the span with the call's outcome, and note in the outcome what the next cycle is linked to."""
     if span is NO_SPAN:
         return outcome
     span.end({"outcome": outcome.verdict}, outcome.verdict if outcome.verdict in FAILURES else "")

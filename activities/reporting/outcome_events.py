@@ -1,4 +1,4 @@
-"""The outcomes topic: tells Kafka what every cycle came to, and never lets Kafka's troubles become the messages'."""
+"""The outcomes topic: sends every cycle's outcome to Kafka; a fault of Kafka never stops a message."""
 
 import asyncio
 import contextlib
@@ -21,11 +21,11 @@ from shared.settings import Settings
 logger = logging.getLogger(__name__)
 
 PATIENCE = timedelta(seconds=3)
-"""How long an outcome waits for its event to be safe, unless the broker is known to be in trouble: then not at all. It is
-shorter than what Temporal leaves a handler beyond its own timeout."""
+"""How long an outcome waits for its event to be safe; it does not wait while the broker is known to be in trouble. This
+is shorter than the time that Temporal leaves a handler beyond its own timeout."""
 
 HELD_MAX = 100_000
-"""Events that one process holds while the broker is in trouble; then the oldest are given up."""
+"""Events that one process holds while the broker is in trouble; then the oldest are dropped."""
 
 SENT_AT_ONCE = 1000
 RETRY_AFTER = timedelta(seconds=1)
@@ -34,12 +34,12 @@ RETRY_AFTER = timedelta(seconds=1)
 class OutcomeEvents:
     """Sends an event for each cycle, in order; use it for the length of an `async with` block.
 
-    An event is safe at the broker before Temporal learns of its outcome, so that a worker that is killed tells an outcome
-    twice rather than never. While the broker is in trouble outcomes do not wait: events are held in memory and sent later.
+    An event is safe at the broker before Temporal learns of its outcome, so a killed worker reports an outcome twice
+    rather than never. While the broker is in trouble outcomes do not wait: events are held in memory and sent later.
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Raises InvalidSetting and Misconfigured for Kafka settings that can't work."""
+        """Read the Kafka settings; raises InvalidSetting and Misconfigured if they can't work."""
         self._topic = settings.outcomes_topic
         options = kafka_options(settings) | {"compression_type": "lz4"}
         self._outlet = SafeProducer(options, PATIENCE.total_seconds())
@@ -50,14 +50,14 @@ class OutcomeEvents:
         self._sending: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin; the broker is not asked before there is something to tell."""
+        """Start sending; the broker is not contacted before there is an event."""
         self._sending = asyncio.create_task(self._send_on())
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Send what is held, within the patience; what remains is given up, with a line in the log."""
+        """Send the held events within the patience; the rest is dropped, with a line in the log."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE.total_seconds()):
                 while self._held:
@@ -70,18 +70,18 @@ class OutcomeEvents:
         await self._outlet.stop()
 
     async def tell(self, call: HandlerCall, outcome: Outcome, started_at: float, spread: Spread | None = None) -> None:
-        """Tell what a cycle came to that began at `started_at` (seconds since the epoch); never raises for the broker's sake."""
+        """Send the event of a cycle that began at `started_at` (seconds since the epoch); broker faults never raise."""
         event = to_event(call, outcome, started_at, spread)
         headers = (("traceparent", outcome.traced.encode()),) if outcome.traced else ()
         record = Sendable(workflow_id(call.kind, call.id).encode(), encode_to_keep(event), headers)
-        told = asyncio.get_running_loop().create_future()
-        self._held.append((record, told))
+        sent = asyncio.get_running_loop().create_future()
+        self._held.append((record, sent))
         if len(self._held) > HELD_MAX:
             self._held.popleft()[1].cancel()
             self._given_up += 1
         self._has_more.set()
         if not self._is_troubled:
-            await asyncio.wait([told], timeout=PATIENCE.total_seconds())
+            await asyncio.wait([sent], timeout=PATIENCE.total_seconds())
 
     async def _send_on(self) -> None:
         while True:
@@ -99,9 +99,9 @@ class OutcomeEvents:
                 continue
             self._is_troubled = False
             self._note_given_up()
-            for _, told in batch:
-                if not told.cancelled():
-                    told.set_result(None)
+            for _, sent in batch:
+                if not sent.cancelled():
+                    sent.set_result(None)
                     self._held.popleft()
 
     def _note_given_up(self) -> None:

@@ -1,4 +1,4 @@
-"""Left runs: what packs continued from is deleted minutes later and slowly, so that no delete waits in the server."""
+"""Left runs: the runs that packs continued from, deleted late and slowly, so that no delete blocks the server."""
 
 import asyncio
 import contextlib
@@ -10,32 +10,31 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 DELETE_AFTER = timedelta(minutes=3)
-"""Six times what a server takes by default to save that a closing is acknowledged (`history.*UpdateAckInterval`).
-
-A delete that comes before that is tried again and again, and holds up the transfer queue behind it meanwhile.
-"""
+"""Six times a server's default interval for saving that it has seen a closing (`history.*UpdateAckInterval`). An
+earlier delete is retried again and again, and meanwhile blocks the transfer queue behind it."""
 
 DELETE_EVERY = timedelta(seconds=0.02)
-"""A worker process deletes at most so often: more than it can make packs leave runs, and little for a server."""
+"""Shortest time between two deletes of a worker process: it deletes faster than its packs can leave runs, and the load
+on a server is small."""
 
 KEPT_MOST = 20_000
 CALL_TIMEOUT = timedelta(seconds=5)
 
 
 class LeftRuns:
-    """Runs that packs have continued from, forgotten with their process: the namespace's retention deletes those."""
+    """Runs that packs have continued from; if the process ends, the namespace's retention deletes them."""
 
     def __init__(self) -> None:
         self._delete_after = DELETE_AFTER.total_seconds()
         self._runs: dict[str, tuple[str, float]] = {}
 
     def add(self, workflow_id: str, run_id: str) -> None:
-        """Have a run deleted later on; one that is known already, or more than can be kept, changes nothing."""
+        """Note a run for deletion; does nothing if it is known already or `KEPT_MOST` runs are noted."""
         if run_id not in self._runs and len(self._runs) < KEPT_MOST:
             self._runs[run_id] = (workflow_id, asyncio.get_running_loop().time() + self._delete_after)
 
     async def delete_when_due(self, client: Client) -> None:
-        """Delete one after the other once its time has come; for ever."""
+        """Delete each noted run once its time has come, one by one, for ever."""
         pause = DELETE_EVERY.total_seconds()
         while True:
             run_id, (workflow_id, due) = next(iter(self._runs.items()), ("", ("", 0.0)))

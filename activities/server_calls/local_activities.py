@@ -21,15 +21,15 @@ FORWARD = "forward_signals"
 
 @activity.defn(name=SET_PRIORITY)
 async def set_own_priority(priority: int) -> None:
-    """Set the server-side priority of the workflow that calls this; doing it twice changes nothing more."""
+    """Set the server-side priority of the workflow that calls this; idempotent."""
     await set_priority(activity.client(), activity.info().workflow_id or "", priority)
 
 
 @activity.defn(name=FORWARD)
 async def forward_signals(call: Any) -> None:
-    """Send signals on to other packs of a kind, in order, starting those packs that are not there yet.
+    """Send signals on to other packs of a kind, in order; packs that do not run yet are started.
 
-    Doing it twice changes nothing more: chunks and steering bear tokens by which packs know them again.
+    It is idempotent: chunks and steering have tokens by which packs recognize a repetition.
     """
     client, pack = activity.client(), dict(call["pack"])
     task_timeout = timedelta(seconds=pack.pop("task_timeout"))
@@ -48,7 +48,7 @@ async def forward_signals(call: Any) -> None:
 
 
 async def set_priority(client: Client, workflow_id: str, priority: int) -> None:
-    """Set a run's priority key: a workflow task that already waits in the queue is moved, later activities inherit it.
+    """Set a run's priority key: it moves a workflow task that already waits in the queue; later activities inherit it.
 
     The Python client has no wrapper for this call.
     """

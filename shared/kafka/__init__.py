@@ -1,1 +1,1 @@
-"""Kafka as every process of dormice speaks it: how to connect, and how to send so that nothing is lost."""
+"""Kafka for all processes of dormice: how to connect, and how to send so that nothing is lost."""

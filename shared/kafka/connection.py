@@ -1,4 +1,4 @@
-"""The connection to Kafka: its options for every client, a check before work begins, and what its errors ask for."""
+"""The connection to Kafka: options for every client, a check before work begins, and what its errors mean."""
 
 import contextlib
 import importlib
@@ -13,7 +13,7 @@ from shared.kafka.security import TokenUnreadable, security_options
 from shared.settings import Settings
 
 CHECK_SECONDS = 10.0
-"""What one broker gets to answer a check, each time it is asked something."""
+"""Time that one broker gets for each answer during a check."""
 
 # numbers of OpenSSL's x509_vfy.h
 NOT_IN_TIME = (9, 10)
@@ -25,7 +25,7 @@ ACCESS_ERRORS = {
     "TransactionalIdAuthorizationFailed": "transactional id",
     "ClusterAuthorizationFailedError": "cluster",
 }
-"""What a client is not allowed to use, by the name of aiokafka's error."""
+"""What a client may not use, by the name of aiokafka's error."""
 
 HUNG_UP = (EOFError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
 TLS_HUNG_UP = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
@@ -34,8 +34,8 @@ TLS_HUNG_UP = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 def kafka_options(settings: Settings) -> dict[str, Any]:
     """Give the keyword arguments that aiokafka's consumer, producer and admin client share.
 
-    Files are read now, but for the token of OAUTHBEARER, which is read again at each login. Raises InvalidSetting
-    for settings that don't go together and Misconfigured when a package is missing.
+    Files are read now, except the token of OAUTHBEARER, which is read again at each login. Raises InvalidSetting for
+    settings that don't go together and Misconfigured when a package is missing.
     """
     if importlib.util.find_spec("aiokafka") is None:
         raise Misconfigured(
@@ -47,9 +47,9 @@ def kafka_options(settings: Settings) -> dict[str, Any]:
 
 
 async def check_broker(settings: Settings) -> None:
-    """Log in to one of the brokers and ask it for the cluster, so that what is wrong is known before work begins.
+    """Log in to one of the brokers and ask it for the cluster, so that faults are known before work begins.
 
-    The clients' own start tells only that they could not connect. Raises Misconfigured when a person must change
+    The clients' own start says only that they could not connect. Raises Misconfigured when a person must change
     something (wrong password, unknown CA, …) and RetryLater when nobody answers.
     """
     options = kafka_options(settings)
@@ -69,7 +69,7 @@ async def check_broker(settings: Settings) -> None:
 
 
 def translate_kafka_error(exc: BaseException, settings: Settings) -> RetryLater | Misconfigured:
-    """Turn a failure of aiokafka into the branch of the error tree that tells the caller what to do."""
+    """Turn a failure of aiokafka into the branch of the error tree that fits what the caller should do."""
     chain = list(_unwind(exc))
     for link in chain:
         if isinstance(link, RetryLater | Misconfigured):
@@ -79,7 +79,8 @@ def translate_kafka_error(exc: BaseException, settings: Settings) -> RetryLater 
                 return refusal
     if any(isinstance(link, HUNG_UP + TLS_HUNG_UP) for link in chain):
         return RetryLater(
-            f"the Kafka broker at {settings.kafka_servers} closes the connection; try again, and if it goes on doing so "
+            f"the Kafka broker at {settings.kafka_servers} closes the connection; "
+            "try again, and if it goes on doing so "
             f"check that its listener speaks {settings.kafka_security_protocol}, as kafka_security_protocol says"
         )
     return _explain_rest(exc, settings)
@@ -90,7 +91,7 @@ async def _ask(host: str, port: int, options: dict[str, Any], settings: Settings
     request: Any = importlib.import_module("aiokafka.protocol.metadata").MetadataRequest
     connection = await conn.create_conn(host, port, request_timeout_ms=int(CHECK_SECONDS * 1000), **options)
     try:
-        # a listener that wants a login answers which versions it speaks to anybody, and nothing more
+        # before a login a listener answers this request alone: which API versions it speaks
         answer = await connection.send(request([]))
     finally:
         if closed := connection.close():
@@ -101,7 +102,7 @@ async def _ask(host: str, port: int, options: dict[str, Any], settings: Settings
 
 
 def _explain_silence(settings: Settings) -> RetryLater | Misconfigured:
-    """Tell why a broker names no brokers: so it answers a client with a bad token, which aiokafka takes for let in."""
+    """Explain why a broker lists no brokers: its answer to a bad token, which aiokafka takes for a successful login."""
     start = f"the Kafka broker at {settings.kafka_servers}"
     if settings.kafka_sasl_mechanism == "OAUTHBEARER":
         return Misconfigured(f"{start} refuses {_who(settings)}; renew the token in kafka_token_file")
@@ -149,8 +150,8 @@ def _explain_login(exc: BaseException, settings: Settings) -> Misconfigured | No
         )
     if type(exc).__module__.partition(".")[0] == "gssapi":
         return Misconfigured(
-            f"Kerberos gives no ticket for {settings.kafka_kerberos_service_name} at {servers} ({_said(exc)}); run kinit, "
-            "or correct kafka_kerberos_service_name or kafka_kerberos_domain_name"
+            f"Kerberos gives no ticket for {settings.kafka_kerberos_service_name} at {servers} ({_said(exc)}); "
+            "run kinit, or correct kafka_kerberos_service_name or kafka_kerberos_domain_name"
         )
     return None
 
@@ -175,7 +176,7 @@ def _explain_tls(exc: BaseException, settings: Settings) -> Misconfigured | None
         return Misconfigured(
             f"{start} does not speak TLS on this port; correct kafka_security_protocol or kafka_servers"
         )
-    # a listener that misses our certificate says so in as many words as there are versions of TLS
+    # a listener that wants our certificate reports this differently in each version of TLS
     if any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")):
         if settings.kafka_certificate_file:
             return Misconfigured(f"{start} refuses our certificate ({reason}); correct kafka_certificate_file")
@@ -188,7 +189,8 @@ def _explain_name(exc: BaseException, settings: Settings) -> RetryLater | Miscon
         return None
     if exc.errno == socket.EAI_AGAIN:
         return RetryLater(
-            f"the name server does not say where {settings.kafka_servers} is ({exc.strerror}); try again, or set kafka_servers"
+            f"the name server does not say where {settings.kafka_servers} is ({exc.strerror}); "
+            "try again, or set kafka_servers"
         )
     return Misconfigured(f"kafka_servers: {settings.kafka_servers} has an unknown host ({exc.strerror}); correct it")
 
@@ -218,7 +220,8 @@ def _explain_rest(exc: BaseException, settings: Settings) -> RetryLater | Miscon
     if isinstance(exc, TimeoutError):
         said = f"nothing came within {CHECK_SECONDS:g} s" if not str(exc) else said
     return RetryLater(
-        f"no Kafka broker answers at {servers} ({said}); start one, for a trial with 'dormice dev --kafka', or set kafka_servers"
+        f"no Kafka broker answers at {servers} ({said}); "
+        "start one, for a trial with 'dormice dev --kafka', or set kafka_servers"
     )
 
 
@@ -228,14 +231,14 @@ def _is(exc: BaseException, *names: str) -> bool:
 
 
 def _named(exc: BaseException) -> str:
-    """Give the topics or the group that an error of aiokafka has as its argument: one name, or a set of them."""
+    """Give the topics or the group in the argument of an aiokafka error: one name, or a set of them."""
     given: Any = exc.args[0] if exc.args else ""
     return given if isinstance(given, str) else ", ".join(sorted(map(str, given)))
 
 
 def _said(exc: BaseException) -> str:
-    told = " ".join(str(exc.args[0] if len(exc.args) == 1 else exc).split())
-    return told[:200] or type(exc).__name__
+    text = " ".join(str(exc.args[0] if len(exc.args) == 1 else exc).split())
+    return text[:200] or type(exc).__name__
 
 
 def _password_setting(settings: Settings) -> str:

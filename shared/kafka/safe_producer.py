@@ -1,4 +1,4 @@
-"""The outlet: sends records to the broker so that they are safe when it returns, or says within bounds why not."""
+"""The producer: when `send` returns, the broker has the record safely; otherwise it fails within a time limit."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from shared.errors import RetryLater
 
 PATIENCE_SECONDS = 30.0
 RECORD_MAX_BYTES = 64 * 1024 * 1024
-"""What a dead-letter topic of our making takes: a record that is too large elsewhere must still fit with its reason."""
+"""Record size that the dead-letter topics we create accept: a record too large elsewhere must fit with its reason."""
 
 _ADVICE = {
     "TopicAuthorizationFailedError": "create the topic, or allow this user to create, describe, read and write it",
@@ -27,7 +27,7 @@ _ADVICE = {
 
 Headers = tuple[tuple[str, bytes | None], ...]
 Topics = Mapping[str, int]
-"""How many partitions each topic has."""
+"""Topic → number of its partitions."""
 
 
 class BrokerTrouble(RetryLater):
@@ -43,7 +43,7 @@ class BrokerTrouble(RetryLater):
 
 @contextlib.asynccontextmanager
 async def translate_errors(topic: str) -> AsyncGenerator[None]:
-    """Raise what the broker has against a topic as BrokerTrouble."""
+    """Turn aiokafka's errors about a topic into BrokerTrouble."""
     errors: Any = importlib.import_module("aiokafka.errors")
     try:
         yield
@@ -63,13 +63,13 @@ async def open_admin(options: Mapping[str, Any]) -> AsyncGenerator[Any]:
 
 
 async def list_topics(admin: Any) -> Topics:
-    """Give the topics that this user may see; asking for one by its name would make it on some brokers."""
+    """Give the topics that this user may see; asking for one by name would create it on some brokers."""
     return {topic["topic"]: len(topic["partitions"]) for topic in await admin.describe_topics()}
 
 
 @dataclass(frozen=True, slots=True)
 class Sendable:
-    """What is to be sent; `timestamp` is in milliseconds since 1970, None is the moment of sending."""
+    """A record to send; `timestamp` is in milliseconds since 1970, None is the moment of sending."""
 
     key: bytes | None
     value: bytes | None
@@ -78,11 +78,11 @@ class Sendable:
 
 
 class SafeProducer:
-    """Sends records as they are; each is held by all replicas in sync when `send` returns.
+    """Sends records unchanged; when `send` returns, all replicas in sync have the record.
 
-    An idempotent producer retries for ever and loses count when the broker refuses a record. So each send is bounded,
-    and a producer that failed one is put away for a fresh one. A record whose send failed may still have been
-    written: who sends it again must bear it twice.
+    An idempotent producer retries for ever, and loses its sequence numbers when the broker refuses a record. So each
+    send has a time limit, and a producer whose send failed is replaced by a new one. A record whose send failed may
+    still have been written: a caller that sends it again must accept duplicates.
     """
 
     def __init__(self, options: Mapping[str, Any], patience_seconds: float = PATIENCE_SECONDS) -> None:
@@ -99,20 +99,20 @@ class SafeProducer:
             await self._get_producer()
 
     async def stop(self) -> None:
-        """Disconnect, within the patience for what is still being sent."""
+        """Disconnect; records that are still being sent get the patience in seconds to finish."""
         self._retire(self._producer)
         await asyncio.gather(*self._retiring)
 
     async def send(self, topic: str, partition: int, record: Sendable) -> None:
-        """Send to a partition, or to a lower one where the topic has not so many; raises BrokerTrouble."""
+        """Send to a partition, modulo the topic's number of partitions; raises BrokerTrouble."""
         if record.key is not None or record.value is not None:
             await self._send(topic, partition, record, _send_one)
             return
-        async with self._batching:  # batches that wait for room at once use up each other's time
+        async with self._batching:  # concurrent batches that wait for room use up each other's time
             await self._send(topic, partition, record, _send_batch)
 
     async def send_all(self, topic: str, records: Iterable[Sendable]) -> None:
-        """Send records, each to the partition that its key belongs to; raises BrokerTrouble, after which any may be written."""
+        """Send each record to the partition of its key; after BrokerTrouble any of them may have been written."""
         async with self._lend_producer(topic) as producer:
             sent = [
                 await producer.send(topic, r.value, r.key, None, r.timestamp, list(r.headers))  # in order of their keys
@@ -148,7 +148,7 @@ class SafeProducer:
             return self._producer
 
     def _retire(self, producer: Any) -> None:
-        """Use a producer no more, and close it when what it still sends is done or the patience ends."""
+        """Stop using a producer, and close it when its pending sends are done or the patience ends."""
         if producer is not None and producer is self._producer:
             self._producer = None
             task = asyncio.create_task(_close(producer, self._patience))
@@ -161,7 +161,7 @@ async def _send_one(producer: Any, topic: str, partition: int, record: Sendable)
 
 
 async def _send_batch(producer: Any, topic: str, partition: int, record: Sendable) -> None:
-    """Send a record of neither key nor value, which Kafka takes and aiokafka's `send` refuses, as a batch of one."""
+    """Send a record with neither key nor value as a batch of one: Kafka accepts it, aiokafka's `send` does not."""
     batch = producer.create_batch()
     batch.append(timestamp=record.timestamp, key=record.key, value=record.value, headers=list(record.headers))
     batch.close()
@@ -172,7 +172,7 @@ async def _close(producer: Any, patience_seconds: float) -> None:
     closing = asyncio.create_task(producer.stop())
     await asyncio.wait({closing}, timeout=patience_seconds)
     if not closing.done():
-        # it flushes for as long as the broker is away, unless what it holds has failed
+        # `stop` waits for the broker without limit, unless the pending records have failed
         producer._message_accumulator.fail_all(TimeoutError())  # noqa: SLF001 — aiokafka has no way to give up
     await closing
 

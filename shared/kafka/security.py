@@ -1,4 +1,4 @@
-"""How a Kafka client proves who it is and whom it trusts: the settings' half of a connection, checked as a whole."""
+"""Kafka security: a client's login and TLS options, from the settings and checked as a whole."""
 
 import asyncio
 import importlib
@@ -24,17 +24,17 @@ LOGIN_SETTINGS = {
     "kafka_kerberos_service_name": ("GSSAPI",),
     "kafka_kerberos_domain_name": ("GSSAPI",),
 }
-"""Which mechanisms use a setting; for any other it would be set to no effect."""
+"""The mechanisms that use a setting; with any other one the setting would have no effect."""
 
 TLS_SETTINGS = ("kafka_ca_file", "kafka_certificate_file", "kafka_key_file", "kafka_key_password_file")
 
 
 class TokenUnreadable(OSError):
-    """The token's file has no token at the moment of a login; an OSError is what aiokafka outlives and tries again."""
+    """The token's file has no token at the moment of a login; an OSError, because aiokafka retries after those."""
 
 
 class TokenFile:
-    """Gives aiokafka the token of OAUTHBEARER, read from its file at each login: whoever renews it writes it there."""
+    """Gives aiokafka the token of OAUTHBEARER, read from its file at each login, so that a renewed one is used."""
 
     def __init__(self, path: Path, extensions: Mapping[str, str]) -> None:
         self._path = path
@@ -48,7 +48,7 @@ class TokenFile:
             raise TokenUnreadable(str(exc)) from exc
 
     def extensions(self) -> dict[str, str]:
-        """Give what is sent beside the token."""
+        """Give the SASL extensions that are sent beside the token."""
         return self._extensions
 
 
@@ -72,7 +72,7 @@ def _mechanism(settings: Settings) -> str | None:
 
 
 def _refuse_unused(settings: Settings) -> None:
-    """A login that is set and not used would be a client that is not who its owner thinks it is."""
+    """Refuse settings without effect: with an unused login the client is not who its owner thinks."""
     defaults = {f.name: f.default for f in fields(Settings)}
     given = {name for name, default in defaults.items() if getattr(settings, name) != default}
     protocol, mechanism = settings.kafka_security_protocol, _mechanism(settings)
@@ -131,7 +131,7 @@ def _token_provider(settings: Settings) -> TokenFile:
         if not name or not equals:
             raise InvalidSetting(f"kafka_token_extensions: {given!r} is no extension; write NAME=VALUE")
         extensions[name] = value
-    # aiokafka takes only what counts as one of its own providers, and is an extra that we don't import at the top
+    # aiokafka accepts only its own providers, and it is an extra, so this module does not import it
     importlib.import_module("aiokafka.abc").AbstractTokenProvider.register(TokenFile)
     return TokenFile(path, extensions)
 
@@ -171,13 +171,14 @@ def _load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
     is_encrypted = False
 
     def give_password() -> str:
-        """Stand in for OpenSSL's own question, which would wait for a person at a terminal."""
+        """Replace OpenSSL's own prompt, which would wait for a person at a terminal."""
         nonlocal is_encrypted
         is_encrypted = True
         if settings.kafka_key_password_file:
             return read_secret("kafka_key_password_file", Path(settings.kafka_key_password_file))
         raise InvalidSetting(
-            f"kafka_key_password_file: is missing, the key in {key or certificate} is encrypted; set the file of its password"
+            f"kafka_key_password_file: is missing, the key in {key or certificate} is encrypted; "
+            "set the file of its password"
         )
 
     try:
@@ -188,7 +189,10 @@ def _load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
 
 def _explain_pair(exc: ssl.SSLError, certificate: str, key: str, *, is_encrypted: bool) -> str:
     if exc.reason == "KEY_VALUES_MISMATCH":
-        return f"kafka_key_file: the key in {key or certificate} is not that of the certificate in {certificate}; give its own"
+        return (
+            f"kafka_key_file: the key in {key or certificate} is not that of the certificate in {certificate}; "
+            "give its own"
+        )
     if is_encrypted:
         return f"kafka_key_password_file: the key in {key or certificate} does not open with this password; correct it"
     if key:

@@ -1,1 +1,1 @@
-"""What workflows keep for everybody: gates, idle capacity and measured capacity, as they are written down."""
+"""Data that workflows keep for all processes: gates, idle capacity and measured capacity, and their wire forms."""

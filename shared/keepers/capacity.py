@@ -1,4 +1,4 @@
-"""Measured capacity: how many messages a second the workers of a lane have done at most, kept where anybody can read it."""
+"""Measured capacity: the most messages a second that a lane's workers have done, kept in a workflow's memo."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -6,44 +6,44 @@ from typing import Any, NamedTuple
 from shared.messages.signal_reading import check_readable, is_number, require
 
 CAPACITY_WORKFLOW = "capacity"
-"""Workflow type of the one that keeps it for a lane."""
+"""Workflow type that keeps the measured capacity of a lane."""
 
 CAPACITY_MEMO = "capacity"
-"""The memo field in which it does; a memo can be read while no worker runs."""
+"""The memo field that holds it; a memo can be read while no worker runs."""
 
 MEASURED = "measured"
-"""Its signal."""
+"""Signal that reports a measurement."""
 
 WORKER_MAX = 500
-"""Characters of the name that a worker process has."""
+"""Characters of a worker process's name."""
 
 PER_SECOND_MAX = 1e9
 
 WORKERS_KEPT = 200
-"""Worker processes whose measurements are kept, those that told last."""
+"""Worker processes whose measurements are kept: those that reported last."""
 
 
 class Measurement(NamedTuple):
-    """What the signal says: which worker process has done how many messages a second."""
+    """Content of the signal: a worker process and how many messages a second it has done."""
 
     worker: str
     per_second: float
 
 
 class Measured(NamedTuple):
-    """What one worker process has done at most, and when it told (seconds since the epoch)."""
+    """The highest rate of one worker process, and when it reported (seconds since the epoch)."""
 
     per_second: float
     told_at: float
 
 
 def capacity_workflow_id(task_queue: str) -> str:
-    """Name the one workflow that keeps a lane's capacity; no kind holds a tilde, so it is no message."""
+    """Name the workflow that keeps a lane's capacity; no kind holds a tilde, so it is no message."""
     return f"{task_queue}~capacity"
 
 
 def read_measurement(arguments: Sequence[Any]) -> Measurement:
-    """Read what a worker process has measured; raises ValueError with half a sentence."""
+    """Read a worker's measurement from the signal; raises ValueError with half a sentence."""
     given = [check_readable(argument) for argument in arguments]
     if len(given) != len(Measurement._fields):
         raise ValueError(f"it came with {len(given)} arguments; give the worker's name and a number")
@@ -62,5 +62,5 @@ def _is_rate(value: Any) -> bool:
 
 
 def read_measured(wire: Mapping[str, Any]) -> dict[str, Measured]:
-    """Read what worker processes, by identity, have measured, as the memo has it."""
-    return {worker: Measured(*told[: len(Measured._fields)]) for worker, told in wire.items()}
+    """Read the measurements in the memo, by identity of the worker process."""
+    return {worker: Measured(*values[: len(Measured._fields)]) for worker, values in wire.items()}

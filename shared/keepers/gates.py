@@ -1,4 +1,4 @@
-"""Gates: what many messages need and what may be closed for all of them, such as a host that asked to be left alone."""
+"""Gates: something that many messages need and that can be closed for all, such as a host that asked for a pause."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,21 +10,21 @@ from shared.messages.signal_reading import is_moment, is_text, read_object, requ
 from shared.messages.timespan import HORIZON
 
 GATES_WORKFLOW = "gates"
-"""Workflow type of the one that keeps which gates are closed."""
+"""Workflow type that keeps the list of closed gates."""
 
 GATES_MEMO = "gates"
-"""The memo field in which it keeps them; a memo can be read while no worker runs."""
+"""The memo field that holds the list; a memo can be read while no worker runs."""
 
 CLOSE, OPEN = "close", "open"
-"""Its signals."""
+"""Signals of that workflow."""
 
 GATES_MAX = 500
-"""Gates that it keeps closed at once: every worker that has to do with gates reads them all each second."""
+"""Most gates closed at once: every worker that uses gates reads all of them each second."""
 
 GATE_MAX_BYTES = 300
 
 HEARD_WITHIN = timedelta(days=30)
-"""Workers may be away for so long before they hear of a closing: one that ends in ten years less this is for good."""
+"""Longest time until a worker learns of a closing; a closing of ten years less this time counts as permanent."""
 
 
 class Closing(NamedTuple):
@@ -36,18 +36,18 @@ class Closing(NamedTuple):
 
     @classmethod
     def lasting(cls, delay: timedelta, reason: str = "") -> Self:
-        """Close from now on, for at most the ten years that anything may wait here."""
+        """Close from now on, for at most ten years, the limit of every wait here."""
         now = time.time()
         return cls(round(now, 3), round(now + min(delay, HORIZON).total_seconds(), 3), reason)
 
     @property
     def lasts_for_good(self) -> bool:
-        """Nobody said when it opens: that is as late as can be, less what a worker took to hear of it."""
+        """Whether nobody gave an opening time: then it lasts the maximum, less what a worker took to learn of it."""
         return self.opens_at - self.closed_at >= (HORIZON - HEARD_WITHIN).total_seconds()
 
 
 class Close(NamedTuple):
-    """What the signal `close` asks for; without `replaces` only if the gate opens later then."""
+    """Content of the signal `close`; without `replaces` it counts only if the gate then opens later than before."""
 
     gate: str
     opens_at: float
@@ -56,7 +56,7 @@ class Close(NamedTuple):
 
 
 def gates_workflow_id(prefix: str) -> str:
-    """Name the one workflow that keeps the gates; no kind holds a tilde, so it is no message."""
+    """Name the workflow that keeps the gates; no kind holds a tilde, so it is no message."""
     return f"{prefix}~gates"
 
 
@@ -68,7 +68,7 @@ def check_gate(name: str) -> str:
 
 
 def read_close(arguments: Sequence[Any]) -> Close:
-    """Read what a gate is to be closed by; raises ValueError with half a sentence."""
+    """Read the signal `close`; raises ValueError with half a sentence."""
     given = read_object(arguments)
     opens_at = require("opens_at", given.get("opens_at"), is_moment, "seconds since the epoch")
     reason = require("reason", given.get("reason", ""), is_text, "a string")
@@ -76,7 +76,7 @@ def read_close(arguments: Sequence[Any]) -> Close:
 
 
 def read_open(arguments: Sequence[Any]) -> str:
-    """Read which gate is to be opened; raises ValueError with half a sentence."""
+    """Read the signal `open`, which names a gate; raises ValueError with half a sentence."""
     return _read_gate(read_object(arguments))
 
 
@@ -85,10 +85,10 @@ def _read_gate(given: Mapping[str, Any]) -> str:
 
 
 def read_closings(wire: Mapping[str, Any]) -> dict[str, Closing]:
-    """Read which gates are closed, as the memo has them."""
+    """Read the closed gates in the memo."""
     return {name: Closing(*closing[: len(Closing._fields)]) for name, closing in wire.items()}
 
 
 def pick_closed(closings: Mapping[str, Closing], now: float) -> dict[str, Closing]:
-    """Leave out those that have opened by themselves."""
+    """Keep only the gates that are still closed at `now`."""
     return {name: closing for name, closing in closings.items() if closing.opens_at > now}

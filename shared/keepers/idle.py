@@ -1,43 +1,44 @@
-"""Idle capacity: what part of it a lane may spend on messages that are not due yet, and what has come of that."""
+"""Idle capacity: the part of it that a lane may spend on messages that are not due yet, and the results."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 IDLE_WORKFLOW = "idle"
-"""Workflow type of the one that spends a lane's idle capacity."""
+"""Workflow type that spends the idle capacity of a lane."""
 
 IDLE_MEMO = "idle"
-"""The memo field in which it keeps what it knows; a memo can be read while no worker runs."""
+"""The memo field that holds its data; a memo can be read while no worker runs."""
 
 PULL_AHEAD = "pull_ahead"
-"""Its activity."""
+"""Activity of that workflow."""
 
 SHIFT_SECONDS = 60.0
-"""Of one call of that activity: what it has counted is kept in the workflow then."""
+"""Length of one call of that activity; its counts are then kept in the workflow."""
 
 
 def idle_workflow_id(task_queue: str) -> str:
-    """Name the one workflow that spends the idle capacity of a task queue; no kind holds a tilde, so it is no message."""
+    """Name the workflow that spends a queue's idle capacity; no kind holds a tilde, so it is no message."""
     return f"{task_queue}~idle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleLimits:
-    """How far idle capacity is spent; every field has bounds, and a sentence for whoever leaves them."""
+    """Limits on spending idle capacity; a value out of bounds raises ValueError with a sentence."""
 
     reserve: float = 0.25
     """Share of a lane's slots that always stays free for what falls due."""
     quiet_seconds: float = 3.0
-    """A lane is idle once nothing has waited and the reserve was free for so long."""
+    """A lane is idle once nothing has waited and the reserve has been free for this time."""
     pack_messages: int = 50
-    """Messages that one pack runs ahead of time at once."""
+    """Messages that one pack runs ahead of time for one signal."""
     reach_seconds: float = 900.0
-    """A pack runs none ahead that is due so much later than the first of the lane. So none runs while one is left that is due
-    more than twice as much before it: one reach is under way while the next is pulled."""
+    """A pack runs a message ahead only if it is due at most this time after the lane's first one. So a message runs
+    ahead only when none is left that is due more than twice this time before it: one reach is under way while the next
+    is pulled."""
 
     def __post_init__(self) -> None:
-        """Refuse what can't be meant."""
+        """Refuse values out of bounds."""
         bounds = {
             "reserve": (0, 0.95),
             "quiet_seconds": (0.5, 3600),
@@ -52,7 +53,7 @@ class IdleLimits:
 
     @classmethod
     def load(cls, wire: Mapping[str, Any]) -> Self:
-        """Read a wire form; fields that are left out are as usual. Raises ValueError."""
+        """Read a wire form; missing fields get their defaults. Raises ValueError."""
         known = {field.name for field in fields(cls)}
         if unknown := sorted(set(wire) - known):
             raise ValueError(f"{unknown[0]}: there is no such limit; use {', '.join(sorted(known))}")
@@ -65,25 +66,25 @@ class IdleLimits:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What has been pulled forward, in all: messages of their own, packs, and how early they were together."""
+    """Totals of what has been pulled forward: single messages, packs, and by how many seconds together."""
 
     messages: int = 0
     packs: int = 0
     early_seconds: float = 0.0
-    """Of messages and of packs' first messages, added up."""
+    """Sum over messages and over packs' first messages."""
 
     def plus(self, *, is_pack: bool, early_seconds: float) -> "Pulled":
         """Count one more."""
         return self.and_also(Pulled(int(not is_pack), int(is_pack), early_seconds))
 
     def and_also(self, other: "Pulled") -> "Pulled":
-        """Add what another one has counted."""
+        """Add the counts of another object."""
         early = round(self.early_seconds + other.early_seconds, 3)
         return Pulled(self.messages + other.messages, self.packs + other.packs, early)
 
     @property
     def mean_early_seconds(self) -> float:
-        """How early they were on average."""
+        """How early they were on average, in seconds."""
         count = self.messages + self.packs
         return self.early_seconds / count if count else 0.0
 

@@ -1,7 +1,7 @@
 """The decision: the one pure function that moves a message from state to state, whatever its encoding.
 
-No clock, no randomness and no Temporal in here: the same state, event and time give the same next state, which is
-what lets a workflow replay and a pack hold many messages at once.
+No clock, no randomness and no Temporal in here: the same state, event and time give the same next state. So a workflow
+can replay it, and a pack can hold many messages at once.
 """
 
 import math
@@ -26,14 +26,14 @@ from shared.messages.signals import (
 )
 from shared.messages.timespan import HORIZON, format_seconds
 
-MIN_DELAY = 1.0  # seconds; the server itself starts no two runs of one workflow within a second
+MIN_DELAY = 1.0  # seconds; the server starts at most one run of a workflow a second
 MAX_DELAY = HORIZON.total_seconds()
 TOLERANCE_SHARE = 0.05
 TOLERANCE_MAX = 900.0
 EARLIEST_SHARE = 0.5
 
 Spread = Callable[[float], float]
-"""Gives how far into a tolerance a message is due, both in seconds."""
+"""Maps a tolerance to the offset in it at which a message is due, both in seconds."""
 
 
 def begin(state: MessageState) -> MessageState:
@@ -51,13 +51,16 @@ def decide(
 ) -> MessageState:
     """Give the state after `event` at `now` (seconds since the epoch).
 
-    An `Outcome` ends a cycle that `begin` opened; signals that came meanwhile are applied on top of it. A signal
-    that makes no sense in the state, or can't be read, leaves everything but the list of remembered decisions as it is.
-    An ended message changes no more, except that a newer record begins it anew, as it does a moment later, when the
-    message is known as finished: its sender was told that the record has been taken. Who asks for a moment no later than
-    `replay_time` (`now` unless said otherwise) means `now`. A signal's `now` may be another one on a replay, `replay_time` never
-    is: so whoever replays must begin at once what was asked for by `replay_time`, and go by the moment itself in all other
-    cases, see `workflows.replay.run_now_queue`. `spread` says where within its tolerance a message comes back; without one its id does.
+    An `Outcome` ends a cycle that `begin` opened; signals that came meanwhile are applied after it. A signal that makes
+    no sense in the state, or can't be read, changes only the list of remembered decisions. An ended message changes no
+    more, with one exception: a newer record starts it again, because its sender was told that the record has been
+    taken.
+
+    A signal that names a moment up to `replay_time` (default: `now`) means `now`. On a replay a signal's `now` may
+    differ, `replay_time` never does. So a caller that replays must begin at once what was asked for by `replay_time`,
+    and use the moment itself in all other cases, see `workflows.replay.run_now_queue`.
+
+    `spread` gives the offset in the tolerance at which a message comes back; without it a hash of the id does.
     """
     if state.ended and not _is_newer_record(state, event):
         return state
@@ -73,14 +76,14 @@ def decide(
 
 
 def find_offset(workflow_id: str, tolerance: float, spread: Spread | None) -> float:
-    """Say how far into its tolerance a message is due (seconds): where `spread` says, or by a hash of its workflow id."""
+    """Return the offset in the tolerance (seconds) at which a message is due: from `spread`, or a hash of its id."""
     if spread is not None:
         return spread(tolerance)
     return unit_hash(workflow_id) * tolerance if tolerance else 0.0
 
 
 def next_wake(state: MessageState) -> float | None:
-    """Say when the message wants to run, or None while it is held."""
+    """Return when the message wants to run, or None while it is held or after it has ended."""
     return None if state.is_held or state.ended else state.due_at
 
 
@@ -93,7 +96,7 @@ def _fold(state: MessageState, outcome: Outcome, now: float, spread: Spread | No
         state = state._replace(traced=outcome.traced)
     reason = clip_reason(outcome.reason)
     if state.is_revised and outcome.verdict != "retry_after":
-        # nobody has seen the payload yet that came while the handler worked on the one before
+        # no handler has seen the new payload yet, because it came during this cycle
         revised = _due_now(_next_version(state), now)
         return revised.remember(now, "again", f"revised while its handler ran, which came to: {outcome.verdict}")
     state = _next_version(state) if state.is_revised else state._replace(is_tried=True)
@@ -112,8 +115,8 @@ def _fold(state: MessageState, outcome: Outcome, now: float, spread: Spread | No
 
 
 def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
-    asked = outcome.after if outcome.at is None else outcome.at - now
-    delay, note = _clamp(asked or 0.0)
+    requested = outcome.after if outcome.at is None else outcome.at - now
+    delay, note = _clamp(requested or 0.0)
     tolerance = outcome.tolerance
     if tolerance is None:
         tolerance = min(delay * TOLERANCE_SHARE, TOLERANCE_MAX)
@@ -127,7 +130,7 @@ def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread
     keeps_payload = state.is_revised or not outcome.is_payload_changed
     version, next_due = state.version + 1, _ceil(due_at)
     decision = Decision(round(now, 3), version, "again", next_due, _join(clip_reason(outcome.reason), note))
-    return state._replace(  # one copy for all that changes: nearly every cycle comes along here
+    return state._replace(  # one copy for all changes, because nearly every cycle ends here
         version=version,
         attempt=0,
         is_tried=False,
@@ -143,7 +146,7 @@ def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread
 
 
 def _wait_at_gate(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
-    state = _next_version(state) if state.is_revised else state  # it may have been tried before, with the other payload
+    state = _next_version(state) if state.is_revised else state  # the previous payload may have been tried
     soonest, tolerance = now + _clamp(outcome.after or 0.0)[0], outcome.tolerance or 0.0
     due_at = soonest + find_offset(state.workflow_id, tolerance, spread)
     return _due(state, due_at, due_at, soonest + tolerance).remember(now, "gated", clip_reason(outcome.reason))
@@ -156,7 +159,7 @@ def _retry_or_park(state: MessageState, outcome: Outcome, now: float) -> Message
     if most and attempt >= most:
         return _park(state._replace(attempt=attempt), reason, now)
     ceiling = min(outcome.backoff_max, outcome.backoff * 2.0 ** min(attempt - 1, 60))
-    # "equal jitter": half of the backoff is fixed, half is spread, here by a hash so that a replay agrees
+    # "equal jitter": half of the backoff is fixed, half varies, here by a hash so that a replay agrees
     delay = ceiling / 2 + ceiling / 2 * unit_hash(f"{state.workflow_id}:{state.version}:{attempt}")
     due_at = now + delay
     return _due(state, due_at, due_at, now + ceiling)._replace(attempt=attempt).remember(now, "failed", reason)
@@ -173,7 +176,7 @@ def _next_version(state: MessageState) -> MessageState:
 
 
 def _settle(state: MessageState, now: float) -> MessageState:
-    """Apply what signals asked for while the handler ran."""
+    """Apply the signals that came while the handler ran."""
     asked_due_at, asked_stop = state.asked_due_at, state.asked_stop
     if state.is_running or state.is_revised or asked_due_at is not None or asked_stop is not None:
         state = state._replace(is_running=False, asked_due_at=None, asked_stop=None, is_revised=False)
@@ -215,7 +218,7 @@ def _ask_due(state: MessageState, due_at: float, now: float, what: str, reason: 
 
 
 def _bound(moment: str, now: float, replay_time: float) -> tuple[float, str]:
-    """Give when a message is due for which somebody named a moment, and what was made of that if it is another one."""
+    """Give the due time for a requested moment, and a note if it had to be another one."""
     due_at = to_epoch(moment)
     if due_at <= replay_time:
         return _floor(now), "in the past: due now"
@@ -226,12 +229,12 @@ def _bound(moment: str, now: float, replay_time: float) -> tuple[float, str]:
 
 def _reprioritize(state: MessageState, signal: Reprioritize, now: float, replay_time: float) -> MessageState:
     _check_priority(signal.priority)
-    asked = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
+    bounded = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
     changed = state._replace(priority=signal.priority)
     reason = _join(f"priority {signal.priority}", clip_reason(signal.reason))
-    if asked is None:
+    if bounded is None:
         return changed.remember(now, "reprioritize", reason)
-    return _ask_due(changed, asked[0], now, "reprioritize", _join(reason, asked[1]))
+    return _ask_due(changed, bounded[0], now, "reprioritize", _join(reason, bounded[1]))
 
 
 def _check_priority(priority: Any) -> None:
@@ -246,8 +249,8 @@ def _revise(state: MessageState, signal: Revise, now: float, replay_time: float)
         raise ValueError(f"there is no lane {signal.lane!r}")
     if signal.priority is not None:
         _check_priority(signal.priority)
-    asked = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
-    # a version's idempotency key stands for one payload: a tried version with another payload is the next version
+    bounded = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
+    # an idempotency key stands for one payload: a new payload for a tried version makes the next version
     is_next = state.is_tried and not state.is_running
     changed = (_next_version(state) if is_next else state)._replace(
         payload=signal.payload,
@@ -257,13 +260,13 @@ def _revise(state: MessageState, signal: Revise, now: float, replay_time: float)
         is_revised=state.is_running,
         sources=_note_source(state, signal),
         trace=state.trace if signal.trace is None else signal.trace,
-        # a record that is newer than what stopped the message begins it anew, whenever it is heard
+        # a newer record starts the message again, so it cancels a pending stop, whenever it arrives
         asked_stop=None if signal.source else state.asked_stop,
     )
     reason = clip_reason(signal.reason)
-    if asked is None:
+    if bounded is None:
         return changed.remember(now, "revise", reason)
-    return _ask_due(changed, asked[0], now, "revise", _join(reason, asked[1]))
+    return _ask_due(changed, bounded[0], now, "revise", _join(reason, bounded[1]))
 
 
 def _ask_stop(state: MessageState, signal: Stop, now: float) -> MessageState:
@@ -278,7 +281,7 @@ def _is_newer_record(state: MessageState, event: Any) -> bool:
 
 
 def _begin_anew(state: MessageState, now: float) -> MessageState:
-    """Give a message that has ended what it would be started with; all others stay as they are."""
+    """Give an ended message the fields of a new start; return all others unchanged."""
     if not state.ended:
         return state
     begun = state._replace(ended="", result=None, is_paused=False, parked_reason="", parked_at=0.0, attempt=0)
@@ -309,12 +312,12 @@ def _unpark(state: MessageState) -> MessageState:
 
 
 def _due(state: MessageState, due_at: float, earliest_at: float, latest_at: float = 0.0) -> MessageState:
-    # rounded up: a millisecond late is nothing, a fraction of one early would break a promise
+    # rounded up: a millisecond late does no harm, a fraction of one early would break a promise
     return state._replace(due_at=_ceil(due_at), earliest_at=_ceil(earliest_at), latest_at=_floor(latest_at))
 
 
 def _due_now(state: MessageState, now: float) -> MessageState:
-    # rounded down: a fraction of a millisecond ahead would cost a timer
+    # rounded down: a due time a fraction of a millisecond ahead would cost a timer
     return state._replace(due_at=_floor(now), earliest_at=_floor(now), latest_at=0.0)
 
 

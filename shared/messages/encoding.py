@@ -7,15 +7,15 @@ from shared.errors import HandlerProblem
 
 PACKS_MAX = 1_000_000
 SIZE_MAX = 5_000
-"""So many small messages fit a workflow's state; what bounds them first is `shared.packs.entry.STATE_BYTES_MAX`."""
+"""Largest `size` of a pack; what limits it first is `shared.packs.entry.STATE_BYTES_MAX`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pack:
-    """Keep many messages of a kind in one workflow, for a fiftieth of the price of a workflow each.
+    """Keep many messages of a kind in one workflow, for a fiftieth of the cost of one workflow for each.
 
     `packs` is how many workflows the kind is spread over when its first message is started; it is kept with the
-    kind from then on, and `dormice repack` raises it. `size` is how many messages one of them takes before it refuses
+    kind from then on, and `dormice repack` raises it. `size` is how many messages one pack takes before it refuses
     new ones. `coalesce` is how long a pack waits for more to fall due before it wakes, never beyond a message's own
     tolerance. Raises HandlerProblem when a value is unusable.
     """

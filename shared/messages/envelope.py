@@ -1,4 +1,4 @@
-"""The envelope, schema_version 1: how a message looks when somebody hands it to dormice, checked at the edge."""
+"""The envelope, schema_version 1: a message as its sender writes it, checked when it enters dormice."""
 
 import re
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ TENANT_MAX_BYTES = 64  # Temporal's limit for a fairness key
 TOLERANCE_MAX = timedelta(days=30)
 
 _LANES = tuple(LANES)
-_HORIZON = datetime.now(UTC) + HORIZON  # it only moves out; most are asked for far before it
+_HORIZON = datetime.now(UTC) + HORIZON  # fixed at import: the true limit only grows, and most moments are far before it
 _TOLERANCE_SECONDS_MAX = TOLERANCE_MAX.total_seconds()
-_SHOWN_MAX = 10**15  # numbers beyond it are named in sentences, not printed
+_SHOWN_MAX = 10**15  # larger numbers are described in errors, not printed
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _RFC3339 = re.compile(
@@ -43,7 +43,7 @@ class EnvelopeRules:
 
 def _text(value: Any, max_bytes: int) -> str:
     if isinstance(value, str) and len(value) <= max_bytes and value.isascii() and value.isprintable():
-        return value  # as nearly all are
+        return value  # the common case
     if not isinstance(value, str):
         # ValueError in all validators: pydantic turns no other error into a ValidationError
         raise ValueError(f"must be a string, not {_name_type(value)}; put it in quotes")  # noqa: TRY004 — see above
@@ -138,7 +138,7 @@ def _schema_version(value: Any) -> int:
 
 
 class Envelope(BaseModel):
-    """One message as its sender describes it; every field obeys design rules once this object exists."""
+    """One message as its sender describes it; every field is valid once this object exists."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -178,7 +178,7 @@ def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -
 
 
 def _fill_in_lane(raw: Mapping[str, Any], rules: EnvelopeRules) -> Mapping[str, Any]:
-    """Beforehand, because pydantic's copy with another lane costs as much as all the checks."""
+    """Fill in the lane before validation: pydantic's copy with another lane costs as much as all the checks."""
     kind = raw.get("kind")
     lane = rules.kinds.get(kind) if raw.get("lane") is None and isinstance(kind, str) else None
     return raw if lane is None else {**raw, "lane": lane}
@@ -206,7 +206,7 @@ def _translate(exc: ValidationError) -> InvalidEnvelope:
 
 
 def _show(value: Any) -> str:
-    """Quote a wrong value in a sentence, however long, deep or unprintable it is."""
+    """Describe a wrong value for an error, even if it is very long, deep or unprintable."""
     if isinstance(value, str):
         return repr(value[:40])
     if isinstance(value, bool) or not isinstance(value, int | float):

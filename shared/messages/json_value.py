@@ -7,10 +7,10 @@ from typing import Any, NoReturn, cast
 import orjson
 
 MAX_DEPTH = 64
-"""Deeper nesting is refused: nobody needs it and parsers on the way give up at different depths."""
+"""Deeper nesting is refused: parsers on the way have different limits."""
 
 MAX_DIGITS = 4300
-"""Longer whole numbers are refused: Python itself neither reads nor writes them unless it is told to."""
+"""Longer whole numbers are refused: by default Python neither reads nor writes them."""
 
 _INT_LIMIT = 10**MAX_DIGITS
 _TOO_LONG = f"holds a whole number of more than {MAX_DIGITS} digits"
@@ -23,8 +23,8 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan
 def parse_json(text: str | bytes) -> Any:
     """Parse strict JSON that somebody hands in; bytes are UTF-8, a byte-order mark in front is skipped.
 
-    Raises ValueError with half a sentence ("is no JSON …") for anything that is not JSON by RFC 8259,
-    NaN and Infinity included, and for an object with one key twice, of which readers take either.
+    Raises ValueError with half a sentence ("is no JSON …") for anything that is not JSON by RFC 8259, NaN and Infinity
+    included, and for an object with a duplicate key, because readers differ in which value they take.
     """
     value = decode_json(text)
     if type(value) in (dict, list) and _may_repeat_keys(text, value):
@@ -33,11 +33,11 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def decode_json(text: str | bytes) -> Any:
-    """Parse what a program has written, as `parse_json` does; of a key that is there twice, the last value counts."""
-    # what is quicker reads a number of so many digits with a loss, and explains nothing that it refuses
+    """Parse JSON written by a program, like `parse_json`; of a duplicate key, the last value counts."""
+    # orjson rounds very long numbers, and does not explain what it refuses
     try:
         encoded = text.encode() if isinstance(text, str) else text
-        if _LONG_NUMBER in encoded.translate(_ZEROES):  # a tenth of what a regular expression takes
+        if _LONG_NUMBER in encoded.translate(_ZEROES):  # ten times faster than a regular expression
             return _parse_strict(text)
         return orjson.loads(encoded)
     except (orjson.JSONDecodeError, UnicodeEncodeError):
@@ -45,9 +45,10 @@ def decode_json(text: str | bytes) -> Any:
 
 
 def _may_repeat_keys(text: str | bytes, value: Any) -> bool:
-    """Say whether fewer keys may have come out of a text than went into it; writing it anew is what tells cheapest.
+    """Return whether a text may have duplicate keys; comparing it with `value` written anew is the cheapest test.
 
-    Both texts have the same colons, one behind each key and others in strings, unless one is written as an escape.
+    Without duplicates both texts have the same number of colons, one after each key and others in strings, unless a
+    colon is written as an escape.
     """
     try:
         colons = orjson.dumps(value).count(b":")
@@ -72,7 +73,7 @@ def _parse_strict(text: str | bytes, decoder: json.JSONDecoder | None = None) ->
 
 
 def encode_json(value: Any) -> bytes:
-    """Write a checked value in the compact form whose length is what size limits count."""
+    """Encode a checked value in compact form; size limits count the length of this form."""
     try:
         return orjson.dumps(value)
     except TypeError:  # whole numbers of more than 64 bits, and named tuples: JSON knows them, orjson does not
@@ -80,12 +81,12 @@ def encode_json(value: Any) -> bytes:
 
 
 def encode_to_keep(value: Any) -> bytes:
-    """Write a checked value that is to lie in memory: orjson leaves 4 KB of room behind whatever it writes."""
+    """Encode a checked value that stays in memory; copied, because orjson leaves 4 KB of room behind its result."""
     return bytes(memoryview(encode_json(value)))
 
 
 def find_flaw(value: Any, depth: int = 0) -> str | None:
-    """Say why a Python value can't travel as JSON, as half a sentence, or None when it can."""
+    """Return why a Python value can't travel as JSON, as half a sentence, or None when it can."""
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, int):
@@ -105,7 +106,7 @@ def find_flaw(value: Any, depth: int = 0) -> str | None:
 
 
 def find_size_flaw(value: Any, bytes_max: int) -> str:
-    """Say that a checked value takes more bytes than it may, as half a sentence, or nothing; a limit of 0 is none."""
+    """Return half a sentence if a checked value takes too many bytes, else nothing; a limit of 0 is none."""
     if not bytes_max or (size := len(encode_json(value))) <= bytes_max:
         return ""
     return f"is {size} bytes of JSON, the limit is {bytes_max}; keep bulk data elsewhere and send its key"
@@ -151,7 +152,7 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-# json.loads would make one each time
+# json.loads would make a decoder for each call
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_read_int)
 _REFUSING_DECODER = json.JSONDecoder(
     parse_constant=_refuse_constant, parse_int=_read_int, object_pairs_hook=_refuse_repeated_keys

@@ -16,24 +16,25 @@ DECISIONS_KEPT = 5
 NO_TRACE: Mapping[str, str] = MappingProxyType({})
 
 PAYLOAD_MAX = "payload_max_bytes"
-"""Key beside a message's state, in what its workflow starts from: what a revision's payload may take."""
+"""Key beside the state in a message workflow's input: the size limit for a revision's payload."""
 
 SERIAL = "serial"
-"""Key of what workflows start from: 1 where signals act one by one, as in all that older code has not started."""
+"""Key in a workflow's input: 1 where signals act one by one, as in all workflows but those of older code."""
 
 REASON_MAX = 300
 """Characters of a reason that are kept."""
 
 Verdict = Literal["again", "done", "reject", "failed", "retry_after", "handed_back", "gated"]
-"""What a cycle came to; `failed` counts as an attempt, the three last do not. `gated` means that no handler was called."""
+"""The result of a cycle. `failed` counts as an attempt, the last three do not; `gated`: no handler was called."""
 
 
 class Outcome(NamedTuple):
-    """What one cycle came to, as it travels from the dispatching activity to the workflow.
+    """The result of one cycle, as it travels from the dispatching activity to the workflow.
 
-    `after`, `earliest`, `tolerance`, `backoff` and `backoff_max` are seconds; `at` and `earliest_at` are moments.
-    The five fields before the last two are settings of the worker that ran the cycle: carried here they are part of the
-    history, so a changed setting takes effect with the next cycle and never breaks a replay.
+    `after`, `earliest`, `tolerance`, `backoff` and `backoff_max` are seconds; `at` and `earliest_at` are moments. The
+    five fields from `max_attempts` to `index_after`, and `payload_max_bytes`, are settings of the worker that ran the
+    cycle. Here they are part of the history, so a changed setting takes effect with the next cycle and never breaks a
+    replay.
     """
 
     verdict: Verdict
@@ -48,17 +49,17 @@ class Outcome(NamedTuple):
     lane: str = ""
     result: Any = None
     max_attempts: int = 5
-    """0 = not known here; then the worker refuses the next call when all attempts are used up."""
+    """0 = unknown when the outcome was made; then the worker refuses the next call when all attempts are used up."""
     backoff: float = 2.0
     backoff_max: float = 3600.0
     cycles_per_run: int = 5
     index_after: float = 60.0
     ended_at: float = 0.0
-    """When the cycle ended, by its worker's clock; 0 = nobody knows."""
+    """When the cycle ended, by its worker's clock; 0 = unknown."""
     traced: str = ""
-    """`traceparent` of the cycle's span; empty where it was not sampled."""
+    """`traceparent` of the cycle's span; empty if it was not sampled."""
     payload_max_bytes: int = 0
-    """What a revision's payload may take, another such setting; 0 = an older worker did not say so."""
+    """The size limit for a revision's payload; 0 = an older worker did not send it."""
 
     def dump(self) -> dict[str, Any]:
         """Give the wire form."""
@@ -81,7 +82,7 @@ class Decision(NamedTuple):
 
 
 class MessageState(NamedTuple):
-    """All that a message is between two events; `shared.messages.decision.decide` is the only thing that moves it on."""
+    """All state of a message between two events; only `shared.messages.decision.decide` changes it."""
 
     kind: str
     id: str
@@ -89,13 +90,13 @@ class MessageState(NamedTuple):
     due_at: float
     earliest_at: float
     latest_at: float = 0.0
-    """Until when running it is within its tolerance; 0 = at `due_at`, there is no room."""
+    """Latest time within its tolerance; 0 = it has no tolerance, and `due_at` counts."""
     payload: Any = None
     version: int = 0
     attempt: int = 0
     """Failed attempts at the present version."""
     is_tried: bool = False
-    """A handler has been called for the present version; another payload then means another version."""
+    """A handler has been called for the present version, so another payload means another version."""
     priority: int = 3
     tenant: str = ""
     correlation_id: str = ""
@@ -110,12 +111,12 @@ class MessageState(NamedTuple):
     sources: Mapping[str, int] = MappingProxyType({})
     """Newest applied offset by "topic/partition"; an older one is ignored."""
     trace: Mapping[str, str] = NO_TRACE
-    """W3C Trace Context of the record that started or last revised it: `traceparent`, and `tracestate` if it had one."""
+    """W3C Trace Context of the record that started or last revised it: `traceparent`, perhaps `tracestate`."""
     traced: str = ""
-    """`traceparent` of the last cycle, for the next one to name; empty for all messages but those sampled."""
+    """`traceparent` of the last cycle, to which the next one is linked; empty if the message is not sampled."""
     decisions: tuple[Decision, ...] = ()
     is_running: bool = False
-    """A handler is at work; what signals ask meanwhile waits in the three fields below for its outcome."""
+    """A handler is at work; what signals ask for meanwhile waits in the next three fields for its outcome."""
     asked_due_at: float | None = None
     asked_stop: str | None = None
     is_revised: bool = False
@@ -127,12 +128,12 @@ class MessageState(NamedTuple):
 
     @property
     def is_parked(self) -> bool:
-        """It failed for good and sleeps until a person replays or stops it."""
+        """Whether it failed for good and sleeps until a person replays or stops it."""
         return self.parked_reason != ""
 
     @property
     def is_held(self) -> bool:
-        """Nothing runs, whatever the time: it is parked or paused."""
+        """Whether nothing runs, whatever the time: it is parked or paused."""
         return self.is_parked or self.is_paused
 
     @property
@@ -168,21 +169,21 @@ class MessageState(NamedTuple):
 _USUAL_FIRST = MessageState._fields.index("attempt")
 _USUAL_END = MessageState._fields.index("decisions")
 DEFAULT_FIELDS = MessageState._fields[_USUAL_FIRST:_USUAL_END]
-"""The fields between version and decisions, which most messages have as they come: they stand together, to be compared at once."""
+"""Fields between version and decisions, at their defaults in most messages; adjacent, to be compared at once."""
 
 DEFAULTS = tuple(MessageState._field_defaults[name] for name in DEFAULT_FIELDS)
 
 IDLE_DEFAULTS = tuple(MessageState._field_defaults[name] for name in MessageState._fields[_USUAL_END + 1 :])
-"""The fields behind decisions, of a message that no handler is at work on."""
+"""Defaults of the fields after decisions, for a message whose handler is not at work."""
 
 
 def non_default_fields(state: MessageState) -> dict[str, Any]:
-    """Give those of the fields between version and decisions that are not as they come."""
+    """Give the fields between version and decisions that differ from their defaults."""
     seldom = state[_USUAL_FIRST:_USUAL_END]
     if seldom == DEFAULTS:
         return {}
     fields = zip(DEFAULT_FIELDS, seldom, DEFAULTS, strict=True)
-    return {n: value for n, value, usual in fields if value is not usual and value != usual}
+    return {n: value for n, value, default in fields if value is not default and value != default}
 
 
 class HandlerCall(NamedTuple):
@@ -200,7 +201,7 @@ class HandlerCall(NamedTuple):
     correlation_id: str = ""
     trace: Mapping[str, str] = NO_TRACE
     traced: str = ""
-    """`traceparent` of the cycle before, if that was sampled."""
+    """`traceparent` of the previous cycle, if it was sampled."""
 
     def dump(self) -> dict[str, Any]:
         """Give the wire form."""
@@ -213,7 +214,7 @@ class HandlerCall(NamedTuple):
 
 
 def clip_reason(reason: str) -> str:
-    """Give a reason as one line of at most 300 characters that UTF-8 can carry, whoever wrote it."""
+    """Give a reason as one line of at most 300 characters that UTF-8 can carry, whatever its author wrote."""
     return "" if not reason else " ".join(reason.split())[:REASON_MAX].encode(errors="replace").decode()
 
 
@@ -223,7 +224,7 @@ def _known(cls: "type[_Record]", wire: dict[str, Any]) -> dict[str, Any]:
 
 def _dump(record: "_Record") -> dict[str, Any]:
     fields = zip(record._fields, record, _AS_IT_COMES[type(record)], strict=True)
-    return {name: value for name, value, usual in fields if value != usual}
+    return {name: value for name, value, default in fields if value != default}
 
 
 _REQUIRED = object()

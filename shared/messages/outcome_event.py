@@ -1,4 +1,4 @@
-"""The event that tells others what one cycle came to, as it stands in the outcomes topic."""
+"""The outcome event: the result of one cycle, as the outcomes topic has it."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ EVENT_VERSION = 1
 def to_event(call: HandlerCall, outcome: Outcome, started_at: float, spread: Spread | None = None) -> dict[str, Any]:
     """Give the event of a cycle that ran from `started_at` to the outcome's `ended_at`, as plain JSON.
 
-    Where the message stands after it (`state`, `next_due_at`) is what the decision makes of the outcome alone: a signal that
-    came meanwhile may have changed it.
+    `state` and `next_due_at` are what the decision makes of the outcome alone: a signal that came meanwhile may have
+    changed them.
     """
     before = MessageState(
         kind=call.kind,

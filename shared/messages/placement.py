@@ -1,4 +1,4 @@
-"""Placement: the one place that knows which workflow, on which task queue, a (kind, id) lives in."""
+"""Placement: the one module that knows in which workflow, on which task queue, a (kind, id) lives."""
 
 import hashlib
 from collections.abc import Mapping
@@ -26,29 +26,29 @@ LAYOUT_MEMO = "layout"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a kind is packed: kept with the kind on the server from its first message on, the same for every process."""
+    """How a kind is packed: stored on the server from its first message on, the same for every process."""
 
     kind: str
     lane: str
-    """Lane of the packs themselves; a message that asks for another one has its handler run there."""
+    """Lane of the packs themselves; a message on another lane has its handler run there."""
     packs: int
     size: int
     coalesce: float
     first_packs: int = 0
-    """The number it began with: what an older handler declares, is no contradiction."""
+    """Initial pack count; handlers that still declare it are accepted."""
 
     @classmethod
     def of(cls, kind: str, lane: str, pack: Pack) -> "Layout":
-        """Lay a kind out as its handler declares."""
+        """Make the layout that a kind's handler declares."""
         return cls(kind, lane, pack.packs, pack.size, pack.coalesce.total_seconds(), pack.packs)
 
     @classmethod
     def load(cls, kind: str, memo: Mapping[str, Any]) -> "Layout":
-        """Read it from the memo it is kept in."""
+        """Read the layout from the memo that holds it."""
         return cls(kind, memo["lane"], memo["packs"], memo["size"], memo["coalesce"], memo["first_packs"])
 
     def dump(self) -> dict[str, Any]:
-        """Give what is kept in the memo."""
+        """Give the content of the memo."""
         return {
             "lane": self.lane,
             "packs": self.packs,
@@ -69,7 +69,7 @@ class Placement:
 def workflow_id(kind: str, message_id: str) -> str:
     """Name a message: the id of its workflow when it has one of its own.
 
-    A kind never holds a colon, so the name splits back unambiguously.
+    A kind never holds a colon, so the name can be split again without doubt.
     """
     return f"{kind}:{message_id}"
 
@@ -91,17 +91,17 @@ def layout_workflow_id(kind: str) -> str:
 
 
 def place(kind: str, message_id: str, lane: str, prefix: str, layout: Layout | None = None) -> Placement:
-    """Say where a message lives: in a workflow of its own on its lane's task queue, or in one of the kind's packs."""
+    """Return where a message lives: in a workflow of its own on its lane's task queue, or in a pack of its kind."""
     if layout is None:
         return Placement(workflow_id(kind, message_id), task_queue(prefix, lane))
     return Placement(pack_workflow_id(kind, pack_index(message_id, layout.packs)), task_queue(prefix, layout.lane))
 
 
 def pack_index(message_id: str, packs: int) -> int:
-    """Say which of `packs` packs an id belongs to: the same on every machine and Python version.
+    """Return which of `packs` packs an id belongs to: the same on every machine and Python version.
 
     Jump consistent hash (Lamping & Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm", 2014): when the number
-    grows from n to m, the share (m - n) / m of all ids moves, and only to the packs that are new.
+    of packs grows from n to m, the share (m - n) / m of all ids moves, and only to the new packs.
     """
     key = int.from_bytes(hashlib.blake2b(message_id.encode(), digest_size=8).digest(), "big")
     found, step = 0, 0
@@ -114,10 +114,10 @@ def pack_index(message_id: str, packs: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PackSpread:
-    """Where within their tolerance the messages of one pack are due: all at one place, so that a wake does for many.
+    """Where in their tolerance a pack's messages are due: all at the same share, so that one wake serves many.
 
-    `share` is the pack's own, from 0 up to 1, and differs from pack to pack: that is what spreads a herd. What a pack
-    may wait for more to fall due, `coalesce` seconds, is left of the tolerance behind the place.
+    `share`, from 0 up to 1, differs from pack to pack, so that packs don't wake together. `coalesce` seconds, which a
+    pack may wait for more messages to fall due, are kept free at the end of the tolerance.
     """
 
     share: float
@@ -125,16 +125,16 @@ class PackSpread:
 
     @classmethod
     def of(cls, kind: str, index: int, coalesce: float) -> Self:
-        """Give a pack's own."""
+        """Give the spread of one pack."""
         return cls(unit_hash(pack_workflow_id(kind, index)), coalesce)
 
     def __call__(self, tolerance: float) -> float:
-        """Give how long after the moment asked for a message is due; all in seconds."""
+        """Give how long after the requested moment a message is due; all in seconds."""
         return self.share * max(tolerance - self.coalesce, 0.0)
 
     @property
     def patience(self) -> float:
-        """Which part of what it may wait the pack does wait: half of it at least, so that packs don't wake all at once."""
+        """The part of its allowed wait that a pack uses: at least half, by `share`, so that packs wake apart."""
         return (1 + self.share) / 2
 
 

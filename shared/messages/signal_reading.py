@@ -1,8 +1,7 @@
-"""Reading signals: from arguments of any number, encoding and type to what they ask for, or to what is wrong with them.
+"""Reading signals: turns arguments of any number, encoding and type into a signal, or says what is wrong.
 
-Whoever may signal a workflow may send it anything, and a workflow task that raises is repeated for ever. So all that
-comes is checked here, to the last field; every function raises ValueError with half a sentence for what it can't read,
-and nothing else.
+Anybody who may signal a workflow may send it anything, and a workflow task that raises is retried for ever. So
+everything is checked here, to the last field. Every function raises only ValueError, with half a sentence.
 """
 
 import math
@@ -17,10 +16,10 @@ from shared.messages.signals import SIGNAL_NAMES, PullMany, Signal, Unreadable
 from shared.messages.timespan import MOMENT_MAX
 
 SHOWN_MAX = 40
-"""Characters of a wrong value that a sentence shows."""
+"""Characters of a wrong value that an error shows."""
 
 TOKEN_MAX = 200
-"""Characters of a token: a pack keeps it for minutes."""
+"""Characters of a token; a pack keeps tokens for minutes."""
 
 AnySignal = TypeVar("AnySignal", bound=Signal)
 _SIGNAL_TYPES = {name: kind for kind, name in SIGNAL_NAMES.items()}
@@ -28,7 +27,7 @@ _SIGNAL_TYPES = {name: kind for kind, name in SIGNAL_NAMES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """A signal for some messages of a pack, or what is wrong with it; by its token a pack knows it again."""
+    """A signal for some messages of a pack, or what is wrong with it; the pack recognizes a repetition by `token`."""
 
     ids: list[str]
     signal: Signal | Unreadable
@@ -36,7 +35,10 @@ class Steering:
 
 
 def read_object(arguments: Sequence[Any]) -> dict[str, Any]:
-    """Read the one JSON object that a signal takes; no argument, and null, are an empty one, as the Web UI sends it."""
+    """Read the one JSON object that a signal takes.
+
+    No argument, and null, count as an empty object, because the Web UI sends them.
+    """
     given = read_argument(arguments)
     if given is None:
         return {}
@@ -46,12 +48,12 @@ def read_object(arguments: Sequence[Any]) -> dict[str, Any]:
 
 
 def read_checked_object(arguments: Sequence[Any]) -> dict[str, Any]:
-    """Read the one JSON object that a signal takes, and check that all of it can travel on as JSON."""
+    """Read the one JSON object that a signal takes, and check that its content can be sent on as JSON."""
     return _check_content(read_object(arguments))
 
 
 def read_nothing(arguments: Sequence[Any]) -> None:
-    """Read that a signal which takes no input came with none, null or an empty object."""
+    """Check that a signal which takes no input came with none, null or an empty object."""
     if read_object(arguments):
         raise ValueError("it takes no input")
 
@@ -64,7 +66,7 @@ def read_argument(arguments: Sequence[Any]) -> Any:
 
 
 def check_readable(argument: Any) -> Any:
-    """Give an argument of a signal as the converter has read it."""
+    """Return an argument of a signal as the converter has read it; raises if it could not read it."""
     if isinstance(argument, RawValue):
         raise ValueError(f"its input {_explain(argument)}")  # noqa: TRY004 — readers raise ValueError alone
     if isinstance(argument, bytes | bytearray):
@@ -78,9 +80,9 @@ def read_signal(kind: type[AnySignal], arguments: Sequence[Any]) -> AnySignal:
 
 
 def read_steering(name: str, arguments: Sequence[Any]) -> Steering:
-    """Read a signal as a pack gets it, its fields beside the `ids` it is for; raises where it names no messages.
+    """Read a signal as a pack gets it, with the `ids` that it is for; raises if it names no messages.
 
-    What is wrong with the rest, the messages that it names are to remember.
+    Any other fault is remembered by the messages that it names.
     """
     given = read_object(arguments)
     ids: Any = given.get("ids")
@@ -97,7 +99,7 @@ def read_steering(name: str, arguments: Sequence[Any]) -> Steering:
 
 
 def read_pull_forward(arguments: Sequence[Any]) -> Steering | PullMany:
-    """Read `pull_forward` as a pack gets it: for messages that it names, or without ids for a number of the earliest due."""
+    """Read a pack's `pull_forward`: for the messages in `ids`, or without `ids` for the `count` earliest due."""
     given = read_object(arguments)
     if "ids" in given:
         return read_steering("pull_forward", arguments)
@@ -108,46 +110,46 @@ def read_pull_forward(arguments: Sequence[Any]) -> Steering | PullMany:
 
 
 def require(name: str, value: Any, is_right: Callable[[Any], bool], wanted: str) -> Any:
-    """Give a value if it is right; the error says what is wanted instead."""
+    """Return a value if it is right; the error says what is wanted instead."""
     if not is_right(value):
         raise ValueError(f"{name} is {show(value)}; give {wanted}")
     return value
 
 
 def is_text(value: Any) -> bool:
-    """Tell whether a value is a string."""
+    """Return whether a value is a string."""
     return isinstance(value, str)
 
 
 def is_int(value: Any) -> bool:
-    """Tell whether a value is a whole number, which true and false are not."""
+    """Return whether a value is a whole number; true and false are none."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a value is a finite number that a float can be."""
+    """Return whether a value is a finite number that a float can hold."""
     if isinstance(value, float):
         return math.isfinite(value)
     return is_int(value) and -(2**63) < value < 2**63
 
 
 def is_moment(value: Any) -> bool:
-    """Tell whether a value is a moment, in seconds since the epoch, that dates and timers have room for."""
+    """Return whether a value is a moment (seconds since the epoch) that fits dates and timers."""
     return is_number(value) and 0 <= value <= MOMENT_MAX
 
 
 def is_token(value: Any) -> bool:
-    """Tell whether a value is a token by which a pack may know a signal again."""
+    """Return whether a value can be a token, by which a pack recognizes a repeated signal."""
     return isinstance(value, str) and 0 < len(value) <= TOKEN_MAX and find_flaw(value) is None
 
 
 def check_token(value: Any) -> str:
-    """Give a token if it is one."""
+    """Return a token if it is valid."""
     return require("its token", value, is_token, f"up to {TOKEN_MAX} characters")
 
 
 def show(value: Any) -> str:
-    """Name a wrong value in a sentence: its type, and what it is where that is short."""
+    """Describe a wrong value for an error: its type, and the value itself if it is short."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, str):
@@ -196,7 +198,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _explain(raw: RawValue) -> str:
-    """Say why nobody could read a payload."""
+    """Return why a payload can't be read."""
     encoding = raw.payload.metadata.get("encoding", b"").decode(errors="replace")
     if encoding != "json/plain":
         return f"has the encoding {encoding[:SHOWN_MAX]!r}, which is none of those read here; give JSON"

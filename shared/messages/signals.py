@@ -38,8 +38,8 @@ class Reprioritize:
 class Revise:
     """Replace the payload, and optionally the lane, the due moment and the priority.
 
-    `source` ("topic/partition") and `offset` say where the revision comes from: one that is not newer than the
-    last applied one of its source is ignored, so a redelivery does nothing. `trace` is the revision's W3C Trace Context.
+    `source` ("topic/partition") and `offset` name the record that the revision comes from. It is ignored unless it is
+    newer than the last applied one of its source, so a redelivery does nothing. `trace` is its W3C Trace Context.
     """
 
     payload: Any
@@ -88,10 +88,10 @@ class PullForward:
 
 @dataclass(frozen=True, slots=True)
 class PullMany:
-    """`PullForward` for a pack: run up to `count` messages ahead of time, the earliest due first, none due after `until`.
+    """`PullForward` for a pack: run up to `count` messages ahead of time, the earliest due first, up to `until`.
 
-    What may run is judged by `at`, the moment at which it was sent; both are seconds since the epoch. A pack that
-    gets one `token` twice does nothing the second time.
+    `at`, when it was sent, decides what may run early; both times are seconds since the epoch. A second signal with the
+    same `token` does nothing.
     """
 
     count: int
@@ -100,20 +100,20 @@ class PullMany:
     token: str
 
     def of(self, due: int) -> PullForward:
-        """Give what one message of it is asked that is due then, in milliseconds since the epoch."""
+        """Give the signal for one of the messages, which is due at `due` (milliseconds since the epoch)."""
         return PullForward(datetime.fromtimestamp(due / 1000, UTC).isoformat())
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """What came in place of a signal: its name, and what is wrong with it as half a sentence. It changes nothing."""
+    """A signal that could not be read: its name, and the problem as half a sentence. It changes nothing."""
 
     name: str
     problem: str
 
 
 TOMBSTONE = "its record was deleted"
-"""Reason of a stop that a null record asks for."""
+"""Reason of a stop that a null record causes."""
 
 Signal = RunNow | Reschedule | Reprioritize | Revise | Pause | Resume | Stop | PullForward
 
@@ -131,7 +131,7 @@ SIGNAL_NAMES: dict[type[Any], str] = {
 
 
 def write_steering(ids: Sequence[str], signal: Signal, token: str) -> dict[str, Any]:
-    """Write a signal for some messages of a pack; the pack's receipt for `token` tells which of them it did not have."""
+    """Write a signal for some messages of a pack; the pack's receipt for `token` lists those it did not have."""
     return {"ids": list(ids), "token": token} | asdict(signal)
 
 
@@ -144,7 +144,7 @@ def to_epoch(moment: str) -> float:
 
 
 def moment_of(signal: Signal) -> float | None:
-    """Give the moment that a signal names for its message to be due, in seconds since the epoch; None if it names none.
+    """Give the due time that a signal names, in seconds since the epoch; None if it names none.
 
     Raises ValueError as `to_epoch` does.
     """

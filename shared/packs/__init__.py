@@ -1,1 +1,1 @@
-"""How the messages of a pack are written down, in a pack's state and on the way to it."""
+"""How a pack's messages are encoded, in its state and on the way to it."""

@@ -1,8 +1,8 @@
 """Pack entries: one message of a pack as a compact JSON array, in a pack's state and on the way to it.
 
 Columns: id, due (milliseconds since the epoch), how much sooner its earliest and how much later its latest moment is
-(milliseconds), version, payload, decisions, and, only where one of them is not as usual, the other fields by name.
-Decisions are arrays too, their moments and versions counted back from the message's own.
+(milliseconds), version, payload, decisions, and, only if one of them differs from its default, the other fields by
+name. Decisions are arrays too; their moments and versions count back from the message's own.
 """
 
 from collections.abc import Mapping
@@ -24,16 +24,16 @@ Entry = list[Any]
 ID, DUE, EARLY, LATE, VERSION, PAYLOAD, DECISIONS, OTHERS = range(8)
 
 CHUNK_BYTES_MAX = 200_000
-"""Most bytes of entries in one signal: room for a thousand usual ones, and far below what a server warns of (512 KiB)."""
+"""Most bytes of entries in one signal: a thousand typical entries, far below the server's warning (512 KiB)."""
 
 STATE_BYTES_MAX = 400_000
 """Most bytes of a pack's state, for the same reason."""
 
 WIRE_VERSION = 1
-"""Of a pack's state."""
+"""Version of the encoding of a pack's state."""
 
 SHORTENED_MAX = 200
-"""Characters of a reason that a pack keeps which has no room for more."""
+"""Characters of a reason in a pack that is short of room."""
 
 _ROUTINE = frozenset({"started", "again", "asked"})
 _KNOWN = frozenset(DEFAULT_FIELDS)
@@ -51,10 +51,10 @@ def to_heading(
     payload_max_bytes: int = 0,
     is_serial: bool = True,
 ) -> dict[str, Any]:
-    """Give the wire form of a pack without messages: what it starts from, and what stands above them later.
+    """Give the wire form of a pack without messages: its first input, and later what precedes its entries.
 
-    `payload_max_bytes` is what a revision's payload may take, by the settings of starters and workers; 0 = nobody has
-    said. `is_serial`: its signals act one by one, as they do in all packs but those that older code started.
+    `payload_max_bytes` is the size limit for a revision's payload in the settings; 0 = unknown. `is_serial`: its
+    signals act one by one, as in all packs but those that older code started.
     """
     heading = {
         "v": WIRE_VERSION,
@@ -70,9 +70,9 @@ def to_heading(
 
 
 def to_entry(state: MessageState, lane: str) -> Entry:
-    """Give the entry of a message that no handler is at work on, in a pack of a lane.
+    """Give the entry of a message whose handler is not at work, for a pack of a lane.
 
-    Of decisions that are a matter of course only the latest is kept: they are what fills a pack.
+    Of routine decisions only the latest is kept, because decisions take most of a pack's room.
     """
     due = round(state.due_at * 1000)
     entry: Entry = [
@@ -97,7 +97,7 @@ def to_entry(state: MessageState, lane: str) -> Entry:
 
 
 def to_state(entry: Entry, kind: str, lane: str) -> MessageState:
-    """Give the message of an entry; fields that a newer version may have added are left out."""
+    """Give the message of an entry; fields that a newer version may have added are ignored."""
     due, version, late = entry[DUE], entry[VERSION], entry[LATE]
     decisions = tuple(
         [
@@ -106,7 +106,7 @@ def to_state(entry: Entry, kind: str, lane: str) -> MessageState:
         ]
     )
     latest = (due + late) / 1000 if late else 0.0
-    # by position, which every cycle of every packed message is quicker for
+    # by position, which is faster; every cycle of every packed message runs this
     first = (kind, entry[ID], lane, due / 1000, (due - entry[EARLY]) / 1000, latest, entry[PAYLOAD], version)
     state = MessageState._make((*first, *DEFAULTS, decisions, *IDLE_DEFAULTS))
     if len(entry) <= OTHERS:
@@ -115,7 +115,7 @@ def to_state(entry: Entry, kind: str, lane: str) -> MessageState:
 
 
 def to_change(before: Entry, after: Entry) -> Entry:
-    """Give what a usual cycle changes of an entry, a third of its bytes; the whole entry where it was not usual."""
+    """Give what a typical cycle changes of an entry, a third of its bytes; otherwise the whole entry."""
     is_usual = len(before) == len(after) == OTHERS and after[PAYLOAD] is before[PAYLOAD]
     return [*after[DUE:VERSION], after[DECISIONS]] if is_usual and after[VERSION] == before[VERSION] + 1 else after
 
@@ -129,7 +129,7 @@ def apply_change(before: Entry, change: Entry) -> Entry:
 
 
 def shorten(entry: Entry) -> Entry:
-    """Keep of an entry's decisions the last alone, and no reason twice; for a pack that has no room for more."""
+    """Keep only the last decision of an entry, and no reason twice; for a pack that is short of room."""
     others: dict[str, Any] = entry[OTHERS] if len(entry) > OTHERS else {}
     if "parked_reason" in others:
         others["parked_reason"] = others["parked_reason"][:SHORTENED_MAX]
@@ -140,17 +140,17 @@ def shorten(entry: Entry) -> Entry:
 
 
 def is_held(entry: Entry) -> bool:
-    """Nothing runs, whatever the time: the message is parked or paused."""
+    """Return whether nothing runs, whatever the time: the message is parked or paused."""
     return len(entry) > OTHERS and ("parked_reason" in entry[OTHERS] or "is_paused" in entry[OTHERS])
 
 
 def is_ended(entry: Entry) -> bool:
-    """The message is done or stopped; of what is not yet in a pack: it is to be stopped."""
+    """Return whether the message is done or stopped; before it is in a pack: whether it is to be stopped."""
     return len(entry) > OTHERS and "ended" in entry[OTHERS]
 
 
 def is_parked(entry: Entry) -> bool:
-    """The message failed for good."""
+    """Return whether the message failed for good."""
     return len(entry) > OTHERS and "parked_reason" in entry[OTHERS]
 
 
@@ -160,20 +160,20 @@ def priority_of(entry: Entry) -> int:
 
 
 def tenant_of(entry: Entry) -> str:
-    """Give whose the message is; empty where nobody said."""
+    """Give the message's tenant; empty if it has none."""
     return entry[OTHERS].get("tenant", "") if len(entry) > OTHERS else ""
 
 
 def lane_of(entry: Entry, lane: str) -> str:
-    """Give the lane on which the message's handler runs, in a pack of a lane."""
+    """Give the lane on which the message's handler runs; `lane` is the pack's own."""
     return entry[OTHERS].get("lane", lane) if len(entry) > OTHERS else lane
 
 
 def sources_of(entry: Entry) -> Mapping[str, int]:
-    """Give the newest record of each source that the message has seen."""
+    """Give the newest offset that the message has seen of each source."""
     return entry[OTHERS].get("sources", {}) if len(entry) > OTHERS else {}
 
 
 def measure(value: Any) -> int:
-    """Give the bytes of an entry, or of a part of one."""
+    """Give the size of an entry, or of a part of one, in bytes."""
     return len(encode_json(value))

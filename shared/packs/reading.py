@@ -1,6 +1,6 @@
-"""Reading what only packs are sent: chunks of new messages, reports of batches, another number of packs.
+"""Reading what only packs are sent: chunks of new messages, reports of batches, a new number of packs.
 
-As in `shared.messages.signal_reading`, every function raises ValueError with half a sentence for what it can't read, and nothing else.
+Like `shared.messages.signal_reading`, every function raises only ValueError, with half a sentence.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from shared.packs.entry import OTHERS, Entry, is_ended, sources_of
 
 ID_BYTES_MAX = 200
 BACKOFF_MAX = 1e9
-"""Seconds: thirty years, so that a moment that far ahead is still a date."""
+"""Seconds, about thirty years: a moment this far ahead is still a valid date."""
 
 _MOMENT_MAX_MS = round(MOMENT_MAX * 1000)
 _COUNT_MAX = 2**53
@@ -28,7 +28,7 @@ _ADVICE = "start messages with dormice"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a batch has finished while others of it are still at work: outcomes by position, and when that was."""
+    """Outcomes by position that a batch has finished while its other handlers still work, and when."""
 
     batch: int
     outcomes: list[tuple[int, dict[str, Any] | None]]
@@ -59,7 +59,7 @@ def read_chunk(arguments: Sequence[Any]) -> dict[str, Any]:
 
 
 def read_report(arguments: Sequence[Any]) -> Report:
-    """Read what a batch has finished."""
+    """Read a batch's report of finished messages."""
     news = read_object(arguments)
     batch, outcomes, ended_at = (news.get(name) for name in ("batch", "outcomes", "ended_at"))
     if not (is_int(batch) and is_moment(ended_at)):
@@ -70,13 +70,13 @@ def read_report(arguments: Sequence[Any]) -> Report:
 
 
 def read_pack_count(arguments: Sequence[Any]) -> int:
-    """Read of how many packs a kind consists from now on."""
+    """Read the new number of packs of a kind."""
     packs = read_object(arguments).get("packs")
     return require("packs", packs, _is_pack_count, f"a whole number from 1 to {PACKS_MAX}")
 
 
 def read_layout(arguments: Sequence[Any]) -> dict[str, Any]:
-    """Read how a kind is packed, as the memo has it."""
+    """Read a kind's layout, as the memo has it."""
     layout = read_object(arguments)
     for name, (is_right, wanted) in _LAYOUT_FIELDS.items():
         require(name, layout.get(name), is_right, wanted)
@@ -198,11 +198,11 @@ _OTHERS: dict[str, Check] = {
     "traced": _is_text,
     "lane": _is_lane,
 }
-"""Fields of an entry that is not as usual; a newer version may have more, which are left out when it is read."""
+"""Optional fields of an entry, present where they differ from their defaults; unknown ones are ignored when read."""
 
 
 def _is_finished(finished: Any) -> bool:
-    """Tell whether something is a position in a batch and what came of the message there."""
+    """Return whether a value is a position in a batch with the outcome of its message."""
     if not isinstance(finished, list) or len(cast("list[Any]", finished)) != 2:
         return False
     position, wire = cast("list[Any]", finished)
@@ -217,7 +217,7 @@ def _is_outcome(wire: Any) -> bool:
 
 
 def _is_entry(entry: Any) -> bool:
-    """Tell whether something is an entry that a pack can hold; written for speed, as each new message is checked."""
+    """Return whether a value is an entry that a pack can hold; fast, because each new message is checked."""
     if type(entry) is not list or not OTHERS <= len(entry) <= OTHERS + 1:  # pyright: ignore[reportUnknownArgumentType] — JSON
         return False
     message_id, due, early, late, version, payload, decisions, *others = cast("Entry", entry)

@@ -1,4 +1,4 @@
-"""Logs: how a process tells what it does, on standard error, for a person or as JSON lines, with ids in fields."""
+"""Logs on standard error, for a person or as JSON lines, with ids in fields."""
 
 import json
 import logging
@@ -13,14 +13,15 @@ from temporalio import activity, workflow
 from shared.settings import Settings
 
 CORE = "temporalio.core"
-"""Logger of what the SDK's core has to say in a worker."""
+"""Logger for messages of the SDK's core in a worker."""
 
 CHATTY = {"aiokafka": 10.0, CORE: 10.0, "opentelemetry": 600.0}
-"""They log each of their attempts while a broker, a server or a receiver is away, some thirty a second; here the seconds between
-two lines of one kind. Nothing of ours depends on whether telemetry is received."""
+"""Seconds between two lines of one kind, for loggers that log each attempt (about 30 a second) while a broker, a server
+or a telemetry receiver is away. OpenTelemetry gets the longest pause: nothing here depends on telemetry being
+received."""
 
 WORDY = ("httpx", "httpcore", "urllib3", "py4j")
-"""They log each request, or each of their own steps: nothing below a warning, unless everything is asked for."""
+"""Loggers that log each request or step: nothing below a warning is shown, unless the level is debug."""
 
 _OWN_TO_LOGGING = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _OF_TEMPORAL = ("temporal_workflow", "temporal_activity")
@@ -28,21 +29,21 @@ _OF_CORE = "temporal_log"
 
 
 class About(Protocol):
-    """Which message some work is about. It is asked when a line is written or a span begins, which is seldom."""
+    """Which message some work is about; read only when a line is written or a span begins."""
 
     @property
     def identity(self) -> Mapping[str, str]:
-        """What every span bears: `workflow_id` and `correlation_id`."""
+        """Attributes of every span: `workflow_id` and `correlation_id`."""
         ...
 
     @property
     def fields(self) -> Mapping[str, object]:
-        """What every log line bears."""
+        """Fields of every log line."""
         ...
 
 
 ABOUT: ContextVar[About | None] = ContextVar("ABOUT", default=None)
-"""What the present task works on, and the tasks and threads that it begins."""
+"""What the current task works on; the tasks and threads that it starts inherit it."""
 
 
 def set_up_logs(settings: Settings) -> None:
@@ -65,8 +66,8 @@ class _PlainLines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 — logging's own name
-        told = " ".join(f"{name}={value}" for name, value in _fields_of(record).items())
-        return super().formatMessage(record) + (f" [{told}]" if told else "")
+        fields = " ".join(f"{name}={value}" for name, value in _fields_of(record).items())
+        return super().formatMessage(record) + (f" [{fields}]" if fields else "")
 
 
 class _JsonLines(logging.Formatter):
@@ -87,7 +88,7 @@ class _JsonLines(logging.Formatter):
 
 
 class _Hush(logging.Filter):
-    """Lets a line of a chatty logger through once in a while; the next one says how many were left out."""
+    """Lets one line per interval of a chatty logger through; the next line reports how many were left out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,16 +110,16 @@ class _Hush(logging.Filter):
 
 
 def _fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Give what a caller told beside the message, and which message it is about; of what the SDK tells, which workflow."""
+    """Give a line's own fields, the message it is about, and the workflow and run that the SDK names."""
     about = ABOUT.get()
-    told: dict[str, Any] = {} if about is None else dict(about.fields)
+    fields: dict[str, Any] = {} if about is None else dict(about.fields)
     for name, value in vars(record).items():
         if name in _OF_TEMPORAL:
             of_sdk = cast("Mapping[str, Any]", value)
-            # within a handler's call that is the workflow of its pack, and the line is about one message of it
-            told = {part: of_sdk[part] for part in ("workflow_id", "run_id") if part in of_sdk} | told
+            # in a handler's call the SDK names the pack's workflow; the message that the line is about takes precedence
+            fields = {part: of_sdk[part] for part in ("workflow_id", "run_id") if part in of_sdk} | fields
         elif name == _OF_CORE:
-            told |= cast("Mapping[str, Any]", value.fields)
+            fields |= cast("Mapping[str, Any]", value.fields)
         elif name not in _OWN_TO_LOGGING and not name.startswith("__temporal"):
-            told[name] = value
-    return told
+            fields[name] = value
+    return fields

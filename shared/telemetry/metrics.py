@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One thing that is measured; `unit` is written as UCUM has it, `labels` are the names of those a reading bears.
+    """One thing that is measured; `unit` is in UCUM notation, `labels` are the label names of its readings.
 
     A gauge goes up and down, a counter is a total since the process began, a histogram counts values by size.
     """
@@ -18,11 +18,11 @@ class Metric:
     description: str
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
-    """Of a histogram's sizes, upwards."""
+    """Upper bounds of a histogram's buckets, ascending."""
 
 
 class Reading(NamedTuple):
-    """What a metric has come to, for one set of labels."""
+    """The current value of a metric, for one set of labels."""
 
     metric: Metric
     value: float
@@ -125,4 +125,4 @@ WORKER_METRICS = (CYCLES, HANDLER_DURATION, LATENESS, EARLINESS, PARKED, GATED, 
 """What a worker records as it happens."""
 
 PUBLISHED_METRICS = (*BRIDGE_METRICS, OLDEST_OVERDUE)
-"""What is told as a whole, all readings at once; a series that is left out ends."""
+"""Published as a whole, all readings at once; a series that is left out ends."""

@@ -42,75 +42,75 @@ BeginSpan = Callable[[str, Attributes, Mapping[str, Carrier], Carrier], Span]
 logger = logging.getLogger(__name__)
 
 CORE_UPDATES_MAX = 100_000
-"""What the core may measure in a second."""
+"""Measurements that the SDK's core may buffer; the buffer is emptied once a second."""
 
 SHUTDOWN_SECONDS = 5.0
-"""What a receiver gets for the last metrics, and for the last spans."""
+"""Time that a receiver gets for the last metrics, and again for the last spans."""
 
 SPANS_HELD_MAX = 4096
-"""Spans that wait for their receiver, some ten megabytes; what comes when so many do is dropped."""
+"""Spans that may wait for their receiver, about 10 MB; further spans are dropped."""
 
 ATTRIBUTE_MAX = 1000
-"""Characters of a span's attribute: what handlers tell must not fill the receiver."""
+"""Characters of a span's attribute, so that long texts of handlers don't fill the receiver."""
 
 
 class Telemetry:
-    """Where a process tells what it measures; one that is off takes it and forgets it."""
+    """Collects what a process measures; when it is off, everything is discarded."""
 
     def __init__(self, *, is_on: bool) -> None:
         self.is_on = is_on
-        """Whether anybody listens; who is off need not measure at all."""
+        """Whether anything is exported; if not, callers need not measure."""
         self._latest: Mapping[str, list[Reading]] = {}
         self._recorders: dict[str, Recorder] = {}
         self.core = MetricBuffer(CORE_UPDATES_MAX, MetricBufferDurationFormat.SECONDS) if is_on else None
-        """What the SDK's core measures, for the runtime to fill; passed on once a second."""
+        """Buffer that the runtime fills with the core's measurements; they are passed on once a second."""
         self.take_core: Callable[[BufferedMetricUpdate], None] = lambda _: None
         self._ratio = 0.0
         self._begin_span: BeginSpan | None = None
 
     def publish(self, readings: Iterable[Reading]) -> None:
-        """Take the readings of this moment in place of all earlier ones; a series that is left out ends."""
+        """Replace all earlier readings with these; a series that is left out ends."""
         latest: dict[str, list[Reading]] = {}
         for reading in readings:
             latest.setdefault(reading.metric.name, []).append(reading)
-        self._latest = latest  # exporters read in threads of their own, so it is replaced and never changed
+        self._latest = latest  # exporters read from other threads: replaced, never changed in place
 
     def record(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
-        """Take something that has just happened: so many more of a counter or gauge, or one value of a histogram."""
+        """Record an event: an increment of a counter or gauge, or one value of a histogram."""
         if (recorder := self._recorders.get(metric.name)) is not None:
             recorder(value, labels)
 
     def samples(self, workflow_id: bytes) -> bool:
-        """Say whether what happens to a message is told in spans; the answer is the same in every process."""
+        """Return whether a message gets spans; the answer is the same in every process."""
         return self._ratio > 0 and draw(workflow_id) < self._ratio
 
     def begin_span(
         self, name: str, attributes: Attributes, links: Mapping[str, Carrier] = NO_LINKS, parent: Carrier = NOTHING
     ) -> Span:
-        """Begin to tell a piece of work on a message that is sampled.
+        """Begin a span for work on a sampled message.
 
-        It is a trace of its own, or part of its parent's; `links` are what came before it elsewhere, by what they are. A context
-        that is empty or can't be read counts as none.
+        It starts a trace of its own, or is part of its parent's. `links` are earlier work elsewhere, named by what they
+        are. An empty or unreadable context counts as none.
         """
         return NO_SPAN if self._begin_span is None else self._begin_span(name, attributes, links, parent)
 
     def trace_by(self, begin_span: "BeginSpan", ratio: float) -> None:
-        """Let `begin_span` make the spans of a share of all messages."""
+        """Have `begin_span` make the spans of this share of all messages."""
         self._begin_span, self._ratio = begin_span, ratio
 
     async def pass_core_on(self) -> None:
-        """Tell what the SDK's core measures as well, once a second; for ever, or not at all if nobody listens."""
+        """Also record what the SDK's core measures, once a second, for ever; returns at once when telemetry is off."""
         while self.core is not None:
             for update in self.core.retrieve_updates():
                 self.take_core(update)
             await asyncio.sleep(1.0)
 
     def declare(self, name: str, recorder: Recorder) -> None:
-        """Let `recorder` take what is recorded under a name."""
+        """Register `recorder` for the values recorded under a name."""
         self._recorders[name] = recorder
 
     def read(self, metric: Metric) -> list[Reading]:
-        """Give what was published last; may be asked from any thread."""
+        """Give the readings published last; may be called from any thread."""
         return self._latest.get(metric.name, [])
 
 
@@ -119,7 +119,7 @@ def start_telemetry(settings: Settings, service: str) -> Generator[Telemetry]:
     """Export what is published for the length of a `with` block, to Prometheus, an OTLP receiver, or both.
 
     Without a setting that asks for it nothing is imported and nothing runs. Raises InvalidSetting for an address that
-    can't be had and Misconfigured when the package is missing.
+    can't be opened and Misconfigured when the package is missing.
     """
     if not settings.telemetry_prometheus and not settings.telemetry_otlp:
         yield Telemetry(is_on=False)
@@ -159,7 +159,7 @@ def _describe_process(service: str) -> "Resource":
 def _build_meters(resource: "Resource", readers: "list[MetricReader]") -> "MeterProvider":
     from opentelemetry.sdk.metrics import MeterProvider
 
-    # our processes leave without the interpreter's own exit
+    # our processes end with os._exit, which runs no exit handlers
     return MeterProvider(readers, resource, shutdown_on_exit=False)
 
 
@@ -181,7 +181,7 @@ def _declare(provider: "MeterProvider", telemetry: Telemetry) -> None:
 
 
 class _Instruments:
-    """Makes instruments that record as things happen, and passes on what the SDK's core has measured."""
+    """Makes instruments that record events as they happen, and passes on the measurements of the SDK's core."""
 
     def __init__(self, meter: "Meter") -> None:
         self._meter = meter
@@ -198,7 +198,7 @@ class _Instruments:
         return self._meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds).record
 
     def pass_on(self, update: BufferedMetricUpdate) -> None:
-        """Record one of the core's measurements under the name that it has there."""
+        """Record one of the core's measurements under the core's own name for it."""
         if (recorder := self._of_core.get(update.metric.name)) is None:
             recorder = self._of_core[update.metric.name] = self._make_of_core(update.metric)
         recorder(update.value, update.attributes)
@@ -233,7 +233,7 @@ def _serve_prometheus(address: str) -> "Generator[MetricReader]":
 
 
 def check_ports(address: str, processes: int) -> None:
-    """Raise InvalidSetting unless each of several processes can have its own port, from that of `address` on."""
+    """Raise InvalidSetting unless each of `processes` processes can open its own port, from that of `address` on."""
     for number in range(processes if address else 0):
         own = shift_port(address, number)
         host, port = _read_address(own)
@@ -252,7 +252,7 @@ def _cannot_open(address: str, exc: OSError) -> InvalidSetting:
 
 
 def shift_port(address: str, by: int) -> str:
-    """Give the address whose port is so much higher, for one of several processes; one that is empty stays so."""
+    """Give `address` with its port raised by `by`, for one of several processes; an empty address stays empty."""
     if not address:
         return address
     host, port = _read_address(address)
@@ -277,10 +277,10 @@ def _push_otlp(url: str) -> "MetricReader":
 
 @contextlib.contextmanager
 def _trace(resource: "Resource", url: str) -> "Generator[_Tracing]":
-    """Send spans for the length of a `with` block, in batches from a thread of their own, and what is left at its end.
+    """Send spans for the length of a `with` block, in batches from a thread of their own, and the rest at its end.
 
-    Spans that others begin, such as libraries that a handler uses, are sent when they are children of ours, unless somebody has
-    set up tracing already: then theirs is left alone.
+    Spans of others, such as libraries that a handler uses, are sent when they are children of ours, unless somebody has
+    set up tracing already: that set-up is left alone.
     """
     from opentelemetry import trace
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -289,7 +289,7 @@ def _trace(resource: "Resource", url: str) -> "Generator[_Tracing]":
     from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
 
     class Naming(SpanProcessor):
-        """Gives each span within a handler's call the ids of the message."""
+        """Adds the ids of the message to each span within a handler's call."""
 
         def on_start(self, span: Any, parent_context: object = None) -> None:  # noqa: ARG002 — as the SDK calls it
             if about := ABOUT.get():
@@ -314,14 +314,14 @@ def _trace(resource: "Resource", url: str) -> "Generator[_Tracing]":
 
 
 def _end_within(seconds: float, processor: "SpanProcessor") -> None:
-    # the SDK's own bound is half a minute; our processes leave without waiting for their daemon threads
+    # the SDK's own limit is 30 s; our processes end without waiting for their daemon threads
     ending = threading.Thread(target=processor.shutdown, daemon=True)
     ending.start()
     ending.join(seconds)
 
 
 class _Tracing:
-    """Makes spans. Whoever asks has decided that they are sampled."""
+    """Makes spans; the caller has already decided that they are sampled."""
 
     def __init__(self, tracer: "trace.Tracer") -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -371,7 +371,7 @@ class _SampledSpan:
         from opentelemetry.trace import Status, StatusCode
 
         self._span.set_attributes(attributes)
-        if error:  # its class alone: what an exception says may be somebody's payload
+        if error:  # only the class: an exception's text may contain somebody's payload
             self._span.set_attribute("error.type", self._left_by or error)
             self._span.set_status(Status(StatusCode.ERROR))
         self._span.end()

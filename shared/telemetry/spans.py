@@ -1,4 +1,4 @@
-"""Spans: how the work on one message is told, as its own code sees it; `shared.telemetry.sdk` knows who listens."""
+"""Spans: the interface for tracing the work on one message; `shared.telemetry.sdk` implements it."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -20,20 +20,20 @@ class Span(Protocol):
 
     @property
     def traceparent(self) -> str:
-        """Its W3C Trace Context; empty when nobody listens."""
+        """Its W3C Trace Context; empty when it is not exported."""
         ...
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """What log lines about the work bear: `trace_id` and `span_id`; empty when nobody listens."""
+        """Fields of log lines about the work: `trace_id` and `span_id`; empty when it is not exported."""
         ...
 
     def around(self) -> AbstractContextManager[None]:
-        """Be the current span of the code in a `with` block, so that spans begun there are its children."""
+        """Make this the current span in a `with` block, so that spans begun there are its children."""
         ...
 
     def end(self, attributes: Attributes, error: str = "") -> None:
-        """Say that the work is over; `error` names what went wrong, unless an exception has left the block, which does."""
+        """End the span; `error` names what went wrong, but an exception that left the block comes first."""
         ...
 
 
@@ -50,15 +50,15 @@ class _NoSpan:
 
 
 NO_SPAN: Span = _NoSpan()
-"""The work on a message that is not among the sampled ones, or that nobody listens to."""
+"""Stands for a span that is not sampled or not exported."""
 
-_MIX = 0x9E3779B1  # Knuth's multiplicative hash: consecutive ids, whose checksums resemble each other, are torn apart
+_MIX = 0x9E3779B1  # Knuth's multiplicative hash: spreads consecutive ids, whose checksums resemble each other
 
 
 def draw(name: bytes) -> float:
     """Map a workflow id to [0, 1), the same in every process: a message is sampled as a whole, or not at all.
 
-    It is asked for every record and every cycle, so it is the quickest hash there is, and another one than what spreads
-    due times: else all that are sampled would be due at the beginning of their tolerance.
+    Called for every record and every cycle, so it is the fastest hash there is. It must differ from the hash that
+    spreads due times: otherwise all sampled messages would be due at the beginning of their tolerance.
     """
     return (crc32(name) * _MIX & 0xFFFFFFFF) / 2**32

@@ -1,1 +1,1 @@
-"""Temporal: the one way to connect, and how payloads and search attributes are written."""
+"""Temporal: the one way to connect, and how payloads and search attributes are encoded."""

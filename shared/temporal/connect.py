@@ -41,10 +41,10 @@ from shared.temporal.search_attributes import REQUIRED
 DEFAULT_ADDRESS = "localhost:7233"
 
 CALL_TIMEOUT = timedelta(seconds=10)
-"""One small call to the server."""
+"""Limit of one small call to the server."""
 
 CONNECT_TIMEOUT = timedelta(seconds=20)
-"""For the connection and its first call, which the SDK leaves without a limit."""
+"""Limit of the connection and its first call, for which the SDK has none."""
 
 TRANSIENT = frozenset(
     {
@@ -54,14 +54,14 @@ TRANSIENT = frozenset(
         RPCStatusCode.ABORTED,
         RPCStatusCode.INTERNAL,
         RPCStatusCode.UNKNOWN,
-        RPCStatusCode.CANCELLED,  # what a connection that breaks in mid-call answers
+        RPCStatusCode.CANCELLED,  # the answer when a connection breaks during a call
     }
 )
-"""Answers after which the same call may succeed."""
+"""Statuses after which the same call may succeed."""
 
 
 def client_options(settings: Settings) -> dict[str, Any]:
-    """Give what every client is made with, whatever it connects to; raises Misconfigured as `build_converter` does."""
+    """Give the options of every client, for any server; raises Misconfigured as `build_converter` does."""
     # gzip is the SDK's default; for payloads under 100 bytes it costs CPU and saves nothing
     return {"grpc_compression": GrpcCompression.NONE, "data_converter": build_converter(settings)}
 
@@ -74,10 +74,10 @@ async def connect(
 ) -> Client:
     """Connect as Temporal's environment configuration says (environment, then profile file, then localhost:7233).
 
-    `changes` are variables (TEMPORAL_…) that count instead of the environment's own. `heartbeat` is how often workers of
-    this client tell the server of their slots; a minute, the SDK's own, when left out. `metrics` takes what the SDK's core
-    measures then. Raises ServerUnreachable when nothing answers there and Misconfigured when the configuration itself is
-    unusable, certificates included.
+    `changes` are variables (TEMPORAL_…) that override the environment. `heartbeat` is how often workers of this client
+    report their slots to the server; the SDK's own default is a minute. `metrics` receives what the SDK's core
+    measures; it is used only together with `heartbeat`. Raises ServerUnreachable when nothing answers and Misconfigured
+    when the configuration is unusable, certificates included.
     """
     options = client_options(settings)
     environ = {**os.environ, **(changes or {})}
@@ -88,7 +88,7 @@ async def connect(
             f"Temporal's connection settings can't be read ({exc}); correct TEMPORAL_* or its file"
         ) from exc
     address = config.setdefault("target_host", DEFAULT_ADDRESS)
-    # one that is empty is most likely a variable that nobody has set, and another server would be used without a word
+    # an empty TEMPORAL_ADDRESS is most likely a mistake; the default server would be used without notice
     check_address(environ.get("TEMPORAL_ADDRESS", address) and address)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT.total_seconds()):
@@ -112,8 +112,8 @@ async def check_server(client: Client) -> None:
     missing = [name for name, kind in REQUIRED.items() if found.get(name) != kind]
     if missing:
         raise ServerNotReady(
-            f"search attribute {missing[0]} of type {REQUIRED[missing[0]]} is missing in namespace {client.namespace!r}; "
-            f"run: {command_to_create(missing)}"
+            f"search attribute {missing[0]} of type {REQUIRED[missing[0]]} is missing in namespace "
+            f"{client.namespace!r}; run: {command_to_create(missing)}"
         )
 
 
@@ -134,34 +134,34 @@ def command_to_create(names: Iterable[str]) -> str:
 
 
 def lacks_namespace(exc: RPCError) -> bool:
-    """Tell whether the server does not know the namespace: one that has just started does not know any for a moment.
+    """Return whether the server does not know the namespace; just after its start it knows none for a moment.
 
-    One that is missing for good is told before work begins, see `check_server`.
+    A namespace that is really missing is reported before work begins, see `check_server`.
     """
     failure = NamespaceNotFoundFailure()
     return exc.status is RPCStatusCode.NOT_FOUND and any(d.Unpack(failure) for d in exc.grpc_status.details)
 
 
 def lacks_attribute(exc: RPCError) -> bool:
-    """Tell whether the server does not know a search attribute: its services learn of a new one some seconds later.
+    """Return whether the server does not know a search attribute; its services learn of a new one seconds later.
 
-    As with the namespace, one that is missing for good is told before work begins. There is no detail to tell it by.
+    One that is really missing is reported before work begins. The error has no detail, so its text is compared.
     """
     return exc.status is RPCStatusCode.INVALID_ARGUMENT and "no mapping defined for search attribute" in exc.message
 
 
 def is_transient(exc: RPCError) -> bool:
-    """Tell whether the same call may succeed."""
+    """Return whether the same call may succeed later."""
     return exc.status in TRANSIENT or lacks_namespace(exc) or lacks_attribute(exc)
 
 
 def is_missing(exc: RPCError) -> bool:
-    """Tell whether the server knows of no such workflow; one that does not know the namespace has not looked."""
+    """Return whether the server knows no such workflow; false when it does not know the namespace either."""
     return exc.status is RPCStatusCode.NOT_FOUND and not lacks_namespace(exc)
 
 
 def translate_rpc_error(exc: RPCError) -> RetryLater | Misconfigured:
-    """Turn a failed call into the branch of the error tree that tells the caller what to do."""
+    """Turn a failed call into the branch of the error tree that fits what the caller should do."""
     if exc.status is RPCStatusCode.RESOURCE_EXHAUSTED:
         return ServerBusy(f"the server is at its limit ({_first_line(exc)}); try again in a while")
     if exc.status in TRANSIENT:
@@ -180,7 +180,7 @@ def translate_rpc_error(exc: RPCError) -> RetryLater | Misconfigured:
 
 
 async def signal_beginning(client: Client, workflow: str, name: str, task_queue: str, signal: str, *given: Any) -> None:
-    """Send a signal to the one workflow of a name, which begins on a task queue if it is not there. Raises RPCError."""
+    """Send a signal to the workflow `name`, which is started on a task queue if it does not run. Raises RPCError."""
     await client.start_workflow(
         workflow,
         {},
@@ -202,7 +202,7 @@ async def read_memo(client: Client, name: str) -> Mapping[str, Any] | None:
         raise
     memo = await described.memo()
     for value in memo.values():
-        if isinstance(value, RawValue):  # the client of a worker gives what can't be decrypted as it is
+        if isinstance(value, RawValue):  # a worker's client leaves what it can't decrypt; this raises
             described.data_converter.payload_converter.from_payload(value.payload, object)
     return memo
 
@@ -215,7 +215,7 @@ async def describe_queue(
     report_stats: bool = False,
     report_config: bool = False,
 ) -> DescribeTaskQueueResponse:
-    """Ask the server about a task queue: who polls it, and, if asked for, what waits there or how it is set. Raises RPCError."""
+    """Describe a task queue: who polls it and, if asked for, its backlog or its configuration. Raises RPCError."""
     request = DescribeTaskQueueRequest(
         namespace=client.namespace,
         task_queue=TaskQueue(name=name),
@@ -227,12 +227,12 @@ async def describe_queue(
 
 
 def to_raw(value: Any) -> RawValue:
-    """Write JSON as UTF-8: the SDK's own escapes all that is not ASCII, which may double and triple it."""
+    """Encode a value as JSON in UTF-8; the SDK's own encoder escapes non-ASCII text, up to three times as long."""
     return to_raw_bytes(encode_json(value))
 
 
 def to_raw_bytes(encoded: bytes) -> RawValue:
-    """Send JSON that is encoded already."""
+    """Wrap JSON that is encoded already."""
     return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=encoded))
 
 
@@ -246,8 +246,8 @@ def _runtime_with(heartbeat: timedelta | None, metrics: MetricBuffer | None) -> 
         prepend_target_on_message=False,
         append_log_fields_to_message=False,
     )
-    told = LoggingConfig(TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
-    telemetry = TelemetryConfig(logging=told, metrics=metrics)
+    log_config = LoggingConfig(TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
+    telemetry = TelemetryConfig(logging=log_config, metrics=metrics)
     return {"runtime": Runtime(telemetry=telemetry, worker_heartbeat_interval=heartbeat)}
 
 

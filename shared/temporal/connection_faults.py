@@ -1,4 +1,4 @@
-"""Faults of a connection to Temporal: why it failed, as the sentence that says what to change."""
+"""Connection failures: turns the SDK's text into the sentence that says what to change."""
 
 import re
 import socket
@@ -11,14 +11,14 @@ from shared.errors import Misconfigured, ServerUnreachable
 
 PROBE_SECONDS = 3.0
 WEB_UI_PORTS = ("8233", "8080")
-"""Where Temporal's Web UI is usually found, beside its development server and in its image."""
+"""Usual ports of Temporal's Web UI: beside its development server and in its image."""
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):(?P<port>[0-9]{1,5})")
 _EXAMPLE = "write for example localhost:7233"
 
 _CERTIFICATE = "TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH"
 _TOLD = {
-    # what the SDK's core says, in its own words → what is wrong with the server's side, and what to do
+    # text of the SDK's core → what is wrong on the server's side, and what to do
     "InvalidCertificate(UnknownIssuer": (
         "shows a certificate of no CA that is trusted; set TEMPORAL_TLS_SERVER_CA_CERT_PATH to its CA"
     ),
@@ -40,7 +40,7 @@ _TOLD = {
     "code: PermissionDenied": "refuses this client; correct TEMPORAL_API_KEY or the client certificate",
 }
 _PASSING = {
-    # the same for what may pass by itself, first match wins
+    # the same for failures that may pass by themselves; the first match wins
     "ConnectionRefused": "nothing listens there",
     "dns error": "the name of its host is not known",
     "NetworkUnreachable": "its network can't be reached",
@@ -73,8 +73,8 @@ def check_address(address: str) -> None:
 def explain_failure(address: str, said: str, *, tls: TLSConfig | bool | None) -> Misconfigured | ServerUnreachable:
     """Give what a person must change, or ServerUnreachable where the failure may pass by itself.
 
-    `said` is the text of the SDK's failure. It does not tell why a server has hung up on us, so then the server is asked
-    once more, which takes twice `PROBE_SECONDS` at most.
+    `said` is the text of the SDK's failure. It does not say why a server closed the connection; in that case the server
+    is contacted once more, which takes at most twice `PROBE_SECONDS`.
     """
     for mark, wrong in _TOLD.items():
         if mark in said:
@@ -118,10 +118,10 @@ def _explain_alert(address: str, alert: str, config: TLSConfig, *, is_tls_set: b
 
 
 def _find_alert(address: str, config: TLSConfig) -> str | None:
-    """Give what the server says to our client certificate; empty where it is content, None where it speaks no TLS."""
+    """Give the server's TLS alert about our client certificate; empty if it accepts it, None if it speaks no TLS."""
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False  # nothing is sent: the connection that counts has checked, or will
+    context.check_hostname = False  # nothing is sent here; the real connection checks the name
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     try:
@@ -131,19 +131,19 @@ def _find_alert(address: str, config: TLSConfig) -> str | None:
             context.wrap_socket(plain, server_hostname=config.domain or host) as channel,
         ):
             try:
-                channel.recv(1)  # TLS 1.3 tells only then what it thinks of a certificate
+                channel.recv(1)  # with TLS 1.3 a refused certificate shows only at the first read
             except TimeoutError:
                 return ""
     except ssl.SSLError as exc:
         reason = exc.reason or ""
-        return reason if "ALERT" in reason else None  # an alert is said in TLS; all else may come from anybody
+        return reason if "ALERT" in reason else None  # an alert proves TLS; any server may cause other errors
     except (OSError, ValueError):
         return None
     return ""
 
 
 def _answers_http(address: str) -> bool:
-    """Say whether a web server answers there, in HTTP/1; one that speaks gRPC begins otherwise."""
+    """Return whether an HTTP/1 server answers there; a gRPC server's answer begins otherwise."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS) as plain:
@@ -154,10 +154,10 @@ def _answers_http(address: str) -> bool:
 
 
 def _show_certificate(context: ssl.SSLContext, config: TLSConfig) -> None:
-    """Load the client certificate, which the standard library does from files alone."""
+    """Load the client certificate; the standard library reads certificates only from files."""
     if config.client_cert is None or config.client_private_key is None:
         return
-    with tempfile.NamedTemporaryFile() as file:  # nobody else may read it, and it is gone with the block
+    with tempfile.NamedTemporaryFile() as file:  # nobody else may read it, and it is deleted with the block
         file.write(config.client_cert + b"\n" + config.client_private_key)
         file.flush()
         context.load_cert_chain(file.name)

@@ -1,4 +1,4 @@
-"""The converter: how payloads become Python values; they are those of the SDK's own, read in half the time."""
+"""The payload converter: gives the same values as the SDK's own, in half the time."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,23 +20,23 @@ from shared.errors import PayloadKeyMissing
 from shared.messages.json_value import decode_json
 
 ENCODING = b"binary/encrypted"
-"""How Temporal's own samples mark what they have encrypted, in the same layout: their codec servers read ours."""
+"""The mark and layout of encrypted payloads in Temporal's own samples: their codec servers read ours."""
 
 UNOPENED = "unopened"
-"""Metadata of what a worker could not decrypt: why not."""
+"""Metadata of a payload that a worker could not decrypt: the reason."""
 
 
 class _JsonConverter(JSONPlainPayloadConverter):
     def from_payload(self, payload: Payload, type_hint: type | None = None) -> Any:
         try:
             value = decode_json(payload.data)
-        except ValueError:  # NaN, for one, which others may send: what to say about it is the receiver's business
+        except ValueError:  # for example NaN, which others may send; the receiver decides what to say about it
             return super().from_payload(payload, type_hint)
         return value if type_hint is None else value_to_type(type_hint, value)
 
 
 class _SealedConverter(EncodingPayloadConverter):
-    """Refuses what is still encrypted when it is to be converted."""
+    """Refuses to convert a payload that is still encrypted."""
 
     @property
     def encoding(self) -> str:
@@ -50,17 +50,17 @@ class _SealedConverter(EncodingPayloadConverter):
 
 
 class PayloadConverter(CompositePayloadConverter):
-    """The SDK's own converters, but for the one that reads JSON: a pack that wakes reads a hundred kilobytes of it.
+    """The SDK's converters with a faster JSON reader, because a pack that wakes reads 100 KB of JSON.
 
-    Where nobody names a type, a payload that can't be read is given as RawValue instead of raising: that is how handlers
-    of signals get their arguments, which are whatever somebody sent (see `workflows.replay.signal_handlers`).
+    Without a type hint, an unreadable payload becomes a RawValue instead of raising. Signal handlers get their
+    arguments that way, because senders may send anything (see `workflows.replay.signal_handlers`).
     """
 
     def __init__(self) -> None:
-        """Take the SDK's, in its order."""
-        usual = DefaultPayloadConverter.default_encoding_payload_converters
+        """Use the SDK's converters, in their order."""
+        defaults = DefaultPayloadConverter.default_encoding_payload_converters
         super().__init__(
-            *(_JsonConverter() if isinstance(c, JSONPlainPayloadConverter) else c for c in usual), _SealedConverter()
+            *(_JsonConverter() if isinstance(c, JSONPlainPayloadConverter) else c for c in defaults), _SealedConverter()
         )
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:

@@ -10,12 +10,12 @@ Version = tuple[str, str] | None
 
 
 def to_version(version: WorkerDeploymentVersion | WorkerDeploymentOptions) -> Version:
-    """Tell versions apart; workers without a deployment are one, although each tells a build, for people."""
+    """Give a comparable version; workers without a deployment count as one version, although each has a build id."""
     return (version.deployment_name, version.build_id) if version.deployment_name else None
 
 
 def find_taking(info: TaskQueueVersioningInfo | RoutingConfig) -> KeysView[Version]:
-    """Give the versions that get the tasks of a queue, or of a deployment: the current one, then one that is ramping."""
+    """Give the versions that get the tasks of a queue or deployment: the current one, then one that is ramping."""
     taking = dict.fromkeys([to_version(info.current_deployment_version)])
     if info.ramping_version_percentage > 0:
         taking[to_version(info.ramping_deployment_version)] = None
@@ -23,12 +23,12 @@ def find_taking(info: TaskQueueVersioningInfo | RoutingConfig) -> KeysView[Versi
 
 
 def name_version(version: Version) -> str:
-    """Name it for people."""
+    """Name a version for people."""
     return "workers without a deployment" if version is None else version[1]
 
 
 def tell_how_to_take_over(version: Version, deployment: str = "NAME") -> str:
-    """Give the command that makes a version current; the `deployment` that loses the tasks counts where the version has none."""
+    """Give the command that makes a version current; `deployment` is used when the version itself has none."""
     command = "temporal worker deployment set-current-version --deployment-name"
     if version is None:
         return f"{command} '{deployment}' --unversioned"

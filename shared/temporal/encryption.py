@@ -1,4 +1,4 @@
-"""Encryption: what is said to the server leaves this process sealed, and only who has the key reads it again."""
+"""Encryption: payloads leave this process encrypted, and only holders of the key can read them."""
 
 # ruff: noqa: PLC0415 — an extra, imported where a key is set
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 KEY_ID = "encryption-key-id"
 SEALED_AT = "sealed-at"
-"""When a payload was encrypted, in whole seconds since the epoch: four bytes. Others than dormice don't say."""
+"""When dormice encrypted a payload: whole seconds since the epoch, in 4 bytes. Other programs leave it out."""
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
@@ -43,10 +43,10 @@ _FORM = "write ID:KEY, the key 32 random bytes in base64, as 'openssl rand -base
 
 
 def read_keys(settings: Settings) -> dict[str, bytes]:
-    """Give the keys of the settings by id, in their order: the first one encrypts, all of them decrypt; none is off.
+    """Give the keys of the settings by id, in their order: the first one encrypts, all decrypt; none means off.
 
-    Keys are separated by commas or line ends; lines that begin with # say nothing. Raises InvalidSetting, which tells
-    what is wrong with which key and never shows one.
+    Keys are separated by commas or line ends; lines that begin with # are comments. Raises InvalidSetting, which says
+    what is wrong with which key and never shows a key.
     """
     keys: dict[str, bytes] = {}
     source = f"{SETTING}_file" if settings.encryption_keys_file else SETTING
@@ -67,14 +67,15 @@ def read_keys(settings: Settings) -> dict[str, bytes]:
 
 
 def write_keys(keys: Mapping[str, bytes]) -> str:
-    """Give keys as the one text that `read_keys` reads them back from, for a process of our own elsewhere."""
+    """Give keys as text that `read_keys` reads back, for a process of our own elsewhere."""
     return ",".join(f"{key_id}:{base64.b64encode(key).decode()}" for key_id, key in keys.items())
 
 
 def build_converter(settings: Settings) -> DataConverter:
-    """Give the converter of every client: with keys it encrypts payloads and failures, without it refuses to guess.
+    """Give the converter of every client: with keys it encrypts payloads and failures.
 
-    Raises InvalidSetting for keys that are none, and Misconfigured when the package that encrypts is missing.
+    Without keys it refuses encrypted payloads. Raises InvalidSetting for unusable keys, and Misconfigured when the
+    package that encrypts is missing.
     """
     keys = read_keys(settings)
     sealed = replace(DATA_CONVERTER, payload_codec=EncryptionCodec(keys))
@@ -82,21 +83,21 @@ def build_converter(settings: Settings) -> DataConverter:
 
 
 def build_worker_converter(converter: DataConverter) -> DataConverter:
-    """Give the converter of a worker whose client has this one: workflows get what it lacks the key for as it came."""
+    """Give a worker's converter, made from its client's: workflows get payloads of unknown keys as they came."""
     codec = converter.payload_codec
     return replace(converter, payload_codec=WorkerCodec(codec)) if isinstance(codec, EncryptionCodec) else converter
 
 
 def was_sealed_within(payload: Payload, seconds: float, now: float) -> bool:
-    """Tell whether dormice has encrypted a payload in the last so many seconds before `now`."""
+    """Return whether dormice encrypted a payload within the last `seconds` before `now`."""
     sealed_at = int.from_bytes(payload.metadata.get(SEALED_AT, b"")[:8], "big")
     return abs(now - sealed_at) <= seconds
 
 
 class EncryptionCodec(PayloadCodec):
-    """Seals payloads with AES-256-GCM and a random nonce; opens what any of its keys has sealed, passes what is plain.
+    """Encrypts payloads with AES-256-GCM and a random nonce; decrypts with any of its keys, passes plain payloads on.
 
-    Without keys it changes nothing, and still refuses what is sealed.
+    Without keys it encrypts nothing and still refuses encrypted payloads.
     """
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
@@ -105,13 +106,13 @@ class EncryptionCodec(PayloadCodec):
         self._first = next(iter(keys), None)
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Seal with the first key."""
+        """Encrypt with the first key."""
         if self._first is None:
             return list(payloads)
         return [self._seal(payload, self._first) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Open what is sealed; raises PayloadKeyMissing."""
+        """Decrypt encrypted payloads; raises PayloadKeyMissing."""
         return [self.open(payload) for payload in payloads]
 
     def _seal(self, payload: Payload, key_id: str) -> Payload:
@@ -122,7 +123,7 @@ class EncryptionCodec(PayloadCodec):
         return Payload(metadata=metadata, data=nonce + sealed)
 
     def open(self, payload: Payload) -> Payload:
-        """Open one payload if it is sealed; raises PayloadKeyMissing."""
+        """Decrypt one payload if it is encrypted; raises PayloadKeyMissing."""
         return self._open(payload) if payload.metadata.get("encoding") == ENCODING else payload
 
     def _open(self, payload: Payload) -> Payload:
@@ -138,20 +139,21 @@ class EncryptionCodec(PayloadCodec):
             return Payload.FromString(cipher.decrypt(payload.data[:NONCE_BYTES], payload.data[NONCE_BYTES:], None))
         except (InvalidTag, DecodeError, ValueError) as exc:
             raise PayloadKeyMissing(
-                f"{SETTING}: key {key_id!r} does not open what bears its id: it is another key, or the data was changed; "
-                "give the key that encrypted it"
+                f"{SETTING}: key {key_id!r} does not open what bears its id: it is another key, "
+                "or the data was changed; give the key that encrypted it"
             ) from exc
 
 
 class WorkerCodec(PayloadCodec, WithSerializationContext):
-    """The codec of a worker: activities are refused what can't be opened, workflows get it with the reason beside it.
+    """The codec of a worker: activities refuse what can't be decrypted, workflows get it together with the reason.
 
-    A workflow whose task fails for one signal would stand still with all that it holds. What becomes of such a signal is
-    decided in `workflows.replay.signal_handlers`; everything else that can't be opened fails where it is converted.
+    A workflow whose task fails because of one signal would stop with all its messages. So
+    `workflows.replay.signal_handlers` decides about such a signal; everything else that can't be decrypted fails where
+    it is converted.
     """
 
     def __init__(self, strict: EncryptionCodec) -> None:
-        """Take the codec that refuses."""
+        """Take the codec that refuses undecryptable payloads."""
         self._strict = strict
 
     def with_context(self, context: SerializationContext) -> PayloadCodec:  # pyright: ignore[reportIncompatibleMethodOverride] — another codec is what activities need
@@ -159,11 +161,11 @@ class WorkerCodec(PayloadCodec, WithSerializationContext):
         return self._strict if isinstance(context, ActivitySerializationContext) else self
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Seal with the first key."""
+        """Encrypt with the first key."""
         return await self._strict.encode(payloads)
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Open what is sealed, or say beside it why not."""
+        """Decrypt encrypted payloads, or add the reason why that failed."""
         return list(map(self._open_or_mark, payloads))
 
     def _open_or_mark(self, payload: Payload) -> Payload:
@@ -189,7 +191,7 @@ def _read_key(source: str, key_id: str, encoded: str) -> bytes:
     try:
         key = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
-        # from None: the cause would carry the text along
+        # from None: the cause contains the key's text
         raise InvalidSetting(f"{source}: key {key_id!r} is not in base64; {_FORM}") from None
     if len(key) != KEY_BYTES:
         raise InvalidSetting(f"{source}: key {key_id!r} has {len(key)} bytes and needs {KEY_BYTES}; {_FORM}")

@@ -1,8 +1,8 @@
 """The search attributes that make messages visible: names, types, and who sets them when.
 
-`Kind`, `Lane` and `State` are set at the start and change seldom; `DueAt` and `EarliestAt` follow a decision
-only when they move by at least the setting `index_after`, because each change is a write to the visibility store.
-A message without `DueAt` is due by now or very soon, and has been since it was started.
+`Kind`, `Lane` and `State` are set at the start and seldom change. `DueAt` and `EarliestAt` are updated only when they
+move by at least the setting `index_after`, because each update is a write to the visibility store. A message without
+`DueAt` has been due, or nearly due, since it was started.
 """
 
 import math
@@ -33,7 +33,7 @@ REQUIRED: dict[str, str] = {
 
 
 def attributes_at_start(state: MessageState, now: float, index_after: float) -> list[SearchAttributePair[Any]]:
-    """Give what a new message is indexed with; its times only when it is due `index_after` seconds from now or later."""
+    """Give a new message's attributes; its times only if it is due `index_after` seconds from now or later."""
     pairs: list[SearchAttributePair[Any]] = [
         SearchAttributePair(KIND, state.kind),
         SearchAttributePair(LANE, state.lane),
@@ -46,10 +46,10 @@ def attributes_at_start(state: MessageState, now: float, index_after: float) -> 
 
 
 def attribute_updates(old: MessageState, new: MessageState, index_after: float) -> list[SearchAttributeUpdate[Any]]:
-    """Give the updates that the way from `old` to `new` owes the index, none in the common short-delay case.
+    """Give the attribute updates for the change from `old` to `new`; none in the common case of a short delay.
 
-    A due time that moves by less than `index_after` seconds is written only when something else is: until it moves
-    further the index says "due by now or very soon", which is true.
+    A due time that moves by less than `index_after` seconds is written only together with another update. Until then
+    the index says "due by now or very soon", which is true.
     """
     updates: list[SearchAttributeUpdate[Any]] = []
     if new.phase != old.phase:
@@ -65,7 +65,7 @@ def attribute_updates(old: MessageState, new: MessageState, index_after: float) 
 
 @dataclass(frozen=True, slots=True)
 class PackIndex:
-    """What the index says of a pack: when the first is due, whether any is parked, and when the first may be pulled forward."""
+    """What the index stores of a pack: its first due time, whether a message is parked, its first earliest time."""
 
     due_at: float
     has_parked: bool = False
@@ -77,18 +77,18 @@ class PackIndex:
         return HAS_PARKED if self.has_parked else "active"
 
     def dump(self) -> list[Any]:
-        """Give the wire form; a pack without anything due has no number for it."""
+        """Give the wire form; its first value is None when nothing in the pack is due."""
         return [None if math.isinf(self.due_at) else self.due_at, self.has_parked]
 
     @classmethod
     def load(cls, wire: Sequence[Any] | None) -> "PackIndex":
-        """Read a wire form, or what a new pack is indexed with."""
+        """Read a wire form; None stands for a new pack."""
         due_at, has_parked = wire or (None, False)
         return cls(math.inf if due_at is None else due_at, has_parked)
 
 
 def pack_attributes_at_start(kind: str, lane: str) -> list[SearchAttributePair[Any]]:
-    """Give what a new pack is indexed with; when it is due it says itself."""
+    """Give a new pack's attributes; the pack itself adds its due time later."""
     return [
         SearchAttributePair(KIND, kind),
         SearchAttributePair(LANE, lane),
@@ -97,7 +97,7 @@ def pack_attributes_at_start(kind: str, lane: str) -> list[SearchAttributePair[A
 
 
 def pack_updates(old: PackIndex, new: PackIndex, index_after: float) -> list[SearchAttributeUpdate[Any]]:
-    """Give the updates that a pack owes the index: its first times only when the due one moves far enough."""
+    """Give a pack's attribute updates; its times only if `State` changes or the due time moves far enough."""
     updates: list[SearchAttributeUpdate[Any]] = []
     if new.has_parked != old.has_parked:
         updates.append(STATE.value_set(new.state))
@@ -108,9 +108,9 @@ def pack_updates(old: PackIndex, new: PackIndex, index_after: float) -> list[Sea
 
 
 def parked_memo(state: MessageState) -> dict[str, str | float] | None:
-    """Give what a list of parked messages shows beside the attributes, None while the message is not parked.
+    """Give the memo that a list of parked messages shows, None while the message is not parked.
 
-    The memo stays on a message that was replayed: read it only where `State` says parked.
+    The memo stays after a replay of the message: read it only where `State` is parked.
     """
     return {"parked_reason": state.parked_reason, "parked_at": state.parked_at} if state.is_parked else None
 

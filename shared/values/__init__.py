@@ -1,1 +1,1 @@
-"""What processes are given from outside: secrets and signals."""
+"""What a process gets from outside: secrets and stop signals."""
