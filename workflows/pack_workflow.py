@@ -1,4 +1,4 @@
-"""The pack workflow: many messages in one long-running workflow that wakes for the most urgent and runs all due ones."""
+"""The pack workflow: many messages in one long-running workflow that wakes for the most urgent and runs all due."""
 
 import asyncio
 import functools
@@ -123,7 +123,7 @@ class PackWorkflow(PackSignals):
             task.add_done_callback(self._note_fault)
 
     def _note_fault(self, task: asyncio.Task[None]) -> None:
-        """Keep an unexpected error of a batch for `run` to raise: it must fail the workflow task, where people notice it."""
+        """Keep an unexpected error of a batch for `run` to raise, so that it fails the workflow task and is noticed."""
         if not task.cancelled() and (fault := task.exception()) is not None:
             self._fault = fault
             self._is_stirred = True
@@ -344,5 +344,5 @@ def _is_local(batch: Batch) -> bool:
 
 
 def _is_uncertain(batch: Batch) -> bool:
-    """Return whether a lost batch may differ on replay: it was filled by the clock, and only its result would say when."""
+    """Return whether a lost batch may differ on replay: the clock filled it, and only its result would say when."""
     return _is_local(batch) and batch.until is not None

@@ -14,7 +14,7 @@ class FinishedMessages(dict[str, Entry]):
         return measure(self.pop(message_id))
 
     def forget_old(self, now: float, most: int, held_bytes: int) -> int:
-        """Forget what is old, beyond `most` messages, or too large for a pack of `held_bytes`; return the bytes freed."""
+        """Forget what is old, beyond `most`, or too large for a pack of `held_bytes`; return the bytes freed."""
         freed, before = 0, (now - FINISHED_KEPT_SECONDS) * 1000
         while self:
             oldest = next(iter(self))

@@ -56,8 +56,8 @@ class PackReceipts:
             name: _to_positions(kept[name]) for name in (KNOWN, REVISED, STOPPED, "missing") if name in kept
         }
         if "refused" in kept:
-            receipt["refused"] = {str(n): reason for reason, runs in kept["refused"].items() for n in _to_positions(runs)}
-        return receipt | {"moved": {index: _to_positions(runs) for index, runs in kept["moved"].items()}}
+            found["refused"] = {str(n): reason for reason, runs in kept["refused"].items() for n in _to_positions(runs)}
+        return found | {"moved": {index: _to_positions(runs) for index, runs in kept["moved"].items()}}
 
     def forget_old(self, now: float) -> None:
         """Forget receipts that nobody queries any more."""
