@@ -52,7 +52,7 @@ class PackReceipts:
         kept = self._kept.get(token)
         if kept is None:
             return None
-        receipt: dict[str, Any] = {
+        found: dict[str, Any] = {
             name: _to_positions(kept[name]) for name in (KNOWN, REVISED, STOPPED, "missing") if name in kept
         }
         if "refused" in kept:

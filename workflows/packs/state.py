@@ -60,7 +60,7 @@ class PackState(PackHeading):
         self._is_careful = False
 
     def reach(self, moment: float) -> None:
-        """Let what is due by a moment (seconds since the epoch) begin; the moment must come from the history, not a clock."""
+        """Let what is due by a moment (seconds since the epoch) begin; it must come from the history, not a clock."""
         self.replay_time = max(self.replay_time, moment)
 
     def dump(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class PackState(PackHeading):
         return STOPPED if asked.ended else REVISED
 
     def steer(self, ids: Sequence[str], signal: Signal | Unreadable, now: float, token: str = "") -> None:
-        """Apply a signal to messages; its receipt notes ids that are not alive. Unreadable signals are not forwarded."""
+        """Apply a signal to messages; its receipt notes ids not alive. Unreadable signals are not forwarded."""
         if token and token in self.receipts:
             return
         missing: list[int] = []
@@ -274,7 +274,7 @@ class PackState(PackHeading):
         return Batch(number, lane, tuple(entry[ID] for entry in entries), entries, until)
 
     def apply_local(self, batch: Batch, changes: Iterable[Entry | None], now: float) -> None:
-        """Apply a local batch's changes; a message with None is due again at once, a finished one waits for `finish`."""
+        """Apply a local batch's changes; None means due again at once, finished messages wait for `finish`."""
         self._summaries.clear()
         for message_id, change in zip(batch.ids, changes, strict=True):
             if change is not None and is_ended(change):
