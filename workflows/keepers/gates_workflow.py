@@ -1,4 +1,4 @@
-"""The gates' workflow: the only one of its kind; it keeps which gates are closed, also while no worker runs."""
+"""The gates' workflow, a single one: it keeps which gates are closed, also while no worker runs."""
 
 from datetime import timedelta
 from typing import Any
