@@ -214,7 +214,7 @@ class MessageWorkflow(MessageSignals):
         took = handler_timeout(self._state.lane).total_seconds() if isinstance(exc, ActivityTimeout) else 0.0
         outcome = missing_key_outcome(exc) or Outcome("failed", reason=f"the handler call was lost: {reason}")
         if self._signal_buffer.is_serial:
-            outcome = outcome._replace(max_attempts=0)  # only workers know the handler's own limit
+            outcome = outcome._replace(max_attempts=0)  # only workers know the handler's own limit of attempts
         return outcome._replace(
             ended_at=self._replay_time + took,
             cycles_per_run=policy.cycles_per_run,

@@ -64,7 +64,7 @@ class PackWorkflow(PackSignals):
                 f"the input is no pack state ({exc}); start messages with dormice, not by hand", non_retryable=True
             ) from exc
         self._indexed = PackIndex.load(wire.get("indexed"))
-        wire.clear()  # the SDK keeps the input while the run is cached, so each message would be in memory twice
+        wire.clear()  # the SDK keeps the input while the run is cached, so each message's first form would stay in memory
         self._index_after = 60.0
         self._batches: dict[int, Batch] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -154,7 +154,7 @@ class PackWorkflow(PackSignals):
     async def _run_batch(self, batch: Batch) -> None:
         try:
             answer = await self._execute(batch)
-        except FailureError as exc:  # local activities fail with their cause itself, ordinary ones wrap it
+        except FailureError as exc:  # local activities raise the cause itself, ordinary ones wrap it
             cause = exc.cause if isinstance(exc, ActivityError) else exc
             answer = None
             took = batch_timeout(batch.lane) if isinstance(exc, ActivityTimeout) else timedelta(0)
@@ -344,5 +344,5 @@ def _is_local(batch: Batch) -> bool:
 
 
 def _is_uncertain(batch: Batch) -> bool:
-    """Return whether a lost batch may differ on replay: the clock filled it, and only its result would say when."""
+    """Return whether a lost batch may hold other messages on replay: only its result would have said which."""
     return _is_local(batch) and batch.until is not None

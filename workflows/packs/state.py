@@ -241,7 +241,7 @@ class PackState(PackHeading):
         return self._hand_out(due, lane, self._batches, now)
 
     def rebuild_batch(self, batch: Batch, until: float) -> Batch:
-        """Make a batch what it was when it began, by the begin time in its result: clocks differ on replay."""
+        """Rebuild a batch as it was when it began, by the begin time in its result: clocks differ on replay."""
         self._put_back(batch)
         due = self._run_now.find_due(self._entries.values(), [batch.lane], self.lane, until)
         return self._hand_out(due, batch.lane, batch.number, until)
@@ -321,7 +321,7 @@ class PackState(PackHeading):
         verdict = "failed" if len(batch.ids) == 1 else "handed_back"
         outcome = Outcome(verdict, reason=reason)
         if self.is_serial:
-            outcome = outcome._replace(max_attempts=0)  # only workers know the handler's own limit
+            outcome = outcome._replace(max_attempts=0)  # only workers know the handler's own limit of attempts
         for message_id in batch.ids:
             running = self._running.get(message_id)
             if running is not None and running.batch == batch.number:
@@ -373,7 +373,7 @@ class PackState(PackHeading):
         if state.ended:
             self._entries.pop(state.id, None)
             self._suspects.discard(state.id)
-            # `due_at` is now when it ended, for how long it is remembered
+            # `due_at` is now the time of its end, from which on it is remembered
             payload = state.payload if self.is_serial else None
             state = state._replace(payload=payload, due_at=now, earliest_at=now, latest_at=0.0)
         entry = to_entry(state, self.lane)
