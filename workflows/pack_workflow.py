@@ -64,7 +64,7 @@ class PackWorkflow(PackSignals):
                 f"the input is no pack state ({exc}); start messages with dormice, not by hand", non_retryable=True
             ) from exc
         self._indexed = PackIndex.load(wire.get("indexed"))
-        wire.clear()  # the SDK keeps the input while the run is cached, so each message's first form would stay in memory
+        wire.clear()  # the SDK keeps the input as long as the run is cached, and so the first form of each message
         self._index_after = 60.0
         self._batches: dict[int, Batch] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
