@@ -1,1 +1,1 @@
-"""Worker processes: the lanes they serve, how they start, drain and say that they are well."""
+"""Worker processes: the lanes they serve, how they start, drain and report their health."""

@@ -1,4 +1,4 @@
-"""How worker processes begin: `python -m worker` where nothing but a worker is needed, or at a parent's hand."""
+"""How worker processes begin: by `python -m worker` when only a worker is needed, or started by a parent."""
 
 import argparse
 import functools
@@ -57,7 +57,7 @@ def read_options(flags: argparse.Namespace, settings: Settings) -> WorkerOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve as flags and environment say; gives the exit code."""
+    """Serve as flags and environment say; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m worker", description="Serve lanes until SIGTERM, then drain.")
     add_arguments(parser)
     flags = parser.parse_args(arguments)
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_child(descriptor: int) -> NoReturn:
-    """Be one of several processes: read the options from the parent's socket and serve until it closes."""
+    """Run as one of several processes: read the options from the parent's socket and serve until it closes."""
     parent = socket.socket(fileno=descriptor)
     parent.set_inheritable(False)  # a program that a handler starts must not keep the channel open
     try:
@@ -88,7 +88,7 @@ def run_child(descriptor: int) -> NoReturn:
 
 
 def _follow_parent(parent: socket.socket, report: Callable[[], Report], order: StopOrder) -> None:
-    """Report readiness when it changes and now and then; take the parent's end, however it came, as the order."""
+    """Report readiness on each change and from time to time; when the parent ends for any reason, order to stop."""
     reported: Report | None = None
     reported_at = 0.0
     try:

@@ -1,4 +1,4 @@
-"""The deployment: of which build a worker is, whether the server picks by it who gets tasks, and who gets them now."""
+"""The deployment: a worker's build, whether the server gives tasks by build, and which build gets them now."""
 
 import asyncio
 import contextlib
@@ -36,42 +36,43 @@ def check_deployment(settings: Settings) -> None:
         )
     if len(name) > NAME_MAX or name.startswith("__") or any(sign in name for sign in ".:"):
         raise InvalidSetting(
-            f"deployment_name: is {name[:40]!r}; use at most {NAME_MAX} characters without '.' and ':', and not '__' first"
+            f"deployment_name: is {name[:40]!r}; use at most {NAME_MAX} characters without '.' and ':', "
+            "and not '__' first"
         )
     if len(build) > BUILD_MAX:
         raise InvalidSetting(f"build_id: is longer than {BUILD_MAX} characters; give a shorter one")
 
 
 def version_arguments(settings: Settings) -> dict[str, Any]:
-    """Give what a worker is made with: a build that people see, or a version by which the server picks who gets tasks."""
+    """Return arguments of `Worker`: a build for people to see, or a version by which the server gives out tasks."""
     if not settings.deployment_name:
-        # the SDK's own takes the bytecode of every module that is loaded
+        # the SDK's own build id is a hash of the bytecode of every loaded module
         return {"build_id": settings.build_id or f"dormice {version('dormice')}"}
     return {
         "deployment_config": WorkerDeploymentConfig(
             version=WorkerDeploymentVersion(settings.deployment_name, settings.build_id),
             use_worker_versioning=True,
-            # messages sleep for months: pinned ones would keep the workers of every old build alive for as long
+            # messages sleep for months: if pinned, they would need the workers of every old build for that time
             default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
         )
     }
 
 
 async def watch_deployment(client: Client, settings: Settings) -> None:
-    """Log whenever another version begins to get the tasks, with what makes ours current while it gets none; for ever.
+    """Log each change of the version that gets tasks, and how to make ours current while it gets none; for ever.
 
-    Without a deployment there is nothing to watch.
+    Returns at once when the settings name no deployment.
     """
     if not settings.deployment_name:
         return
-    told: str | None = None
+    logged: str | None = None
     while True:
-        with contextlib.suppress(RPCError):  # not there yet, or no answer: the next look tells
+        with contextlib.suppress(RPCError):  # not there yet, or no answer: the next look may find it
             taking = await _find_taking(client, settings.deployment_name)
-            if (now := ", ".join(map(name_version, taking))) != told:
+            if (now := ", ".join(map(name_version, taking))) != logged:
                 _tell(settings, taking, now)
-                told = now
-        await asyncio.sleep(FIRST_LOOK_SECONDS if told is None else LOOK_SECONDS)
+                logged = now
+        await asyncio.sleep(FIRST_LOOK_SECONDS if logged is None else LOOK_SECONDS)
 
 
 async def _find_taking(client: Client, deployment: str) -> KeysView[Version]:

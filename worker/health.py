@@ -1,4 +1,4 @@
-"""Health over HTTP: says whether a process is alive and whether it is ready, to whoever supervises it."""
+"""Health over HTTP: answers a supervisor whether a process is alive and whether it is ready."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ Report = dict[str, Any]
 """What /readyz answers: `ready`, and while that is false the `reason`."""
 
 Pages = Mapping[str, Callable[[], Report | None]]
-"""What an endpoint answers beside its probes, by path; None while there is nothing to tell yet."""
+"""What an endpoint answers apart from its probes, by path; None while there is no answer yet."""
 
 PROBES = ("/healthz", "/readyz")
 
@@ -39,7 +39,7 @@ ANSWER_MAX_AGE = timedelta(seconds=30)
 
 
 class Polling(Protocol):
-    """What readiness asks a lane's worker."""
+    """What readiness needs to know of a lane's worker."""
 
     @property
     def task_queue(self) -> str:
@@ -54,7 +54,7 @@ class Polling(Protocol):
 
 @dataclass(slots=True)
 class Readiness:
-    """Whether one process can take messages right now; may be asked from any thread."""
+    """Whether one process can take messages right now; may be read from any thread."""
 
     is_stopping: Callable[[], bool]
     answer_max_age: timedelta = ANSWER_MAX_AGE
@@ -71,7 +71,7 @@ class Readiness:
         self.answered_at = time.monotonic()
 
     def report(self) -> Report:
-        """Say ready, or the first reason against it."""
+        """Return that the process is ready, or the first reason why it is not."""
         if self.is_stopping():
             return {"ready": False, "reason": "draining"}
         if gap := self.find_gap():
@@ -81,7 +81,7 @@ class Readiness:
         return {"ready": True}
 
     def find_gap(self) -> str:
-        """Say what of this process does not work yet; empty when all of it does."""
+        """Return what does not work yet in this process; empty when everything does."""
         if not self.workers:
             return "starting"
         idle = [worker.task_queue for worker in self.workers if not worker.is_running]
@@ -91,9 +91,9 @@ class Readiness:
 async def watch_server(
     client: Client, readiness: Readiness, telemetry: Telemetry, every: timedelta = CHECK_EVERY
 ) -> None:
-    """Ask the server for its health again and again, until cancelled.
+    """Check the server's health again and again, until cancelled.
 
-    That is measured here because the SDK's core counts no call that finds no server as failed.
+    This is measured here because the SDK's core does not count a call that reaches no server as failed.
     """
     while True:
         outcome = "silent"
@@ -113,10 +113,10 @@ async def watch_server(
 async def open_endpoint(
     address: tuple[str, int] | None, report: Callable[[], Report], pages: Pages = NO_PAGES
 ) -> AsyncGenerator[tuple[str, int] | None]:
-    """Answer GET /healthz and /readyz at (host, port) for the length of a `with` block, and give what port 0 became.
+    """Answer GET /healthz and /readyz at (host, port) during a `with` block; yield the address, with the real port.
 
-    /healthz answers 200 as long as the event loop turns, /readyz 200 or 503 with `report` as JSON, each of `pages` what
-    it gives. An address of None opens nothing. Raises InvalidSetting when the address can't be had.
+    /healthz answers 200 while the event loop runs, /readyz 200 or 503 with `report` as JSON, each of `pages` what it
+    returns. An address of None opens nothing. Raises InvalidSetting when the address can't be opened.
     """
     if address is None:
         yield None
@@ -131,7 +131,7 @@ async def open_endpoint(
     try:
         yield bound
     finally:
-        server.close()  # open connections are cut off with the loop: a probe that hangs must not hold the exit up
+        server.close()  # open connections end with the loop: a probe that hangs must not delay the exit
 
 
 def answer_request(head: bytes, report: Callable[[], Report], pages: Pages = NO_PAGES) -> tuple[HTTPStatus, Report]:

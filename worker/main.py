@@ -1,4 +1,4 @@
-"""One worker process: what it is asked to do, how it connects, serves, drains and leaves."""
+"""One worker process: its options, and how it connects, serves, drains and exits."""
 
 import asyncio
 import contextlib
@@ -47,24 +47,24 @@ EXIT_AT_ONCE = 130
 
 START_TIMEOUT = timedelta(seconds=30)
 HEARTBEAT = timedelta(seconds=2)
-"""Between two reports of a worker's slots, by which idle capacity is found."""
+"""The time between two reports of a worker's slots, from which idle capacity is computed."""
 
 HAND_BACK = timedelta(seconds=10)
-"""What handlers get after the drain time to be cut off and handed back, before the process is ended by force.
+"""Time after the drain to cancel handlers and hand their messages back, before the process is ended by force.
 
-Temporal cuts no local activity off: on the short lane, a handler that outlasts this too dies with the process, and
-its message runs again when the workflow-task timeout has passed, without a failed attempt.
+Temporal does not cancel local activities: on the short lane, a handler that is still running after this time dies with
+the process, and its message runs again when the workflow-task timeout has passed, without a failed attempt.
 """
 
 
 def count_cores() -> int:
-    """Count the cores this process may use; a quota of a container is not seen here."""
+    """Count the cores that this process may use, without regard to a container's CPU quota."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """What `serve` is asked to do, decided once on the command line.
+    """The options of `serve`, decided once on the command line.
 
     Workflow tasks are bound by CPU and one process uses one core, so there is a process per core by default.
     `health_address` is (host, port); None opens no endpoint.
@@ -80,8 +80,8 @@ class WorkerOptions:
 class StopOrder:
     """The order to stop, given by a signal, by the parent's end or by a lane that failed.
 
-    Giving it twice changes nothing. It also works while a handler blocks the event loop: unless it is closed within
-    `limit` of being given, `overrun` is called in a thread of its own.
+    Giving it twice changes nothing. It also works while a handler blocks the event loop: unless `close` is called
+    within `limit` after the order, `overrun` is called in a thread of its own.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: timedelta, overrun: Callable[[], None]) -> None:
@@ -103,7 +103,7 @@ class StopOrder:
             self._loop.call_soon_threadsafe(self.event.set)
 
     async def follow_event(self) -> None:
-        """Limit the time also when it was the event alone that was set."""
+        """Start the time limit also when only the event was set."""
         await self.event.wait()
         self.give()
 
@@ -119,21 +119,21 @@ class StopOrder:
         return None
 
     def close(self) -> None:
-        """Lift the limit: everything has ended."""
+        """Cancel the time limit, because everything has ended."""
         self._overrun.cancel()
 
 
 FollowParent = Callable[[Callable[[], Report], StopOrder], None]
-"""Tells a parent process the readiness, and gives the order to stop when the parent does; runs in a thread."""
+"""Reports readiness to a parent process, and gives the order to stop when the parent does; runs in a thread."""
 
 
 def run_process(options: WorkerOptions, follow_parent: FollowParent | None = None) -> int:
-    """Serve the lanes in this process until told to stop, then drain; gives the exit code.
+    """Serve the lanes in this process until the order to stop, then drain; return the exit code.
 
-    The first SIGTERM, SIGINT or SIGHUP drains, the second one ends the process from within, with code 130; under a parent
-    it changes nothing, because the parent decides. Raises Misconfigured or RetryLater when it can't start. In a process
-    where a workflow is stuck all others are drained as well; then a parent starts another, and without one this begins anew
-    unless a signal has come.
+    The first SIGTERM, SIGINT or SIGHUP drains. A second one ends the process from within, with code 130; under a parent
+    it changes nothing, because the parent decides. If a workflow is stuck, the process drains all others too; then a
+    parent starts another process, and without a parent this one starts again, unless a signal has come. Raises
+    Misconfigured or RetryLater when it can't start.
     """
     runner = asyncio.Runner(loop_factory=new_event_loop)
     is_wanted = follow_parent is None
@@ -164,7 +164,7 @@ def run_process(options: WorkerOptions, follow_parent: FollowParent | None = Non
 
 
 async def _take_signals_and_run(signals: AbstractContextManager[None], run: Coroutine[Any, Any, int]) -> int:
-    with signals:  # within the loop, because a loop that begins takes the wake-up descriptor for itself
+    with signals:  # inside the loop, because a loop that starts takes the wake-up descriptor for itself
         return await run
 
 
@@ -193,7 +193,7 @@ async def _run(
 
 
 async def prepare(settings: Settings, metrics: MetricBuffer | None = None) -> tuple[Client, Registry]:
-    """Load the handlers, connect and check the server: everything that may refuse, before anything polls."""
+    """Load the handlers, connect and check the server: everything that may fail, before anything polls."""
     registry = load_registry(settings)
     read_weights(settings)
     check_lanes(settings)
@@ -211,9 +211,9 @@ async def prepare(settings: Settings, metrics: MetricBuffer | None = None) -> tu
 
 
 async def serve_lanes(client: Client, plan: WorkerPlan, order: StopOrder, readiness: Readiness) -> None:
-    """Run the plan's workers until the order to stop, with the server watched.
+    """Run the plan's workers until the order to stop, and watch the server.
 
-    Raises the DormiceError that says so when workers fail because the server is gone or has changed.
+    When workers fail because the server is gone or has changed, raises the DormiceError that says so.
     """
     watching = watch_server(client, readiness, plan.telemetry)
     async with alongside(watching, order.follow_event(), plan.telemetry.pass_core_on()):
@@ -227,7 +227,7 @@ async def serve_lanes(client: Client, plan: WorkerPlan, order: StopOrder, readin
 
 
 def has_met_no_server(error: RuntimeError) -> bool:
-    """Say whether a worker gave up because nobody answered when it began: the SDK's core asks once, before it polls."""
+    """Return whether a worker failed because no server answered at its start, where the SDK's core tries only once."""
     return (
         re.search(r"Worker validation failed.*code: (Unavailable|DeadlineExceeded)", str(error), re.DOTALL) is not None
     )
@@ -251,8 +251,9 @@ async def alongside(*work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
 def take_signals(first: Callable[[], None], second: Callable[[], None]) -> Generator[None]:
     """Call `first` at the first signal that asks to end and `second` at each later one, in a thread of its own.
 
-    A terminal that ends may hang up twice, and some supervisors hang up after SIGTERM: that is no second one. The kernel may give a signal to any thread, such as one of the Temporal runtime, and then nothing wakes a main
-    thread that waits or is blocked by a handler; the wake-up descriptor is written to whichever thread it was.
+    A later SIGHUP is ignored, because a terminal that closes may send two, and some supervisors send one after SIGTERM.
+    The kernel may give a signal to any thread, such as one of the Temporal runtime, and then nothing wakes a main
+    thread that waits or is blocked by a handler. The wake-up descriptor is written to whichever thread got the signal.
     """
     taken = find_stop_signals()
     reading, writing = socket.socketpair()
@@ -281,7 +282,7 @@ def take_signals(first: Callable[[], None], second: Callable[[], None]) -> Gener
 
 
 def to_exit_code(run: Callable[[], int]) -> int:
-    """Run and give the exit code; an error that a person can act on becomes one sentence on standard error."""
+    """Run and return the exit code; an error that a person can act on becomes one sentence on standard error."""
     try:
         return run()
     except DormiceError as exc:
@@ -295,9 +296,9 @@ def to_exit_code(run: Callable[[], int]) -> int:
 def leave(code: int, farewell: str = "") -> NoReturn:
     """Log a last line, flush and end this process without the interpreter's own exit.
 
-    The Temporal runtime does not always survive that one: https://github.com/temporalio/sdk-python/issues/300
+    The Temporal runtime does not always survive that exit: https://github.com/temporalio/sdk-python/issues/300
     """
-    # in a thread, because the main one may hold a log handler's lock, and nobody may read the pipe any more
+    # in a thread, because the main one may hold a log handler's lock, and the pipe may have no reader any more
     flushing = threading.Thread(target=_flush, args=(code, farewell), daemon=True)
     flushing.start()
     flushing.join(1.0)

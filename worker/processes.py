@@ -43,7 +43,7 @@ DRAIN_MAX = timedelta(days=1)
 DEATHS_MAX = 5
 DEATHS_WINDOW = timedelta(minutes=1)
 RESTART_BACKOFF = timedelta(milliseconds=500)
-"""Pause after a child's first death; it doubles with each further one inside the window."""
+"""Pause after a child's first death; it doubles with each further death inside the window."""
 UNREACHABLE_PAUSE = timedelta(seconds=10)
 REPORT_MAX_AGE = ANSWER_MAX_AGE
 
@@ -53,7 +53,7 @@ def serve(options: WorkerOptions) -> int:
 
     0: drained cleanly. 1: a process failed, kept dying, or had to be ended by force. 2: a setting, handler module or
     the server's set-up must be changed first. 3: no server answers at the start. What to do is written to standard
-    error. A second signal ends everything from within, with code 130. Whoever supervises this waits for the drain time
+    error. A second signal ends everything from within, with code 130. A supervisor should wait for the drain time
     and half a minute before it kills. The caller is the main thread and passes the code to `leave`, not to the
     interpreter's own exit.
     """
@@ -91,7 +91,7 @@ def _run_parent(options: WorkerOptions) -> int:
         leave(code, farewell)
 
     overrun = functools.partial(end_all, EXIT_FAILED, "drain time is over and processes still run: leaving")
-    # the children's own limit comes first; this one is for a child that can't even be ended from within
+    # the children's own limit comes first; this one is for a child that can't end itself
     order = StopOrder(runner.get_loop(), options.drain + 2 * HAND_BACK, overrun)
     at_once = functools.partial(end_all, EXIT_AT_ONCE, "second signal: leaving at once")
     signals = take_signals(order.give, at_once)
@@ -129,7 +129,7 @@ class _Parent:
         return {"ready": True, "processes": reports}
 
     async def _keep(self, child: "Child") -> int:
-        """Run a child again and again; gives the exit code of the last time."""
+        """Run a child again and again; return its last exit code."""
         options = replace(self._options, processes=1, health_address=None)
         while True:
             code = await child.run(options, self._order.event)
@@ -214,7 +214,7 @@ class Child:
                 self._process.kill()
 
     def report(self) -> Report:
-        """Say what the process last said of itself."""
+        """Return the last report of the process, or why there is none."""
         pid = None if self._process is None else self._process.pid
         report = self._report or {"ready": False, "reason": "starting"}
         if report["ready"] and time.monotonic() - self._reported_at > REPORT_MAX_AGE.total_seconds():
@@ -222,9 +222,9 @@ class Child:
         return {"process": self.number, "pid": pid, **report}
 
     def next_pause(self, code: int, now: float) -> float | None:
-        """Say how many seconds to wait before the next start, None where that would end alike.
+        """Return the seconds to wait before the next start, or None to give up.
 
-        That is after too many deaths in a short time, and at once where a person must change something first.
+        Gives up after too many deaths in a short time, and at once when a person must change something first.
         """
         if code == EXIT_MISCONFIGURED:
             return None

@@ -1,4 +1,4 @@
-"""Runs the workers of one process: one per lane, until told to drain."""
+"""Runs the workers of one process: one per lane, until the order to drain."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""How a message describes itself to people: the answers of its queries and its details in the Web UI."""
+"""Descriptions for people: the answers of queries, and the current details in the Web UI."""
 
 import bisect
 import itertools
@@ -31,9 +31,9 @@ def explain_due(state: MessageState) -> str:
 
 
 def describe_status(state: MessageState, waiting: int = 0) -> dict[str, Any]:
-    """Answer the `status` query: all that a person or a tool may want to know, moments as text.
+    """Answer the `status` query: everything that a person or a tool may want to know, moments as text.
 
-    `waiting` signals have arrived and take effect when the handler at work is finished.
+    `waiting` is the number of signals that take effect once the running handler has finished.
     """
     return {
         "kind": state.kind,
@@ -94,7 +94,7 @@ def describe_markdown(state: MessageState) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Write text in one line so that Markdown shows it as it is: the Web UI renders what stands in angle brackets as HTML."""
+    """Escape text to one line that Markdown shows unchanged; the Web UI would render angle brackets as HTML."""
     return text.translate(_MARKUP)
 
 
@@ -104,21 +104,21 @@ def _retell(decision: Decision) -> str:
     return f"- {at} version {decision.version}: {decision.what}{reason}, then due {due}"
 
 
-def describe_overview(outlook: PackSummary) -> dict[str, Any]:
-    """Answer a pack's `overview` query; `waits_until` (seconds since the epoch) is when the first can wait no longer."""
+def describe_overview(summary: PackSummary) -> dict[str, Any]:
+    """Answer a pack's `overview` query; `waits_until` is when the pack must wake, in seconds since the epoch."""
     return {
-        "asleep": outlook.asleep,
-        "running": outlook.running,
-        "paused": outlook.held - outlook.parked,
-        "parked": outlook.parked,
-        "next_due": None if math.isinf(outlook.due_at) else format_moment(outlook.due_at),
-        "waits_until": None if math.isinf(outlook.wake_at) else outlook.wake_at,
+        "asleep": summary.asleep,
+        "running": summary.running,
+        "paused": summary.held - summary.parked,
+        "parked": summary.parked,
+        "next_due": None if math.isinf(summary.due_at) else format_moment(summary.due_at),
+        "waits_until": None if math.isinf(summary.wake_at) else summary.wake_at,
     }
 
 
-def describe_pack(kind: str, lane: str, outlook: PackSummary) -> str:
+def describe_pack(kind: str, lane: str, summary: PackSummary) -> str:
     """Write the Web UI's current details of a pack."""
-    counts = describe_overview(outlook)
+    counts = describe_overview(summary)
     next_due, _ = counts.pop("next_due"), counts.pop("waits_until")
     words = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     total = f"**{sum(counts.values()):,} messages of kind {kind}**: {words}"
@@ -128,7 +128,8 @@ def describe_pack(kind: str, lane: str, outlook: PackSummary) -> str:
 def describe_gates(closings: Mapping[str, Closing]) -> str:
     """Write the Web UI's current details of the gates: which are closed, until when and why."""
     lines = [
-        f"- **{escape_markdown(name)}** opens {'when somebody opens it' if closing.lasts_for_good else format_moment(closing.opens_at)}"
+        f"- **{escape_markdown(name)}** opens "
+        + ("when somebody opens it" if closing.lasts_for_good else format_moment(closing.opens_at))
         + (f": {escape_markdown(closing.reason)}" if closing.reason else "")
         for name, closing in sorted(closings.items())
     ]
@@ -138,17 +139,18 @@ def describe_gates(closings: Mapping[str, Closing]) -> str:
 def describe_layout(layout: Mapping[str, Any]) -> str:
     """Write the Web UI's current details of a kind's layout."""
     coalesce = format_seconds(layout["coalesce"])
-    return f"**{layout['packs']:,} packs** of up to {layout['size']:,} messages, lane {layout['lane']}, coalescing {coalesce}"
+    packs = f"**{layout['packs']:,} packs** of up to {layout['size']:,} messages"
+    return f"{packs}, lane {layout['lane']}, coalescing {coalesce}"
 
 
-def describe_capacity(told: Mapping[str, Measured]) -> str:
+def describe_capacity(by_worker: Mapping[str, Measured]) -> str:
     """Write the Web UI's current details of a lane's capacity."""
-    most = sum(measured.per_second for measured in told.values())
-    return f"**{most:,.1f} messages a second** at most, by what {len(told)} worker processes have measured so far"
+    most = sum(measured.per_second for measured in by_worker.values())
+    return f"**{most:,.1f} messages a second** at most, by what {len(by_worker)} worker processes have measured so far"
 
 
 def page_of(states: Iterable[MessageState], request: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer a pack's `page` query: what a filter of state, lane and latest due moment keeps, and how many in all."""
+    """Answer a pack's `page` query: the messages that match a filter of state, lane and due time, and their count."""
     after, limit = request.get("after", ""), request.get("limit", PAGE_MAX)
     kept = [state for state in states if _is_kept(state, request)]
     return {
@@ -169,7 +171,7 @@ def page_of(states: Iterable[MessageState], request: Mapping[str, Any]) -> dict[
 
 
 def count_due(states: Iterable[MessageState], edges: Sequence[float]) -> dict[str, list[int]]:
-    """Answer a pack's `due` query: by lane, how many wait for their due time before each of some moments, in their order."""
+    """Answer a pack's `due` query: by lane, how many waiting messages are due before each of the rising `edges`."""
     counts: dict[str, list[int]] = {}
     for state in states:
         if not state.is_held and (first := bisect.bisect_right(edges, state.due_at)) < len(edges):
@@ -187,7 +189,7 @@ def _is_kept(state: MessageState, request: Mapping[str, Any]) -> bool:
 
 
 def _find_cause(state: MessageState) -> tuple[Decision, ...]:
-    """Find the remembered decision that set the present due time: the first of the last ones that share it."""
+    """Find the decision that set the present due time: the first of the latest ones that share this time."""
     cause: tuple[Decision, ...] = ()
     for decision in reversed(state.decisions):
         if decision.due_at != state.due_at:

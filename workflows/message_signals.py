@@ -22,7 +22,7 @@ _TYPE_NAMES = {name: kind.__name__ for kind, name in SIGNAL_NAMES.items()}
 
 
 class MessageSignals(IgnoresUnknownSignals):
-    """Each signal goes to `_take`; so does what can't be read."""
+    """Passes each signal to `_take`, also one that can't be read."""
 
     def _take(self, signal: Signal | Unreadable) -> None:
         raise NotImplementedError
@@ -39,22 +39,22 @@ class MessageSignals(IgnoresUnknownSignals):
 
     @signal_handler(partial(read_signal, Reschedule))
     def reschedule(self, signal: Reschedule) -> None:
-        """Be due at another moment."""
+        """Change the due time."""
         self._take(signal)
 
     @signal_handler(partial(read_signal, Reprioritize))
     def reprioritize(self, signal: Reprioritize) -> None:
-        """Take another priority."""
+        """Change the priority."""
         self._take(signal)
 
     @signal_handler(partial(read_signal, Revise))
     def revise(self, signal: Revise) -> None:
-        """Take another payload."""
+        """Replace the payload."""
         self._take(signal)
 
     @signal_handler(partial(read_signal, Pause))
     def pause(self, signal: Pause = Pause()) -> None:
-        """Hold until resumed."""
+        """Pause until resumed."""
         self._take(signal)
 
     @signal_handler(partial(read_signal, Resume))

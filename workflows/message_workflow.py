@@ -31,11 +31,11 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn(name=MESSAGE_WORKFLOW)
 class MessageWorkflow(MessageSignals):
-    """Carries one message for its whole life, one run of a few cycles after the other."""
+    """Carries one message for its whole life, in a series of runs of a few cycles each."""
 
     @workflow.init
     def __init__(self, wire: dict[str, Any]) -> None:
-        """Take over the state that the starter or the run before handed on; signals may arrive before `run`."""
+        """Load the state that the starter or the previous run passed on; signals may arrive before `run`."""
         try:
             self._state = MessageState.load(wire)
         except TypeError as exc:
@@ -53,7 +53,7 @@ class MessageWorkflow(MessageSignals):
         self._replay_time = workflow.info().workflow_start_time.timestamp()
         self._is_asked = False
         self._asked_moment: float | None = None
-        """The moment that the signal named which made the message due when it is."""
+        """The moment named by the signal that set the present due time."""
         self._payload_max_bytes: int = wire.get(PAYLOAD_MAX, 0)
 
     @workflow.run
@@ -75,11 +75,11 @@ class MessageWorkflow(MessageSignals):
     def _result(self) -> dict[str, Any]:
         state = self._state
         result = {"state": state.ended, "version": state.version, "result": state.result}
-        # a record that comes again after the end is told by them from a newer one
+        # after the end, these offsets distinguish a redelivered record from a newer one
         return result | ({"sources": dict(state.sources)} if state.sources else {})
 
     async def _sleep(self) -> None:
-        """Wait until the message is due, however its due time moves meanwhile, and continue as new where that is due."""
+        """Wait until the message is due, following changes of its due time; continue as new when needed."""
         is_settled = is_woken = False
         while True:
             is_ended, is_moved = self._state.ended != "", self._state.lane != self._lane
@@ -103,7 +103,7 @@ class MessageWorkflow(MessageSignals):
             is_woken = True
 
     async def _wait_while(self, wake: float | None) -> bool:
-        """Wait until something changes; says whether this run could end now and lose no signal."""
+        """Wait until something changes; return whether this run could end now without losing a signal."""
         lane, priority = self._state.lane, self._state.priority
         self._tell()
 
@@ -128,10 +128,10 @@ class MessageWorkflow(MessageSignals):
         return is_settled
 
     def _note_replay_time(self, wake: float) -> None:
-        """Note that the moment has come to which the message has slept.
+        """Note that the message has slept until `wake`.
 
-        A moment that was past when a signal named it was made the time at which the signal came, which may be another one
-        on a replay: what counts then is the moment that the signal holds.
+        `decide` replaces a moment that is already past by the time at which its signal came. That time may differ on
+        replay, so the moment that the signal named counts.
         """
         named = wake if self._asked_moment is None else min(wake, self._asked_moment)
         self._is_asked = self._is_asked or named < wake
@@ -152,14 +152,14 @@ class MessageWorkflow(MessageSignals):
         self._payload_max_bytes = outcome.payload_max_bytes or self._payload_max_bytes
         if is_local and outcome.verdict == "done":
             await self._settle()
-        # an ordinary activity's end is an event of its own, and its time the same on a replay
+        # only an ordinary activity's end is an event of its own, so its time is the same on replay
         replay_time = self._replay_time if is_local else workflow.time()
         self._state = decide(self._state, outcome, max(replay_time, outcome.ended_at))
 
     async def _call_handler(self) -> Outcome:
         try:
             return Outcome.load(await self._execute(self._call()))
-        except FailureError as exc:  # local activities fail with their cause itself, ordinary ones wrap it
+        except FailureError as exc:  # local activities raise the cause itself, ordinary ones wrap it
             return self._lost(exc)
 
     async def _execute(self, call: HandlerCall) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class MessageWorkflow(MessageSignals):
                 retry_policy=ONCE,
                 summary=summary,
             )
-        self._tell()  # beside a local activity nobody is answered
+        self._tell()  # not for local activities: no query is answered while one runs
         return await workflow.execute_activity(
             DISPATCH,
             call.dump(),
@@ -203,7 +203,7 @@ class MessageWorkflow(MessageSignals):
         )
 
     def _lost(self, exc: FailureError) -> Outcome:
-        """A call that came back without an outcome: its worker died, or it blocked its process."""
+        """Make the outcome of a call that returned none: its worker died, or its handler blocked the process."""
         cause = exc.cause if isinstance(exc, ActivityError) else exc
         reason = (
             f"timed out ({cause.type.name.lower()})"
@@ -214,7 +214,7 @@ class MessageWorkflow(MessageSignals):
         took = handler_timeout(self._state.lane).total_seconds() if isinstance(exc, ActivityTimeout) else 0.0
         outcome = missing_key_outcome(exc) or Outcome("failed", reason=f"the handler call was lost: {reason}")
         if self._signal_buffer.is_serial:
-            outcome = outcome._replace(max_attempts=0)  # the handler's own bound is known to workers alone
+            outcome = outcome._replace(max_attempts=0)  # only workers know the handler's own limit of attempts
         return outcome._replace(
             ended_at=self._replay_time + took,
             cycles_per_run=policy.cycles_per_run,
@@ -233,11 +233,11 @@ class MessageWorkflow(MessageSignals):
             self._indexed = self._state
 
     def _tell(self) -> None:
-        """Say in the Web UI where the message stands; once a rest, because a cold wake does it for each rest of its history."""
+        """Update the Web UI's details, only once per sleep: a cold wake repeats it for each sleep in the history."""
         workflow.set_current_details(describe_markdown(self._state))
 
     async def _match_priority(self) -> None:
-        """Give this run the priority that the message has, also when the signal came straight from SDK or Web UI."""
+        """Give this run the message's priority, also when the signal came directly from an SDK or the Web UI."""
         priority = self._state.priority
         self._signal_buffer.hold()
         await workflow.execute_local_activity(
@@ -246,23 +246,24 @@ class MessageWorkflow(MessageSignals):
         self._server_priority = priority
 
     async def _settle(self) -> None:
-        """Let a moment pass on the server, after which this run may end without losing a signal.
+        """Wait on a short timer, after which this run may end without losing a signal.
 
-        A signal at the moment of ending makes the server refuse the end and have the task done again. If the task before
-        has recorded a local activity's result, that replay would end with it, before the signal is delivered. A timer's
-        firing comes in one task with all signals before it, and they come first: so a run ends only after a wait.
+        If a signal arrives while a run ends, the server rejects the end and repeats the task. If the previous task has
+        recorded a local activity's result, the repeated task would end the run right after that result, before the
+        signal is delivered. A fired timer comes in one task with all earlier signals, and those come first: so a run
+        ends only after a timer.
         """
         self._signal_buffer.release_when_idle()
         await workflow.sleep(SETTLE_DELAY, summary="settle before the end")
         self._mind_cancellation()
 
     def _mind_cancellation(self) -> None:
-        """Stop where cancellation was requested: a task's signals are heard before all else in it, a request is not by itself."""
+        """Stop if cancellation was requested: unlike signals, a request is not handled first in its workflow task."""
         if is_requested():
             self._stop_as_requested()
 
     def _stop_as_requested(self) -> None:
-        """Take a request to cancel for the signal `stop`; again is as good as once."""
+        """Treat a request to cancel as the signal `stop`; repeated requests change nothing."""
         reason = workflow.cancellation_reason()
         self._take(Stop(f"cancellation was requested: {reason}" if reason else "cancellation was requested"))
 
@@ -273,17 +274,17 @@ class MessageWorkflow(MessageSignals):
         return self._length.is_too_long if is_serial else workflow.info().is_continue_as_new_suggested()
 
     def _continue(self) -> NoReturn:
-        """Continue as new. None of the signals that have come still waits to be heard, so none can be lost."""
+        """Continue as new; no received signal still waits to be applied, so none is lost."""
         queue = workflow.info().task_queue
         beside = {PAYLOAD_MAX: self._payload_max_bytes, SERIAL: int(self._is_started_serial)}
         workflow.continue_as_new(
             self._state.dump() | {name: value for name, value in beside.items() if value},
             task_queue=task_queue(prefix_of(queue), self._state.lane),
-            memo=parked_memo(self._state),  # else the server would go on with the memo this run was started with
+            memo=parked_memo(self._state),  # otherwise the server keeps the memo that this run started with
         )
 
     def count_input(self, arguments: Sequence[Any]) -> None:
-        """Count what a signal adds to the history, as soon as it is heard."""
+        """Count what a signal adds to the history, once the buffer releases it."""
         if self._signal_buffer.is_serial:
             size = measure_arguments(arguments)
             self._signal_buffer.hear(lambda: self._length.add(SIGNAL_EVENTS, size), is_signal=False)

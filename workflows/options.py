@@ -7,47 +7,52 @@ from temporalio.common import RetryPolicy
 from shared.lanes import LANES
 
 ONCE = RetryPolicy(maximum_attempts=1)
-"""Handlers are retried by the decision, as due times in the message's state, never by Temporal's retry policy:
-so both encodings retry alike, attempts survive continue-as-new, and a waiting retry can be steered by signals."""
+"""Handlers are retried by `decide`, as due times in the message's state, never by Temporal's retry policy.
+
+So both encodings retry alike, attempts survive continue-as-new, and signals can steer a waiting retry."""
 
 HANDLER_SLACK = timedelta(seconds=5)
-"""The dispatching activity cuts a handler off itself; Temporal's own timeout is only for one that blocks its process."""
+"""The dispatching activity cancels a late handler itself; Temporal's timeout is for one that blocks its process."""
 
 SERVER_CALL_TIMEOUT = timedelta(seconds=10)
 """One small call to the server from inside a workflow."""
 
 SETTLE_DELAY = timedelta(milliseconds=1)
-"""The shortest timer there is: it is the task that it brings which counts."""
+"""The shortest possible timer: only the workflow task that it causes matters."""
 
 SERVER_CALL_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
 
 
 BATCHES_MAX = {"short": 1, "medium": 4, "long": 8}
-"""Batches of one pack under way at once: of local activities one, because they hold the pack's workflow task; on the
-other lanes more, so that those who fall due meanwhile don't wait for one that takes its time."""
+"""Most batches of one pack at the same time, by lane.
+
+On the short lane one, because a local activity holds the pack's workflow task; on the other lanes more, so that
+messages that become due need not wait for a slow batch."""
 
 BATCH_RETRY = RetryPolicy(
     initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1), maximum_attempts=3
 )
-"""A batch whose worker is lost is retried where it was, by its heartbeats. One that is lost three times may be what kills
-its workers: then the pack tries each of its messages alone."""
+"""A batch whose worker is lost goes on from its last heartbeat.
+
+A batch that is lost three times may be what kills its workers: then the pack tries each of its messages alone."""
 
 FORWARDED_AT_ONCE = 5
-"""Signals to other packs in one local activity: up to 1 MB of them."""
+"""Signals to other packs that one local activity sends: up to 1 MB in all."""
 
 CONTINUE_AS_NEW_SHARE = 0.25
-"""Continue as new once so many cycles for each message of the pack are in the history: a pack that is not cached decides
-them all over again when it wakes, and a new run costs the writing of its whole state."""
+"""Continue as new beyond this number of cycles per message of the pack.
+
+A pack that is not cached replays all cycles of its history when it wakes; a new run costs writing the whole state."""
 
 CONTINUE_AS_NEW_LEAST = 20
-"""And not before so many, however small the pack is."""
+"""Cycles that every run may have before it continues as new, however small the pack is."""
 
 
 def batch_timeout(lane: str) -> timedelta:
-    """Say after how long Temporal itself gives a batch on a lane up."""
+    """Return the time after which Temporal itself gives up a batch on a lane."""
     return LANES[lane].batch_start + handler_timeout(lane)
 
 
 def handler_timeout(lane: str) -> timedelta:
-    """Say after how long Temporal itself gives a handler call on a lane up."""
+    """Return the time after which Temporal itself gives up a handler call on a lane."""
     return LANES[lane].handler_timeout_max + HANDLER_SLACK

@@ -1,4 +1,4 @@
-"""The pack workflow: many messages as one long-running workflow that wakes for the most urgent and runs all that is due."""
+"""The pack workflow: many messages in one long-running workflow that wakes for the most urgent and runs all due."""
 
 import asyncio
 import functools
@@ -52,11 +52,11 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn(name=PACK_WORKFLOW)
 class PackWorkflow(PackSignals):
-    """Carries the messages of one pack for ever, one run of a few batches after the other."""
+    """Carries the messages of one pack for ever, in a series of runs of a few batches each."""
 
     @workflow.init
     def __init__(self, wire: dict[str, Any]) -> None:
-        """Take over what the starter or the run before handed on; signals may arrive before `run`."""
+        """Load what the starter or the previous run passed on; signals may arrive before `run`."""
         try:
             self._pack = PackState(wire)
         except (TypeError, KeyError) as exc:
@@ -64,16 +64,16 @@ class PackWorkflow(PackSignals):
                 f"the input is no pack state ({exc}); start messages with dormice, not by hand", non_retryable=True
             ) from exc
         self._indexed = PackIndex.load(wire.get("indexed"))
-        wire.clear()  # the SDK keeps it as long as the run is cached: each message would stay as it was at first, too
+        wire.clear()  # the SDK keeps the input as long as the run is cached, and so the first form of each message
         self._index_after = 60.0
         self._batches: dict[int, Batch] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._is_settling = False
-        """What signals ask for waits, because those that are heard in this while may be others on a replay."""
+        """While true, `run` waits: which signals arrive in this time may differ on replay."""
         self._fault: BaseException | None = None
         self._folded = 0
         self._left_run = workflow.info().continued_run_id or ""
-        # older code has left it out of what the run starts from, if it has carried the pack on meanwhile
+        # older code that has carried the pack on meanwhile has left this flag out of the input; the memo has it
         self._pack.is_started_serial = self._pack.is_started_serial or SERIAL in workflow.info().raw_memo
         self._pack.is_serial = is_serial_run(is_started_so=self._pack.is_started_serial)
         self._signal_buffer = SignalBuffer(is_serial=self._pack.is_serial)
@@ -84,7 +84,7 @@ class PackWorkflow(PackSignals):
     @workflow.run
     @ignores_cancellation
     async def run(self, wire: dict[str, Any]) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
-        """Run what is due, sleep until more is; for ever."""
+        """Run what is due, sleep until more is due; for ever."""
         while True:
             if self._fault is not None:
                 raise self._fault
@@ -98,9 +98,9 @@ class PackWorkflow(PackSignals):
             await self._sleep()
 
     async def _forward(self) -> None:
-        """Send on what belongs to other packs, in order; it stays here until the server has it there."""
+        """Send signals for other packs, in order; each stays queued until the server has accepted it."""
         if len(self._pack.forwarding) and self._signal_buffer.is_serial:
-            # what a local batch has made of them must be in the history before others go on with it
+            # a local batch's result must be in the history before other packs continue from it
             await self._settle()
         while part := self._pack.forwarding.first(FORWARDED_AT_ONCE):
             self._shut()
@@ -114,7 +114,7 @@ class PackWorkflow(PackSignals):
             self._pack.forwarding.drop(len(part))
 
     def _begin_batches(self) -> None:
-        """Start a batch for what is due on each lane that has room for one more."""
+        """Start batches of due messages on each lane that has room for one more."""
         while (batch := self._pack.take(self._open_lanes(), workflow.time())) is not None:
             self._batches[batch.number] = batch
             if _is_local(batch):
@@ -123,30 +123,30 @@ class PackWorkflow(PackSignals):
             task.add_done_callback(self._note_fault)
 
     def _note_fault(self, task: asyncio.Task[None]) -> None:
-        """Let a fault of this code fail the workflow's task, where it is seen and repaired, instead of the batch alone."""
+        """Keep an unexpected error of a batch for `run` to raise, so that it fails the workflow task and is noticed."""
         if not task.cancelled() and (fault := task.exception()) is not None:
             self._fault = fault
             self._is_stirred = True
 
     def _shut(self) -> None:
-        # beside a local activity a timer may be heard no more than a signal
+        # during a local activity neither timers nor signals may take effect
         self._signal_buffer.hold()
         self._alarm.set(math.inf)
 
     def _open_lanes(self) -> list[str]:
-        # a run that is full starts nothing more, or the batches would never all be over at once
+        # a full run starts no more batches, because it continues as new only when none is running
         if self._is_history_long:
             return []
         busy = [self._batches[number].lane for number in self._tasks]
         return [lane for lane in LANES if busy.count(lane) < BATCHES_MAX[lane]]
 
     async def _sleep(self) -> None:
-        """Wait until the first message can wait no longer, a batch is over or a signal has come."""
-        is_deaf = any(map(_is_local, self._batches.values()))
+        """Wait until a message can wait no longer, a batch has ended or a signal has come."""
+        is_holding = any(map(_is_local, self._batches.values()))
         self._is_stirred = False
-        if not is_deaf:
+        if not is_holding:
             wake = self._pack.summary(self._open_lanes()).wake_at
-            # what is due and can't begin now, the end of a batch begins
+            # due messages that can't begin now need no timer: they begin when a batch ends
             self._alarm.set(math.inf if wake <= self._pack.replay_time else wake)
             self._signal_buffer.release_when_idle(lambda: self._is_stirred)
         await workflow.wait_condition(lambda: self._is_stirred and not self._is_settling)
@@ -154,16 +154,16 @@ class PackWorkflow(PackSignals):
     async def _run_batch(self, batch: Batch) -> None:
         try:
             answer = await self._execute(batch)
-        except FailureError as exc:  # local activities fail with their cause itself, ordinary ones wrap it
+        except FailureError as exc:  # local activities raise the cause itself, ordinary ones wrap it
             cause = exc.cause if isinstance(exc, ActivityError) else exc
             answer = None
             took = batch_timeout(batch.lane) if isinstance(exc, ActivityTimeout) else timedelta(0)
             tries = _count_tries(exc) if self._signal_buffer.is_serial else 1
             ending = functools.partial(self._lose, batch, f"the batch was lost: {cause}", took, tries)
-            if (sealed := missing_key_outcome(exc)) is not None and not (
+            if (missing_key := missing_key_outcome(exc)) is not None and not (
                 self._signal_buffer.is_serial and _is_uncertain(batch)
             ):
-                ending = functools.partial(self._put_off, batch, sealed)
+                ending = functools.partial(self._put_off, batch, missing_key)
         else:
             batch = self._confirm(batch, answer)
             ending = functools.partial(self._end, batch, answer)
@@ -178,7 +178,7 @@ class PackWorkflow(PackSignals):
             self._hear(ending)
 
     def _confirm(self, batch: Batch, answer: dict[str, Any]) -> Batch:
-        """Go by what the result says of when its batch began; before anything else may happen."""
+        """Take the batch's begin time from its result, before anything else happens."""
         if _is_local(batch):
             begun_at: float = answer["begun_at"]
             if batch.until not in (None, begun_at):
@@ -187,7 +187,7 @@ class PackWorkflow(PackSignals):
         return batch
 
     def _take_over(self, batch: Batch, answer: dict[str, Any]) -> bool:
-        """Go on with the messages of a local batch that are not done; tells whether there are some that are."""
+        """Apply a local batch's result to its unfinished messages; return whether any message has finished."""
         self._pack.apply_local(batch, answer["entries"], max(self._pack.replay_time, answer["ended_at"]))
         return any(entry is not None and is_ended(entry) for entry in answer["entries"])
 
@@ -255,14 +255,14 @@ class PackWorkflow(PackSignals):
 
     def _publish(self) -> None:
         """Bring the search attributes and the Web UI's details up to date with the state."""
-        outlook = self._pack.summary()
-        index = PackIndex(outlook.due_at, outlook.parked > 0, outlook.earliest_at)
+        summary = self._pack.summary()
+        index = PackIndex(summary.due_at, summary.parked > 0, summary.earliest_at)
         updates = pack_updates(self._indexed, index, self._index_after)
-        # who is in a local batch, and so not among those that are due, a replay learns from its result alone
+        # only a local batch's result says which messages were in it, so until then the summary may differ on replay
         if updates and not (self._signal_buffer.is_serial and any(map(_is_local, self._batches.values()))):
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] — the SDK leaves the type argument open
             self._indexed = index
-        set_details(describe_pack(self._pack.kind, self._pack.lane, outlook))
+        set_details(describe_pack(self._pack.kind, self._pack.lane, summary))
 
     def _is_run_full(self) -> bool:
         return (
@@ -270,12 +270,12 @@ class PackWorkflow(PackSignals):
         )
 
     async def _settle(self) -> None:
-        """Let a moment pass, after which this run, or a message, may end without losing a signal; see the message workflow."""
+        """Wait on a short timer, as the message workflow does, so that the end of a run or message loses no signal."""
         self._signal_buffer.release_when_idle()
         await workflow.sleep(SETTLE_DELAY, summary="settle before the end")
 
     def _continue(self) -> NoReturn:
-        """Continue as new. None of the signals that have come still waits to be heard, so none can be lost."""
+        """Continue as new; no received signal still waits to be applied, so none is lost."""
         workflow.continue_as_new(to_raw(self._pack.dump() | {"indexed": self._indexed.dump()}))
 
     @workflow.query
@@ -286,7 +286,7 @@ class PackWorkflow(PackSignals):
 
     @workflow.query
     def known(self, message_id: str) -> dict[str, Any]:
-        """All about a message, if the pack knows it: an answer that tells "not here" from "no answer"."""
+        """All about a message; an unknown one gets an answer too, so that "not here" differs from "no answer"."""
         status, explained = self.status(message_id), self.explain(message_id)
         found = None if status is None or explained is None else status | explained
         return {"status": found, "moved_to": self._pack.moved_to(message_id)}
@@ -298,12 +298,12 @@ class PackWorkflow(PackSignals):
         return None if state is None else describe_decisions(state)
 
     def _find(self, message_id: str) -> MessageState | None:
-        # the SDK lets arguments of other types pass; whoever asks with one gets this error for an answer
+        # the SDK does not check types of arguments; a query with a wrong one is answered with this error
         return self._pack.find(require("the message's id", message_id, is_text, "a string"))
 
     @workflow.query(name=AT_WORK)
     def at_work(self, batch_number: int) -> list[int]:
-        """Give the positions in a batch of the messages for which the pack waits."""
+        """Positions in a batch of the messages whose outcomes the pack still waits for."""
         batch = self._batches.get(batch_number)
         return [] if batch is None else self._pack.find_at_work(batch)
 
@@ -318,23 +318,23 @@ class PackWorkflow(PackSignals):
 
     @workflow.query
     def page(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Give the messages that a filter keeps, by id, from after an id on, up to a limit; and how many there are."""
+        """Messages that match a filter, in order of id, after a given id, up to a limit; and how many match in all."""
         is_over = request.get("state") in ("done", "stopped")
         return page_of(self._pack.finished() if is_over else self._pack.alive(), request)
 
     @workflow.query
     def due(self, edges: list[float]) -> dict[str, Any]:
-        """Count by lane what is due before each of some moments."""
+        """Count by lane the messages that are due before each of the rising `edges`."""
         return {"lanes": count_due(self._pack.alive(), edges)}
 
     @workflow.query
     def receipt(self, token: str) -> dict[str, Any] | None:
-        """What became of a chunk or a signal that bore this token; None when it is not known."""
+        """What became of the chunk or signal with this token; None when it is not known."""
         return self._pack.receipts.find(token)
 
 
 def _count_tries(exc: FailureError) -> int:
-    """Say how often a lost batch was begun: each of its tries has called a handler that is alone in it."""
+    """Return how often a lost batch was begun, which is how often it called the handler of a single message."""
     is_tried_out = isinstance(exc, ActivityError) and exc.retry_state == RetryState.MAXIMUM_ATTEMPTS_REACHED
     return BATCH_RETRY.maximum_attempts if is_tried_out else 1
 
@@ -344,5 +344,5 @@ def _is_local(batch: Batch) -> bool:
 
 
 def _is_uncertain(batch: Batch) -> bool:
-    """Tell whether a replay may see others in a lost batch: who was in it by the clock, only its result would have said."""
+    """Return whether a lost batch may hold other messages on replay: only its result would have said which."""
     return _is_local(batch) and batch.until is not None

@@ -1,1 +1,1 @@
-"""How a worker serves a lane, and what the first worker of a lane begins."""
+"""How a worker serves a lane, and what the first worker of a lane starts."""

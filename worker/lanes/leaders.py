@@ -1,4 +1,4 @@
-"""What begins with a lane's first worker where the settings say so: spending idle capacity, and the lane's canary."""
+"""What a lane's first worker starts if the settings say so: the lane's idle workflow and its canary."""
 
 import time
 from collections.abc import Iterable
@@ -26,9 +26,9 @@ def check_lanes(settings: Settings) -> None:
 
 
 async def begin_leaders(client: Client, settings: Settings, lanes: Iterable[str]) -> None:
-    """Begin, on those of `lanes` that the settings name, what all workers share; what is there already stays as it is.
+    """Start what all workers share, on those of `lanes` that the settings name; what is running stays as it is.
 
-    So a lane that a person has switched off stays off when workers are started anew, and a canary that is paused stays
+    So idle work that a person has switched off stays off when workers are restarted, and a canary that is paused stays
     paused. Raises RetryLater and Misconfigured.
     """
     for lane in lanes:

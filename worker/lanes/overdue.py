@@ -1,4 +1,4 @@
-"""The gauge of what is overdue: once a minute one worker process of each lane measures it and tells it."""
+"""The gauge of overdue messages: once a minute one worker process of each lane measures and publishes it."""
 
 import asyncio
 import contextlib
@@ -19,15 +19,15 @@ from shared.temporal.connect import translate_rpc_error
 
 MEASURE_EVERY = timedelta(minutes=1)
 FIRST_AFTER = timedelta(seconds=10)
-"""By then processes that began together know of each other."""
+"""By then, processes that were started together know of each other."""
 
 
 async def measure_overdue(
     client: Client, settings: Settings, lanes: Iterable[str], telemetry: Telemetry, every: timedelta = MEASURE_EVERY
 ) -> None:
-    """Publish how long the most overdue message of each lane has waited; for ever, or not at all if nobody listens.
+    """Publish how long the most overdue message of each lane has waited; for ever, or not at all without telemetry.
 
-    A lane of which the server does not tell has no reading, nor one that another process measures.
+    A lane has no reading if the server does not answer for it, or if another process measures it.
     """
     indexes = {
         lane: OverdueIndex(client, task_queue(settings.task_queue_prefix, lane), settings.index_after) for lane in lanes
@@ -51,10 +51,10 @@ async def _measure(index: OverdueIndex) -> float:
 
 
 async def _is_first(client: Client, queue: str) -> bool:
-    """Tell whether this process is the one to measure: of those that serve the queue, the first by its identity."""
+    """Return whether this process measures: it has the first identity of all that serve the queue."""
     try:
         return client.identity == min(await Capacity(client, queue).find_identities(), default=client.identity)
     except RPCError as exc:
-        if exc.status is RPCStatusCode.UNIMPLEMENTED:  # without heartbeats nobody knows of the others
+        if exc.status is RPCStatusCode.UNIMPLEMENTED:  # a server without heartbeats of workers does not know the others
             return True
         raise translate_rpc_error(exc) from exc

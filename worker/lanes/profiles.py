@@ -26,7 +26,7 @@ class Profile:
 PROFILES: dict[str, Profile] = {
     "short": Profile(
         workflow_slots=32,  # most I/O waits of one process; 32 times 10 ms of CPU is 0.3 s, a 180th of the task timeout
-        activity_slots=1,  # not for handlers: it looks after the lane's idle capacity
+        activity_slots=1,  # not for handlers, but for the activity that spends the lane's idle capacity
         cached_workflows=100,
         workflow_pollers=20,  # a task that meets a waiting poll is never written to the database
         activity_pollers=1,

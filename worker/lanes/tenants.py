@@ -1,4 +1,4 @@
-"""Tenants: what share of a busy lane each one gets, told to the server when workers begin."""
+"""Tenants: the share of a busy lane that each one gets, set on the server when workers start."""
 
 import logging
 from collections.abc import Iterable
@@ -16,14 +16,14 @@ from shared.temporal.connect import CALL_TIMEOUT, describe_queue, translate_rpc_
 logger = logging.getLogger(__name__)
 
 LEAST, MOST = 0.001, 1000.0
-"""What Temporal takes for a fairness weight."""
+"""The range of Temporal's fairness weights."""
 
 TENANTS_MAX = 1000
-"""What Temporal keeps of them for a task queue."""
+"""The number of tenants whose weights Temporal keeps for a task queue."""
 
 
 def read_weights(settings: Settings) -> dict[str, float]:
-    """Give the weights of tenants that are set; raises InvalidSetting."""
+    """Return the weights of tenants in the settings; raises InvalidSetting."""
     weights: dict[str, float] = {}
     for text in settings.tenant_weights:
         tenant, equals, number = text.rpartition("=")
@@ -43,9 +43,9 @@ def read_weights(settings: Settings) -> dict[str, float]:
 
 
 async def weigh_tenants(client: Client, settings: Settings, lanes: Iterable[str]) -> None:
-    """Tell the server the weights of tenants on some lanes; without any set, those it has are left alone.
+    """Set the weights of tenants on the server for some lanes; if the settings have none, the server keeps its own.
 
-    Idempotent. A server that knows no weights is worked with all the same. Raises RetryLater and Misconfigured.
+    Idempotent. If the server does not support weights, only logs that. Raises RetryLater and Misconfigured.
     """
     if not (weights := read_weights(settings)):
         return

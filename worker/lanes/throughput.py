@@ -1,4 +1,4 @@
-"""Throughput: each worker process tells how many messages a second it has done at most, for forecasts to go by."""
+"""Throughput: each worker process reports the most messages a second that it has done, for use in forecasts."""
 
 import asyncio
 import contextlib
@@ -15,29 +15,29 @@ from shared.temporal.connect import signal_beginning
 logger = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 10.0
-"""Batches of packs end in bursts: a shorter window would take one for what a worker can do."""
+"""Batches of packs end in bursts: a shorter window would take a burst for what a worker can do."""
 
 LEAST_PER_SECOND = 1.0
-"""What is less says nothing of what a worker can do."""
+"""A lower rate says nothing about what a worker can do."""
 
 WORTH_TELLING = 1.1
-"""A new maximum is told when it is so many times the last one that was."""
+"""A new maximum is reported when it is at least the last reported one times this factor."""
 
 
 async def tell_throughput(client: Client, prefix: str, lanes: Iterable[str], calls: Mapping[str, int]) -> None:
-    """Watch how `calls` of handlers grow by lane, and tell the server each time they have never grown so fast; for ever."""
-    told = dict.fromkeys(lanes, LEAST_PER_SECOND / WORTH_TELLING)
+    """Watch how `calls` of handlers grow by lane, and report each new highest rate to the server; for ever."""
+    reported = dict.fromkeys(lanes, LEAST_PER_SECOND / WORTH_TELLING)
     while True:
         before, began = dict(calls), asyncio.get_running_loop().time()
         await asyncio.sleep(WINDOW_SECONDS)
         lasted = asyncio.get_running_loop().time() - began
-        for lane, highest in told.items():
+        for lane, highest in reported.items():
             per_second = (calls.get(lane, 0) - before.get(lane, 0)) / lasted
             if per_second < WORTH_TELLING * highest:
                 continue
-            with contextlib.suppress(RPCError):  # then the next window that is as good is told
+            with contextlib.suppress(RPCError):  # then the next window with such a rate is reported
                 await _tell(client, task_queue(prefix, lane), per_second)
-                told[lane] = per_second
+                reported[lane] = per_second
 
 
 async def _tell(client: Client, queue: str, per_second: float) -> None:

@@ -1,4 +1,4 @@
-"""The event loop of a worker process: the quickest there is on this system, and no handler can stop it."""
+"""The event loop of a worker process: the fastest on this system, and no handler can stop it."""
 
 import asyncio
 import importlib
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Give a new loop of uvloop, which spares a fifth of a worker's processor time, or Python's own where it does not exist."""
+    """Return a new loop of uvloop, which saves a fifth of a worker's processor time, or Python's own on Windows."""
     if sys.platform == "win32":
         return asyncio.new_event_loop()
     return importlib.import_module("uvloop").new_event_loop()
@@ -22,7 +22,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 def run_unstoppably(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, T]) -> T:
     """Run `main` to its end, also when a handler calls `loop.stop()` or a task that it left behind calls `sys.exit()`.
 
-    Whoever wants the process to end sends it a signal; what raises in `main` itself is raised here.
+    To end the process, send it a signal. An error of `main` itself is raised here.
     """
     task = loop.create_task(main)
     while True:

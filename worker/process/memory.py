@@ -1,22 +1,30 @@
-"""The memory of a worker process: its garbage collector and its allocator, told what kind of work this is."""
+"""The memory of a worker process: settings of the garbage collector and the allocator for this kind of work."""
 
 import ctypes
 import gc
 import platform
 
 COLLECT_AFTER = (10_000, 10, 2)
-"""Python looks for cycles after 700 new containers; a batch of a pack makes thousands, none of which is in a cycle. But a
-pack that leaves the cache is in one, a megabyte of it: so the last, full look comes every 200,000, that is every fifty packs."""
+"""Thresholds of Python's garbage collector, which looks for cycles after 700 new containers by default.
+
+A batch of a pack makes thousands of containers, none of them in a cycle. But a pack that leaves the cache is in one,
+and holds a megabyte: so a full collection comes after 200,000 containers, which is every fifty packs.
+"""
 
 MAPPED_FROM_BYTES = 64 * 1024
-"""Histories and states come and go in pieces of this size and more, on many threads. The C library would keep their room
-once it has seen a few; mapped, each is given back when it ends."""
+"""Allocations of this size and more are mapped, so that each is given back to the system when it is freed.
+
+Histories and states are allocated in such pieces, on many threads. After a few, the C library would keep their memory.
+"""
 
 _M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
 
 def tune_memory(collect_after: tuple[int, int, int] = COLLECT_AFTER) -> None:
-    """Look for garbage less often, and never among what was imported; give large pieces back. Call it once all is loaded."""
+    """Collect garbage less often, and never among imported objects; give large pieces of memory back.
+
+    Call it once everything is loaded.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(*collect_after)

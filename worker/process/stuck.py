@@ -1,4 +1,4 @@
-"""Stuck runs: a fault of the SDK's core after which one workflow runs no more in this process, and the way out of it."""
+"""Stuck runs: a fault of the SDK's core that stops one workflow in this process, and how to recover from it."""
 
 import logging
 import os
@@ -8,16 +8,16 @@ from typing import NoReturn, Self
 
 from shared.telemetry.logs import CORE
 
-# temporalio 1.35, crates/sdk-core worker/workflow/workflow_stream.rs, process_post_activation: of several tasks that came
-# for a run while the cache was full, the first may have to fetch its history; what the next one brings about is dropped
-# then, and whatever comes for the run later waits behind it for ever. We know of no issue about it.
+# temporalio 1.35, crates/sdk-core worker/workflow/workflow_stream.rs, process_post_activation: when several tasks come
+# for a run while the cache is full, the first may have to fetch its history. The activation of the next task is then
+# dropped, and whatever comes for the run later waits behind it for ever. We know of no issue about it.
 DROPPED = "Extra buffered run should not have produced an activation"
 
 logger = logging.getLogger(__name__)
 
 
 class StuckRuns(logging.Handler):
-    """Reads what the core logs; `is_found` once it has dropped something, and `tell` is called then, in any thread."""
+    """Reads the core's log; once the core has dropped something, sets `is_found` and calls `tell`, in any thread."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         super().__init__(logging.ERROR)
@@ -25,23 +25,23 @@ class StuckRuns(logging.Handler):
         self.is_found = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a line of the log."""
+        """Check a line of the log."""
         if DROPPED in record.getMessage() and not self.is_found:
             self.is_found = True
-            told = {"action": "worker_stuck"}
-            logger.error("a workflow is stuck in this process: it drains, and begins anew", extra=told)
+            fields = {"action": "worker_stuck"}
+            logger.error("a workflow is stuck in this process: it drains, and begins anew", extra=fields)
             self._tell()
 
     def __enter__(self) -> Self:
-        """Begin to read."""
+        """Start to read the log."""
         logging.getLogger(CORE).addHandler(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Read no more."""
+        """Stop reading the log."""
         logging.getLogger(CORE).removeHandler(self)
 
 
 def begin_anew() -> NoReturn:
-    """Replace this process by a new one of the same command line; whoever supervises it sees no change."""
+    """Replace this process by a new one with the same command line; its supervisor sees no change."""
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 — our own command line, without a shell

@@ -1,4 +1,4 @@
-"""The capacity workflow: one for each lane; it keeps what the lane's workers have done at most in a second."""
+"""The capacity workflow, one for each lane: it keeps the most messages a second that each worker has done."""
 
 from typing import Any
 
@@ -24,24 +24,24 @@ SIGNALS_PER_RUN = 500
 
 @workflow.defn(name=CAPACITY_WORKFLOW)
 class CapacityWorkflow(IgnoresUnknownSignals):
-    """Takes in what workers tell, which is seldom: only what is a good deal more than they have told before."""
+    """Keeps what workers report; they do so seldom, only when a rate is clearly higher than the last one reported."""
 
     @workflow.init
     def __init__(self, wire: dict[str, Any] | None = None) -> None:
-        """Take over from the run before; begins with nothing."""
+        """Load the state of the previous run; the first run starts with nothing."""
         self._told = read_measured(wire or {})
         self._signals = 0
 
     @workflow.run
     @ignores_cancellation
     async def run(self, wire: dict[str, Any] | None = None) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
-        """Keep it; for ever."""
+        """Publish each change of the rates; for ever."""
         while True:
             signals = self._signals
             workflow.upsert_memo({CAPACITY_MEMO: self._dump()})
             set_details(describe_capacity(self._told))
             if self._signals >= SIGNALS_PER_RUN:
-                # signal handlers are synchronous and nothing awaits before this, so none can be lost
+                # signal handlers are synchronous and nothing awaits before this, so no signal is lost
                 workflow.continue_as_new(self._dump(), memo={CAPACITY_MEMO: self._dump()})
             await workflow.wait_condition(lambda signals=signals: self._signals > signals)
 
@@ -50,7 +50,7 @@ class CapacityWorkflow(IgnoresUnknownSignals):
 
     @signal_handler(read_measurement, MEASURED)
     def measured(self, given: Measurement) -> None:
-        """Keep what a worker process has done at most; the one that has been silent for longest makes room."""
+        """Keep the highest rate of a worker process; if there are too many, drop the one silent for longest."""
         self._told.pop(given.worker, None)
         self._told[given.worker] = Measured(round(given.per_second, 2), round(workflow.time(), 3))
         while len(self._told) > WORKERS_KEPT:

@@ -1,4 +1,4 @@
-"""The gates' workflow: there is one; it keeps which gates are closed, whatever becomes of workers."""
+"""The gates' workflow, a single one: it keeps which gates are closed, also while no worker runs."""
 
 from datetime import timedelta
 from typing import Any
@@ -28,11 +28,11 @@ CHANGES_PER_RUN = 500
 
 @workflow.defn(name=GATES_WORKFLOW)
 class GatesWorkflow(IgnoresUnknownSignals):
-    """Takes in what closes and opens, and publishes it where it costs nothing to read."""
+    """Keeps the closed gates, and publishes them in its memo, where reading costs no workflow task."""
 
     @workflow.init
     def __init__(self, wire: dict[str, Any] | None = None) -> None:
-        """Take over from the run before; begins with all gates open."""
+        """Load the state of the previous run; the first run starts with all gates open."""
         self._closings = read_closings(wire or {})
         self._changes = 0
         self._is_changed = False
@@ -40,13 +40,13 @@ class GatesWorkflow(IgnoresUnknownSignals):
     @workflow.run
     @ignores_cancellation
     async def run(self, wire: dict[str, Any] | None = None) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
-        """Keep the gates; for ever."""
+        """Open gates when it is time, and publish each change; for ever."""
         while True:
             self._closings = pick_closed(self._closings, workflow.time())
             self._is_changed = False
             self._publish()
             if self._changes >= CHANGES_PER_RUN or workflow.info().is_continue_as_new_suggested():
-                # signal handlers are synchronous and nothing awaits before this, so none can be lost
+                # signal handlers are synchronous and nothing awaits before this, so no signal is lost
                 workflow.continue_as_new(self._dump(), memo={GATES_MEMO: self._dump()})
             await self._sleep_until_something_changes()
 
@@ -66,23 +66,23 @@ class GatesWorkflow(IgnoresUnknownSignals):
         set_details(describe_gates(self._closings))
 
     @signal_handler(read_close, CLOSE)
-    def close(self, asked: Close) -> None:
-        """Close a gate: until a moment that replaces the present one, or only if that is later."""
-        present = self._closings.get(asked.gate)
+    def close(self, given: Close) -> None:
+        """Close a gate; unless the signal says `replaces`, a later opening time that the gate has stays."""
+        present = self._closings.get(given.gate)
         closed_at = workflow.time()
         if present is None and len(self._closings) >= GATES_MAX:
             self.ignore_signal(CLOSE, f"{GATES_MAX} gates are closed already")
             return
         if present is not None:
-            if not asked.replaces and present.opens_at >= asked.opens_at:
+            if not given.replaces and present.opens_at >= given.opens_at:
                 return
             closed_at = present.closed_at
-        self._closings[asked.gate] = Closing(round(closed_at, 3), asked.opens_at, asked.reason)
+        self._closings[given.gate] = Closing(round(closed_at, 3), given.opens_at, given.reason)
         self._note_change()
 
     @signal_handler(read_open, OPEN)
     def open(self, gate: str) -> None:
-        """Open a gate; one that is open stays so."""
+        """Open a gate; an open gate stays open."""
         if self._closings.pop(gate, None) is not None:
             self._note_change()
 

@@ -1,4 +1,4 @@
-"""The idle workflow: one for each lane; it sees to it that capacity nobody needs goes to those that are due first."""
+"""The idle workflow, one for each lane: it spends idle capacity on the messages that are due next."""
 
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -15,16 +15,16 @@ with workflow.unsafe.imports_passed_through():
 
 SHIFTS_PER_RUN = 100
 HEARTBEAT_TIMEOUT = timedelta(seconds=10)
-"""So soon another worker takes over where one was killed."""
+"""How soon another worker takes over from one that was killed."""
 
 
 @workflow.defn(name=IDLE_WORKFLOW)
 class IdleWorkflow(IgnoresUnknownSignals):
-    """Leads by being the only one of its name: there is no election, and what it counts survives every worker."""
+    """Leads its lane by being the only workflow with its id: no election is needed, and its counts survive workers."""
 
     @workflow.init
     def __init__(self, wire: dict[str, Any] | None = None) -> None:
-        """Take over from the run before; begins switched off, with the usual limits."""
+        """Load the state of the previous run; without one, idle work is off and the limits are the defaults."""
         given = wire or {}
         self._is_on = bool(given.get("is_on", False))
         self._limits = IdleLimits.load(given.get("limits", {}))
@@ -46,7 +46,7 @@ class IdleWorkflow(IgnoresUnknownSignals):
                 self._continue()
 
     async def _work_a_shift(self) -> None:
-        """Let the activity work until its shift is over, or until a signal asks for something else."""
+        """Run the activity until its shift is over, or until a signal changes something."""
         shift = workflow.start_activity(
             PULL_AHEAD,
             {"limits": self._limits.dump()},
@@ -62,19 +62,19 @@ class IdleWorkflow(IgnoresUnknownSignals):
         try:
             self._pulled = self._pulled.and_also(Pulled.load(await shift))
         except ActivityError as exc:
-            if not is_cancelled_exception(exc):  # called off before a worker had taken it
+            if not is_cancelled_exception(exc):  # cancelled before a worker had started it
                 raise
         self._shifts += 1
 
     def _continue(self) -> NoReturn:
-        """Continue as new. Signal handlers are synchronous and nothing awaits before this, so none can be lost."""
+        """Continue as new; signal handlers are synchronous and nothing awaits before this, so no signal is lost."""
         workflow.continue_as_new(self._dump(), memo={IDLE_MEMO: self._dump()})
 
     def _dump(self) -> dict[str, Any]:
         return {"is_on": self._is_on, "limits": self._limits.dump(), "pulled": self._pulled.dump()}
 
     def _publish(self) -> None:
-        """Write what it knows where it can be read while no worker runs, and in the Web UI."""
+        """Write the state to the memo, which can be read while no worker runs, and to the Web UI's details."""
         workflow.upsert_memo({IDLE_MEMO: self._dump()})
         pulled = self._pulled
         set_details(
@@ -94,7 +94,7 @@ class IdleWorkflow(IgnoresUnknownSignals):
 
     @signal_handler(read_checked_object)
     def limits(self, wire: dict[str, Any]) -> None:
-        """Take other limits; those not named stay. What can't be meant changes nothing."""
+        """Change the limits that are named; invalid values change nothing."""
         try:
             self._limits = IdleLimits.load({**self._limits.dump(), **wire})
         except ValueError as exc:

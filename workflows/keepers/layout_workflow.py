@@ -1,4 +1,4 @@
-"""The layout workflow: keeps with a kind how many packs it has, where every process can read it without a worker."""
+"""The layout workflow: keeps how many packs a kind has, where every process can read it without a worker."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn(name=LAYOUT_WORKFLOW)
 class LayoutWorkflow(IgnoresUnknownSignals):
-    """Stays open for as long as the kind is packed; what it keeps is its memo."""
+    """Stays open for as long as the kind is packed; its memo holds the layout."""
 
     @workflow.run
     @ignores_cancellation
@@ -25,7 +25,7 @@ class LayoutWorkflow(IgnoresUnknownSignals):
 
     @signal_handler(read_layout)
     def keep(self, layout: dict[str, Any]) -> None:
-        """Keep another layout from now on."""
+        """Replace the layout."""
         workflow.upsert_memo({LAYOUT_MEMO: layout})
         self._tell(layout)
 

@@ -1,4 +1,4 @@
-"""What a pack hands out: the messages of a batch, those whose handlers are at work, and what it waits for."""
+"""Batches of a pack, messages whose handlers are running, and the summary of what the pack waits for."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -9,7 +9,7 @@ from shared.messages.placement import PackSpread
 from shared.packs.entry import DUE, EARLY, LATE, OTHERS, Entry, is_held, is_parked, lane_of, measure
 
 BATCH_MAX = 500
-"""Most messages in one batch: with outcomes of 100 bytes its answer is far below what a server warns of."""
+"""With outcomes of 100 bytes, the result of a batch stays far below the size at which a server warns."""
 BATCH_BYTES_MAX = 200_000
 
 HANDED_BACK = Outcome("handed_back", reason="its batch was over before it began")
@@ -17,9 +17,9 @@ HANDED_BACK = Outcome("handed_back", reason="its batch was over before it began"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages whose handlers are to be called together; `entries` are what the batch activity gets, in that order.
+    """Messages whose handlers are called together; `entries` are what the batch activity gets, in the order of `ids`.
 
-    All are in it that were due `until` then; None: that were due by what had been reached, which is alike on a replay.
+    Contains every message due by `until`; if None, every message due by the last replay-safe time.
     """
 
     number: int
@@ -31,9 +31,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A message whose handler is at work in a batch; `asked` is its place among those asked for.
+    """A message whose handler is running in a batch; `asked` is its place in the run-now queue.
 
-    `state` is what signals have made of it since, None where there were none, and `growth` by how many bytes.
+    `state` is the message after the signals that came since, None without any; `growth` is the bytes they added.
     """
 
     batch: int
@@ -44,13 +44,13 @@ class Running:
 
     @property
     def size(self) -> int:
-        """How many bytes of the pack's are its own."""
+        """The bytes that the message takes in the pack."""
         return measure(self.entry) + self.growth
 
 
 @dataclass(frozen=True, slots=True)
 class PackSummary:
-    """What a pack is waiting for: moments in seconds since the epoch, infinite where there is nothing to wait for."""
+    """What a pack waits for: moments in seconds since the epoch, infinite when there is nothing to wait for."""
 
     wake_at: float
     due_at: float
@@ -64,7 +64,7 @@ class PackSummary:
 def summarize(
     entries: Iterable[Entry], lanes: Collection[str], *, usual_lane: str, within: PackSpread, running: int
 ) -> PackSummary:
-    """Say what a pack of such entries waits for, and when to wake for what runs on some of the lanes."""
+    """Summarize a pack's entries; `wake_at` is when the pack must wake for messages on `lanes`."""
     wake = due = earliest = math.inf
     asleep, held, parked, is_open = 0, 0, 0, usual_lane in lanes
     most, patience = within.coalesce * 1000, within.patience

@@ -1,4 +1,4 @@
-"""Strays: what a pack has that belongs to other packs, since its kind has more of them."""
+"""Forwarding queue: what a pack holds that belongs to other packs since its kind has more of them."""
 
 import hashlib
 import math
@@ -18,14 +18,14 @@ Moved = Mapping[int, Sequence[int]]
 
 
 def find_leaving(message_ids: Iterable[str], packs: int, staying: int) -> dict[str, int]:
-    """Say which messages leave pack `staying` when there are so many packs, and for which one."""
+    """Return the messages that leave pack `staying` when there are `packs` packs, each with its new pack."""
     return {i: index for i in message_ids if (index := pack_index(i, packs)) != staying}
 
 
 def remove_leaving(
     alive: dict[str, Entry], ended: dict[str, Entry], packs: int, staying: int
 ) -> dict[int, tuple[list[Entry], list[Entry]]]:
-    """Remove what leaves pack `staying`, and give it by the index of the pack that it leaves for: (alive, ended)."""
+    """Remove the entries that leave pack `staying`; return them as (alive, ended) by the index of the new pack."""
     leaving: dict[int, tuple[list[Entry], list[Entry]]] = {}
     for part, entries in enumerate((alive, ended)):
         for message_id, index in find_leaving(entries, packs, staying).items():
@@ -34,7 +34,7 @@ def remove_leaving(
 
 
 class ForwardingQueue:
-    """Signals that other packs must get, in the order in which they must get them."""
+    """Signals for other packs, in the order in which they must arrive."""
 
     def __init__(self, wire: Iterable[Stray]) -> None:
         self._waiting = list(wire)
@@ -48,28 +48,28 @@ class ForwardingQueue:
         return self._waiting
 
     def first(self, count: int) -> list[Stray]:
-        """Give the first ones; they stay until they are dropped."""
+        """Return the first signals; they stay queued until dropped."""
         return self._waiting[:count]
 
     def drop(self, count: int) -> None:
-        """Forget the first ones: the server has them."""
+        """Remove the first signals, which the server has accepted."""
         del self._waiting[:count]
 
     def forward_chunk(self, chunk: Mapping[str, Any], moved: Moved) -> None:
-        """Send parts of a chunk of new messages on, under the token it came with."""
+        """Queue the parts of a chunk that belong to other packs, under the token of the chunk."""
         for index, positions in moved.items():
             entries = [chunk["entries"][position] for position in positions]
             part = {name: value for name, value in chunk.items() if name != "packs"} | {"entries": entries}
             self._waiting.append([index, "admit", part])
 
     def forward_steering(self, ids: Sequence[str], signal: Signal, token: str, moved: Moved) -> None:
-        """Send a signal on to some of the messages it came for, under the token it came with."""
+        """Queue a signal for those of its messages that belong to other packs, under the token of the signal."""
         for index, positions in moved.items():
             wire = write_steering([ids[position] for position in positions], signal, token)
             self._waiting.append([index, SIGNAL_NAMES[type(signal)], wire])
 
     def send_away(self, kind: str, index: int, entries: list[Entry], ended: list[Entry]) -> None:
-        """Send messages of this pack to another one, in chunks whose tokens name what is in them."""
+        """Queue messages of this pack for another one, in chunks whose tokens are hashes of their content."""
         pieces = max(1, math.ceil(measure([entries, ended]) / CHUNK_BYTES_MAX))
         for piece in range(pieces):
             chunk: dict[str, Any] = {"entries": entries[piece::pieces], "ended": ended[piece::pieces]}

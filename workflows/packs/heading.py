@@ -1,4 +1,4 @@
-"""A pack's heading: what it is apart from its messages; an empty pack of its kind starts from the same."""
+"""A pack's heading: its state without messages, which is also what an empty pack starts from."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,10 @@ from shared.packs.entry import WIRE_VERSION, to_heading
 
 
 class PackHeading:
-    """Of which kind a pack is, which of how many, how large it may be, and how it hears signals."""
+    """A pack's kind, its index among the kind's packs, its limits, and how it applies signals."""
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
-        """Read the wire form of any version; raises TypeError when it is none."""
+        """Read the wire form of any version; raises TypeError for anything else."""
         if not isinstance(wire, dict) or wire.get("v") != WIRE_VERSION or "kind" not in wire:
             raise TypeError(f"the wire form of a pack has v={WIRE_VERSION} and a kind")
         self.kind: str = wire["kind"]
@@ -23,7 +23,7 @@ class PackHeading:
         self.within = PackSpread.of(self.kind, self.index, wire["coalesce"])
         self.payload_max_bytes: int = wire.get("payload_max_bytes", 0)
         self.is_started_serial = self.is_serial = bool(wire.get(SERIAL))
-        """Whether runs are started so that signals act one by one, and whether they do in this one."""
+        """Whether runs are started so that signals are applied one by one, and whether this run does so."""
 
     def heading(self) -> dict[str, Any]:
         """Give the wire form without messages."""

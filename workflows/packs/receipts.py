@@ -6,25 +6,28 @@ from typing import Any
 from shared.packs.entry import STATE_BYTES_MAX, measure
 
 KEPT_SECONDS = 300.0
-"""As long as somebody may ask: who asks a busy pack waits longer from time to time, and batches come in between."""
+"""How long a sender may query its receipt: on a busy pack it retries at growing intervals, and batches delay it."""
 
 KNOWN, REVISED, STOPPED = "known", "revised", "stopped"
-"""Fates of a chunk's messages beside being taken in and being refused for a reason."""
+"""What may become of a chunk's message, apart from admission and refusal."""
 
 RECEIPTS_BYTES_MAX = 50_000
-"""Beyond it the oldest are forgotten sooner: those of several hundred signals fit."""
+"""Beyond this size the oldest are forgotten early; the receipts of several hundred signals fit."""
 
 
 class PackReceipts:
-    """The latest receipts by token; refusals are kept by reason and positions as runs, a full pack writes many."""
+    """The latest receipts by token.
+
+    Kept small, because a full pack writes many: refusals by reason, positions as runs.
+    """
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
-        """Take over those of the run before."""
+        """Load the receipts of the previous run."""
         self._kept: dict[str, dict[str, Any]] = dict(wire)
         self._bytes = sum(map(_size_of, self._kept.items()))
 
     def __contains__(self, token: str) -> bool:
-        """Tell whether the chunk or signal of a token has come already."""
+        """Return whether the chunk or signal with this token has come already."""
         return token in self._kept
 
     def dump(self) -> dict[str, dict[str, Any]]:
@@ -34,30 +37,30 @@ class PackReceipts:
     def note_chunk(
         self, token: str, fates: Mapping[str, Sequence[int]], moved: Mapping[int, Sequence[int]], now: float
     ) -> None:
-        """Keep by position what was known, revised, stopped or refused (by reason) and what lives in another pack (by index)."""
+        """Keep which positions had which fate or reason of refusal, and which belong to another pack (by its index)."""
         runs = {fate: _to_runs(positions) for fate, positions in fates.items() if positions}
         receipt: dict[str, Any] = {KNOWN: runs.pop(KNOWN, [])}
         receipt |= {fate: runs.pop(fate) for fate in (REVISED, STOPPED) if fate in runs}
         self._note(token, receipt | {"refused": runs}, moved, now)
 
     def note_signal(self, token: str, missing: Sequence[int], moved: Mapping[int, Sequence[int]], now: float) -> None:
-        """Keep by position what was not alive and what lives in another pack (by index)."""
+        """Keep which positions were not alive, and which belong to another pack (by its index)."""
         self._note(token, {"missing": _to_runs(missing)}, moved, now)
 
     def find(self, token: str) -> dict[str, Any] | None:
-        """Give a receipt as it is told: positions one by one, the reason of each that was refused."""
+        """Return a receipt as the query answers it: positions one by one, with the reason of each refusal."""
         kept = self._kept.get(token)
         if kept is None:
             return None
-        told: dict[str, Any] = {
+        found: dict[str, Any] = {
             name: _to_positions(kept[name]) for name in (KNOWN, REVISED, STOPPED, "missing") if name in kept
         }
         if "refused" in kept:
-            told["refused"] = {str(n): reason for reason, runs in kept["refused"].items() for n in _to_positions(runs)}
-        return told | {"moved": {index: _to_positions(runs) for index, runs in kept["moved"].items()}}
+            found["refused"] = {str(n): reason for reason, runs in kept["refused"].items() for n in _to_positions(runs)}
+        return found | {"moved": {index: _to_positions(runs) for index, runs in kept["moved"].items()}}
 
     def forget_old(self, now: float) -> None:
-        """Forget what nobody asks for any more."""
+        """Forget receipts that nobody queries any more."""
         for token in list(self._kept):
             if self._kept[token].get("at", 0.0) >= now - KEPT_SECONDS:
                 return
@@ -79,7 +82,7 @@ def _size_of(kept: tuple[str, dict[str, Any]]) -> int:
 
 
 def _to_runs(positions: Iterable[int]) -> list[list[int]]:
-    """Write rising numbers as [first, how many]: mostly all of a chunk share their fate."""
+    """Write rising numbers as [first, count]: mostly all messages of a chunk have the same fate."""
     runs: list[list[int]] = []
     for position in positions:
         if runs and sum(runs[-1]) == position:
@@ -95,7 +98,8 @@ def _to_positions(runs: Iterable[Sequence[int]]) -> list[int]:
 
 def tell_full(heading: Mapping[str, Any]) -> str:
     """Say that a pack has as many messages as it may, and what to do."""
-    return f"pack {heading['index']} of kind {heading['kind']!r} is full with {heading['size']:,} messages; {_grow(heading)}"
+    pack = f"pack {heading['index']} of kind {heading['kind']!r}"
+    return f"{pack} is full with {heading['size']:,} messages; {_grow(heading)}"
 
 
 def tell_too_big(heading: Mapping[str, Any], held_bytes: int) -> str:

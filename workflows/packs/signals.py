@@ -1,4 +1,4 @@
-"""What a pack is told: new messages, what its batches have finished, and the signals that steer some of its messages."""
+"""The signals of a pack: new messages, outcomes of running batches, and the steering of some of its messages."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -19,7 +19,7 @@ from workflows.replay.signal_handlers import IgnoresUnknownSignals, Reader, log_
 
 
 def _steers(name: str, read: Reader | None = None) -> Callable[[Any, dict[str, Any]], None]:
-    """Make the handler of a signal for some of the messages; its argument is the signal's fields beside their `ids`."""
+    """Make the handler of a signal for some messages; its argument holds their `ids` and the signal's fields."""
 
     @signal_handler(read or partial(read_steering, name), name)
     def steer(self: "PackSignals", given: Steering | PullMany) -> None:
@@ -29,7 +29,7 @@ def _steers(name: str, read: Reader | None = None) -> Callable[[Any, dict[str, A
 
 
 class PackSignals(IgnoresUnknownSignals):
-    """The signals of a pack, applied to its state as soon as they may be."""
+    """The signals of a pack, applied to its state once the signal buffer releases them."""
 
     _pack: PackState
     _signal_buffer: SignalBuffer
@@ -49,36 +49,36 @@ class PackSignals(IgnoresUnknownSignals):
 
     @signal_handler(read_chunk)
     def admit(self, chunk: dict[str, Any]) -> None:
-        """Take a chunk of new messages in."""
+        """Admit a chunk of new messages."""
         self._hear(lambda: self._pack.admit(chunk, workflow.time()))
 
     @signal_handler(read_report, REPORT)
     def report(self, news: Report) -> None:
-        """Take in what a batch has finished while others of it are still at work."""
+        """Apply outcomes of a batch while other messages of the batch are still running."""
         batch = self._batches.get(news.batch)
         if batch is not None:
             self._hear(lambda: self._fold(batch, news.outcomes, news.ended_at))
 
     @signal_handler(read_pack_count, "spread")
     def resize(self, packs: int) -> None:
-        """Send what belongs to other packs there, now that the kind has so many of them."""
+        """Move messages to other packs, now that the kind has `packs` of them."""
         self._hear(lambda: self._pack.resize(packs))
 
     def steer(self, name: str, given: Steering | PullMany) -> None:
-        """Apply a signal to the messages that it is for; one that can't be read is remembered by them."""
+        """Apply a signal to its messages; a signal that can't be read is noted in their decisions."""
         if isinstance(given, PullMany):
             self._hear(lambda: self._pack.pull_forward(given))
             return
         ids, signal, token = given.ids, given.signal, given.token
         if isinstance(signal, Unreadable):
             log_ignored(name, signal.problem)
-            # nothing that begins or ends depends on it, so it does not stir the pack
+            # it makes nothing begin or end, so the pack need not wake for it
             self._signal_buffer.hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))
         else:
             self._hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))
 
     def count_input(self, arguments: Sequence[Any]) -> None:
-        """Count what a signal adds to the history, as soon as it is heard."""
+        """Count what a signal adds to the history, once the buffer releases it."""
         if self._signal_buffer.is_serial:
             size = measure_arguments(arguments)
             self._signal_buffer.hear(lambda: self._count(SIGNAL_EVENTS, size), is_signal=False)

@@ -1,4 +1,4 @@
-"""The pack's state: many messages of one kind, each moved on by the one decision; no Temporal in here."""
+"""The pack's state: many messages of one kind, each advanced by `decide`; no Temporal in here."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ from workflows.replay.run_now_queue import RunNowQueue, is_newer, may_begin, pic
 
 
 class PackState(PackHeading):
-    """All messages of one pack. Mutable, because a thousand messages are not copied for the sake of one."""
+    """All messages of one pack; mutable, so that a change of one does not copy a thousand."""
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
         """Read the wire form of any version; raises TypeError when it is none."""
@@ -47,7 +47,7 @@ class PackState(PackHeading):
         self.forwarding = ForwardingQueue(wire.get("strays", ()))
         self._running: dict[str, Running] = {}
         self.leaving: dict[str, int] = {}
-        """Messages that belong to other packs and only wait for their handlers' end, and to which packs."""
+        """Messages that leave for other packs once their handlers have ended, each with its new pack."""
         self._batches = 0
         self._summaries: dict[tuple[str, ...], PackSummary] = {}
         self._run_now = RunNowQueue()
@@ -55,12 +55,12 @@ class PackState(PackHeading):
         self.replay_time = 0.0
 
     def wake(self, moment: float) -> None:
-        """Note that the moment has come to which the pack has slept."""
+        """Note that the pack has slept until `moment`."""
         self.reach(moment)
         self._is_careful = False
 
     def reach(self, moment: float) -> None:
-        """Let what is due by a moment (seconds since the epoch) begin; no clock tells it, but what the history holds alone."""
+        """Let what is due by a moment (seconds since the epoch) begin; it must come from the history, not a clock."""
         self.replay_time = max(self.replay_time, moment)
 
     def dump(self) -> dict[str, Any]:
@@ -94,12 +94,12 @@ class PackState(PackHeading):
         yield from filter(None, map(self.find, sorted([*self._entries, *self._running])))
 
     def admit(self, chunk: Mapping[str, Any], now: float) -> None:
-        """Take a chunk of entries in, those that are known or have no room excepted; its receipt says which.
+        """Admit a chunk of entries, except those that are known or find no room; its receipt says which.
 
-        A chunk that comes again changes nothing. `restarts` lets messages in that have finished. `revises` says that each
-        entry is what a record of a source asks for: what is alive is revised or stopped, what has finished started anew,
-        unless the source's offset is no newer than the last one applied. What was due when the chunk was `sent_at` is
-        due at once, whatever has been reached.
+        A redelivered chunk changes nothing. `restarts` also admits messages that have finished. With `revises`, each
+        entry is a source's record: it revises or stops a message that is alive, and starts a finished one again, unless
+        the record's offset is not newer than the last one applied. Entries that were due when the chunk was sent
+        (`sent_at`) are due at once, whatever the replay time is.
         """
         self._summaries.clear()
         self.size = chunk.get("size", self.size)
@@ -110,7 +110,7 @@ class PackState(PackHeading):
         self.bytes -= self._ended.forget_old(now, self.size, self.bytes)
         fates: dict[str, list[int]] = {}
         moved: dict[int, list[int]] = {}
-        # who counts as many packs as this one has placed each entry by the same hash, which is the dearest part of it all
+        # a sender with the same number of packs has hashed each entry already, which is the most expensive part
         is_placed = chunk.get("packs") == self.packs
         for position, entry in enumerate(chunk["entries"]):
             if not is_placed and (index := self.moved_to(entry[ID])) is not None:
@@ -125,7 +125,7 @@ class PackState(PackHeading):
         self.receipts.note_chunk(token, fates, moved, now)
 
     def _take_in(self, entry: Entry, chunk: Mapping[str, Any], now: float) -> str:
-        """Take one entry in; tells why not, if not."""
+        """Admit one entry; return why not, or an empty string."""
         message_id, revises = entry[ID], chunk.get("revises", False)
         if message_id in self._entries or message_id in self._running:
             return self._revise(entry, chunk, now) if revises else KNOWN
@@ -143,19 +143,19 @@ class PackState(PackHeading):
         return ""
 
     def _revise(self, entry: Entry, chunk: Mapping[str, Any], now: float) -> str:
-        """Apply what a record asks of a message that is alive."""
+        """Apply a record to a message that is alive; return what became of it."""
         asked, present = to_state(entry, self.kind, self.lane), self.find(entry[ID])
         if not is_newer(entry, present):
             return KNOWN
         if present is not None and not asked.ended and not self._can_grow(present.payload, asked.payload):
             return f"the payload {tell_too_big(self.heading(), self.bytes)}"
         self._steer(asked.id, to_signal(asked), now)
-        if not self.is_serial or entry[DUE] > self.replay_time * 1000:  # what was due before is asked for already
+        if not self.is_serial or entry[DUE] > self.replay_time * 1000:  # an earlier one is in the run-now queue already
             self._run_now.note_sent(entry, chunk.get("sent_at", now))
         return STOPPED if asked.ended else REVISED
 
     def steer(self, ids: Sequence[str], signal: Signal | Unreadable, now: float, token: str = "") -> None:
-        """Apply a signal to messages; ids that are not alive are noted on its receipt. What can't be read stays here."""
+        """Apply a signal to messages; its receipt notes ids not alive. Unreadable signals are not forwarded."""
         if token and token in self.receipts:
             return
         missing: list[int] = []
@@ -168,7 +168,7 @@ class PackState(PackHeading):
             else:
                 missing.append(position)
         if isinstance(signal, Unreadable):
-            moved = {}  # another pack could make no more of it
+            moved = {}  # another pack could not read it either
         else:
             self.forwarding.forward_steering(ids, signal, token, moved)
         if token:
@@ -187,7 +187,7 @@ class PackState(PackHeading):
         self._running[state.id] = replace(running, state=state, growth=running.growth + growth)
 
     def pull_forward(self, pull: PullMany) -> None:
-        """Make the earliest due of the messages that may run ahead of time due now; a pull that comes again does nothing."""
+        """Make the earliest messages that may run ahead of time due now; a redelivered pull does nothing."""
         if pull.token not in self.receipts:
             for message_id, signal in pick_pulled(self._entries.values(), pull):
                 self._steer(message_id, signal, pull.at)
@@ -197,12 +197,12 @@ class PackState(PackHeading):
         return running.state or begin(to_state(running.entry, self.kind, self.lane))
 
     def moved_to(self, message_id: str) -> int | None:
-        """Say which other pack a message belongs to; None when that is this one, or its handler is at work here."""
+        """Return the other pack that a message belongs to; None if it belongs here, or its handler is running here."""
         index = pack_index(message_id, self.packs)
         return None if index == self.index or message_id in self._running else index
 
     def resize(self, packs: int) -> None:
-        """Belong to a kind of more packs from now on: what belongs to others leaves, now or after its handler's end."""
+        """Set a higher number of packs: messages of other packs leave, now or once their handlers have ended."""
         if packs <= self.packs:
             return
         self._summaries.clear()
@@ -214,10 +214,10 @@ class PackState(PackHeading):
             self.forwarding.send_away(self.kind, index, alive, ended)
 
     def take(self, lanes: Collection[str], now: float) -> Batch | None:
-        """Take what is due on one of the lanes into a batch: higher priority first, tenants by turns, then what is due longest.
+        """Make a batch of what is due on one of the lanes: higher priority first, tenants in turn, then longest due.
 
-        There is none before somebody can wait no longer, or is asked for at once; then all goes along that is due by now.
-        A message whose last batch was lost together with others is suspected of having broken it and goes alone.
+        Returns None until a message can wait no longer or must run now; then the batch takes everything due by now.
+        A message whose last batch was lost with others in it may have caused the loss, so it goes alone.
         """
         self.receipts.forget_old(self.replay_time)
         if self.summary(lanes).wake_at > self.replay_time and not self._run_now.has_any(
@@ -228,26 +228,26 @@ class PackState(PackHeading):
         if self._suspects:
             sound = [e for e in due if e[ID] not in self._suspects]
             doubted = sorted((e for e in due if e[ID] in self._suspects), key=self._run_now.urgency)[:1]
-            # by turns, so that neither waits for ever
+            # in turn, so that neither waits for ever
             due = (doubted or sound) if self._batches % 2 else (sound or doubted)
         if not due:
             return None
         self._batches += 1
         lane = lane_of(min(due, key=self._run_now.urgency), self.lane)
-        # what an ordinary activity takes along must be alike on a replay; a local one's result says what it took
+        # an ordinary activity's input must be the same on replay; a local one's result says what the batch held
         if self._suspects or self._is_careful or (self.is_serial and LANES[lane].heartbeat_timeout is not None):
             return self._hand_out(due, lane, self._batches, None)
         due = self._run_now.find_due(self._entries.values(), [lane], self.lane, now)
         return self._hand_out(due, lane, self._batches, now)
 
     def rebuild_batch(self, batch: Batch, until: float) -> Batch:
-        """Make a batch what it was when it began, by the moment that its result bears: on a replay clocks differ."""
+        """Rebuild a batch as it was when it began, by the begin time in its result: clocks differ on replay."""
         self._put_back(batch)
         due = self._run_now.find_due(self._entries.values(), [batch.lane], self.lane, until)
         return self._hand_out(due, batch.lane, batch.number, until)
 
     def undo_batch(self, batch: Batch) -> None:
-        """Let a batch that was lost never have begun; up to the next wake all go by what has been reached alone."""
+        """Undo a lost batch; until the next timer, start only replay-safe work."""
         self._put_back(batch)
         self._is_careful = True
 
@@ -267,14 +267,14 @@ class PackState(PackHeading):
             del self._entries[message_id]
             self._running[message_id] = Running(number, entry, self._run_now.forget(message_id))
             entries.append(entry)
-            if self.bytes > BATCH_BYTES_MAX:  # otherwise all entries together have room
+            if self.bytes > BATCH_BYTES_MAX:  # otherwise all entries fit together
                 room -= measure(entry)
             if len(entries) == BATCH_MAX or room <= 0:
                 break
         return Batch(number, lane, tuple(entry[ID] for entry in entries), entries, until)
 
     def apply_local(self, batch: Batch, changes: Iterable[Entry | None], now: float) -> None:
-        """Take over what a local batch has made of its messages; None is due at once again, what is done waits for `finish`."""
+        """Apply a local batch's changes; None means due again at once, finished messages wait for `finish`."""
         self._summaries.clear()
         for message_id, change in zip(batch.ids, changes, strict=True):
             if change is not None and is_ended(change):
@@ -290,18 +290,18 @@ class PackState(PackHeading):
                 self._entries[message_id] = entry
 
     def _fit(self, running: Running, after: MessageState, now: float) -> MessageState:
-        """Give what became of a message, or park it as it was where the pack has no room for its new payload."""
+        """Return what became of a message, or park it with its old payload if the pack has no room for the new one."""
         before = self._state_of(running)
         bound = self._bound(before, Outcome("again", payload=after.payload, is_payload_changed=True))
         return decide(before, bound, now) if bound.verdict == "reject" else after
 
     def finish(self, batch: Batch, entries: Iterable[Entry | None], now: float) -> None:
-        """End those messages of a local batch that are done, unless a signal that came meanwhile wants otherwise."""
+        """End the messages of a local batch that are done, unless a signal that came meanwhile prevents it."""
         done = ((n, entry[OTHERS].get("result")) for n, entry in enumerate(entries) if entry and is_ended(entry))
         self.apply_outcomes(batch, ((n, Outcome("done", result=result)) for n, result in done), now)
 
     def apply_outcomes(self, batch: Batch, outcomes: Iterable[tuple[int, Outcome]], now: float) -> None:
-        """Decide on outcomes of a batch, each by its position in it; one that is decided already is passed over."""
+        """Decide on outcomes of a batch, each with its position; messages that are decided already are skipped."""
         for position, outcome in outcomes:
             message_id = batch.ids[position]
             running = self._running.get(message_id)
@@ -312,16 +312,16 @@ class PackState(PackHeading):
                 self._put(decide(state, self._bound(state, outcome), now, spread=self.within), running.size, now)
 
     def find_at_work(self, batch: Batch) -> list[int]:
-        """Give the positions of those in a batch whose outcomes have not come yet."""
+        """Return the positions in a batch of the messages whose outcomes have not come yet."""
         at_work = ((n, self._running.get(message_id)) for n, message_id in enumerate(batch.ids))
         return [n for n, running in at_work if running is not None and running.batch == batch.number]
 
     def batch_failed(self, batch: Batch, reason: str, now: float, tries: int = 1) -> None:
-        """Decide on a batch that was lost in each of its tries: what was alone in it has failed, of many each is tried alone."""
+        """Decide on a batch that was lost in every try: a single message has failed, several are each tried alone."""
         verdict = "failed" if len(batch.ids) == 1 else "handed_back"
         outcome = Outcome(verdict, reason=reason)
         if self.is_serial:
-            outcome = outcome._replace(max_attempts=0)  # the handler's own bound is known to workers alone
+            outcome = outcome._replace(max_attempts=0)  # only workers know the handler's own limit of attempts
         for message_id in batch.ids:
             running = self._running.get(message_id)
             if running is not None and running.batch == batch.number:
@@ -333,15 +333,15 @@ class PackState(PackHeading):
                 self._put(decide(state, outcome, now), running.size, now)
 
     def summary(self, lanes: Collection[str] = tuple(LANES)) -> PackSummary:
-        """Say when to wake: with the first on one of the lanes that can wait no longer, however many are due before."""
+        """Summarize the pack; it wakes when the first message on `lanes` can wait no longer, even if others are due."""
         key = tuple(lanes)
-        if key not in self._summaries:  # asked several times between two changes, of a thousand messages each time
+        if key not in self._summaries:  # needed several times between two changes, each time from a thousand messages
             entries, running = self._entries.values(), len(self._running)
             self._summaries[key] = summarize(entries, lanes, usual_lane=self.lane, within=self.within, running=running)
         return self._summaries[key]
 
     def _bound(self, state: MessageState, outcome: Outcome) -> Outcome:
-        """Refuse a payload for which the pack has no room: the message is parked with the payload it had."""
+        """Reject a payload for which the pack has no room; the message is parked with its old payload."""
         if not outcome.is_payload_changed or state.is_revised or self._can_grow(state.payload, outcome.payload):
             return outcome
         return Outcome("reject", reason=f"its new payload {tell_too_big(self.heading(), self.bytes)}")
@@ -363,7 +363,7 @@ class PackState(PackHeading):
         return growth <= 0 or self._makes_room(growth)
 
     def _makes_room(self, growth: int) -> bool:
-        """Forget finished messages as far as that helps; tells whether there is room for so many bytes more."""
+        """Forget finished messages until `growth` bytes fit or none is left; return whether they fit."""
         while self.bytes + growth > STATE_BYTES_MAX and self._ended:
             self.bytes -= self._ended.forget(next(iter(self._ended)))
         return self.bytes + growth <= STATE_BYTES_MAX
@@ -373,7 +373,7 @@ class PackState(PackHeading):
         if state.ended:
             self._entries.pop(state.id, None)
             self._suspects.discard(state.id)
-            # remembered from the moment of its end
+            # `due_at` is now the time of its end, from which on it is remembered
             payload = state.payload if self.is_serial else None
             state = state._replace(payload=payload, due_at=now, earliest_at=now, latest_at=0.0)
         entry = to_entry(state, self.lane)

@@ -1,4 +1,4 @@
-"""Alarm: the one timer of a workflow that sleeps until a moment which may move meanwhile."""
+"""Alarm: the one timer of a workflow that sleeps until a moment that may change."""
 
 import asyncio
 import math
@@ -9,7 +9,7 @@ from temporalio import workflow
 
 
 class Alarm:
-    """Rings once a moment has come; a timer goes on for as long as the moment stays, whatever happens meanwhile."""
+    """Rings once a moment has come; its timer runs on as long as the moment stays the same."""
 
     def __init__(self, ring: Callable[[float], None]) -> None:
         """`ring` gets the moment for which the alarm was set."""
@@ -18,7 +18,7 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, wake: float) -> None:
-        """Ring at a moment (seconds since the epoch) instead of the one before; infinite: not at all."""
+        """Ring at `wake` (seconds since the epoch) instead of the moment set before; infinite means never."""
         if wake == self._wake:
             return
         if self._timer is not None:
@@ -33,6 +33,6 @@ class Alarm:
 
 
 def span_until(moment: float) -> timedelta:
-    """Say how long a timer must run until a moment: by the clock, for a replay does not compare how long timers are."""
-    # a millisecond more, so that rounding never wakes anybody a moment too early
+    """Return how long a timer must run until a moment, by the clock: a replay does not compare durations of timers."""
+    # a millisecond more, so that rounding never fires the timer too early
     return timedelta(seconds=max(moment - workflow.time(), 0.0) + 0.001)

@@ -1,7 +1,7 @@
-"""Cancellation: the largest button of the Web UI must lose no message, so a request to cancel reaches no workflow's work.
+"""Cancellation: a click on the Web UI's cancel button must lose no message, so requests never cancel a workflow's work.
 
 The SDK answers a request by cancelling the task that runs the workflow, and with it the timer or activity that the task
-waits for. Here that task waits for another one, which lives the workflow's life and is never cancelled.
+waits for. Here that task only waits for a second task, which does the workflow's work and is never cancelled.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ IGNORED = "\n\n**Cancellation was requested, and is ignored**: what ends message
 
 
 async def shield_from_cancellation(life: Coroutine[Any, Any, Ending], hear: Callable[[], None]) -> Ending:
-    """Give or raise what `life` ends with, however often cancellation is requested; each request calls `hear`.
+    """Run `life` to its end and return or raise what it does; each request to cancel only calls `hear`.
 
-    A request brings no command, so histories are as they would be without. Continue-as-new passes like any exception; the
-    run that follows knows nothing of a request.
+    A request causes no command, so histories are the same as without it. Continue-as-new passes like any exception; the
+    next run does not know of the request.
     """
     living = asyncio.create_task(life)
     while not living.done():
         try:
             await workflow.wait([living])
         except asyncio.CancelledError:
-            if is_requested():  # else the run is evicted, and `living` ends as well
+            if is_requested():  # otherwise the run is being evicted, and `living` ends too
                 hear()
     return living.result()
 
@@ -37,7 +37,7 @@ async def shield_from_cancellation(life: Coroutine[Any, Any, Ending], hear: Call
 def ignores_cancellation(
     run: Callable[Concatenate[Workflow, Arguments], Coroutine[Any, Any, Ending]],
 ) -> Callable[Concatenate[Workflow, Arguments], Coroutine[Any, Any, Ending]]:
-    """Make a workflow's `run` go on as if nobody had requested cancellation; its details, by `tell`, say so."""
+    """Make a workflow's `run` ignore requests to cancel; after one, the details in the Web UI say so."""
 
     @functools.wraps(run)
     async def outliving(self: Workflow, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Ending:
@@ -49,10 +49,10 @@ def ignores_cancellation(
 
 
 def set_details(details: str) -> None:
-    """Set the Web UI's current details; where a request to cancel this run is ignored, with the word to use instead."""
+    """Set the Web UI's current details; after an ignored request to cancel, they name the command to use instead."""
     workflow.set_current_details(details.removesuffix(IGNORED) + (IGNORED if is_requested() else ""))
 
 
 def is_requested() -> bool:
-    """Tell whether somebody has requested to cancel this run."""
+    """Return whether somebody has requested to cancel this run."""
     return workflow.cancellation_reason() is not None

@@ -1,7 +1,7 @@
-"""History length: how long a run's history has become, counted from what was heard, which is alike on a replay.
+"""History length: how long a run's history has become, counted from its input, which is the same on replay.
 
-The server's own figures, and its suggestion to continue as new, belong to a workflow task; on a replay, tasks that only
-kept a local activity going are passed over, and the same decision may meet the figures of another task.
+The server's own figures, and its suggestion to continue as new, belong to a workflow task. A replay skips tasks that
+only kept a local activity going, so the same decision may see the figures of another task.
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from temporalio.common import RawValue
 from shared.packs.entry import measure
 
 EVENTS_MAX = 4096
-"""Continue as new beyond this: from so many on the server suggests it by default."""
+"""Continue as new beyond this number of events, at which the server suggests it by default."""
 
 BYTES_MAX = 1_000_000
-"""And beyond this, whatever filled the history."""
+"""Continue as new beyond this size, whatever filled the history."""
 
 SIGNAL_EVENTS = 7
-"""A signal, the task that it brings, a timer instead of the one before, search attributes."""
+"""For each signal: the signal, its workflow task, a replaced timer, search attributes."""
 
 BATCH_EVENTS = 10
-"""A batch with what begins and ends it."""
+"""For each batch, with its begin and its end."""
 
 
 class HistoryLength:
@@ -37,13 +37,13 @@ class HistoryLength:
         return self._events > EVENTS_MAX or self._bytes > BYTES_MAX
 
     def add(self, events: int, size: int = 0) -> None:
-        """Add events of so many bytes in all, beside what each takes of itself."""
+        """Add events and the bytes of their payloads, without what each event itself takes."""
         self._events += events
         self._bytes += size
 
 
 def measure_arguments(arguments: Sequence[Any]) -> int:
-    """Give the bytes of a signal's arguments, fewer where one is nothing that can be written as JSON."""
+    """Return the bytes of a signal's arguments; an argument that can't be written as JSON counts as none."""
     return sum(map(_measure_argument, arguments))
 
 

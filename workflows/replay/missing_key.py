@@ -1,4 +1,4 @@
-"""A missing key: a worker that lacks it fails what it is handed, which is no fault of the message."""
+"""Missing keys: a worker without a payload's key fails the call, which is not the message's fault."""
 
 from temporalio.exceptions import ApplicationError, FailureError
 
@@ -6,14 +6,14 @@ from shared.errors import PayloadKeyMissing
 from shared.messages.message import Outcome
 
 ERROR_TYPES = (PayloadKeyMissing.__name__, "PayloadSealed")
-"""Failures bear the name of the error that caused them; older code calls it so."""
+"""The type of a failure is the name of its error; the second name is what older code wrote into histories."""
 
 WAIT_SECONDS = 60.0
-"""As long as a message waits whose kind has no handler: for some worker that is deployed as it should be."""
+"""As long as a message without a handler waits: time to deploy a worker that has the key."""
 
 
 def missing_key_outcome(exc: BaseException | None) -> Outcome | None:
-    """Give what becomes of a call that a worker without the key could not read; None for every other failure."""
+    """Return the outcome of a call that failed because the worker lacks the key; None for every other failure."""
     while isinstance(exc, FailureError):
         if isinstance(exc, ApplicationError) and exc.type in ERROR_TYPES:
             return Outcome("retry_after", exc.message, after=WAIT_SECONDS)

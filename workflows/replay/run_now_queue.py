@@ -1,4 +1,4 @@
-"""Asked: what is to begin at once because somebody asked for it, whatever the clock says."""
+"""Run-now queue: what must begin at once because somebody asked for it, whatever the clock says."""
 
 import heapq
 import math
@@ -23,7 +23,7 @@ from shared.packs.entry import DUE, EARLY, ID, Entry, is_ended, is_held, lane_of
 
 
 def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Signal]]:
-    """Pick what idle capacity may run now though it is not due, the earliest due first; each with its signal."""
+    """Pick messages that idle capacity may run before they are due, earliest due first; each with its signal."""
     now, last = math.floor(pull.at * 1000), math.floor(pull.until * 1000)
     ahead = (e for e in entries if e[DUE] - e[EARLY] <= now < e[DUE] <= last and not is_held(e))
     first = heapq.nsmallest(pull.count, ahead, key=lambda entry: (entry[DUE], entry[ID]))
@@ -33,9 +33,9 @@ def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Sig
 def asks_at_once(
     signal: Signal | Unreadable, before: MessageState, after: MessageState, replay_time: float
 ) -> bool | None:
-    """Say whether a signal made its message due at once, or due at another moment; None when neither.
+    """Return True if a signal made its message due at once, False if due at another moment, None if neither.
 
-    A moment that it names is compared with what has been `replay_time`, never with the time at which it came.
+    A moment that the signal names is compared with `replay_time`, never with the time at which the signal came.
     """
     if isinstance(signal, Unreadable) or is_ignored(before, after):
         return None
@@ -46,17 +46,17 @@ def asks_at_once(
 
 
 def is_ignored(before: MessageState, after: MessageState) -> bool:
-    """Tell whether a signal did nothing to a message: it was a redelivery, or could not be read."""
+    """Return whether a signal did nothing to a message: it was a redelivery, or could not be read."""
     return after is before or (after.decisions != before.decisions and after.decisions[-1].what == "ignored")
 
 
 def is_newer(entry: Entry, present: MessageState | None) -> bool:
-    """Tell whether the record that an entry comes from is one that the message has not seen."""
+    """Return whether an entry comes from a record that the message has not seen."""
     return present is None or any(o > present.sources.get(s, -1) for s, o in sources_of(entry).items())
 
 
 def may_begin(entry: Entry, chunk: Mapping[str, Any], finished: MessageState | None) -> bool:
-    """Tell whether an entry of a chunk may begin a message that is not alive, which may have `finished` a while ago."""
+    """Return whether an entry of a chunk may begin a message that is not alive but may have `finished` before."""
     revises = chunk.get("revises", False)
     if revises and is_ended(entry):
         return False
@@ -64,7 +64,7 @@ def may_begin(entry: Entry, chunk: Mapping[str, Any], finished: MessageState | N
 
 
 def to_signal(asked: MessageState) -> Signal:
-    """Say what a record asks of a message that is alive; `asked` is what it would be if the record began it."""
+    """Return a record's signal to a message that is alive; `asked` is the state if the record began the message."""
     ((source, offset),) = asked.sources.items()
     if asked.ended:
         return Stop(TOMBSTONE, source, offset)
@@ -73,60 +73,60 @@ def to_signal(asked: MessageState) -> Signal:
 
 
 class RunNowQueue:
-    """The messages of a pack that are asked for at once, in the order in which they must go.
+    """The messages of a pack that must begin at once, in order.
 
-    A signal's time may be another one on a replay, so nothing is ordered by it: what a signal asks for goes first.
+    Signal times differ on replay, so they order nothing; what `run_now` asked for goes first.
     """
 
     def __init__(self) -> None:
         self._order: dict[str, int] = {}
 
     def note_sent(self, entry: Entry, sent_at: float) -> None:
-        """Note a message that came: it goes at once if it was due when it was sent (seconds since the epoch)."""
+        """Add an admitted message if it was due when sent (`sent_at`, seconds since the epoch), else remove it."""
         if entry[DUE] <= sent_at * 1000:
             self.note(entry, entry[DUE])
         else:
             self.forget(entry[ID])
 
     def note(self, entry: Entry, order: int | None) -> None:
-        """Note a message with its place in the order, if it has one."""
+        """Add a message at its place in the order; None adds nothing."""
         if order is not None:
             self._order[entry[ID]] = order
 
     def note_signal(
         self, signal: Signal | Unreadable, before: MessageState, after: MessageState, replay_time: float
     ) -> None:
-        """Note what a signal asked of a message, at what had been `replay_time` when it came."""
+        """Add or remove a message as its signal asked, with the replay time when the signal was applied."""
         is_asked = asks_at_once(signal, before, after, replay_time)
-        if is_asked and isinstance(signal, PullForward):  # what runs ahead of time goes behind all that is due
+        if is_asked and isinstance(signal, PullForward):  # what runs ahead of time goes after everything due
             self._order[after.id] = round(before.due_at * 1000)
-        elif is_asked:  # a moment in the past is as good as the last one that was reached
+        elif is_asked:  # every past moment counts as the replay time
             self._order[after.id] = 0 if isinstance(signal, RunNow) else math.floor(replay_time * 1000)
         elif is_asked is False:
             self.forget(after.id)
 
     def forget(self, message_id: str) -> int | None:
-        """Forget a message that is asked for no more; gives its place in the order, if it had one."""
+        """Remove a message; return its place in the order, if it had one."""
         return self._order.pop(message_id, None)
 
     def find_due(self, entries: Iterable[Entry], lanes: Collection[str], usual_lane: str, moment: float) -> list[Entry]:
-        """Find what is due by a moment or asked for, and can begin on some lanes."""
+        """Find the messages that are due by `moment` or in this queue, and can begin on `lanes`."""
         cutoff = math.floor(moment * 1000)
         due = [e for e in entries if (e[DUE] <= cutoff or e[ID] in self._order) and not is_held(e)]
         return [e for e in due if lane_of(e, usual_lane) in lanes]
 
     def has_any(self, entries: Mapping[str, Entry], lanes: Collection[str], usual_lane: str) -> bool:
-        """Tell whether one is asked for that can begin on some lanes."""
+        """Return whether a message in this queue can begin on `lanes`."""
         found = (entries[message_id] for message_id in self._order if message_id in entries)
         return any(lane_of(entry, usual_lane) in lanes and not is_held(entry) for entry in found)
 
     def urgency(self, entry: Entry) -> tuple[int, int, str]:
-        """Order what is due: higher priority first, then what is due longest; no two alike."""
+        """Return the sort key of a due message: higher priority first, then longest due; no two are equal."""
         due: int = entry[DUE]
         return priority_of(entry), self._order.get(entry[ID], due), entry[ID]
 
     def in_order(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Order what is due by urgency; tenants of one priority take turns, so that none waits behind all of another's."""
+        """Order due messages by urgency; tenants of one priority take turns, so none waits for all of another's."""
         ordered = sorted(entries, key=self.urgency)
         if len(set(map(tenant_of, ordered))) < 2:
             return ordered

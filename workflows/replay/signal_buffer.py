@@ -1,4 +1,4 @@
-"""Hearing: when signals take effect, so that a run that is replayed decides as it did the first time."""
+"""Signal buffer: decides when signals take effect, so that a replayed run decides as it did the first time."""
 
 import asyncio
 from collections import deque
@@ -10,23 +10,23 @@ SERIAL_PATCH = "serial"
 
 
 class SignalBuffer:
-    """Holds signals back while a local activity is at work, until its outcome has been acted upon.
+    """Holds signals back while a local activity runs, until its outcome has been decided on.
 
     The SDK core sometimes records a local activity's result in one task and gives it to the workflow in the next: when
     the activity lasts for four fifths of the task timeout, and when somebody queries the workflow meanwhile. A signal
-    may come in between. The first time the workflow sees the signal and then the result; on a replay it sees the result
+    may come in between. The first time the workflow sees the signal and then the result; on replay it sees the result
     first. So here the order is always the same: the outcome is decided on, the next timer is started, and only then
-    signals that have come meanwhile are heard. On the other lanes an activity's result is an event of its own, and its
-    order among signals never changes.
+    the signals that have come meanwhile are applied. On the other lanes an activity's result is an event of its own,
+    whose order among signals never changes.
 
-    For the same reason the workflow's clock is no guide: the time at which a local activity begins, or at which its result
-    or a signal beside it comes, may be another one on a replay. What begins when depends on data alone: on the moments that
-    timers were set for, on those that activities wrote into their results, and on what signals say.
+    For the same reason nothing depends on the workflow's clock: the time at which a local activity begins, or at which
+    its result or a signal comes meanwhile, may differ on replay. What begins when depends on data alone: on the moments
+    that timers were set for, on those that activities wrote into their results, and on what signals say.
 
-    For the same reason signals that were held back and others act one by one: whoever waits does what one of them asks for,
-    and waits again, before the next is heard. Two that came in different tasks may well be held back together the first
-    time. What older code has started hears all at once, as it did then, so that it may go back to it; so does a run of
-    which older code has done the first task (`is_serial` is false).
+    For the same reason all signals are applied one by one: the waiting code does what one signal asks for, and waits
+    again, before the next is applied. Two signals that came in different tasks may have been held back together the
+    first time. In a run that older code started, all signals are applied at once, as in that code, so that workers may
+    go back to it; so it is in a run whose first task older code has done (`is_serial` is false).
     """
 
     def __init__(self, *, is_serial: bool) -> None:
@@ -37,23 +37,23 @@ class SignalBuffer:
 
     @property
     def waiting(self) -> int:
-        """How many signals have come that are not heard yet."""
+        """The number of signals that have come and are not applied yet."""
         return sum(is_signal for _, is_signal in self._waiting)
 
     def hear(self, apply: Callable[[], None], *, is_signal: bool = True) -> None:
-        """Apply a signal, or something else in its turn, now or as soon as it may be heard."""
+        """Apply a signal, or another change in its turn, now or once the buffer is released."""
         self._waiting.append((apply, is_signal))
         self._work_off()
 
     def hold(self) -> None:
-        """Hold signals back from here on: a local activity begins."""
+        """Hold signals back from now on, because a local activity begins."""
         self._is_deaf = True
 
     def release_when_idle(self, wakes: Callable[[], bool] | None = None) -> None:
-        """Hear again as soon as the caller has begun to wait; call it right before.
+        """Release signals as soon as the caller has begun to wait; call this right before the wait.
 
-        `wakes` says whether the caller goes on by now: then nothing more is heard until it waits again. Without it the caller
-        gives no command that depends on a signal before its wait is over.
+        `wakes` returns whether the caller will go on: then no more signals are applied until it waits again. A caller
+        without `wakes` gives no command that depends on a signal before its wait is over.
         """
         asyncio.get_running_loop().call_soon(self._open, wakes or _never)
 
@@ -70,9 +70,9 @@ class SignalBuffer:
 
 
 def is_serial_run(*, is_started_so: bool) -> bool:
-    """Say whether signals act one by one in this run: it was started so, and no older code has done its first task.
+    """Return whether this run applies signals one by one: it was started so, and no older code did its first task.
 
-    While workers of two versions are at work, either may get the first task of a run.
+    While workers of two versions are running, either may get the first task of a run.
     """
     return is_started_so and workflow.patched(SERIAL_PATCH)
 

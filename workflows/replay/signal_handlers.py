@@ -1,4 +1,4 @@
-"""Signal handlers: whatever is sent under a signal's name arrives, so that nothing a sender does can fail a workflow task."""
+"""Signal handlers: they accept any arguments, so that no mistake of a sender can fail a workflow task."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar, cast
@@ -12,11 +12,11 @@ from shared.temporal.encryption import was_sealed_within
 
 Handler = TypeVar("Handler", bound=Callable[..., None])
 Reader = Callable[[Sequence[Any]], Any]
-"""Makes of a signal's arguments what its handler takes; raises ValueError with half a sentence where it can't."""
+"""Converts a signal's arguments to what its handler takes; raises ValueError with half a sentence when it can't."""
 
 
 KEY_PATIENCE_SECONDS = 3600.0
-"""As long as a signal waits for a worker with its key, and its workflow with it: time to give the workers that key."""
+"""How long a signal, and with it its workflow, waits for a worker with its key: time to give workers that key."""
 
 NO_KEY = "it is encrypted by a key that no worker had; give workers the key before those who send, and send it again"
 
@@ -25,19 +25,19 @@ class Signalled(Protocol):
     """A workflow that takes signals."""
 
     signals_received: int
-    """In this run, of the names that it knows."""
+    """The number of signals with a known name in this run."""
 
     def count_input(self, arguments: Sequence[Any]) -> None:
         """Count what a signal, read or not, adds to the history."""
         ...
 
     def ignore_signal(self, name: str, problem: str) -> None:
-        """Go on as if a signal had not come, and say so."""
+        """Go on as if a signal had not come, and note that it is ignored."""
         ...
 
 
 class IgnoresUnknownSignals:
-    """What the workflows here have in common: no signal that they can't read, or don't know, does anything but be noted."""
+    """The base of all workflows here: a signal that is unknown or can't be read is only noted."""
 
     signals_received = 0
 
@@ -45,7 +45,7 @@ class IgnoresUnknownSignals:
         """Count nothing: the server's own suggestion to continue as new is enough."""
 
     def ignore_signal(self, name: str, problem: str) -> None:
-        """Log a signal that is ignored, in one line."""
+        """Log in one line that a signal is ignored."""
         log_ignored(name, problem)
 
     @workflow.signal(dynamic=True, description="any other name: ignored")
@@ -56,11 +56,11 @@ class IgnoresUnknownSignals:
 
 
 def signal_handler(read: Reader, name: str = "") -> Callable[[Handler], Handler]:
-    """Make a method the handler of a signal; `read` makes its one argument of those that were sent.
+    """Make a method the handler of a signal; `read` converts the arguments that were sent to its one argument.
 
     The SDK itself would drop what it can't convert to a handler's types, with a traceback in the log, and fail the
-    workflow task where there are more arguments than the handler takes. So what Temporal gets is a handler of any
-    number of arguments without types, which the converter never refuses (see `shared.temporal.converter`).
+    workflow task if there are more arguments than the handler takes. So Temporal gets a handler without types that
+    takes any number of arguments, which the converter never refuses (see `shared.temporal.converter`).
     """
 
     def register(handle: Handler) -> Handler:
@@ -86,11 +86,12 @@ def signal_handler(read: Reader, name: str = "") -> Callable[[Handler], Handler]
 
 
 def is_unopened(arguments: Sequence[Any], number: int) -> bool:
-    """Tell whether a signal is to be ignored because it is encrypted by a key that the worker lacks.
+    """Return whether to ignore a signal because it is encrypted by a key that the worker lacks.
 
-    While it is young its sender's key may just not have come to this worker: the workflow task fails then, and waits for a
-    worker that has it. What is older, or encrypted by others, is ignored: no signal stops its workflow for good. Another
-    worker may well have the key when it replays this: so the history says which signal, by its `number`, was ignored.
+    The key of a recent signal may not have reached this worker yet: then the workflow task fails, and waits for a
+    worker that has the key. A signal that is older, or encrypted by others, is ignored, so that no signal stops its
+    workflow for good. A worker that replays this may have the key, so the history says by `number` which signal was
+    ignored.
     """
     sealed = [a.payload for a in arguments if isinstance(a, RawValue) and a.payload.metadata.get(UNOPENED)]
     patch = f"signal-{number}-unopened"
