@@ -1,28 +1,28 @@
-"""The flight: calls to the server that are under way, a bounded number at once."""
+"""The task pool: runs calls to the server, a bounded number at once."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from typing import Any, Generic, TypeVar
 
-Landing = TypeVar("Landing")
+Result = TypeVar("Result")
 
 
-class TaskPool(Generic[Landing]):
-    """Runs calls beside each other and gives what they come to, in the order in which they end."""
+class TaskPool(Generic[Result]):
+    """Runs calls concurrently and yields their results in the order in which they end."""
 
     def __init__(self, room: int) -> None:
         self._places = room
         self._room = asyncio.Semaphore(room)
-        self._under_way: set[asyncio.Task[Landing]] = set()
-        self._ended: asyncio.Queue[asyncio.Task[Landing] | None] = asyncio.Queue()
+        self._under_way: set[asyncio.Task[Result]] = set()
+        self._ended: asyncio.Queue[asyncio.Task[Result] | None] = asyncio.Queue()
 
     @property
     def is_half_empty(self) -> bool:
-        """The server answers sooner than there is something to ask of it."""
+        """At most half of the places are in use: the server answers faster than calls come."""
         return len(self._under_way) * 2 <= self._places
 
-    async def submit(self, call: Coroutine[Any, Any, Landing]) -> None:
-        """Begin a call as soon as there is room; room is given back when what it came to has been taken."""
+    async def submit(self, call: Coroutine[Any, Any, Result]) -> None:
+        """Begin a call as soon as there is room; its place becomes free when its result has been consumed."""
         try:
             await self._room.acquire()
         except BaseException:
@@ -32,10 +32,10 @@ class TaskPool(Generic[Landing]):
         self._under_way.add(task)
         task.add_done_callback(self._ended.put_nowait)
 
-    async def results(self, beginning: Coroutine[Any, Any, None]) -> AsyncGenerator[Landing]:
-        """Give what the calls come to until `beginning`, which begins them, and all of them have ended.
+    async def results(self, beginning: Coroutine[Any, Any, None]) -> AsyncGenerator[Result]:
+        """Yield results until `beginning`, which submits the calls, and all of the calls have ended.
 
-        An error of it or of a call is raised when it is reached; what is under way then is cancelled.
+        An error of `beginning` or of a call is raised when it is reached, and cancels what is still under way.
         """
         source = asyncio.create_task(beginning)
         source.add_done_callback(lambda _: self._ended.put_nowait(None))
