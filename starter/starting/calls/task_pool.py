@@ -4,24 +4,24 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from typing import Any, Generic, TypeVar
 
-Result = TypeVar("Result")
+Landing = TypeVar("Landing")
 
 
-class TaskPool(Generic[Result]):
+class TaskPool(Generic[Landing]):
     """Runs calls concurrently and yields their results in the order in which they end."""
 
     def __init__(self, room: int) -> None:
         self._places = room
         self._room = asyncio.Semaphore(room)
-        self._under_way: set[asyncio.Task[Result]] = set()
-        self._ended: asyncio.Queue[asyncio.Task[Result] | None] = asyncio.Queue()
+        self._under_way: set[asyncio.Task[Landing]] = set()
+        self._ended: asyncio.Queue[asyncio.Task[Landing] | None] = asyncio.Queue()
 
     @property
     def is_half_empty(self) -> bool:
         """At most half of the places are in use: the server answers faster than calls come."""
         return len(self._under_way) * 2 <= self._places
 
-    async def submit(self, call: Coroutine[Any, Any, Result]) -> None:
+    async def submit(self, call: Coroutine[Any, Any, Landing]) -> None:
         """Begin a call as soon as there is room; its place becomes free when its result has been consumed."""
         try:
             await self._room.acquire()
@@ -32,7 +32,7 @@ class TaskPool(Generic[Result]):
         self._under_way.add(task)
         task.add_done_callback(self._ended.put_nowait)
 
-    async def results(self, beginning: Coroutine[Any, Any, None]) -> AsyncGenerator[Result]:
+    async def results(self, beginning: Coroutine[Any, Any, None]) -> AsyncGenerator[Landing]:
         """Yield results until `beginning`, which submits the calls, and all of the calls have ended.
 
         An error of `beginning` or of a call is raised when it is reached, and cancels what is still under way.
