@@ -239,7 +239,7 @@ def count_processes(demand: Demand, encoding: EncodingName, in_batch: float, cor
 
 
 def count_shards(workflows: int, syncs: float) -> int:
-    """History shards, a power of two, fixed for good: each can hold some workflows, and writes one at a time."""
+    """History shards, a power of two, fixed for good; the workflows and the serial writes of each are limited."""
     wanted = max(workflows / value_of("shard.workflows"), syncs / value_of("shard.syncs"))
     shards = 2 ** math.ceil(math.log2(max(wanted, 1.0)))
     return int(min(max(shards, value_of("shards.least")), value_of("shards.most")))
