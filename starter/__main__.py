@@ -1,4 +1,4 @@
-"""`python -m starter` is the command line too, for processes that start each other."""
+"""Run the command line as `python -m starter`, for processes that start each other."""
 
 from starter.cli.main import main
 

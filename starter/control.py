@@ -1,4 +1,4 @@
-"""Control: the verbs that steer messages, for Python code, the command line and whatever comes after."""
+"""Control: the Python API that starts, steers, lists and shows messages; the command line uses it too."""
 
 import math
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
@@ -29,17 +29,17 @@ PAGE_SIZE = 500
 class Control:
     """Steers messages by kind and id; the caller need not know in which workflow a message lives.
 
-    Every verb is idempotent and works while the message sleeps, runs, is paused or parked. What the command line
-    would print is raised, in the same words: MessageNotFound for a message that is not alive, InvalidEnvelope for a
-    payload, a priority, a lane or a moment that no message may have, PackNotServed and StandsStill where the server
-    keeps the signal for a workflow that can't take it now, RetryLater when the server does not answer.
+    Every signal is idempotent and works while the message sleeps, runs, is paused or parked. Errors have the text that
+    the command line prints: MessageNotFound when the message is not alive, InvalidEnvelope for an invalid payload,
+    priority, lane or time, PackNotServed and StandsStill when the server keeps the signal for a workflow that can't
+    process it now, RetryLater when the server does not answer.
 
-    Each verb gives "" or, where the message has taken the signal and still does not run as it asks, a sentence that
-    says why: `run_now` of a paused message waits for `resume`, `resume` ends no parking.
+    Each signal method returns "", or a sentence that says why the message took the signal and still does not run as
+    asked: a paused message runs only after `resume`, and `resume` does not end parking.
     """
 
     def __init__(self, client: Client, settings: Settings, registry: Registry | None = None) -> None:
-        """Take a client; `registry` holds the kinds that may be started: all installed and configured when left out."""
+        """Take a client; `registry` holds the kinds that may be started, by default all installed and configured."""
         self._client = client
         self._settings = settings
         self._registry = registry
@@ -49,12 +49,12 @@ class Control:
         self._reader = MessageReader(client, self._layouts, self._packs)
 
     async def start(self, wish: Envelope | Mapping[str, Any]) -> Receipt[None]:
-        """Start one message, and say on the receipt what became of it.
+        """Start one message and return its receipt.
 
-        Its `outcome` is STARTED, also for one that had finished and is started anew, or ALREADY_RUNNING for one that
-        is alive: that one is left as it is. All else is raised: InvalidEnvelope for an unknown kind or a field that
-        breaks a rule, StartRefused where a full pack or the server refuses it, PackNotServed where its pack has it and
-        is not served, RetryLater when the server stays away longer than the setting `patience`.
+        Its `outcome` is STARTED, also when a finished message is started anew, or ALREADY_RUNNING when the message is
+        alive; it is then left unchanged. Everything else is raised: InvalidEnvelope for an unknown kind or an invalid
+        field, StartRefused when a full pack or the server refuses it, PackNotServed when its pack has received it but
+        no worker serves the pack, RetryLater when the server does not answer within the setting `patience`.
         """
         if self._registry is None:
             self._registry = load_registry(self._settings)
@@ -72,13 +72,13 @@ class Control:
         return await self.send(kind, message_id, RunNow(reason))
 
     async def reschedule(self, kind: str, message_id: str, due_at: datetime, reason: str = "") -> str:
-        """Be due at `due_at` instead."""
+        """Set a new due time."""
         return await self.send(kind, message_id, Reschedule(_write(due_at), reason))
 
     async def reprioritize(
         self, kind: str, message_id: str, priority: int, due_at: datetime | None = None, reason: str = ""
     ) -> str:
-        """Take another priority (1 first, 5 last); tasks of the message that already wait in a queue are moved too."""
+        """Set the priority (1 first, 5 last); tasks of the message that already wait in a queue are moved too."""
         return await self.send(kind, message_id, Reprioritize(priority, due_at and _write(due_at), reason))
 
     async def revise(self, kind: str, message_id: str, payload: Any, *, lane: str = "", reason: str = "") -> str:
@@ -86,7 +86,7 @@ class Control:
         return await self.send(kind, message_id, Revise(payload, lane=lane, reason=reason))
 
     async def pause(self, kind: str, message_id: str, reason: str = "") -> str:
-        """Hold until resumed."""
+        """Do not run the message until `resume`."""
         return await self.send(kind, message_id, Pause(reason))
 
     async def resume(self, kind: str, message_id: str, reason: str = "") -> str:
@@ -94,23 +94,23 @@ class Control:
         return await self.send(kind, message_id, Resume(reason))
 
     async def stop(self, kind: str, message_id: str, reason: str = "") -> str:
-        """End for good; a handler at work finishes first."""
+        """End the message for good; a running handler finishes first."""
         return await self.send(kind, message_id, Stop(reason))
 
     async def pull_forward(self, kind: str, message_id: str, expected_due_at: datetime) -> str:
-        """Run ahead of time, if the message is still due at that moment and its `earliest` has passed."""
+        """Run before the due time, if that is still `expected_due_at` and the message's `earliest` has passed."""
         return await self.send(kind, message_id, PullForward(_write(expected_due_at)))
 
     async def send(self, kind: str, message_id: str, signal: Signal) -> str:
-        """Send any signal; gives a sentence where the message does not run although the signal asks for it, else ""."""
+        """Send any signal; returns "", or a sentence when the message does not run although the signal asks for it."""
         return await self._sender.send(kind, message_id, signal)
 
     async def send_to_all(
         self, selection: Selection, signal: Signal, keep: Callable[[Listed], bool] = lambda _: True
     ) -> Tally:
-        """Send a signal to every message of a selection that `keep` keeps; gives how many took it and how many did not.
+        """Send a signal to every message of a selection for which `keep` is true, and return the totals.
 
-        A message that ends meanwhile counts as `missing`. Raises as `send_to_each` does.
+        A message that ends meanwhile counts as `missing`. Raises what `send_to_each` raises.
         """
         tally = Tally()
         await self.send_to_each(self.names(selection, keep), signal, tally)
@@ -119,19 +119,19 @@ class Control:
     async def send_to_each(
         self, names: AsyncIterable[tuple[str, str]], signal: Signal, tally: Tally, *, are_named: bool = False
     ) -> None:
-        """Send a signal to each of a stream of (kind, id), at most `in_flight` calls at once, counting on `tally`.
+        """Send a signal to each (kind, id) of a stream, at most `in_flight` calls at once, counting in `tally`.
 
-        Messages of one pack that come near each other go in one call. A call that the server can't take is repeated for
-        as long as the setting `patience` says; then RetryLater ends it all. Doing it all again does no harm, because
-        signals are idempotent. With `are_named`, which costs another call each, the tally's `report` hears too of
-        messages that are paused, parked or stand still, as a person who named them wants to know.
+        Messages of one pack that are close together in the stream share a call. A call that the server can't take is
+        repeated for as long as the setting `patience` allows; then RetryLater ends everything. Sending everything
+        again does no harm, because signals are idempotent. `are_named` means that a person named the messages: at the
+        cost of another call each, the tally's `report` then also gets those that are paused, parked or stand still.
         """
         await self._sender.send_to_each(names, signal, tally, are_named=are_named)
 
     async def list(self, selection: Selection, limit: int | None = None) -> AsyncIterator[Listed]:
-        """List a selection, at most `limit`: what has a workflow of its own, newest start first, then what is packed.
+        """List a selection, at most `limit`: messages with their own workflow, newest start first, then packed ones.
 
-        The former comes from the index, eventually consistent; the latter from the packs, of which the index says which
+        The first come from the index, which is eventually consistent; the others from the packs which, by the index,
         may hold some.
         """
         left = math.inf if limit is None else limit
@@ -152,7 +152,7 @@ class Control:
     async def names(
         self, selection: Selection, keep: Callable[[Listed], bool] = lambda _: True
     ) -> AsyncIterator[tuple[str, str]]:
-        """Give (kind, id) of every message of a selection that `keep` keeps."""
+        """Give (kind, id) of every message of a selection for which `keep` is true."""
         async for listed in self.list(selection):
             if keep(listed):
                 yield listed.kind, listed.id
@@ -166,13 +166,13 @@ class Control:
         return solo + await self._packs.count(self._layouts, selection)
 
     async def look_up(self, kind: str, message_id: str) -> Listed:
-        """Give what the server itself, or the message's pack, knows of it, alive or finished; never out of date."""
+        """Look up one message, alive or finished, at the server or its pack, never in the index: always up to date."""
         return await self._reader.look_up(kind, message_id)
 
     async def show(self, kind: str, message_id: str) -> Shown:
-        """Show one message, alive or finished; without a worker to ask, what the server itself knows.
+        """Show one message, alive or finished; without a worker to ask, only what the server knows.
 
-        Of a packed message only its pack knows anything: then PackNotServed is raised.
+        Only its pack knows a packed message: PackNotServed is raised when no worker serves the pack.
         """
         return await self._reader.show(kind, message_id)
 
@@ -181,7 +181,7 @@ def _to_error(receipt: Receipt[None]) -> Exception:
     name, reason = receipt.workflow_id, receipt.reason
     if receipt.outcome is StartOutcome.REJECTED:
         return StartRefused(f"{name} was not started: {reason}")
-    if receipt.run_id:  # of its pack, which has been given it
+    if receipt.run_id:  # the run of its pack, which has received the message
         return PackNotServed(f"{name} has not been started yet: {reason}")
     return RetryLater(f"{name} was not started: {reason}")
 

@@ -12,17 +12,17 @@ from typing import Any
 from shared.messages.timespan import format_moment, format_seconds
 
 MEASURED_ROWS = 50
-"""Rows of a table that decide how wide its columns are; later ones may stick out, so that a table streams."""
+"""Only the first rows of a table set its column widths, so that it streams; later rows may be wider."""
 
 NAME_LEAST = 16
-"""Characters of a name that are shown, however narrow the terminal is."""
+"""Characters of a name that are always shown, however narrow the terminal is."""
 
 WRAPPED_LEAST = 20
-"""Characters of the last column that names leave room for: reasons may be far longer than any line."""
+"""Characters kept free for the last column; its text, such as a reason, may be longer than a line."""
 
 
 def echo_err(text: str) -> None:
-    """Say something to the person at the terminal; nobody listening is no error."""
+    """Write text to standard error; a closed pipe is no error."""
     with contextlib.suppress(BrokenPipeError):
         sys.stderr.write("\n".join(clean(line) for line in text.split("\n")) + "\n")
         sys.stderr.flush()
@@ -34,9 +34,9 @@ def print_json(value: Any) -> None:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, cuts_names: bool = False) -> None:
-    """Write rows in columns; the first ones say how wide those are.
+    """Write rows in columns, whose widths come from the first rows.
 
-    With `cuts_names`, on a terminal, what stands in the first column is cut where the table would be wider than that.
+    With `cuts_names`, the first column is cut where the table would be wider than the terminal.
     """
     source = iter(rows)
     first = [[clean(cell) for cell in row] for row in islice(source, MEASURED_ROWS)]
@@ -51,14 +51,14 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, cuts_na
 
 
 def _find_room(widths: Sequence[int]) -> int:
-    """Say how many characters of the terminal the first column may have; the last column may be wrapped."""
+    """Return how many characters of the terminal the first column may have; the last column may be wrapped."""
     _, *middle, last = widths
     rest = sum(middle) + min(last, WRAPPED_LEAST) + 2 * (len(widths) - 1)
     return max(NAME_LEAST, shutil.get_terminal_size().columns - rest)
 
 
 def shorten(text: str, width: int) -> str:
-    """Cut text in the middle to so many characters: both ends of an id tell it from others."""
+    """Cut text in the middle to `width` characters: both ends of an id are needed to recognize it."""
     if len(text) <= width:
         return text
     kept = width - 1
@@ -74,19 +74,19 @@ def print_fields(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def clean(text: str) -> str:
-    """Make text harmless for a terminal: what can't be printed becomes "�"."""
+    """Make text harmless for a terminal: characters that can't be printed become "�"."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "�" for c in text)
 
 
 def describe_moment(moment: datetime | None, now: datetime | None = None) -> str:
-    """Write a moment in UTC and how far away it is: "2026-11-21 20:00:00 UTC (in 3 h)"."""
+    """Write a time in UTC and how far away it is: "2026-11-21 20:00:00 UTC (in 3 h)"."""
     if moment is None:
         return "-"
     return f"{format_moment(moment.timestamp())} ({describe_distance(moment, now)})"
 
 
 def describe_distance(moment: datetime, now: datetime | None = None) -> str:
-    """Write how far away a moment is: "in 3 h", "2 min ago"."""
+    """Write how far away a time is: "in 3 h", "2 min ago"."""
     seconds = (moment - (now or datetime.now(UTC))).total_seconds()
     return f"in {format_seconds(seconds)}" if seconds >= 0 else f"{format_seconds(-seconds)} ago"
 

@@ -16,14 +16,14 @@ _NUMBERS = ("schema_version", "priority", "tolerance_seconds")
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,30})(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?")
 _JSON_WORDS = {"true": True, "false": False, "null": None}
 _SHORT_DIGITS = 15
-"""A float keeps every number of so few digits."""
+"""A float keeps all digits of a number that has no more than this."""
 
 
 class Columns:
-    """What the columns of a table mean: envelope fields by their names, all others parts of the payload."""
+    """What the columns of a table mean: envelope fields by name, all others parts of the payload."""
 
     def __init__(self, names: Sequence[str], source: str, *, is_text: bool = False) -> None:
-        """Take the names in order; raises GiveUp when no message could come of such a table.
+        """Take the names in order; raises GiveUp when no row of such a table can become a message.
 
         `is_text`: cells have no types of their own, as in CSV; see `read_cell`.
         """
@@ -86,9 +86,9 @@ def _read_payload(cell: Any) -> Any:
 
 
 def read_cell(text: str) -> Any:
-    """Give what a cell without a type holds: a number, true, false or null as JSON writes them; all else is text.
+    """Give the value of an untyped cell: a number, true, false or null as JSON writes them; all else is text.
 
-    So is a number that a float would not keep to its last digit, such as that of a long account.
+    A number whose last digit a float would not keep, such as a long account number, is text too.
     """
     if text in _JSON_WORDS:
         return _JSON_WORDS[text]
@@ -101,18 +101,18 @@ def read_cell(text: str) -> Any:
 
 
 def read_number(cell: Any) -> Any:
-    """Give the number that a cell holds, or the cell itself, so that the envelope's own rule refuses it."""
+    """Give the number that a cell holds, or the cell itself, which the envelope's own rule then rejects."""
     if isinstance(cell, str):
         with suppress(ValueError):
             value = parse_json(cell)
             return value if isinstance(value, int | float) else cell
     if isinstance(cell, float) and math.isfinite(cell) and cell.is_integer():
-        return int(cell)  # a table's integers become floats when one of the column is missing
+        return int(cell)  # integers become floats in a column where one is missing
     return cell
 
 
 def to_json(value: Any) -> Any:
-    """Write moments inside a payload as text and decimals as numbers; what else JSON doesn't know, the envelope refuses."""
+    """Write dates as text and decimals as numbers; the envelope rejects everything else that JSON lacks."""
     if isinstance(value, Decimal) and value.is_finite():
         return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, date | datetime):

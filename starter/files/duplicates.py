@@ -1,4 +1,4 @@
-"""Duplicates: which of several rows of one load counts when they name one message, as `spark prepare` says it."""
+"""Duplicates: which row counts when several rows of one load name one message, by the rules of `spark prepare`."""
 
 import hashlib
 import math
@@ -12,30 +12,30 @@ if TYPE_CHECKING:
     from shared.messages.envelope import Envelope
 
 DuplicateRule = Literal["newest", "first"]
-"""The row with the newest `scheduled_at`, of several such, or without any, the last one; or the first row."""
+"""The row with the newest `scheduled_at`, or the last one where that is equal or missing; or the first row."""
 
 DUPLICATE_RULES: tuple[DuplicateRule, ...] = get_args(DuplicateRule)
 
 _SHARES = 256
-"""Hashes are compared in so many shares, because a set of all of them at once would take ten times their memory."""
+"""Hashes are compared in this number of parts, because one set of all of them would take ten times their memory."""
 
 
 class DuplicateFilter(Protocol):
     """Knows which rows don't count."""
 
     def is_duplicate(self, number: int, envelope: "Envelope") -> bool:
-        """Say whether another row than this one counts for its message; asked once for each row, in their order."""
+        """Return whether another row than this one counts for its message; called once for each row, in order."""
         ...
 
 
 class FirstRows:
-    """Lets the first row of each message count; takes some 100 bytes of memory for each message."""
+    """Lets the first row of each message count; takes about 100 bytes of memory for each message."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
 
-    def is_duplicate(self, number: int, envelope: "Envelope") -> bool:  # noqa: ARG002 — what every filter gets
-        """Say whether the message has been seen before."""
+    def is_duplicate(self, number: int, envelope: "Envelope") -> bool:  # noqa: ARG002 — part of the protocol
+        """Return whether the message has been seen before."""
         name = workflow_id(envelope.kind, envelope.id).encode()
         count, digest = len(self._seen), hashlib.blake2b(name, digest_size=16).digest()
         self._seen.add(digest)
@@ -43,7 +43,7 @@ class FirstRows:
 
 
 class NewestRows:
-    """Lets the newest row of each message count; made of those rows whose message has several, valid ones alone."""
+    """Lets the newest row of each message count; holds only valid rows of messages that have several."""
 
     def __init__(self) -> None:
         self._newest: dict[str, tuple[float, int]] = {}
@@ -55,7 +55,7 @@ class NewestRows:
         self._newest[name] = max(self._newest.get(name, (moment, number)), (moment, number))
 
     def is_duplicate(self, number: int, envelope: "Envelope") -> bool:
-        """Say whether a newer row has been added."""
+        """Return whether a newer row has been added."""
         if not self._newest:
             return False
         newest = self._newest.get(workflow_id(envelope.kind, envelope.id))
@@ -63,7 +63,7 @@ class NewestRows:
 
 
 def find_repeated(hashes: Iterable[int]) -> set[int]:
-    """Give the hashes that are there more than once; takes 8 bytes of memory for each."""
+    """Give the hashes that occur more than once; takes 8 bytes of memory for each hash."""
     shares = [array("q") for _ in range(_SHARES)]
     for value in hashes:
         shares[value % _SHARES].append(value)

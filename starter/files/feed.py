@@ -12,9 +12,9 @@ Item = TypeVar("Item")
 
 
 class Feed(Generic[Item]):
-    """Gives the items of an iterable as they come, so that a slow pipe never holds the event loop up.
+    """Gives the items of an iterable as they come, so that a slow pipe never blocks the event loop.
 
-    It runs ahead by a few hundred items at most. An error of the iterable is raised after the items before it.
+    The thread reads at most BUFFERED_ITEMS ahead. An error of the iterable is raised after the items before it.
     Iterate it once.
     """
 
@@ -28,7 +28,7 @@ class Feed(Generic[Item]):
         self._wake: Callable[[], object] = lambda: None
 
     def stop(self) -> None:
-        """Give nothing more, also when the iterable itself never returns."""
+        """Yield nothing more, even if the iterable itself never returns."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
@@ -38,7 +38,7 @@ class Feed(Generic[Item]):
         """Give the items as they come."""
         loop, is_changed = asyncio.get_running_loop(), asyncio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(is_changed.set)
-        # a daemon, because a read that blocks for ever must not hold the exit up
+        # a daemon thread, because a read that blocks for ever must not prevent the exit
         threading.Thread(target=self._read, daemon=True).start()
         is_over = False
         while not is_over and not self._is_stopped:

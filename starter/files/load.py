@@ -1,4 +1,4 @@
-"""A load: starts the rows of one file, keeps count, and writes down those that can't become messages."""
+"""A load: starts the rows of one file, counts outcomes, and writes rejected rows to a file."""
 
 import asyncio
 import json
@@ -32,28 +32,28 @@ class Summary:
     duplicates: int = 0
     """Rows that don't count, because another row names the same message."""
     valid: int = 0
-    """Rows that a dry run found nothing wrong with."""
+    """Rows that a dry run found valid."""
     position: int = 0
-    """How far into the input rows have been taken: bytes, or rows of a Parquet file."""
+    """Position in the input after the last row read: bytes, or rows of a Parquet file."""
     is_searching: bool = False
-    """Rows are read for duplicates, before any is started."""
+    """The input is being read for duplicates, before any row is started."""
     began_at: float = field(default_factory=time.monotonic)
     phase_began_at: float = field(default_factory=time.monotonic)
 
     @property
     def done(self) -> int:
-        """Rows of which it is known what became of them."""
+        """Rows whose outcome is known."""
         if self.is_searching:
             return self.rows
         return self.started + self.already_running + self.rejected + self.failed + self.duplicates + self.valid
 
     @property
     def done_position(self) -> float:
-        """How far into the input that is, as if all rows were of one length: receipts come in no order."""
+        """Position of `done` in the input, estimated as if all rows had one length: receipts come in any order."""
         return self.position * self.done / self.rows if self.rows else 0.0
 
     def begin(self, *, is_searching: bool = False) -> None:
-        """Count from the beginning of the input again."""
+        """Restart the count at the beginning of the input."""
         self.rows = self.position = 0
         self.is_searching, self.phase_began_at = is_searching, time.monotonic()
 
@@ -68,7 +68,7 @@ class Summary:
         return self.rejected == 0 and self.failed == 0
 
     def add(self, outcome: StartOutcome) -> None:
-        """Count what became of one row."""
+        """Count the outcome of one row."""
         if outcome is StartOutcome.STARTED:
             self.started += 1
         elif outcome is StartOutcome.ALREADY_RUNNING:
@@ -81,7 +81,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """What rows that name no kind or lane get, how rows are judged, and where refused ones go."""
+    """Defaults for rows without kind or lane, the rules for rows, and the file for rejected ones."""
 
     rules: EnvelopeRules
     rejects: Path
@@ -92,20 +92,20 @@ class LoadOptions:
     duplicates: DuplicateRule | None = None
     """Which of several rows with one kind and id counts; None: the newest where the source can be read twice."""
     failures_max: int = 64
-    """So many failed starts in a row mean that the server is gone: the load stops reading."""
+    """After this number of failed starts in a row the load stops reading: the server is gone."""
 
 
 class Load:
-    """Starts every row of a source, each at most once however often the load is run.
+    """Starts every row of a source, each at most once, also when the load is run again.
 
-    Memory holds a few hundred rows, and what finding duplicates takes: 8 bytes a row where the newest counts (and some
-    300 a message that has several rows), 100 bytes a row where the first does. `summary` may be read at any time.
+    Memory holds a few hundred rows and the data that finds duplicates: if the newest row counts, 8 bytes a row and
+    about 300 a message that has several; if the first row counts, 100 bytes a row. `summary` may be read at any time.
     """
 
     def __init__(self, source: RowSource, options: LoadOptions) -> None:
         self.summary = Summary()
         self.flaw: GiveUp | None = None
-        """Why the source could not be read to its end; what came before was started all the same."""
+        """Why the source could not be read to its end; the rows before that were started."""
         self.is_stopped = False
         self._source = source
         self.options = options
@@ -116,14 +116,14 @@ class Load:
         self._duplicates: DuplicateFilter = FirstRows()
 
     def stop(self) -> None:
-        """Read no further; starts that are under way settle."""
+        """Stop reading; starts under way are finished."""
         self.is_stopped = True
         self._feed.stop()
 
     async def run(self, starter: BulkStarter | None) -> None:
-        """Start all rows, or only judge them without a starter; then put the rejects in their place.
+        """Start all rows, or only validate them without a starter; then put the file of rejects in its place.
 
-        Raises GiveUp or DiskFull when the rejects can't be written and Misconfigured when the server refuses this client.
+        Raises GiveUp or DiskFull when the rejects can't be written, Misconfigured when the server refuses this client.
         """
         is_complete = False
         try:
@@ -142,7 +142,7 @@ class Load:
             self._rejects.close(is_complete=is_complete)
 
     def _find_newest(self) -> NewestRows:
-        """Read the source for rows that name one message, and once more for the newest of those, if there are any."""
+        """Read the source for repeated messages and, if there are any, once more for the newest row of each."""
         newest = NewestRows()
         repeated = find_repeated(self._hash(row) for row in self._read_again())
         for row in self._read_again() if repeated else ():
@@ -153,7 +153,7 @@ class Load:
 
     def _read_again(self) -> Iterator[Row]:
         self.summary.begin(is_searching=True)
-        with suppress(GiveUp), self._source.reopen() as source:  # what can't be read is told when rows are started
+        with suppress(GiveUp), self._source.reopen() as source:  # reported when rows are started
             for row in source:
                 if self.is_stopped:
                     return
@@ -216,7 +216,7 @@ class Load:
 
 
 class Rejects:
-    """The file of refused rows: it appears, whole, when the load ends, and only if there are any."""
+    """The file of rejected rows; it appears, complete, when the load ends, and only if there are any."""
 
     def __init__(self, path: Path, number_name: str) -> None:
         self._path = path
@@ -227,7 +227,7 @@ class Rejects:
     def write(self, row: Row, name: str, reason: str) -> None:
         """Add one row; raises GiveUp or DiskFull when the file can't be written."""
         entry = {self._number_name: row.number, "field": name, "reason": reason, "row": row.original}
-        # a lone surrogate comes out as the JSON escape it may have come in as
+        # a lone surrogate is written as a JSON escape, as it may have been in the input
         line = (_dump(entry) + "\n").encode(errors="backslashreplace")
         try:
             if self._stream is None:
@@ -237,7 +237,7 @@ class Rejects:
             raise explain_write_error("--rejects", self._path, exc) from exc
 
     def close(self, *, is_complete: bool) -> None:
-        """Put the file in its place; without rejects, a complete load removes the one of a load before."""
+        """Put the file in its place; without rejects, a complete load removes the file of an earlier load."""
         try:
             if self._stream is not None:
                 self._stream.close()

@@ -17,21 +17,21 @@ BAR_EVERY_SECONDS = 0.2
 
 
 class Progress(Protocol):
-    """Shows how far something is."""
+    """Shows how far a load has come."""
 
     @property
     def every_seconds(self) -> float:
-        """How often it wants to be told."""
+        """Time between two calls of `show`."""
         ...
 
     def show(self, position: float, done: int, seconds: float, counts: str) -> None:
-        """Show how far into the input what is done reaches, and how many rows that are in how many seconds."""
+        """Show the position in the input, and how many rows were done in how many seconds."""
         ...
 
 
 @contextlib.contextmanager
 def open_progress(total: int | None) -> Generator[Progress]:
-    """Show progress for the length of a `with` block; `total` is the last position, None when nobody knows it."""
+    """Show progress during a `with` block; `total` is the last position, None when it is unknown."""
     if sys.stderr.isatty():
         with _make_bar() as bar:
             yield _Bar(bar, total)
@@ -63,14 +63,14 @@ class _Bar:
         self._task = bar.add_task("", total=total, counts="", rate="")
 
     def show(self, position: float, done: int, seconds: float, counts: str) -> None:
-        if position < self._position:  # read from its beginning again: what is left is another matter now
+        if position < self._position:  # the input is read again from its beginning
             self._bar.reset(self._task)
         self._position = position
         self._bar.update(self._task, completed=position, counts=counts, rate=f"{done / seconds:,.0f} a second")
 
 
 def _make_bar() -> "rich.progress.Progress":
-    from rich.console import Console  # noqa: PLC0415 — slow to import, and a terminal alone needs it
+    from rich.console import Console  # noqa: PLC0415 — slow to import, and only a terminal needs it
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
     return Progress(
@@ -80,5 +80,5 @@ def _make_bar() -> "rich.progress.Progress":
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
         console=Console(stderr=True),
-        transient=True,  # the summary that follows says it all
+        transient=True,  # the summary that follows replaces it
     )

@@ -16,7 +16,7 @@ FORMATS = ("jsonl", "csv", "parquet")
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 STDIN = "-"
 LINE_MAX_BYTES = 1024 * 1024
-"""A longer line is refused and skipped in pieces, so that a file without line ends does not end up in memory."""
+"""A longer line is rejected and skipped in pieces, so that a file without line ends does not fill the memory."""
 
 _BOM = "\ufeff"
 _SIGNATURES = (
@@ -33,9 +33,9 @@ _BARE_CR = "whose lines end in a carriage return alone; save it with line feeds 
 class Row:
     """One row of the input.
 
-    `fields` is what may become an envelope: an object, or JSON text that holds none. `flaw` says why it never will.
-    `original` is the row as it was, for a person to correct: text, or an object where the file is no text.
-    `end` is how far into the input this row reaches: bytes, or rows of a Parquet file.
+    `fields` may become an envelope: an object, or text that holds no JSON object. `flaw` says why it never will.
+    `original` is the unchanged row, for a person to correct: text, or an object if the file is no text.
+    `end` is the position in the input after this row: bytes, or rows of a Parquet file.
     """
 
     number: int
@@ -46,7 +46,7 @@ class Row:
 
 
 class RowSource:
-    """One input that was found to be readable; iterate it once, and close it.
+    """One readable input; iterate it once, and close it.
 
     Rows are numbered from 1: by the line where they begin, in a Parquet file by row.
     """
@@ -57,9 +57,9 @@ class RowSource:
         self.name = "stdin" if self.is_stdin else path
         self.form = form or self._guess_form()
         self.number_name = "row_number" if self.form == "parquet" else "line"
-        """What a row's number is called where it is written down."""
+        """The field name of a row's number in the file of rejects."""
         self.total: int | None = None
-        """The end of the last row, where it is known beforehand."""
+        """The end of the last row, None when it is not known in advance."""
         self._stream: BinaryIO | None = None
         try:
             self._rows = self._open(Path(path))
@@ -88,7 +88,7 @@ class RowSource:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the file; standard input is not ours to close."""
+        """Close the file; standard input stays open."""
         if self._stream is not None:
             self._stream.close()
 
@@ -99,7 +99,7 @@ class RowSource:
         form = SUFFIXES.get(path.suffix.lower())
         if path.exists() and not path.is_dir() and form is None:
             raise GiveUp(f"{self.name}: its name tells no format; add --format with one of {', '.join(FORMATS)}")
-        return form or "jsonl"  # opening it will say what is wrong
+        return form or "jsonl"  # opening the file will raise the error
 
     def _open(self, path: Path) -> Iterator[Row]:
         if self.form == "parquet":
@@ -131,7 +131,7 @@ class RowSource:
 
 
 def _find_other_format(first: bytes, form: str) -> str | None:
-    """Say what else than lines of JSON or CSV a file seems to hold, and what to do, by its first line."""
+    """Recognize a file of another format by its first line: say which it is and what to do, None if it is none."""
     beginning = first.removeprefix(_BOM.encode()).strip()
     for signature, hint in _SIGNATURES:
         if first.startswith(signature):
@@ -153,7 +153,7 @@ class Reader(Protocol):
 
 
 def make_row(columns: Reader, cells: Mapping[str, Any], number: int) -> Row:
-    """Make a row of a table's cells."""
+    """Make a row from a table's cells."""
     try:
         return Row(number, columns.to_fields(tuple(cells.values())), cells, number)
     except InvalidEnvelope as flaw:
@@ -162,7 +162,7 @@ def make_row(columns: Reader, cells: Mapping[str, Any], number: int) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a text file, numbered from 1; `end` is how far into the input it reaches."""
+    """One line of a text file, numbered from 1; `end` is the position in the input after it, in bytes."""
 
     number: int
     raw: bytes
@@ -171,7 +171,7 @@ class Line:
 
     @classmethod
     def of(cls, number: int, raw: bytes, end: int) -> Self:
-        """Look at a line: what is no UTF-8 or far too long is flawed, and the latter cut."""
+        """Make a line; one that is not UTF-8 or far too long gets a flaw, and the latter is cut."""
         if len(raw.rstrip(b"\r\n")) < LINE_MAX_BYTES:
             return cls(number, raw, end, _find_flaw(raw))
         flaw = InvalidEnvelope("envelope", f"is a line of more than {LINE_MAX_BYTES} bytes; shorten it")
@@ -184,7 +184,7 @@ class Line:
 
 
 class _Lines:
-    """The lines of a stream, the first one read ahead; too long ones are cut and flawed."""
+    """The lines of a stream, the first one read ahead; lines that are too long are cut and get a flaw."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -244,7 +244,7 @@ def _read_object(raw: bytes) -> Mapping[str, Any] | bytes:
 
 
 class _CsvText:
-    """Feeds a CSV parser with lines, and remembers those that its present record is made of."""
+    """Gives lines to a CSV parser, and remembers the lines of its current record."""
 
     def __init__(self, lines: Iterable[Line]) -> None:
         self._lines = iter(lines)
@@ -266,7 +266,7 @@ def _read_csv(lines: _Lines, name: str) -> Iterator[Row]:
 
 
 def read_header(lines: Iterator[Line], name: str) -> list[str]:
-    """Take the header off the lines of a CSV file and give its names; raises GiveUp when it is none."""
+    """Read the header of a CSV file and return its names; raises GiveUp when it is invalid."""
     text = _CsvText(lines)
     try:
         names = next(csv.reader(text, strict=True))
@@ -291,9 +291,9 @@ def _refuse_foreign_csv(header: bytes, name: str) -> None:
 
 
 def read_csv_records(lines: Iterable[Line], columns: Reader) -> Iterator[Row]:
-    """Give a row for every record of a CSV file, its header excepted; one that is no CSV bears a flaw."""
+    """Give a row for every record of a CSV file after its header; a record that is no valid CSV gets a flaw."""
     text = _CsvText(lines)
-    # strict: a quote that is never closed would otherwise swallow the rest of the file without a word
+    # strict: a quote that is never closed would otherwise silently include the rest of the file
     records = csv.reader(text, strict=True)
     while True:
         text.taken = []

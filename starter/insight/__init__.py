@@ -1,1 +1,1 @@
-"""What is due when, what that needs, and whether everything is well."""
+"""Forecasts of due messages, plans of what they need, and the doctor's checks."""

@@ -1,4 +1,4 @@
-"""Due counts: how many messages are due before some moments, asked of the index and of the packs themselves."""
+"""Due counts: how many messages are due before some times, from the index and from the packs themselves."""
 
 import asyncio
 import itertools
@@ -20,37 +20,37 @@ from starter.steering.packs import ASKED_AT_ONCE, Packs
 from starter.steering.selection import Selection
 
 INDEX_PAUSE_SECONDS = 0.2
-"""Between two questions to the index: a server allows ten a second in a namespace, for everybody together."""
+"""Between two queries of the index: a server allows ten a second in a namespace, for all clients together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedDue:
-    """What packs have told: by (kind, lane), how many are due in the interval that ends with the n-th moment."""
+    """Counts from packs: by (kind, lane), how many messages are due in the interval that ends with the n-th time."""
 
     due: Mapping[tuple[str, str], Mapping[int, int]]
     packs: int
     asked: int
-    """Fewer than `packs` where a sample stands for all of them."""
+    """Fewer than `packs` when only a sample of them was asked."""
     silent: Sequence[str]
-    """Kinds some of whose packs did not answer; of one of which none did, nothing is counted."""
+    """Kinds with packs that did not answer; a kind without any answer is not counted."""
 
 
 class DueCounts:
-    """Counts those that are active. Raises RetryLater while the server does not tell."""
+    """Counts active messages. Raises RetryLater while the server does not answer."""
 
     def __init__(self, client: Client, settings: Settings, sample: int = 0) -> None:
-        """`sample` is how many packs of a kind may stand for all of it; 0 asks every one."""
+        """`sample` is how many packs of a kind are asked in place of all of them; 0 asks every pack."""
         self._client = client
         self._sample = sample
         self._layouts = Layouts(client, settings)
         self._packs = Packs(client, settings)
 
     async def count_solo(self, selection: Selection, edges: Sequence[float]) -> dict[int, int]:
-        """Count by interval, asking for no interval of a stretch in which nothing is due."""
+        """Count by interval, without queries inside a stretch in which nothing is due."""
         found: dict[int, int] = {}
 
         async def split(first: int, before: int, last: int, until: int) -> None:
-            """Share out what is due from edge `first` (`before` are due by then) to edge `last` (`until` are)."""
+            """Count from edge `first` (`before` are due by then) to edge `last` (`until` are), halving the stretch."""
             if until <= before:
                 return
             if last - first == 1:
@@ -97,11 +97,11 @@ class DueCounts:
     def _choose(self, kind: str, packs: Sequence[tuple[Layout, int]]) -> Sequence[tuple[Layout, int]]:
         if not 0 < self._sample < len(packs):
             return packs
-        # which ids a pack holds is a matter of their hashes: any packs stand for all
+        # a hash decides which ids a pack holds, so any packs represent all
         return random.Random(kind).sample(packs, self._sample)  # noqa: S311 — no secret
 
     async def _ask_all(self, packs: Sequence[tuple[Layout, int]], edges: Sequence[float]) -> list[dict[str, list[int]]]:
-        """Ask packs; where the first one gives no answer the others are not waited for."""
+        """Ask packs; if the first one does not answer, the others are not asked."""
         room = asyncio.Semaphore(ASKED_AT_ONCE)
 
         async def ask(layout: Layout, index: int) -> dict[str, list[int]] | None:

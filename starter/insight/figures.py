@@ -1,4 +1,4 @@
-"""The figures that plans are made from, each with where it comes from; a test compares the measured ones with their results."""
+"""The figures that plans are made from, each with its source; a test compares measured ones with their results."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +13,7 @@ SHARD_ADVICE = "docs.temporal.io, History Shard: each is for tens of thousands o
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number with its unit; `basis` is how far to trust it, `source` the command, page or reason that tells it."""
+    """A number with its unit; `basis` is how far to trust it, `source` the command, page or reason behind it."""
 
     value: float
     unit: str

@@ -1,4 +1,4 @@
-"""Forecast: how many messages are due when, what their lanes can do, and where the one is more than the other."""
+"""Forecast: how many messages are due when, how many their lanes can run, and where a lane is overloaded."""
 
 import itertools
 import math
@@ -29,18 +29,18 @@ OTHER_KINDS = "other kinds"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneCapacity:
-    """What a lane can do: `per_second` messages, None while nobody knows; so many of its `workers` have measured it."""
+    """Capacity of a lane: `per_second` messages, None if unknown; `measured` of its `workers` have measured theirs."""
 
     per_second: float | None
     workers: int = 0
     measured: int = 0
     is_given: bool = False
-    """A person said it."""
+    """A person gave the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overload:
-    """More is due on a lane than it can do: from interval `first` on, until everything has run at `clear_at`."""
+    """More is due on a lane than it can run, from interval `first` on, until everything has run at `clear_at`."""
 
     lane: str
     first: int
@@ -48,16 +48,17 @@ class Overload:
     due: int = 0
     clear_at: float = 0.0
     latest_seconds: float = 0.0
-    """How long the last of those that wait has to."""
+    """Longest time that a message waits."""
     factor: float = 1.0
-    """How many times as much the lane would have to do for nobody to wait."""
+    """How many times its capacity the lane would need so that no message waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
     """Due messages by group and interval: interval n lies between the edges n and n + 1 (seconds since the epoch).
 
-    The first holds what is overdue as well. Each message counts once, when it is due next; who is paused or parked does not.
+    The first interval includes overdue messages. Each message counts once, when it is due next; paused and parked
+    messages do not count.
     """
 
     edges: Sequence[float]
@@ -70,10 +71,10 @@ class Forecast:
 
 
 class Forecaster:
-    """Counts what is due in the index and in packs. Raises RetryLater while the server does not tell."""
+    """Counts what is due in the index and in packs. Raises RetryLater while the server does not answer."""
 
     def __init__(self, client: Client, settings: Settings, kinds: Sequence[str], sample: int = 0) -> None:
-        """Take the `kinds` to tell apart, and how many packs of a kind may stand for all of it; 0 asks every one."""
+        """Take the `kinds` to count separately, and how many packs of a kind to ask in place of all; 0 asks all."""
         self._client = client
         self._settings = settings
         self._kinds = kinds
@@ -82,7 +83,7 @@ class Forecaster:
     async def foresee(
         self, begin: float, horizon: timedelta, *, by_kind: bool = False, given: Mapping[str, float] | None = None
     ) -> Forecast:
-        """Count what is due from `begin` on; `given` is what lanes can do a second, where a person knows."""
+        """Count what is due from `begin` on; `given` has messages a second for lanes whose capacity a person knows."""
         edges = choose_edges(begin, horizon)
         packed = await self._counts.count_packed(edges[1:])
         by_lane, by_kinds = defaultdict[str, Counter[int]](Counter), defaultdict[str, Counter[int]](Counter)
@@ -122,7 +123,7 @@ class Forecaster:
         return grouped | ({OTHER_KINDS: rest} if any(rest) else {})
 
     async def find_capacity(self, lane: str, given: Mapping[str, float]) -> LaneCapacity:
-        """Say what a lane can do: as given, or as its workers have measured."""
+        """Give the capacity of a lane: as given, or as its workers have measured it."""
         if lane in given:
             return LaneCapacity(per_second=given[lane], is_given=True)
         try:
@@ -130,13 +131,13 @@ class Forecaster:
         except RPCError as exc:
             raise translate_rpc_error(exc) from exc
         known = [measured.per_second for measured in workers if measured is not None]
-        # one that has told nothing yet is taken for as good as the others
+        # a worker that has measured nothing yet counts like the mean of the others
         per_second = mean(known) * len(workers) if known else None
         return LaneCapacity(per_second=per_second, workers=len(workers), measured=len(known))
 
 
 def choose_edges(begin: float, horizon: timedelta) -> list[float]:
-    """Divide a stretch of time into intervals that people think in; the first begins now and ends on a round moment."""
+    """Divide a stretch of time into intervals of a round length; the first begins now and ends at a round time."""
     step = next((step for step in STEPS if horizon / step <= INTERVALS_MAX), None)
     seconds = (
         step.total_seconds() if step else math.ceil(horizon / STEPS[-1] / INTERVALS_MAX) * STEPS[-1].total_seconds()
@@ -148,7 +149,7 @@ def choose_edges(begin: float, horizon: timedelta) -> list[float]:
 
 
 def find_overload(lane: str, edges: Sequence[float], due: Sequence[int], capacity: LaneCapacity) -> Overload | None:
-    """Give the first stretch in which so much more is due on a lane than it can do that somebody waits a minute."""
+    """Give the first stretch in which a lane is so overloaded that a message waits a minute."""
     if not capacity.per_second:
         return None
     stretches = _find_stretches(lane, edges, due, capacity.per_second)
@@ -156,7 +157,7 @@ def find_overload(lane: str, edges: Sequence[float], due: Sequence[int], capacit
 
 
 def _find_stretches(lane: str, edges: Sequence[float], due: Sequence[int], per_second: float) -> Iterator[Overload]:
-    """Give each stretch in which something waits, with what has piled up before."""
+    """Give each stretch of intervals in which messages wait; what waits is carried over to the next interval."""
     waiting = 0.0
     stretch: Overload | None = None
     for n, (begin, end) in enumerate(itertools.pairwise(edges)):

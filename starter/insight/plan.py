@@ -1,7 +1,7 @@
-"""Plans: what so many messages that come back at such a rhythm need, in either encoding, from measured figures.
+"""Plans: what a number of messages with a mean interval needs in either encoding, from measured figures.
 
-Arithmetic alone: nothing here asks a server. What a plan says is as good as its figures (`starter.insight.figures`) and as near as
-they were measured: the farther from two cores, the more it is an estimate, to be checked with a trial of a tenth.
+Arithmetic only: nothing here asks a server. A plan is as good as its figures (`starter.insight.figures`). They were
+measured on two cores: the farther a plan is from that, the more it is an estimate. Check it with a trial of a tenth.
 """
 
 import math
@@ -24,7 +24,7 @@ DAY = 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What is asked for; times are seconds. Messages end and are replaced `starts_per_day` times a day."""
+    """The load to plan for; times are seconds. On each day `starts_per_day` messages end and are replaced."""
 
     messages: int
     mean_interval: float
@@ -34,25 +34,25 @@ class Demand:
     retention: float = DAY
     starts_per_day: float = 0.0
     herd: int = 0
-    """So many messages are due in one instant."""
+    """Number of messages that are due in one instant."""
     pack_messages: int = 1000
-    """So many are in a pack on average."""
+    """Mean number of messages in a pack."""
 
     @property
     def cycles_per_second(self) -> float:
-        """Messages over mean interval: each runs once in it."""
+        """Messages divided by mean interval: each message runs once in it."""
         return self.messages / self.mean_interval
 
     @property
     def slack(self) -> float:
-        """The tolerance: as given, else what `Again` takes by itself."""
+        """The tolerance: as given, else the default of `Again`."""
         if self.tolerance is not None:
             return self.tolerance
         return min(TOLERANCE_SHARE * self.mean_interval, TOLERANCE_MAX)
 
     @property
     def lane(self) -> str:
-        """The first lane whose handlers may take that long."""
+        """The first lane whose handlers may take `handler_time`."""
         return next(
             (name for name, lane in LANES.items() if self.handler_time <= lane.handler_timeout.total_seconds()), "long"
         )
@@ -60,7 +60,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What one of something costs: processor seconds; PostgreSQL's transactions, syncs and bytes of its log."""
+    """Cost of one start, cycle or batch: processor seconds; PostgreSQL's transactions, syncs and bytes of its log."""
 
     worker: float = 0.0
     server: float = 0.0
@@ -70,7 +70,7 @@ class Cost:
     log_bytes: float = 0.0
 
     def __add__(self, other: "Cost") -> "Cost":
-        """Both together."""
+        """Add two costs."""
         return Cost(
             worker=self.worker + other.worker,
             server=self.server + other.server,
@@ -81,7 +81,7 @@ class Cost:
         )
 
     def times(self, count: float) -> "Cost":
-        """So many of it."""
+        """Multiply the cost."""
         return Cost(
             worker=self.worker * count,
             server=self.server * count,
@@ -121,7 +121,7 @@ class Plan:
 
     @property
     def database_bytes(self) -> float:
-        """What lies in the database: the messages, and the runs that it has to remember."""
+        """Bytes in the database: the messages, and the closed runs until retention ends."""
         return self.asleep_bytes + self.closed_bytes
 
 
@@ -162,24 +162,24 @@ def make_plan(demand: Demand, encoding: EncodingName) -> Plan:
 
 
 def with_room(cores: float) -> float:
-    """Cores that are busy only for the share `headroom` of the time: what is late has to be caught up with."""
+    """Cores when each is busy only for the share `headroom` of the time, so that late work can be caught up with."""
     return cores / value_of("headroom")
 
 
 def find_batch(demand: Demand) -> float:
     """Messages that one wake of a pack runs: messages in a pack * 0.75 * tolerance / mean interval, from 1 to 500.
 
-    A pack waits for more to fall due for a half to all of its coalescing time, three quarters on average (docs/packs.md);
-    that time is taken to be the tolerance, as nobody gains by a shorter one. 500 is the largest batch.
+    A pack waits for half to all of its coalescing time for more messages to be due, three quarters on average
+    (docs/packs.md). That time is assumed to be the tolerance: a shorter one has no benefit. 500 is the largest batch.
     """
     return min(max(1.0, demand.pack_messages * 0.75 * demand.slack / demand.mean_interval), float(BATCH_MAX))
 
 
 def find_load(demand: Demand, encoding: EncodingName, in_batch: float) -> Cost:
-    """What a second costs: cycles (solo: each by itself; pack: a share of a batch and something of its own) and starts.
+    """Cost of a second: its cycles and its starts. A packed cycle costs its share of a batch and a part of its own.
 
-    Handlers on `medium` and `long` are ordinary activities: 7 database transactions a cycle in place of 3
-    (`shared.lanes`), so all that the server and the database do is taken times 7/3.
+    Handlers on `medium` and `long` are ordinary activities: 7 database transactions a cycle instead of 3
+    (`shared.lanes`), so all costs of the server and the database are multiplied by 7/3.
     """
     if encoding == "solo":
         cycle = read_cost("solo.cycle")
@@ -201,7 +201,7 @@ def find_load(demand: Demand, encoding: EncodingName, in_batch: float) -> Cost:
 
 
 def read_cost(name: str) -> Cost:
-    """Read the figures of something's cost."""
+    """Read the cost whose figures begin with a name."""
     return Cost(
         worker=value_of(f"{name}.worker_ms") / 1000,
         server=value_of(f"{name}.server_ms") / 1000,
@@ -213,10 +213,10 @@ def read_cost(name: str) -> Cost:
 
 
 def find_closed_bytes(demand: Demand, encoding: EncodingName) -> float:
-    """Bytes of the runs that have ended and that the server remembers for the retention.
+    """Bytes of the ended runs that the server keeps for the retention.
 
-    Solo: a run ends after every fifth cycle, and what a cycle adds to the database was measured with that. A pack deletes
-    the run that it continued from, so only what its messages left in it counts, which `pack.asleep.bytes` has.
+    Solo: a run ends after every fifth cycle, and the bytes measured for a cycle include that. A pack deletes the run
+    that it continued from, so only its finished messages count, with `pack.asleep.bytes` each.
     """
     ended = demand.starts_per_day / DAY * demand.retention * value_of(f"{encoding}.asleep.bytes")
     if encoding == "pack":
@@ -225,10 +225,10 @@ def find_closed_bytes(demand: Demand, encoding: EncodingName) -> float:
 
 
 def count_processes(demand: Demand, encoding: EncodingName, in_batch: float, cores: float) -> int:
-    """Worker processes: one uses one core, and holds so many handlers at their I/O.
+    """Worker processes: each uses one core, and has a limited number of slots for handlers that wait for I/O.
 
-    What is under way at once is the rate times the time it takes. Slots: on `short` one of 32 workflow tasks each, a batch
-    as one; elsewhere one of 100 activities. Packed handlers: 500 in a process (DORMICE_HANDLERS_AT_ONCE).
+    Handlers that run at once are the rate times the handler time. Slots: on `short` 32 workflow tasks, where a batch
+    takes one; elsewhere 100 activities. Packed handlers: 500 in a process (DORMICE_HANDLERS_AT_ONCE).
     """
     profile = PROFILES[demand.lane]
     slots = profile.workflow_slots if demand.lane == "short" else profile.activity_slots
@@ -239,30 +239,31 @@ def count_processes(demand: Demand, encoding: EncodingName, in_batch: float, cor
 
 
 def count_shards(workflows: int, syncs: float) -> int:
-    """History shards, a power of two, for good: few enough workflows in each, and few enough writes, one at a time."""
+    """History shards, a power of two, fixed for good; the workflows and the serial writes of each are limited."""
     wanted = max(workflows / value_of("shard.workflows"), syncs / value_of("shard.syncs"))
     shards = 2 ** math.ceil(math.log2(max(wanted, 1.0)))
     return int(min(max(shards, value_of("shards.least")), value_of("shards.most")))
 
 
 def count_partitions(tasks: float) -> int:
-    """Partitions of the task queue: 15 for each thousand tasks a second, at least the 4 that it has by default."""
+    """Partitions of the task queue: 15 for each thousand tasks a second, at least the default of 4."""
     return max(int(value_of("partitions.least")), math.ceil(tasks * value_of("partitions.per_task")))
 
 
 def find_start_seconds(messages: int, encoding: EncodingName, cores: float) -> float:
-    """Seconds until all have been started: as measured on two cores, quicker in proportion where there are more.
+    """Seconds until all messages have been started: the rate on two cores, for solo in proportion to the cores.
 
-    A sender of packs makes so many a second at most, and two of them half as much again: more were not tried.
+    For packs, the measured rate is the most that one sender reaches. Two reached half as much again; more were not
+    tried.
     """
     rate = value_of(f"{encoding}.starts_per_second")
     return messages / (rate * max(1.0, cores / 2) if encoding == "solo" else rate)
 
 
 def find_herd_seconds(demand: Demand, encoding: EncodingName, processes: int) -> float:
-    """Seconds until a herd has run, with these workers and nothing else to do: their cores over the cost of a cycle.
+    """Seconds until a herd has run, if these workers do nothing else: the cost of its cycles divided by their cores.
 
-    In packs, batches are then as large as they can be.
+    Packs then run the largest possible batches.
     """
     in_batch = 1.0 if encoding == "solo" else min(float(BATCH_MAX), float(demand.pack_messages))
     cost = find_load(demand, encoding, in_batch).worker / demand.cycles_per_second
@@ -273,7 +274,7 @@ def count_actions(demand: Demand, encoding: EncodingName, in_batch: float) -> fl
     """Billable actions a second on Temporal Cloud.
 
     A solo cycle: its timer, its activity, its search attributes, and a fifth of a continue-as-new. A pack's batch: the
-    same, the continue-as-new after a quarter of the pack's messages; and the timer before it. A start is one.
+    same, but the continue-as-new and the timer before it come once for each quarter of its messages. A start is one.
     """
     starts = demand.starts_per_day / DAY
     index = 1.0 if demand.mean_interval >= Settings().index_after / timedelta(seconds=1) else 0.0
@@ -284,7 +285,7 @@ def count_actions(demand: Demand, encoding: EncodingName, in_batch: float) -> fl
 
 
 def fits_postgres(used: Cost) -> bool:
-    """Say whether one PostgreSQL is trusted with a load: its syncs, its log, and its cores."""
+    """Return whether one PostgreSQL is trusted with a load: its syncs, its log, and its cores."""
     return (
         used.syncs <= value_of("postgresql.syncs")
         and used.log_bytes <= value_of("postgresql.log_bytes")
@@ -293,7 +294,7 @@ def fits_postgres(used: Cost) -> bool:
 
 
 def find_place(demand: Demand, encoding: EncodingName, used: Cost, wakes: float) -> tuple[str, tuple[str, ...]]:
-    """Where it can run, and what to know about it."""
+    """Say where the load can run, and give advice."""
     cores = with_room(used.worker + used.server + used.database)
     advice: list[str] = []
     if cores <= 2:

@@ -1,4 +1,4 @@
-"""Plots: what a person sees at a glance of what is due, and of what became of it, as PNG."""
+"""Plots: PNG images of due messages and of outcomes."""
 
 import importlib
 import io
@@ -16,7 +16,7 @@ FEW_PER_SECOND = 20
 
 
 def draw_due_curve(buckets: Sequence[tuple[datetime, int]], width_seconds: int) -> bytes:
-    """Draw how many messages run first when, and how many have by then."""
+    """Draw how many messages have their first run in each interval, and the running total."""
     figure, axes = _make(f"first runs, per {format_seconds(width_seconds)}", "messages")
     if buckets:
         width = timedelta(seconds=width_seconds)
@@ -29,7 +29,7 @@ def draw_due_curve(buckets: Sequence[tuple[datetime, int]], width_seconds: int) 
 def draw_forecast(
     edges: Sequence[float], due: Mapping[str, Sequence[int]], capacity: Mapping[str, float | None]
 ) -> bytes:
-    """Draw what is due a second in each interval, by group, and as a line what a lane of that name can do."""
+    """Draw what is due a second in each interval, by group, and the capacity of a lane of that name as a line."""
     moments = [datetime.fromtimestamp(edge, UTC) for edge in edges]
     lengths = [end - begin for begin, end in pairwise(edges)]
     shown = {name: counts for name, counts in due.items() if any(counts)} or {"all": [0] * len(lengths)}
@@ -86,7 +86,7 @@ def _make(title: str, unit: str) -> tuple[Any, Any]:
 
 
 def _new_figure(height: float) -> Any:
-    # the object itself, never pyplot: that keeps every figure of the process, and asks for a screen
+    # not pyplot, which keeps every figure of the process and needs a display
     return importlib.import_module("matplotlib.figure").Figure(figsize=(8, height), layout="constrained")
 
 

@@ -1,4 +1,4 @@
-"""The bulk starter: the one way messages are created, whoever asks (command line, bridge, Spark)."""
+"""The bulk starter: the only way to create messages, used by the command line, the bridge and Spark."""
 
 import asyncio
 import contextlib
@@ -29,29 +29,29 @@ from starter.starting.solo_revisions import SoloRevisions
 from starter.starting.start_request import NO_SOURCES, first_entry
 
 LINGER_SECONDS = 0.2
-"""How long messages wait for others of their pack while the stream gives nothing new."""
+"""How long messages wait for others of their pack while the stream brings nothing new."""
 
 LINGERS_MAX, FEW = 5, 1000
-"""A stream that trickles gives something new all the time: so few messages wait for no more than so many such times."""
+"""On a slow stream, fewer than FEW buffered messages are flushed after LINGERS_MAX intervals of LINGER_SECONDS."""
 
 GATHERED_SECONDS = 10.0
-"""No message waits longer for others while the server would have room for it; while it has not, larger calls are what helps."""
+"""Longest wait for others of the pack while the server has room; while it has none, larger calls help more."""
 
 Tag = TypeVar("Tag")
 Wish = Envelope | Delivery
 
 
 class BulkStarter:
-    """Starts messages: bounded in flight, paced by the server's answers, each retried until accepted or hopeless.
+    """Starts messages: a bounded number at once, at the server's pace, each retried until accepted or refused.
 
-    Idempotent: a message that is alive is never started twice, and a retry of a start that had been accepted
-    unseen counts as that start. That holds for one call of `start`; a caller that is itself retried as a whole
-    (a Spark task) passes a `session`, within which every start of one id counts as the same wish.
+    Idempotent: a message that is alive is never started twice, and a retry counts as the first start if the server
+    had accepted that one and its answer was lost. This holds for one call of `start`; a caller that is retried as a
+    whole (a Spark task) passes a `session`, within which every start of one id counts as the same request.
 
-    Messages of kinds that are packed (`encodings`, or what is kept with the kind) go to their packs in chunks.
+    Messages of packed kinds (by `encodings`, or by the layout stored with the kind) go to their packs in chunks.
 
-    With `revises` it takes deliveries instead of envelopes, and a message that is known already is revised, stopped or
-    started anew as its delivery says. No two deliveries of one message may be under way at once.
+    With `revises` it takes deliveries instead of envelopes: a message that is already known is revised, stopped or
+    started anew as its delivery says. Two deliveries of one message must not be under way at once.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class BulkStarter:
 
     @property
     def throttled(self) -> int:
-        """How often the server had no room."""
+        """How often the server refused a call because it was at its limit."""
         return self._caller.throttled
 
     @property
@@ -88,7 +88,10 @@ class BulkStarter:
         return self._caller.retried
 
     async def start(self, envelope: Envelope, tag: Tag) -> Receipt[Tag]:
-        """Start one message and give its receipt; raises Misconfigured when the server refuses this client as such."""
+        """Start one message and return its receipt.
+
+        Raises Misconfigured when the server refuses this client altogether.
+        """
         async for receipt in self.start_all([(tag, envelope)]):
             return receipt
         raise RuntimeError("a start without a receipt")
@@ -96,15 +99,15 @@ class BulkStarter:
     async def start_all(
         self, wishes: AsyncIterable[tuple[Tag, Wish]] | Iterable[tuple[Tag, Wish]]
     ) -> AsyncIterator[Receipt[Tag]]:
-        """Start a stream of (tag, envelope), or of (tag, delivery), and give receipts as they come, in no particular order.
+        """Start a stream of (tag, envelope) or (tag, delivery) and yield receipts as they come, in no fixed order.
 
-        The stream is read only as fast as receipts are taken; memory holds at most `in_flight` calls of it, and
-        `pack_room` messages that wait for others of their packs. An error of the stream itself is raised once it is
-        reached, and cancels what is under way.
+        The stream is read only as fast as receipts are consumed. Memory holds at most `in_flight` calls, and
+        `pack_room` messages that wait for others of their packs. An error of the stream is raised when it is reached,
+        and cancels the calls under way.
         """
-        flight = TaskPool[list[Receipt[Tag]]](self._settings.in_flight)
-        async with contextlib.aclosing(flight.results(self._read(wishes, flight))) as landings:
-            async for receipts in landings:
+        pool = TaskPool[list[Receipt[Tag]]](self._settings.in_flight)
+        async with contextlib.aclosing(pool.results(self._read(wishes, pool))) as results:
+            async for receipts in results:
                 for receipt in receipts:
                     self.counts.by_outcome[receipt.outcome] += 1
                     yield receipt
@@ -112,9 +115,9 @@ class BulkStarter:
     async def _read(
         self,
         wishes: AsyncIterable[tuple[Tag, Wish]] | Iterable[tuple[Tag, Wish]],
-        flight: TaskPool[list[Receipt[Tag]]],
+        pool: TaskPool[list[Receipt[Tag]]],
     ) -> None:
-        gathering, is_fresh = ChunkBuffer[Tag](self._settings.pack_room), False
+        buffer, is_fresh = ChunkBuffer[Tag](self._settings.pack_room), False
         flushing = asyncio.Lock()
 
         async def flush_when_idle() -> None:
@@ -122,44 +125,44 @@ class BulkStarter:
             lingers = 0
             while True:
                 await asyncio.sleep(LINGER_SECONDS)
-                lingers = lingers + 1 if len(gathering) else 0
+                lingers = lingers + 1 if len(buffer) else 0
                 chunks: Iterable[Chunk[Tag]] = ()
-                if not is_fresh or (lingers >= LINGERS_MAX and len(gathering) < FEW):
-                    chunks, lingers = gathering.take_all(), 0
-                elif flight.is_half_empty:
-                    chunks = gathering.take_old(time.monotonic() - GATHERED_SECONDS)
+                if not is_fresh or (lingers >= LINGERS_MAX and len(buffer) < FEW):
+                    chunks, lingers = buffer.take_all(), 0
+                elif pool.is_half_empty:
+                    chunks = buffer.take_old(time.monotonic() - GATHERED_SECONDS)
                 async with flushing:
-                    await self._hand_over(chunks, flight)
+                    await self._hand_over(chunks, pool)
                 is_fresh = False
 
-        lingering = asyncio.create_task(flush_when_idle())
+        flusher = asyncio.create_task(flush_when_idle())
         try:
             async for tag, wish in wishes if isinstance(wishes, AsyncIterable) else _iterate(wishes):
                 is_fresh = True
                 try:
                     layout = self._layouts.known(wish.kind) or await self._find_layout(wish)
                 except RetryLater as exc:
-                    await flight.submit(_fail(wish, tag, str(exc), self._layouts.attempts))
+                    await pool.submit(_fail(wish, tag, str(exc), self._layouts.attempts))
                     continue
                 envelope = wish.envelope if isinstance(wish, Delivery) else wish
                 lacks_lane = envelope is not None and envelope.lane is None
-                if layout is None or lacks_lane:  # it is refused there
-                    await flight.submit(self._start_solo(wish, tag))
-                elif (chunk := _gather(gathering, layout, wish, envelope, tag)) is not None:
-                    await flight.submit(self._start_chunk(chunk))
-            async with flushing:  # a flush that waits for room has a chunk in hand that nobody else knows of
-                lingering.cancel()
+                if layout is None or lacks_lane:  # without a lane the solo starter rejects it
+                    await pool.submit(self._start_solo(wish, tag))
+                elif (chunk := _gather(buffer, layout, wish, envelope, tag)) is not None:
+                    await pool.submit(self._start_chunk(chunk))
+            async with flushing:  # let a flush finish: its chunk is no longer in the buffer
+                flusher.cancel()
         finally:
-            lingering.cancel()
-        await self._hand_over(gathering.take_all(), flight)
+            flusher.cancel()
+        await self._hand_over(buffer.take_all(), pool)
 
-    async def _hand_over(self, chunks: Iterable[Chunk[Tag]], flight: TaskPool[list[Receipt[Tag]]]) -> None:
+    async def _hand_over(self, chunks: Iterable[Chunk[Tag]], pool: TaskPool[list[Receipt[Tag]]]) -> None:
         for chunk in chunks:
-            await flight.submit(self._start_chunk(chunk))
+            await pool.submit(self._start_chunk(chunk))
 
     async def _find_layout(self, wish: Wish) -> Layout | None:
         if isinstance(wish, Delivery):
-            if wish.envelope is None:  # nothing is begun for the sake of a stop
+            if wish.envelope is None:  # a stop must not fix the layout of a kind
                 return await self._layouts.find_patiently(wish.kind)
             wish = wish.envelope
         return await self._layouts.settle(wish.kind, wish.lane or "short")
@@ -179,16 +182,16 @@ async def _fail(wish: Wish, tag: Tag, reason: str, attempts: int) -> list[Receip
 
 
 def _gather(
-    gathering: ChunkBuffer[Tag], layout: Layout, wish: Wish, envelope: Envelope | None, tag: Tag
+    buffer: ChunkBuffer[Tag], layout: Layout, wish: Wish, envelope: Envelope | None, tag: Tag
 ) -> Chunk[Tag] | None:
     index, now = pack_index(wish.id, layout.packs), time.time()
     sources, trace = (wish.sources, wish.trace) if isinstance(wish, Delivery) else (NO_SOURCES, NO_TRACE)
     if envelope is None:
         ended = MessageState(wish.kind, wish.id, layout.lane, now, now, ended="stopped", sources=sources)
-        return gathering.add(layout, index, tag, to_entry(ended, layout.lane))
+        return buffer.add(layout, index, tag, to_entry(ended, layout.lane))
     spread = _find_spread(layout.kind, index, layout.coalesce) if envelope.tolerance_seconds else None
     entry = first_entry(envelope, now, layout.lane, sources=sources, trace=trace, spread=spread)
-    return gathering.add(layout, index, tag, entry)
+    return buffer.add(layout, index, tag, entry)
 
 
 _find_spread = lru_cache(maxsize=10_000)(PackSpread.of)

@@ -38,13 +38,13 @@ class Chunk(Generic[Tag]):
     begun_at: float = field(default_factory=time.monotonic)
     tags: list[Tag] = field(default_factory=list)
     names: bytearray = field(default_factory=bytearray)
-    """The ids, a line each: in one piece they take a quarter of the memory."""
+    """The ids, one a line: in one buffer they take a quarter of the memory."""
     body: bytearray = field(default_factory=bytearray)
-    """The entries as they travel. In one piece too, because orjson leaves 4 KB of room behind whatever it writes."""
+    """The entries as JSON, in one buffer too, because orjson leaves 4 KB unused behind each result."""
 
     @property
     def is_full(self) -> bool:
-        """No more fit in: into a signal, or into a pack that begins with them."""
+        """The signal has no room for more, or a pack that begins with this chunk would be full."""
         return len(self.body) >= CHUNK_BYTES_MAX or len(self.tags) >= self.layout.size
 
     @property
@@ -62,12 +62,12 @@ class Chunk(Generic[Tag]):
         self.tags.append(tag)
 
     def token(self, session: str) -> str:
-        """Name this chunk, the same for every retry of it within a session."""
+        """Give the id of this chunk, the same for each retry within a session."""
         return uuid.uuid5(REQUEST_NAMESPACE, f"{session}|{self.layout.kind}~{self.index}|{self.names.decode()}").hex
 
 
 class ChunkBuffer(Generic[Tag]):
-    """Gathers messages until a chunk of them is full, or there are so many in all that some must go: those longest here."""
+    """Gathers messages until the chunk of a pack is full, or `room` messages are held: then the oldest chunk goes."""
 
     def __init__(self, room: int) -> None:
         self._room = room
@@ -75,11 +75,11 @@ class ChunkBuffer(Generic[Tag]):
         self._count = 0
 
     def __len__(self) -> int:
-        """Count the messages gathered."""
+        """Count the buffered messages."""
         return self._count
 
     def add(self, layout: Layout, index: int, tag: Tag, entry: Entry) -> Chunk[Tag] | None:
-        """Add a message that belongs to a pack; gives a chunk that must go now, if there is one."""
+        """Add a message of a pack; returns the chunk that must be sent now, if there is one."""
         key = (layout.kind, index)
         chunk = self._chunks.get(key)
         if chunk is None:
@@ -93,14 +93,14 @@ class ChunkBuffer(Generic[Tag]):
         return None
 
     def take_old(self, begun_by: float) -> Iterator[Chunk[Tag]]:
-        """Give what has been gathered since a monotonic moment or longer."""
+        """Yield the chunks that were begun by a monotonic time, oldest first."""
         while self._chunks and self._chunks[key := next(iter(self._chunks))].begun_at <= begun_by:
             yield self._take(key)
 
     def take_all(self) -> Iterator[Chunk[Tag]]:
-        """Give all that has been gathered by now; what fills up and goes meanwhile is passed over.
+        """Yield all chunks buffered now; those that fill up and are sent meanwhile are skipped.
 
-        Packs that have just been given a chunk come first: a worker may have them at hand still.
+        Packs that were sent a chunk last come first: a worker may still have them in its cache.
         """
         for key in reversed(list(self._chunks)):
             if key in self._chunks:
@@ -115,7 +115,7 @@ class ChunkBuffer(Generic[Tag]):
 async def build_admit_request(
     client: Client, settings: Settings, chunk: Chunk[Any], *, token: str, flags: Iterable[str]
 ) -> SignalWithStartWorkflowExecutionRequest:
-    """Build the one call that hands a chunk to its pack, and starts the pack where there is none yet.
+    """Build the one call that sends a chunk to its pack, and starts the pack if it does not exist yet.
 
     `flags` are `restarts` and `revises`, see `workflows.packs.state.PackState.admit`.
     """
@@ -140,7 +140,7 @@ async def build_admit_request(
 async def build_pack_request(
     client: Client, settings: Settings, layout: Layout, index: int, *, signal: str, argument: dict[str, Any] | RawValue
 ) -> SignalWithStartWorkflowExecutionRequest:
-    """Build the call that signals a pack, and starts it empty where there is none yet."""
+    """Build the call that signals a pack, and starts it empty if it does not exist yet."""
     request = SignalWithStartWorkflowExecutionRequest(
         namespace=client.namespace,
         workflow_id=pack_workflow_id(layout.kind, index),
@@ -165,5 +165,5 @@ async def build_pack_request(
     request.input.payloads.append(first)
     request.signal_input.payloads.append(second)
     index_request(request, pack_attributes_at_start(layout.kind, layout.lane))
-    request.memo.fields[SERIAL].CopyFrom(to_raw(1).payload)  # whatever code carries the pack on, the server keeps this
+    request.memo.fields[SERIAL].CopyFrom(to_raw(1).payload)  # the memo stays, whatever version runs the pack later
     return request

@@ -1,4 +1,4 @@
-"""Deliveries: what a record of a source asks for; asked twice, or late, it does nothing a second time."""
+"""Deliveries: what a source's record asks for; a repeated or late record has no effect."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -10,10 +10,10 @@ from shared.messages.signals import TOMBSTONE, Revise, Stop
 
 
 class Delivery(NamedTuple):
-    """A message as a record brings it; `envelope` is None where the record says that the message is to be stopped.
+    """A message as a record brings it; `envelope` is None when the record asks to stop the message.
 
-    `source` ("topic/partition") and `offset` order what comes of one source: what is not newer than the last one
-    applied to the message is ignored, also after the message's end, for as long as the server remembers it.
+    `source` ("topic/partition") and `offset` order the records of one source: a record that is not newer than the last
+    one applied to the message is ignored, also after the message's end, for as long as the server remembers it.
     """
 
     kind: str
@@ -25,11 +25,11 @@ class Delivery(NamedTuple):
 
     @property
     def sources(self) -> Mapping[str, int]:
-        """What the message remembers of it."""
+        """What the message remembers of this record."""
         return {self.source: self.offset}
 
     def to_signal(self) -> Revise | Stop:
-        """Say what it asks of a message that is alive: without a moment of its own, to run now."""
+        """Give the signal for a message that is alive; without `scheduled_at` the message runs now."""
         if self.envelope is None:
             return Stop(TOMBSTONE, self.source, self.offset)
         due_at = self.envelope.scheduled_at or datetime.now(UTC)

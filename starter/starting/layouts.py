@@ -1,4 +1,4 @@
-"""Layouts: how the packs of each kind are laid out, read from the server, where the first start of a kind fixes it."""
+"""Layouts: the pack layout of each kind, read from the server; the first start of a kind fixes it."""
 
 import asyncio
 import time
@@ -22,13 +22,14 @@ from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import CALL_TIMEOUT, is_missing, translate_rpc_error
 
 BELIEVED_SECONDS = 30.0
-"""How long a process goes on believing what it has read: a kind is packed, or packed anew, once in a long while."""
+"""How long a process caches the layouts that it has read: kinds are packed and repacked rarely."""
 
 
 class Layouts:
-    """Knows which kinds are packed, and how; asks the server once in a while for each kind.
+    """Knows which kinds are packed and how; reads each kind from the server again after BELIEVED_SECONDS.
 
-    `declared` is what the handlers of this process say. All methods raise RetryLater when the server does not answer.
+    `declared` is what the handlers of this process declare. All methods raise RetryLater when the server does not
+    answer.
     """
 
     def __init__(self, client: Client, settings: Settings, declared: Mapping[str, Pack] | None = None) -> None:
@@ -37,22 +38,22 @@ class Layouts:
         self._declared = declared or {}
         self._patience = settings.patience.total_seconds()
         self.attempts = 1
-        """How often the last patient search has asked."""
+        """Attempts of the last `find_patiently`."""
         self._read: dict[str, tuple[float, Layout | None]] = {}
 
     def known(self, kind: str) -> Layout | None:
-        """Give the layout of a kind if it has been read a moment ago, without asking anybody."""
+        """Give the layout of a kind if it is cached, without a call to the server."""
         read_at, layout = self._read.get(kind, (-BELIEVED_SECONDS, None))
         return layout if time.monotonic() - read_at < BELIEVED_SECONDS else None
 
     def forget(self, kind: str) -> None:
-        """Read a kind's layout anew the next time."""
+        """Drop the cached layout of a kind."""
         self._read.pop(kind, None)
 
     async def find(self, kind: str, *, is_patient: bool = True) -> Layout | None:
         """Give the layout of a kind, None when each of its messages has a workflow of its own.
 
-        A server that does not answer is asked for some seconds, or only once unless `is_patient`.
+        If the server does not answer, the call is repeated for some seconds; unless `is_patient`, it is made once.
         """
         read_at, layout = self._read.get(kind, (-BELIEVED_SECONDS, None))
         if time.monotonic() - read_at >= BELIEVED_SECONDS:
@@ -61,9 +62,9 @@ class Layouts:
         return layout
 
     async def find_patiently(self, kind: str) -> Layout | None:
-        """Give the layout of a kind like `find`, asking again for as long as the setting `patience` says.
+        """Give the layout of a kind like `find`, with retries for as long as the setting `patience` allows.
 
-        Once that was in vain, it asks only once more each time, until there is an answer again.
+        After such a search has failed, each further one makes a single attempt until the server answers again.
         """
         give_up_at = time.monotonic() + self._patience
         self.attempts, is_starting = 1, False
@@ -71,7 +72,7 @@ class Layouts:
             try:
                 layout = await self.find(kind, is_patient=False)
             except (RetryLater, ServerNotReady) as exc:
-                if isinstance(exc, ServerNotReady) and not is_starting:  # it is back, whatever time it was away before
+                if isinstance(exc, ServerNotReady) and not is_starting:  # the server is starting: full patience again
                     give_up_at, is_starting = time.monotonic() + self._settings.patience.total_seconds(), True
                 if time.monotonic() >= give_up_at:
                     self._patience = 0.0
@@ -83,9 +84,9 @@ class Layouts:
                 return layout
 
     async def settle(self, kind: str, lane: str) -> Layout | None:
-        """Give the layout by which messages of a kind are started; the first start of a packed kind fixes it.
+        """Give the layout for starting messages of a kind; the first start of a packed kind fixes it.
 
-        Raises Misconfigured when what the handler declares contradicts what is kept with the kind.
+        Raises Misconfigured when the handler's declaration contradicts the stored layout.
         """
         declared = self._declared.get(kind)
         layout = await self.find_patiently(kind)
@@ -102,7 +103,7 @@ class Layouts:
         return layout
 
     async def grow(self, layout: Layout, packs: int) -> None:
-        """Keep with the kind that it has more packs now."""
+        """Store a larger number of packs for the kind."""
         handle = self._client.get_workflow_handle(layout_workflow_id(layout.kind))
         try:
             await handle.signal("keep", replace(layout, packs=packs).dump())
@@ -141,7 +142,7 @@ class Layouts:
             )
 
     async def _fix(self, layout: Layout) -> None:
-        """Start the workflow that keeps the layout; whoever comes second finds what the first one wrote."""
+        """Start the workflow that stores the layout; if another process was first, its layout stays."""
         request = StartWorkflowExecutionRequest(
             namespace=self._client.namespace,
             workflow_id=layout_workflow_id(layout.kind),

@@ -1,4 +1,4 @@
-"""Admission: hands chunks of messages to their packs and learns what became of each message."""
+"""The pack starter: sends chunks of messages to their packs and reads the outcome of each message."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ Tag = TypeVar("Tag")
 
 
 class PackStarter:
-    """Hands a chunk over in one call, which is durable; asks the pack afterwards unless the call has made the pack."""
+    """Sends a chunk in one durable call, then queries the pack for the outcomes unless the call created the pack."""
 
     def __init__(
         self,
@@ -56,51 +56,51 @@ class PackStarter:
             pairs = zip(chunk.tags, names, strict=True)
             return [to_refusal(called.error, tag, name, called.attempts) for tag, name in pairs]
         if called.answer.started:
-            told: dict[str, Any] | str = {KNOWN: _find_repeated(names), "refused": {}}
+            outcomes: dict[str, Any] | str = {KNOWN: _find_repeated(names), "refused": {}}
         else:
-            told = await self._find_out(chunk.layout, chunk.index, token)
-        fates = self._to_fates(told, len(names))
+            outcomes = await self._find_out(chunk.layout, chunk.index, token)
+        fates = self._to_fates(outcomes, len(names))
         run_id, attempts = called.answer.run_id, called.attempts
         return [
             Receipt(tag, name, outcome, run_id, reason, attempts)
             for tag, name, (outcome, reason) in zip(chunk.tags, names, fates, strict=True)
         ]
 
-    def _to_fates(self, told: dict[str, Any] | str, count: int) -> list[tuple[StartOutcome, str]]:
+    def _to_fates(self, outcomes: dict[str, Any] | str, count: int) -> list[tuple[StartOutcome, str]]:
         """Give outcome and reason of each message of a chunk, in order."""
-        if isinstance(told, str):
-            return [(StartOutcome.FAILED, told)] * count
+        if isinstance(outcomes, str):
+            return [(StartOutcome.FAILED, outcomes)] * count
         fates = [(StartOutcome.STARTED, "")] * count
         for name, outcome in ((KNOWN, self._known), (STOPPED, StartOutcome.STOPPED), (REVISED, StartOutcome.REVISED)):
-            for position in told.get(name, ()):
+            for position in outcomes.get(name, ()):
                 fates[position] = (outcome, "")
-        for position, reason in told["refused"].items():
+        for position, reason in outcomes["refused"].items():
             fates[int(position)] = (StartOutcome.REJECTED, reason)
         return fates
 
     async def _find_out(self, layout: Layout, index: int, token: str) -> dict[str, Any] | str:
-        """Ask the pack, and those that it has sent messages on to because they have moved there."""
-        told = await self._ask(layout, index, token)
-        if isinstance(told, str):
-            return told
-        for other, positions in told.get("moved", {}).items():
+        """Query the pack, and the packs to which it has forwarded messages that moved there."""
+        outcomes = await self._ask(layout, index, token)
+        if isinstance(outcomes, str):
+            return outcomes
+        for other, positions in outcomes.get("moved", {}).items():
             part = await self._find_out(layout, int(other), token)
             if isinstance(part, str):
                 return part
             for fate in (KNOWN, REVISED, STOPPED):
-                told[fate] = [*told.get(fate, []), *(positions[n] for n in part.get(fate, []))]
-            told["refused"] |= {str(positions[int(n)]): reason for n, reason in part["refused"].items()}
-        return told
+                outcomes[fate] = [*outcomes.get(fate, []), *(positions[n] for n in part.get(fate, []))]
+            outcomes["refused"] |= {str(positions[int(n)]): reason for n, reason in part["refused"].items()}
+        return outcomes
 
     async def _ask(self, layout: Layout, index: int, token: str) -> dict[str, Any] | str:
-        """Ask the pack what became of a chunk; gives a sentence instead when it does not answer."""
+        """Query the pack for the outcomes of a chunk; returns a sentence instead when the pack does not answer."""
         name = pack_workflow_id(layout.kind, index)
         pack = self._client.get_workflow_handle(name)
         give_up_at = time.monotonic() + self._settings.patience.total_seconds()
         attempts = 0
         while True:
             try:
-                # the SDK repeats a query that timed out: only a limit around it all is one
+                # the SDK repeats a query that timed out, so only an outer timeout limits it
                 async with asyncio.timeout(QUERY_TIMEOUT.total_seconds()):
                     receipt = await pack.query("receipt", token, result_type=dict[str, Any])
             except (RPCError, TimeoutError, WorkflowQueryFailedError):
@@ -116,10 +116,10 @@ class PackStarter:
 
 
 async def find_idle_queue(client: Client, pack_id: str) -> str | None:
-    """Give the task queue that a pack lives on if no worker has asked for its tasks within the last minutes.
+    """Give the task queue of a pack if no worker has polled it within the last minutes.
 
-    It may be another one than ours: a pack stays where its kind began. None too while the server does not tell; then
-    the caller's patience decides.
+    It may be another queue than ours: a pack stays where its kind began. Also None while the server does not answer;
+    then the caller's patience decides.
     """
     try:
         queue = (await client.get_workflow_handle(pack_id).describe(rpc_timeout=CALL_TIMEOUT)).task_queue
@@ -129,12 +129,15 @@ async def find_idle_queue(client: Client, pack_id: str) -> str | None:
 
 
 async def is_served(client: Client, queue: str) -> bool:
-    """Tell whether any worker that gets workflow tasks of a queue has asked for them within the last minutes; raises RPCError."""
+    """Return whether a worker that gets a queue's workflow tasks has polled it within the last minutes.
+
+    Raises RPCError.
+    """
     return is_polled(await describe_queue(client, queue))
 
 
 def is_polled(queue: DescribeTaskQueueResponse) -> bool:
-    """Tell the same of a queue that is described already."""
+    """Do what `is_served` does for a queue that is described already."""
     taking = find_taking(queue.versioning_info)
     return any(to_version(poller.deployment_options) in taking for poller in queue.pollers)
 

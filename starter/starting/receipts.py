@@ -1,4 +1,4 @@
-"""Receipts: what became of every wish to start a message, and how many came to what."""
+"""Receipts: the outcome of each requested start, and totals by outcome."""
 
 import enum
 from dataclasses import dataclass, field
@@ -12,25 +12,25 @@ Tag = TypeVar("Tag")
 
 
 class StartOutcome(enum.StrEnum):
-    """What became of one wish to start a message."""
+    """Outcome of one requested start."""
 
     STARTED = "started"
     ALREADY_RUNNING = "already running"
-    """The server knows the message: it is alive, or has finished and finished ones were not to be started anew."""
+    """The server knows the message: it is alive, or it has finished and finished messages are not started anew."""
     REVISED = "revised"
-    """It was alive, and a record has given it another payload."""
+    """The message was alive, and a record gave it another payload."""
     STOPPED = "stopped"
-    """It was alive, and a record has ended it."""
+    """The message was alive, and a record ended it."""
     IGNORED = "ignored"
-    """A record came again, or late: something as new has been applied, or there is nothing to stop."""
+    """The record is repeated or late: one at least as new was applied before, or there is nothing to stop."""
     REJECTED = "rejected"
-    """It can never be started as it is."""
+    """The message can never be started as it is."""
     FAILED = "failed"
-    """The server stayed away longer than the setting `patience`; the same start may succeed later."""
+    """The server did not answer within the setting `patience`; the same start may succeed later."""
 
 
 class Receipt(NamedTuple, Generic[Tag]):
-    """What became of one envelope; `tag` is what the caller gave with it (a line number, an offset)."""
+    """Outcome of one envelope; `tag` is what the caller passed with it (a line number, an offset)."""
 
     tag: Tag
     workflow_id: str
@@ -54,9 +54,9 @@ class Counts:
 
 
 def to_refusal(exc: RPCError | None, tag: Tag, name: str, attempts: int) -> Receipt[Tag]:
-    """Give the receipt of a start that failed for good, or for longer than our patience.
+    """Give the receipt of a start that failed for good, or that was retried as long as the setting `patience` allows.
 
-    Raises Misconfigured when the server refuses this client as such.
+    Raises Misconfigured when the server refuses this client altogether.
     """
     if exc is None or exc.status in TRANSIENT or lacks_attribute(exc):
         reason = "" if exc is None else str(translate_rpc_error(exc))

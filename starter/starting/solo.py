@@ -22,7 +22,7 @@ Tag = TypeVar("Tag")
 
 
 class SoloStarter:
-    """Starts messages one call each, at the pace of a caller."""
+    """Starts messages with one call each, at the caller's pace."""
 
     def __init__(self, client: Client, settings: Settings, caller: RetryingCaller) -> None:
         self._client = client

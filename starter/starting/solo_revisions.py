@@ -1,4 +1,4 @@
-"""The deliverer: does what records ask of messages that have workflows of their own."""
+"""Solo revisions: applies deliveries to messages that have workflows of their own."""
 
 import uuid
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ Tag = TypeVar("Tag")
 
 
 class SoloRevisions:
-    """Starts, revises, stops or starts anew, one call after the other until one fits what the message is by now."""
+    """Starts, revises, stops or restarts a message: tries one call after the other until one fits its state."""
 
     def __init__(self, client: Client, solo: SoloStarter, caller: RetryingCaller) -> None:
         self._client = client
@@ -29,9 +29,9 @@ class SoloRevisions:
         self._caller = caller
 
     async def deliver(self, delivery: Delivery, tag: Tag) -> Receipt[Tag]:
-        """Do what a record asks and say what came of it; doing it again changes nothing."""
+        """Apply a delivery and return its receipt; applying it again changes nothing."""
         name = workflow_id(delivery.kind, delivery.id)
-        # of two records with one key the newer revises: it is no retry of the older, whatever their senders call them
+        # a newer record with the same idempotency key revises the message: it is no retry of the older record
         envelope = delivery.envelope
         if envelope is not None and envelope.idempotency_key:
             envelope = envelope.model_copy(update={"idempotency_key": ""})
@@ -61,7 +61,7 @@ class SoloRevisions:
             finished = found.answer
 
     async def _signal(self, delivery: Delivery, tag: Tag) -> Receipt[Tag] | None:
-        """Revise or stop it; None when it is not alive."""
+        """Revise or stop the message; None when it is not alive."""
         name, signal = workflow_id(delivery.kind, delivery.id), delivery.to_signal()
         request = SignalWorkflowExecutionRequest(
             namespace=self._client.namespace,
@@ -83,7 +83,7 @@ class SoloRevisions:
         return to_refusal(called.error, tag, name, called.attempts)
 
     async def _read_sources(self, name: str) -> dict[str, int]:
-        """Read by which records a finished message was started or last steered, the newest offset of each source."""
+        """Read the newest offset of each source whose records started or steered a finished message."""
         request = GetWorkflowExecutionHistoryRequest(
             namespace=self._client.namespace,
             execution=WorkflowExecution(workflow_id=name),
@@ -94,7 +94,7 @@ class SoloRevisions:
             last = (await service.get_workflow_execution_history(request, retry=False, timeout=CALL_TIMEOUT)).history
             if last.events and last.events[-1].event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
                 payloads = last.events[-1].workflow_execution_completed_event_attributes.result.payloads
-            else:  # ended by hand: what it began with is what is known
+            else:  # ended by a person: only its first state is known
                 request.history_event_filter_type = HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT
                 request.maximum_page_size = 1
                 first = await service.get_workflow_execution_history(request, retry=False, timeout=CALL_TIMEOUT)

@@ -1,4 +1,4 @@
-"""From an envelope to the one request that starts its workflow."""
+"""Start requests: turns an envelope into the one request that starts its workflow."""
 
 import json
 import math
@@ -37,9 +37,9 @@ def first_state(
     trace: Mapping[str, str] = NO_TRACE,
     spread: Spread | None = None,
 ) -> MessageState:
-    """Make the state a message starts from; its first run is spread inside the sender's tolerance as all others are.
+    """Make the first state of a message; its first run is spread within the sender's tolerance like all others.
 
-    A scheduled message may not be pulled forward: `scheduled_at` itself is its earliest time.
+    A scheduled message is never pulled forward to before `scheduled_at`: that is its earliest time.
     """
     if envelope.lane is None:
         raise InvalidEnvelope("lane", "is not resolved; pass envelopes through parse_envelope first")
@@ -70,7 +70,7 @@ def first_entry(
     trace: Mapping[str, str] = NO_TRACE,
     spread: Spread | None = None,
 ) -> Entry:
-    """Make the entry of the state a message starts from, `to_entry` of `first_state`, at a third of its time."""
+    """Make the entry of a message's first state: the same as `to_entry` of `first_state`, in a third of the time."""
     due, earliest, latest, why = _find_moments(envelope, now, spread)
     started = [due - round(now * 1000), 0, "started", 0, why]
     entry: Entry = [envelope.id, due, due - earliest, max(latest - due, 0), 0, envelope.payload, [started]]
@@ -93,7 +93,7 @@ def first_entry(
 
 
 def _find_moments(envelope: Envelope, now: float, spread: Spread | None) -> tuple[int, int, int, str]:
-    """Say when a message is due, its earliest and its latest moment (milliseconds; 0 = no tolerance), and why."""
+    """Return due, earliest and latest time in milliseconds (latest is 0 without tolerance), and the reason."""
     scheduled = now if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
     base, tolerance = max(scheduled, now), envelope.tolerance_seconds
     why = "due at once" if scheduled <= now else "scheduled by its sender"
@@ -105,10 +105,10 @@ def _find_moments(envelope: Envelope, now: float, spread: Spread | None) -> tupl
 
 
 def request_id(envelope: Envelope, session: str) -> str:
-    """Name one wish to start, the same for every retry of it.
+    """Give the request id of one start, the same for each retry.
 
-    The sender's idempotency key makes it the same for every session too: the server then answers a second start,
-    also of a message that has finished meanwhile, with the run that it already made.
+    With an idempotency key of the sender it is the same in every session too: the server then answers a second start
+    with the run that it already made, also when the message has finished meanwhile.
     """
     return str(uuid.uuid5(REQUEST_NAMESPACE, f"{envelope.idempotency_key or session}|{envelope.kind}:{envelope.id}"))
 
@@ -156,7 +156,7 @@ async def build_start_request(
 
 
 def _priority(envelope: Envelope) -> Priority | None:
-    """Leave it to the server where it would say what the server assumes: every start is a little smaller then."""
+    """Give None for what is the server's default, which makes each start request a little smaller."""
     is_usual = envelope.priority == USUAL_PRIORITY and not envelope.tenant
     return None if is_usual else Priority(priority_key=envelope.priority, fairness_key=envelope.tenant)
 
@@ -167,7 +167,7 @@ def index_request(
 ) -> None:
     """Write search attributes as the SDK's own encoder does, at a fifth of its time."""
     for pair in pairs:
-        is_text = isinstance(pair.value, str)  # the others are moments
+        is_text = isinstance(pair.value, str)  # all others are datetimes
         payload = request.search_attributes.indexed_fields[pair.key.name]
         payload.metadata["type"] = b"Keyword" if is_text else b"Datetime"
         payload.metadata["encoding"] = b"json/plain"
@@ -175,5 +175,6 @@ def index_request(
 
 
 def _to_milliseconds(moment: float, now: float) -> int:
-    # up in the future, because nothing may run early; down at once, because a fraction ahead would cost a timer
+    # a future time is rounded up, because nothing may run early; a time that is due is rounded down, because even a
+    # fraction of a millisecond ahead would cost a timer
     return (math.ceil if moment > now else math.floor)(moment * 1000)

@@ -1,1 +1,1 @@
-"""Steering and asking messages that are there, solo and packed."""
+"""Steering and querying existing messages, solo and packed."""

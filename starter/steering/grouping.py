@@ -1,4 +1,4 @@
-"""Grouping: names of messages, gathered by the pack they live in, so that a signal for many reaches each pack once."""
+"""Grouping: names of messages, grouped by pack, so that a signal for many messages takes few calls."""
 
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from shared.messages.placement import Layout, pack_index
 from starter.starting.layouts import Layouts
 
 IDS_MAX = 500
-"""Most messages in one signal: 100 KB of the longest ids."""
+"""Most messages in one signal; with the longest ids they take 100 KB."""
 
 HELD_BACK_MAX = 50_000
 
 
 @dataclass(slots=True)
 class Group:
-    """Messages that one call reaches: some of one pack, or one that has a workflow of its own."""
+    """Messages that one call signals: some of one pack, or one that has a workflow of its own."""
 
     kind: str
     layout: Layout | None = None
@@ -23,7 +23,7 @@ class Group:
 
 
 async def group_names(names: AsyncIterable[tuple[str, str]], layouts: Layouts) -> AsyncIterator[Group]:
-    """Group a stream of (kind, id); what has a workflow of its own is passed on at once."""
+    """Group a stream of (kind, id); a message that has a workflow of its own is yielded at once."""
     groups: dict[tuple[str, int], Group] = {}
     held_back = 0
     async for kind, message_id in names:

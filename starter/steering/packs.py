@@ -1,4 +1,4 @@
-"""Packs as control sees them: signals for some of their messages, and questions that only the pack can answer."""
+"""Pack client: signals for some messages of a pack, and queries that only the pack can answer."""
 
 import asyncio
 import time
@@ -33,18 +33,19 @@ from starter.steering.status.standstill import to_standstill
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 PATIENCE_SECONDS = 20.0
-"""How long a pack that is served may stand before a person is told; one that moves is asked until it answers."""
+"""How long a pack with workers may make no progress before PackNotServed is raised."""
 TURN_SECONDS = 300.0
-"""How long it may stand while its workers have its task, or do what waits before it."""
+"""The same while a worker has the pack's task, or works on the tasks queued before it."""
 
 PAGE_SIZE = 1000
 ASKED_AT_ONCE = 16
 
 
 class Packs:
-    """Asks and steers packs. All methods raise PackNotServed, within seconds, where no worker answers for the pack.
+    """Queries and signals packs.
 
-    StandsStill where the pack's own task fails.
+    All methods raise PackNotServed, within seconds, when no worker serves the pack, and StandsStill when the pack's
+    own task fails.
     """
 
     def __init__(self, client: Client, settings: Settings) -> None:
@@ -52,9 +53,9 @@ class Packs:
         self._settings = settings
 
     async def steer(self, layout: Layout, index: int, ids: list[str], signal: Signal) -> list[str]:
-        """Send one signal for some messages of a pack; gives the ids that are not alive in it.
+        """Send one signal for some messages of a pack; returns the ids that are not alive in it.
 
-        The signal is kept by the server also when PackNotServed is raised: then it takes effect later.
+        The server keeps the signal also when PackNotServed is raised; it then takes effect later.
         """
         name = pack_workflow_id(layout.kind, index)
         token = uuid.uuid4().hex
@@ -76,7 +77,7 @@ class Packs:
         return missing
 
     async def status(self, layout: Layout, index: int, message_id: str) -> dict[str, Any] | None:
-        """Ask where a message stands, and what was decided on it last; None when the pack does not know it."""
+        """Query the status and the last decisions of a message; None when the pack does not know it."""
         answer = await self._ask(layout, index, "known", message_id)
         if (other := answer["moved_to"]) is None:
             return answer["status"]
@@ -88,7 +89,7 @@ class Packs:
         return found
 
     async def overview(self, layout: Layout, index: int) -> dict[str, Any]:
-        """Ask how many messages a pack holds, what it waits for, and of how many packs it believes to be one."""
+        """Query how many messages a pack holds, what it waits for, and how many packs it believes its kind has."""
         return await self._ask(layout, index, "overview")
 
     async def iterate(self, layouts: Layouts, selection: Selection) -> AsyncIterator[Listed]:
@@ -98,7 +99,7 @@ class Packs:
                 yield _to_listed(layout.kind, message)
 
     async def list_ids(self, layout: Layout, index: int, state: str) -> set[str]:
-        """Give the ids of those messages of a pack that are in a state."""
+        """Give the ids of the messages of a pack that are in a state."""
         return {message["id"] async for message in self._read_pages(layout, index, {"state": state})}
 
     async def _read_pages(self, layout: Layout, index: int, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
@@ -112,7 +113,7 @@ class Packs:
             after = page["messages"][-1]["id"]
 
     async def count(self, layouts: Layouts, selection: Selection) -> int:
-        """Count the packed messages of a selection; every pack of it is asked."""
+        """Count the packed messages of a selection, by a query to every pack that may hold some."""
         room = asyncio.Semaphore(ASKED_AT_ONCE)
 
         async def ask(layout: Layout, index: int) -> int:
@@ -127,11 +128,11 @@ class Packs:
         return [pack async for pack in self._packs_of(layouts, selection)]
 
     async def count_due(self, layout: Layout, index: int, edges: Sequence[float]) -> dict[str, list[int]]:
-        """Ask a pack how many of its messages are due before each of some moments (seconds since the epoch), by lane."""
+        """Query how many messages of a pack are due before each of some times (seconds since the epoch), by lane."""
         return (await self._ask(layout, index, "due", list(edges)))["lanes"]
 
     async def _packs_of(self, layouts: Layouts, selection: Selection) -> AsyncIterator[tuple[Layout, int]]:
-        """Give the packs that may hold such messages; of a kind also those that the index doesn't know yet."""
+        """Give the packs that may hold such messages; for one kind also packs that are not in the index yet."""
         known = 0
         if selection.kind and not selection.narrows_packs and (layout := await layouts.find(selection.kind)):
             known = layout.packs
@@ -147,16 +148,16 @@ class Packs:
             raise translate_rpc_error(exc) from exc
 
     async def _ask(self, layout: Layout, index: int, query: str, argument: Any = None) -> dict[str, Any]:
-        """Ask until there is an answer: one that has been sent a signal may have to finish a batch before it hears it.
+        """Query until the pack answers, for as long as it makes progress.
 
-        So for as long as the pack moves, however long that takes.
+        A pack that was sent a signal may have to finish a batch before it processes the signal.
         """
         name = pack_workflow_id(layout.kind, index)
         handle = self._client.get_workflow_handle(name)
         moved, seen, attempts = time.monotonic(), None, 0
         while True:
             try:
-                # the SDK repeats a query that timed out: only a limit around it all is one
+                # the SDK repeats a query that timed out, so only an outer timeout limits it
                 async with asyncio.timeout(QUERY_TIMEOUT.total_seconds()):
                     answer = await handle.query(
                         query, *([] if argument is None else [argument]), reject_condition=QueryRejectCondition.NOT_OPEN
@@ -167,7 +168,7 @@ class Packs:
                 if is_missing(exc):
                     return _NOTHING
             except WorkflowQueryRejectedError as exc:
-                if exc.status != WorkflowExecutionStatus.CONTINUED_AS_NEW:  # then the next one is about to begin
+                if exc.status != WorkflowExecutionStatus.CONTINUED_AS_NEW:  # then its next run is about to begin
                     return _NOTHING  # ended from outside: its messages are no longer alive
             except (TimeoutError, WorkflowQueryFailedError):
                 pass
@@ -183,7 +184,10 @@ class Packs:
             await asyncio.sleep(backoff_seconds(attempts))
 
     async def _look(self, layout: Layout, handle: WorkflowHandle[Any, Any]) -> "_Progress | None":
-        """See how far a pack has come; None while the server does not tell. Raises what explains that it never answers."""
+        """Read a pack's progress, None while the server does not answer.
+
+        Raises PackNotServed or StandsStill when the pack can't answer.
+        """
         try:
             described = await handle.describe(rpc_timeout=CALL_TIMEOUT)
             queue = await describe_queue(self._client, described.task_queue, report_stats=True)
@@ -206,12 +210,12 @@ class Packs:
 
 
 class _Progress(NamedTuple):
-    """How far a pack has come."""
+    """Progress of a pack."""
 
     mark: tuple[str, int, int]
-    """Its run, the length of that run's history and the attempt of its task: one of them changes when it moves."""
+    """Run id, history length and attempt of its task: one of them changes when the pack makes progress."""
     is_in_turn: bool
-    """A worker has its task, or has those that wait before it; and none was lost with it."""
+    """A worker has the pack's task, or works on those queued before it, and this is the task's first attempt."""
 
 
 _NOTHING: dict[str, Any] = {

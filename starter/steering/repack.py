@@ -28,14 +28,15 @@ async def repack(
     packs: int,
     tell: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Spread a kind over `packs` packs; gives how many it had before.
+    """Resize a kind to `packs` packs; returns how many it had before.
 
-    Every pack it has is told first, and made where it was never needed, so that each sends on what belongs elsewhere:
-    its messages, and from then on whatever still comes to it for them. Only when all have done so is the new number
-    kept with the kind. Until then those who ask find the old number and reach every message by it. Doing it again, also
-    after it was interrupted, changes nothing more. `tell` hears how many packs of how many have done it.
+    Each pack is signalled first, and created if it does not exist yet. It then forwards the messages that belong to
+    other packs, and from then on also the signals that still come to it for them. Only when all packs have done so is
+    the new number stored with the kind; until then clients read the old number and reach every message by it. Running
+    it again, also after an interruption, changes nothing more. `tell` is called with the number of packs that have
+    finished and the number of all.
 
-    Raises GiveUp for a kind that is not packed or a number that is not larger, PackNotServed without a worker.
+    Raises GiveUp for a kind that is not packed or an invalid number, PackNotServed without a worker.
     """
     layouts = Layouts(client, settings)
     layout = await layouts.find(kind)
@@ -75,7 +76,7 @@ async def _send_spread(client: Client, settings: Settings, layout: Layout, index
 
 
 async def _wait_until_spread(asker: Packs, layout: Layout, index: int, packs: int) -> None:
-    """Wait until the pack has sent everything on; a handler at work holds its message until it is finished."""
+    """Wait until the pack has forwarded everything; a message stays while its handler runs."""
     while True:
         seen = await asker.overview(layout, index)
         if seen["packs"] >= packs and seen["strays"] == 0 and seen["staying"] == 0:

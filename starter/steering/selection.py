@@ -1,4 +1,4 @@
-"""Selections: which messages a verb is meant for, as a filter that becomes one visibility query."""
+"""Selections: filters of messages, each written as one visibility query."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ _ALIVE = ("active", "paused", "parked")
 class Selection:
     """Messages that match every given field; without any, all that are alive.
 
-    `due_before` compares with the indexed due time, which may lag a message by the setting `index_after`.
+    `due_before` compares with the indexed due time, which may differ from the real one by the setting `index_after`.
     """
 
     kind: str | None = None
@@ -29,7 +29,7 @@ class Selection:
 
     @property
     def narrows_packs(self) -> bool:
-        """What the index says of a pack decides whether it may hold such messages."""
+        """The index can exclude packs: it knows which have parked messages, and when each is due next."""
         return self.state == "parked" or self.due_before is not None
 
     def to_query(self) -> str:
@@ -47,12 +47,12 @@ class Selection:
             if value is not None:
                 parts.append(f"{name} = {quote(value)}")
         if self.due_before is not None:
-            # what has no DueAt is due by now or very soon
+            # a message without DueAt is due now or very soon
             parts.append(f"(DueAt < {quote(self.due_before.astimezone(UTC).isoformat())} OR DueAt IS NULL)")
         return " AND ".join(parts)
 
     def to_pack_query(self) -> str:
-        """Write the visibility query for the packs that may hold such messages; which do, only they know."""
+        """Write the visibility query for the packs that may hold such messages; only they know whether they do."""
         parts = [f"WorkflowType = {quote(PACK_WORKFLOW)}", "ExecutionStatus = 'Running'"]
         if self.kind is not None:
             parts.append(f"Kind = {quote(self.kind)}")
@@ -64,6 +64,6 @@ class Selection:
 
 
 def quote(value: str) -> str:
-    """Write text for a visibility query."""
+    """Quote text for a visibility query."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -1,4 +1,4 @@
-"""The sender: takes signals to messages, one by one or in bulk, and says what became of them."""
+"""The sender: sends signals to messages, one by one or in bulk, and reports the results."""
 
 import asyncio
 import time
@@ -28,25 +28,25 @@ from starter.steering.status.standstill import to_standstill
 
 @dataclass(slots=True)
 class Tally:
-    """Running totals of one signal sent to many; the last three are what went otherwise than asked."""
+    """Running totals of one signal sent to many messages."""
 
     sent: int = 0
-    """Messages that the signal was sent to, those included that `waiting` counts."""
+    """Messages that the signal was sent to, including those in `waiting`."""
     waiting: int = 0
     """Messages for which the server keeps the signal, because no worker serves their pack or its task fails."""
     missing: int = 0
     """Messages that were not alive."""
     report: Callable[[str], None] = lambda _: None
-    """Gets a sentence about each that is waiting or missing, or does not run yet although the signal asks for it."""
+    """Gets a sentence for each message that waits, is missing, or does not run yet although the signal asks for it."""
 
 
 class _Sent(NamedTuple):
-    """What became of a signal for some messages."""
+    """Result of a signal for some messages."""
 
     missing: Sequence[str] = ()
     """Ids that are not alive."""
     pending: Sequence[str] = ()
-    """A sentence about each that does not run yet although the signal asks for it; of messages that were named."""
+    """A sentence for each named message that does not run yet although the signal asks for it."""
 
 
 class Sender:
@@ -120,8 +120,8 @@ class Sender:
         missing = await self._packs.steer(group.layout, group.index, group.ids, signal)
         if not is_named or not (state := find_blocking_state(signal)):
             return _Sent(missing)
-        held = await self._packs.list_ids(group.layout, group.index, state)
-        names = [workflow_id(group.kind, message_id) for message_id in group.ids if message_id in held]
+        blocked = await self._packs.list_ids(group.layout, group.index, state)
+        names = [workflow_id(group.kind, message_id) for message_id in group.ids if message_id in blocked]
         return _Sent(missing, [explain_pending(signal, name) for name in names])
 
     async def _send_to_solo(self, kind: str, message_id: str, signal: Signal, *, is_named: bool) -> _Sent:
@@ -129,7 +129,7 @@ class Sender:
         handle = self._client.get_workflow_handle(name)
         try:
             if isinstance(signal, Reprioritize):
-                # first, because the signal itself waits in the very queue that the message is to overtake in
+                # first, because the signal's own task waits in the queue in which the message is to move up
                 await set_priority(self._client, name, signal.priority)
             await handle.signal(SIGNAL_NAMES[type(signal)], signal, rpc_timeout=CALL_TIMEOUT)
             if not is_named and not isinstance(signal, Stop):  # in bulk, two calls each would halve the speed
@@ -143,14 +143,14 @@ class Sender:
             raise translate_rpc_error(exc) from exc
         if not (state := find_blocking_state(signal)) or described.typed_search_attributes.get(STATE) != state:
             return _Sent()
-        # the index does not know yet what a signal has changed that came a moment ago; the message itself does
+        # the index does not show yet what a recent signal has changed; the message itself knows
         status = await query_or_none(handle.query, "status")
         is_blocked = status is None or status["phase"] == state
         return _Sent(pending=[explain_pending(signal, name)] if is_blocked else [])
 
 
 def check_signal(signal: Signal, settings: Settings) -> None:
-    """Raise InvalidEnvelope for what a signal would change in a message to something that no message may have."""
+    """Raise InvalidEnvelope for a signal that would give a message an invalid field."""
     fields = {"payload": getattr(signal, "payload", None), "lane": getattr(signal, "lane", "") or None}
     fields |= {"scheduled_at": getattr(signal, "due_at", None)}
     if (priority := getattr(signal, "priority", None)) is not None:

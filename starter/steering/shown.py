@@ -24,16 +24,16 @@ class Shown:
 
     listed: Listed
     status: dict[str, Any] | None
-    """Answer of the `status` query, also of one that has finished; None when no worker of the lane answered in time."""
+    """Answer of the `status` query, also after the message's end; None when no worker of the lane answered in time."""
     ended: dict[str, Any] | None
-    """What the message ended with, as state, version and result; None unless it is done or was stopped."""
+    """State, version and result at the message's end; None unless it is done or was stopped."""
     decisions: list[dict[str, Any]]
     priority: int
     history_length: int
     lives_in: str
-    """Id of the workflow it lives in."""
+    """Id of the workflow that the message lives in."""
     is_payload_kept: bool = True
-    """False for a message that has finished in a pack, which remembers it without its payload."""
+    """False for a message that has finished in a pack."""
     note: str = ""
 
 
@@ -46,14 +46,14 @@ class MessageReader:
         self._packs = packs
 
     async def look_up(self, kind: str, message_id: str) -> Listed:
-        """Give one line of one message, see `Control.look_up`."""
+        """Look up one message, see `Control.look_up`."""
         layout = await self._layouts.find(kind)
         if layout is not None:
             return (await self._show_packed(layout, message_id)).listed
         return await to_listed(await self._describe(kind, message_id))
 
     async def show(self, kind: str, message_id: str) -> Shown:
-        """Give all of one message, see `Control.show`."""
+        """Show one message, see `Control.show`."""
         layout = await self._layouts.find(kind)
         if layout is not None:
             return await self._show_packed(layout, message_id)

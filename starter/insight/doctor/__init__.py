@@ -1,1 +1,1 @@
-"""The doctor: looks at everything that dormice stands on, and says of each part whether it is well and what to do."""
+"""The doctor: checks everything that dormice depends on, and reports for each part what is wrong and what to do."""

@@ -1,4 +1,4 @@
-"""Checks: what the doctor looks at, and how one that can't be made costs neither the others nor anybody's time."""
+"""Checks: what the doctor looks at; a check that fails or gets no answer neither stops nor delays the others."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -44,17 +44,17 @@ BLOCKING = (Level.UNREACHABLE, Level.WRONG)
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to look at, after those of the checks in `needs` that have found nothing in its way."""
+    """One thing to look at; it is skipped if a check in `needs` has found a blocking problem."""
 
     name: str
     look: Callable[[], Awaitable[Sequence[Finding]]]
     needs: tuple[str, ...] = ()
     is_slow: bool = False
-    """A server that is well may take its time: that it does says nothing."""
+    """A healthy server may be slow here: a timeout is no problem."""
 
 
 async def run_checks(checks: Sequence[Check], seconds: float) -> list[Finding]:
-    """Make checks one after the other, each within `seconds`; one that needs a failed one is not made, and says so."""
+    """Make checks one after the other, each within `seconds`; one that needs a failed check is reported as skipped."""
     found: list[Finding] = []
     causes: dict[str, str] = {}
     for check in checks:
@@ -71,7 +71,7 @@ async def run_checks(checks: Sequence[Check], seconds: float) -> list[Finding]:
 
 
 def stamp(name: str, findings: Sequence[Finding]) -> list[Finding]:
-    """Say of findings which check has made them."""
+    """Write into findings which check has made them."""
     return [replace(finding, check=name) for finding in findings]
 
 

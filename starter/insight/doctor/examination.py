@@ -24,7 +24,7 @@ class Scope:
     topics: tuple[str, ...] = ()
     data: Path = Path(".dormice")
     seconds: float = 10.0
-    """What each check that asks somebody gets."""
+    """Time limit of each check that calls a server."""
     now: Callable[[], float] = time.time
     """This machine's clock."""
 
@@ -32,7 +32,7 @@ class Scope:
 async def examine(
     settings: Settings, scope: Scope, machine: Machine, open_client: Callable[[Settings], Awaitable[Client]]
 ) -> list[Finding]:
-    """Make all checks but those of the machine, which has been looked at; nothing it meets is raised."""
+    """Make all checks but those of the machine, which were made before; errors become findings, none is raised."""
     server = Server(open_client, settings, scope.data, scope.now)
     lanes = Lanes(lambda: server.client, lambda: machine.registry, settings, scope.now)
     kafka = Kafka(settings, scope.topics)

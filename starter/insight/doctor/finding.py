@@ -24,7 +24,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; `about` is the lane or topic it is about, `check` is filled in by whoever runs the check."""
+    """One line of the report; `about` is its lane or topic, `check` is filled in by the code that runs the check."""
 
     level: Level
     seen: str
@@ -34,12 +34,12 @@ class Finding:
 
     @classmethod
     def of(cls, error: DormiceError, about: str = "") -> "Finding":
-        """Make a finding of an error, whose sentence ends with what to do."""
+        """Make a finding from an error, whose text ends with what to do."""
         seen, _, remedy = " ".join(str(error).split()).rpartition("; ")
         level = Level.UNREACHABLE if isinstance(error, RetryLater) else Level.WRONG
         return cls(level, seen or remedy, remedy if seen else "", about)
 
 
 def find_worst(findings: Iterable[Finding]) -> Level:
-    """Give the worst level there is; fine where there is nothing."""
+    """Give the worst level; fine when there are no findings."""
     return max((finding.level for finding in findings), key=lambda level: level.severity, default=Level.FINE)

@@ -1,4 +1,4 @@
-"""What the doctor looks at in Kafka: the broker, the topics of bridges, their dead letters, and the outcomes topic."""
+"""The doctor's checks of Kafka: the broker, the topics of bridges, their dead letters, and the outcomes topic."""
 
 import importlib
 import logging
@@ -21,7 +21,7 @@ NOT_ASKED = [Finding(Level.UNKNOWN, f"{NOT_LOOKED_AT}, no topic is named", "name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic as the broker describes it: of the partition that is worst off, `replicas` and those `in_sync`."""
+    """A topic as the broker describes it; `replicas` and `in_sync` are the smallest numbers of any partition."""
 
     name: str
     partitions: int
@@ -33,7 +33,7 @@ class Topic:
 
 
 class Kafka:
-    """Looks at Kafka where it is used: with topics that are named, or an outcomes topic."""
+    """Looks at Kafka if it is used: if topics are named, or an outcomes topic is set."""
 
     def __init__(self, settings: Settings, topics: Sequence[str]) -> None:
         self._settings = settings
@@ -53,7 +53,7 @@ class Kafka:
         outcomes = self._settings.outcomes_topic
         if not self._sources and not outcomes and self._settings.kafka_servers == Settings().kafka_servers:
             return NOT_ASKED
-        # what the client logs of a broker that is away is told in one sentence of ours
+        # the finding says in one sentence what the client logs about a missing broker
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         options = kafka_options(self._settings)
         await check_broker(self._settings)
@@ -100,7 +100,7 @@ class Kafka:
 
 
 def judge_topic(topic: Topic) -> list[Finding]:
-    """Tell what of a topic does not bear the loss of a broker, or bears nothing at all."""
+    """Find out whether a topic takes records, and whether it survives the loss of a broker."""
     copies = f"{plural(topic.replicas, 'replica')}, {topic.in_sync} in sync, {IN_SYNC} {topic.least_in_sync}"
     seen = f"{plural(topic.partitions, 'partition')}, {copies}"
 
@@ -122,7 +122,10 @@ def judge_topic(topic: Topic) -> list[Finding]:
             remedy = "bring back the brokers that hold the others"
         return [find(Level.WRONG, "takes no record that has to be safe", remedy)]
     if topic.replicas == 1:
-        remedy = f"give it {REPLICAS_WANTED} replicas and {IN_SYNC} 2 (kafka-reassign-partitions.sh), unless one machine is all there is"
+        remedy = (
+            f"give it {REPLICAS_WANTED} replicas and {IN_SYNC} 2 (kafka-reassign-partitions.sh), "
+            "unless one machine is all there is"
+        )
         return [find(Level.WARNING, "a disk that is lost takes its records along", remedy)]
     if topic.in_sync < topic.replicas:
         return [find(Level.WARNING, "not all replicas are there", "bring back the brokers that hold the others")]
@@ -132,7 +135,7 @@ def judge_topic(topic: Topic) -> list[Finding]:
 
 
 async def _describe(admin: Any, wanted: set[str]) -> dict[str, Topic]:
-    """Describe those of the topics that are there; asking for one by its name would make it on some brokers."""
+    """Describe the wanted topics that exist; asking for a topic by its name would create it on some brokers."""
     described = [topic for topic in await admin.describe_topics() if topic["topic"] in wanted]
     least = await _read_least_in_sync(admin, [topic["topic"] for topic in described])
     found: dict[str, Topic] = {}

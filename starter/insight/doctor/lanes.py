@@ -1,4 +1,4 @@
-"""What the doctor looks at on the lanes: who serves them, what waits there, and whether its kinds are known here."""
+"""The doctor's checks of the lanes: which workers serve them, what waits, and whether its kinds are known here."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -26,29 +26,29 @@ from starter.steering.selection import quote
 from starter.steering.status.standstill import query_reported
 
 POLL_LASTS = timedelta(seconds=75)
-"""A worker polls anew after a minute at the latest; the server remembers for five who did."""
+"""A worker polls again within a minute; the server remembers each poller for five minutes."""
 
 WAITS_LONG = timedelta(minutes=1)
 OVERDUE_LONG = timedelta(minutes=5)
 NAMED_MAX = 3
-"""Of what is overdue on a lane so many workflows are named."""
+"""Overdue workflows of a lane that are named."""
 
 KINDS_LISTED = 100
-"""Messages that are looked at for their kind's name."""
+"""Messages that are read to find the names of their kinds."""
 
 ALIVE = "ExecutionStatus = 'Running'"
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Who serves a lane, by version, and what waits there."""
+    """The workers that serve a lane, by version, and the tasks that wait there."""
 
     versions: Sequence[str]
-    """One for each worker process that is there."""
+    """One for each running worker process."""
     waiting: int
     waits: timedelta
     standby: Sequence[Version] = ()
-    """Versions whose workers are there and get no tasks, because another one is current."""
+    """Versions whose workers run but get no tasks, because another version is current."""
 
 
 class Lanes:
@@ -61,7 +61,7 @@ class Lanes:
         settings: Settings,
         now: Callable[[], float],
     ) -> None:
-        """Take this machine's clock."""
+        """Take functions that give what other checks open, the client and the handlers, and this machine's clock."""
         self._find_client = find_client
         self._find_registry = find_registry
         self._settings = settings
@@ -183,7 +183,7 @@ class Lanes:
 
 
 def judge_backlog(lane: str, serving: Serving) -> Finding:
-    """Tell whether what waits on a lane waits because its workers are too few; where there are none that is told already."""
+    """Find out whether tasks wait because a lane has too few workers; a lane without any has a finding already."""
     seen = f"{plural(serving.waiting, 'task')} waiting"
     if serving.versions and serving.waits > WAITS_LONG:
         return Finding(
@@ -196,7 +196,7 @@ def judge_backlog(lane: str, serving: Serving) -> Finding:
 
 
 def judge_overdue(lane: str, overdue: Sequence[Overdue], serving: Serving, now: datetime) -> Finding:
-    """Tell what is overdue on a lane though workers are there: too few of them, or it stands still."""
+    """Report what is overdue on a lane with workers: they are too few, or the workflow stands still."""
     if not overdue:
         return Finding(Level.FINE, "nothing is overdue", about=lane)
     first, *others = overdue
@@ -216,7 +216,7 @@ def judge_overdue(lane: str, overdue: Sequence[Overdue], serving: Serving, now: 
 
 
 def _versions_of_workers(beats: Iterable[WorkerHeartbeat]) -> list[str]:
-    """Tell the version of each process whose heartbeats are fresh; one that was killed still has old ones."""
+    """Give the version of each process with fresh heartbeats; a killed process still has old ones."""
     processes = {beat.worker_identity: beat.deployment_version.build_id for beat in beats if is_fresh(beat)}
     return [version or "an unknown version" for version in processes.values()]
 

@@ -1,4 +1,4 @@
-"""What the doctor looks at on this machine: the installation, its handlers and settings, limits and disk."""
+"""The doctor's checks of this machine: the installation, its handlers and settings, limits and disk."""
 
 import platform
 import resource
@@ -21,19 +21,19 @@ from worker.lanes.profiles import PROFILES
 from worker.lanes.tenants import read_weights
 
 SPARE_FILES = 100
-"""What a process opens beside the connections of its handlers: to the server, to Kafka, its modules and logs."""
+"""Files that a process opens besides its handlers' connections: for the server, Kafka, its modules and logs."""
 
 DISK_LEAST_BYTES = 1024**3
-"""A database that can't grow takes no start, no signal and no outcome: told while there is time to do something."""
+"""A database that can't grow takes no start, no signal and no outcome: warn while there is time to act."""
 
 
 class Machine:
-    """Looks at this machine. Modules with handlers are imported in the calling thread: some can't be elsewhere."""
+    """Looks at this machine; imports handlers in the calling thread, as some can't be imported in another one."""
 
     def __init__(self, settings: Settings, data: Path, disk_least_bytes: int = DISK_LEAST_BYTES) -> None:
         """Take the folder in which an embedded server may keep its messages."""
         self.registry: Registry | None = None
-        """The handlers, once they have been looked at and could be loaded."""
+        """The handlers, None until they have been loaded."""
         self._settings = settings
         self._data = data
         self._disk_least_bytes = disk_least_bytes
@@ -62,7 +62,7 @@ class Machine:
 
     def _look_at_open_files(self) -> Finding:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # a handler of a message of its own holds a slot, one of a packed message does not
+        # the handler of a solo message holds a slot, that of a packed message does not
         slots = sum(max(profile.workflow_slots, profile.activity_slots) for profile in PROFILES.values())
         needed = slots + self._settings.handlers_at_once + SPARE_FILES
         if limit == resource.RLIM_INFINITY:
@@ -89,7 +89,7 @@ class Machine:
 
 
 def look_at_installation() -> Finding:
-    """Tell the versions, for whoever is shown the report."""
+    """Report the versions, for the readers of the report."""
     sdk, python = version("temporalio"), platform.python_version()
     return Finding(Level.FINE, f"dormice {version('dormice')}, Python {python}, temporalio {sdk}")
 

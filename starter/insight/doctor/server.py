@@ -1,4 +1,4 @@
-"""What the doctor looks at on the server: version, namespace, search attributes, features, limits and clock."""
+"""The doctor's checks of the server: version, namespace, search attributes, features, limits and clock."""
 
 import re
 import sqlite3
@@ -31,28 +31,28 @@ from starter.local.slim import find_unneeded
 from starter.screen import plural
 
 TRIED_FROM = (1, 30)
-"""The oldest server on which messages were seen to run and be steered; 1.29 does not know how to change a priority."""
+"""The oldest server that was tried successfully; 1.29 can't change a priority."""
 
 FAIR_FROM = (1, 32)
-"""Before it, fairness may leave a task queue's readers stuck: Temporal's issue 10814, mended in pull request 11048."""
+"""Before it, fairness may leave a task queue's readers stuck: Temporal's issue 10814, fixed in pull request 11048."""
 
 RETENTION_LEAST = timedelta(days=1)
 SKEW_MOST_SECONDS = 2.0
 """Twice the shortest delay a message may have."""
 
 SHARDS_LEAST = 512
-"""Temporal's own default; the embedded server has one, and its database would not bear more."""
+"""Temporal's own default; the embedded server has one shard, as its database could not handle more."""
 
 EMBEDDED_STORE = "sqlite"
 NOT_TOLD = "not told"
 INDEXLESS_STORES = ("elasticsearch", "opensearch")
 
 PROBE_SECONDS = 600
-"""What is left of a probe that could not be deleted begins after this, for nobody, and ends after as long again."""
+"""A probe that could not be deleted begins after this time, without a worker, and ends after the same time again."""
 
 
 class Server:
-    """Looks at the server; `client` is there once it has answered."""
+    """Looks at the server; `client` is set once the server has answered."""
 
     def __init__(
         self,
@@ -89,15 +89,15 @@ class Server:
     async def _look_at_server(self) -> Sequence[Finding]:
         self.client = await self._open_client(self._settings)
         service = self.client.workflow_service
-        told = await service.get_system_info(GetSystemInfoRequest(), timeout=CALL_TIMEOUT)
+        system = await service.get_system_info(GetSystemInfoRequest(), timeout=CALL_TIMEOUT)
         try:
             self._cluster = await service.get_cluster_info(GetClusterInfoRequest(), timeout=CALL_TIMEOUT)
         except RPCError as exc:
             if exc.status is not RPCStatusCode.PERMISSION_DENIED:
                 raise
-            # an authorizer shows the cluster only to whoever has rights beyond a namespace
+            # an authorizer may show the cluster only to users with rights beyond a namespace
             self._cluster = GetClusterInfoResponse(persistence_store=NOT_TOLD, visibility_store=NOT_TOLD)
-        self._version = told.server_version
+        self._version = system.server_version
         where = self.client.service_client.config.target_host
         return [judge_version(self._version, where)]
 
@@ -153,7 +153,8 @@ class Server:
         return [
             Finding(
                 Level.WARNING,
-                "the server takes no heartbeats of workers: 'dormice idle' wakes nothing, 'dormice forecast' knows no capacity",
+                "the server takes no heartbeats of workers: 'dormice idle' wakes nothing, "
+                "'dormice forecast' knows no capacity",
                 "set frontend.WorkerHeartbeatsEnabled to true in the server's dynamic configuration, or upgrade it",
             )
         ]
@@ -166,7 +167,10 @@ class Server:
         if store.startswith(INDEXLESS_STORES):
             return [Finding(Level.FINE, f"{store}: has no indexes to drop")]
         if store != EMBEDDED_STORE:
-            remedy = "list the indexes of its table executions_visibility; docs/architecture.md, Slim visibility, tells which are needed"
+            remedy = (
+                "list the indexes of its table executions_visibility; "
+                "docs/architecture.md, Slim visibility, tells which are needed"
+            )
             return [Finding(Level.UNKNOWN, f"{store}: only the database itself can tell whether it is slimmed", remedy)]
         if not self._has_database():
             remedy = "run this where the server's folder is, or name that with --data"
@@ -196,7 +200,8 @@ class Server:
             findings.append(
                 Finding(
                     Level.WARNING,
-                    f"payload_max_bytes is {allowed:,}, and the server refuses what is beyond {largest:,}, state included",
+                    f"payload_max_bytes is {allowed:,}, and the server refuses what is beyond {largest:,}, "
+                    "state included",
                     f"set DORMICE_PAYLOAD_MAX_BYTES to {largest // 2} at most",
                 )
             )
@@ -214,7 +219,7 @@ class Server:
         return [Finding(Level.FINE, f"at most {format_seconds(abs(skew) + within)} from the server's")]
 
     def _has_database(self) -> bool:
-        """Tell whether the folder at hand is that of this server."""
+        """Return whether the `data` folder is that of this server."""
         if self._cluster.visibility_store != EMBEDDED_STORE or not self._database.exists():
             return False
         try:
@@ -229,7 +234,7 @@ class Server:
 
 
 def judge_version(version: str, where: str) -> Finding:
-    """Tell whether a server of a version was tried."""
+    """Report whether a server of this version was tried."""
     seen = f"Temporal {version or 'of no version'} at {where}"
     if _is_before(version, TRIED_FROM):
         oldest = ".".join(map(str, TRIED_FROM))
@@ -242,7 +247,7 @@ def judge_version(version: str, where: str) -> Finding:
 
 
 def judge_fairness(version: str, *, is_on: bool | None) -> Finding:
-    """Tell whether tenants take turns, and whether that may make a task queue stand still; `is_on` None is not known."""
+    """Report whether tenants take turns, and whether that may stop a task queue; `is_on` is None if it is unknown."""
     if _is_before(version, FAIR_FROM):
         first = ".".join(map(str, FAIR_FROM))
         seen = f"before {first}, fairness may leave a task queue's readers stuck, and its tasks waiting"
@@ -258,13 +263,13 @@ def judge_fairness(version: str, *, is_on: bool | None) -> Finding:
 
 
 def _is_before(version: str, oldest: tuple[int, int]) -> bool:
-    """Compare a server's version with the first good one; a server that tells none is taken as it is."""
+    """Return whether a server's version is older than the first good one; an unknown version is not."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return found is not None and tuple(map(int, found.groups())) < oldest
 
 
 def judge_shards(store: str, shards: int) -> Finding:
-    """Tell whether a server has room for many messages; their number can't be changed once it holds any."""
+    """Report whether a server has enough shards for many messages; their number can never be changed."""
     if store == EMBEDDED_STORE:
         return Finding(Level.FINE, f"{store}, for one machine")
     if not shards:
@@ -272,14 +277,15 @@ def judge_shards(store: str, shards: int) -> Finding:
     if shards < SHARDS_LEAST:
         return Finding(
             Level.WARNING,
-            f"{store}, {plural(shards, 'history shard')}, fixed for good: millions of messages need {SHARDS_LEAST} or more",
+            f"{store}, {plural(shards, 'history shard')}, fixed for good: "
+            f"millions of messages need {SHARDS_LEAST} or more",
             "before there are many messages, make a new cluster with numHistoryShards of 4096",
         )
     return Finding(Level.FINE, f"{store}, {plural(shards, 'history shard')}")
 
 
 async def measure_skew(client: Client, prefix: str, now: Callable[[], float]) -> tuple[float, float]:
-    """Give how many seconds our clock is ahead of the server's, and how exact that is, both ways.
+    """Return how many seconds our clock is ahead of the server's, and the possible error in both directions.
 
     Starts a workflow that no worker ever sees, and deletes it. Raises RPCError.
     """
@@ -303,7 +309,7 @@ async def measure_skew(client: Client, prefix: str, now: Callable[[], float]) ->
 
 
 async def _delete(client: Client, name: str) -> None:
-    """Delete a workflow, running or not; one that was never started is as good as deleted."""
+    """Delete a workflow, running or not; it is no error if it was never started."""
     request = DeleteWorkflowExecutionRequest(
         namespace=client.namespace, workflow_execution=WorkflowExecution(workflow_id=name)
     )

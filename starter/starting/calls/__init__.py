@@ -1,1 +1,1 @@
-"""Many calls to the server at once, at a pace that it bears."""
+"""Many calls to the server at once, at a rate that it can handle."""

@@ -1,4 +1,4 @@
-"""The pace of a starter: a token bucket whose rate follows what the server bears (AIMD)."""
+"""The pace of a starter: a token bucket whose rate follows what the server can handle (AIMD)."""
 
 import asyncio
 import math
@@ -7,15 +7,15 @@ from collections import deque
 from collections.abc import Callable
 
 DECREASE = 0.5
-INCREASE_SHARE = 0.05  # of the rate before the last throttle, per second: back at full pace after ten seconds
-COOLDOWN_SECONDS = 1.0  # one overload answers many calls at once; they count as one
+INCREASE_SHARE = 0.05  # of the rate before the last throttle, added each second: full rate again after ten seconds
+COOLDOWN_SECONDS = 1.0  # one overload refuses many calls at once; they count as one throttle
 WINDOW_SECONDS = 2.0
 SLOWEST = 1.0
-SAVED_SECONDS = 0.1  # an idle bucket saves up no more, so that a pause is no licence for a burst
+SAVED_SECONDS = 0.1  # an idle bucket saves no more than this, so that no burst follows a pause
 
 
 class Pace:
-    """Says when the next call may go out.
+    """Limits the rate of calls.
 
     The rate starts at `ceiling` calls a second (0 = no limit), halves when the server answers that it is at its
     limit, and grows back by a fixed step a second. The server serves starts before polls, so a starter that
@@ -36,26 +36,26 @@ class Pace:
 
     @property
     def rate(self) -> float:
-        """Calls a second that may go out now; infinite while nothing limits them."""
+        """Calls per second that may be sent now; infinite while nothing limits them."""
         return self._rate
 
     async def take(self) -> None:
-        """Wait for a place; places are given in the order of the calls, each at the rate of its own moment."""
+        """Wait until the next call may be sent; callers are served in order, at the rate of that moment."""
         async with self._turn:
             while (seconds := self._next_at - self._clock()) > 0:  # noqa: ASYNC110 — a deadline, no condition to wait for
-                await asyncio.sleep(seconds)  # and look again: a throttle may have moved the place meanwhile
+                await asyncio.sleep(seconds)  # then check again: a throttle may have moved the deadline
             now = self._clock()
             self._grow(now)
             self._next_at = max(self._next_at, now - SAVED_SECONDS) + 1 / self._rate
 
     def note_answered(self) -> None:
-        """Tell that the server had room for a call, whatever its answer was."""
+        """Note that the server had room for a call, whatever its answer was."""
         now = self._clock()
         self._answered.append(now)
         self._forget_answers(now)
 
     def note_throttled(self) -> None:
-        """Tell that the server had no room: halve the rate, once per overload."""
+        """Note that the server had no room, and halve the rate, once per overload."""
         now = self._clock()
         if now - self._throttled_at < COOLDOWN_SECONDS:
             return

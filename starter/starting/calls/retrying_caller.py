@@ -1,4 +1,4 @@
-"""The caller: one call to the server after the other at a pace it bears, each repeated until it is answered or hopeless."""
+"""The retrying caller: sends calls at the server's pace, each repeated until it is answered or refused."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class CallResult(Generic[Answer]):
-    """What became of a call: an answer, or the error that ended it; a transient one after all patience."""
+    """Result of a call: the answer, or the error that ended it; a transient error when the patience is used up."""
 
     answer: Answer | None
     error: RPCError | None
@@ -35,7 +35,7 @@ class RetryingCaller:
         self.retried = 0
 
     async def call(self, send: Callable[[], Awaitable[Answer]]) -> CallResult[Answer]:
-        """Call until the server answers, at most for the setting `patience`; never raises RPCError itself."""
+        """Call until the server answers, at most for the setting `patience`; RPC errors are returned, not raised."""
         give_up_at = time.monotonic() + self._patience
         attempts, is_starting = 0, False
         while True:
@@ -47,7 +47,7 @@ class RetryingCaller:
                 if not is_transient(exc):
                     self._pace.note_answered()
                     return CallResult(None, exc, attempts)
-                if lacks_namespace(exc) and not is_starting:  # it is back, whatever time it was away before
+                if lacks_namespace(exc) and not is_starting:  # the server is starting: full patience again
                     give_up_at, is_starting = time.monotonic() + self._patience, True
                 if time.monotonic() >= give_up_at:
                     return CallResult(None, exc, attempts)

@@ -1,4 +1,4 @@
-"""The flight: calls to the server that are under way, a bounded number at once."""
+"""The task pool: runs calls to the server, a bounded number at once."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Iterable
@@ -8,7 +8,7 @@ Landing = TypeVar("Landing")
 
 
 class TaskPool(Generic[Landing]):
-    """Runs calls beside each other and gives what they come to, in the order in which they end."""
+    """Runs calls concurrently and yields their results in the order in which they end."""
 
     def __init__(self, room: int) -> None:
         self._places = room
@@ -18,11 +18,11 @@ class TaskPool(Generic[Landing]):
 
     @property
     def is_half_empty(self) -> bool:
-        """The server answers sooner than there is something to ask of it."""
+        """At most half of the places are in use: the server answers faster than calls come."""
         return len(self._under_way) * 2 <= self._places
 
     async def submit(self, call: Coroutine[Any, Any, Landing]) -> None:
-        """Begin a call as soon as there is room; room is given back when what it came to has been taken."""
+        """Begin a call as soon as there is room; its place becomes free when its result has been consumed."""
         try:
             await self._room.acquire()
         except BaseException:
@@ -33,9 +33,9 @@ class TaskPool(Generic[Landing]):
         task.add_done_callback(self._ended.put_nowait)
 
     async def results(self, beginning: Coroutine[Any, Any, None]) -> AsyncGenerator[Landing]:
-        """Give what the calls come to until `beginning`, which begins them, and all of them have ended.
+        """Yield results until `beginning`, which submits the calls, and all of the calls have ended.
 
-        An error of it or of a call is raised when it is reached; what is under way then is cancelled.
+        An error of `beginning` or of a call is raised when it is reached, and cancels what is still under way.
         """
         source = asyncio.create_task(beginning)
         source.add_done_callback(lambda _: self._ended.put_nowait(None))

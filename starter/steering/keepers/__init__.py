@@ -1,1 +1,1 @@
-"""Gates and idle capacity, as people switch them."""
+"""Gates and idle capacity, switched by people."""

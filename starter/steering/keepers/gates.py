@@ -1,4 +1,4 @@
-"""Gates as control sees them: listed, closed and opened by a person."""
+"""Gate control: a person lists, closes and opens gates."""
 
 from collections.abc import Awaitable, Mapping
 from typing import TypeVar
@@ -16,11 +16,11 @@ from shared.temporal.connect import translate_rpc_error
 Answer = TypeVar("Answer")
 
 HOME_LANE = "short"
-"""Its workers keep the gates where a person closes the first one; otherwise those of the lane where that happened."""
+"""Its workers run the gates workflow if a person closes the first gate; if a handler does, those of its lane."""
 
 
 class GatesNotServed(RetryLater):
-    """A gate was closed or opened, and no worker has taken it in yet."""
+    """A gate was closed or opened, and no worker has processed that yet."""
 
 
 class GateControl:
@@ -31,7 +31,7 @@ class GateControl:
         self._prefix = settings.task_queue_prefix
 
     async def fetch(self, now: float) -> dict[str, Closing]:
-        """Give the gates that are closed, by name; raises GatesNotServed while what was asked for waits for a worker."""
+        """Give the closed gates by name; raises GatesNotServed while a change still waits for a worker."""
         found = await _translated(fetch_closings(self._client, self._prefix))
         if found is None:
             raise GatesNotServed(
@@ -40,7 +40,7 @@ class GateControl:
         return pick_closed(found, now)
 
     async def close(self, gate: str, closing: Closing) -> None:
-        """Close a gate until then, also where it was closed for another time. Raises InvalidSetting for no name."""
+        """Close a gate, replacing an earlier closing. Raises InvalidSetting for an invalid name or too many gates."""
         _check(gate)
         if gate not in (known := await self._known(closing.closed_at)) and len(known) >= GATES_MAX:
             raise InvalidSetting(f"gates: {GATES_MAX} are closed, which is the most; open one first")
@@ -48,7 +48,7 @@ class GateControl:
         await self._send(CLOSE, wire)
 
     async def open(self, gate: str) -> None:
-        """Open a gate; one that is open stays so. Raises InvalidSetting for no name."""
+        """Open a gate; an open gate stays open. Raises InvalidSetting for an invalid name."""
         _check(gate)
         await self._send(OPEN, {"gate": gate})
 

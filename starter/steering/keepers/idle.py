@@ -1,4 +1,4 @@
-"""Idle capacity as control sees it: switched on and off for a lane, limited, and asked what has come of it."""
+"""Idle capacity control: switches it on and off for a lane, limits it, and reads its status."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from shared.temporal.connect import CALL_TIMEOUT, is_missing, signal_beginning, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleStatus:
-    """Where a lane's pull-forward stands; `doing` is what it is about right now, empty while nobody works on it."""
+    """Status of a lane's pull-forward; `doing` says what it does now, empty while no worker runs it."""
 
     lane: str
     is_on: bool
@@ -25,23 +25,23 @@ class IdleStatus:
 
 
 class Idle:
-    """Steers the idle workflows, which are begun when they are first asked for. Raises RetryLater or Misconfigured."""
+    """Steers the idle workflows, which their first signal starts. Raises RetryLater or Misconfigured."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
         self._prefix = settings.task_queue_prefix
 
     async def switch(self, lane: str, *, is_on: bool) -> None:
-        """Let a lane spend its idle capacity from now on, or no more."""
+        """Switch a lane's use of its idle capacity on or off."""
         await self._send(lane, "on" if is_on else "off")
 
     async def limit(self, lane: str, changes: Mapping[str, Any]) -> None:
-        """Give a lane other limits; those that are not named stay. Raises ValueError for what can't be meant."""
+        """Change limits of a lane; those that are not named stay. Raises ValueError for invalid limits."""
         IdleLimits.load(changes)
         await self._send(lane, "limits", dict(changes))
 
     async def status(self, lane: str) -> IdleStatus:
-        """Ask the server; no worker is needed for an answer."""
+        """Read the status from the server; no worker is needed."""
         handle = self._client.get_workflow_handle(idle_workflow_id(task_queue(self._prefix, lane)))
         try:
             described = await handle.describe(rpc_timeout=CALL_TIMEOUT)
@@ -51,13 +51,13 @@ class Idle:
             raise translate_rpc_error(exc) from exc
         memo: Mapping[str, Any] = await described.memo()
         kept: dict[str, Any] = memo.get(IDLE_MEMO, {})
-        shift = await self._read_shift(described) if kept else dict[str, Any](state="waits for a worker of the lane")
+        details = await self._read_shift(described) if kept else dict[str, Any](state="waits for a worker of the lane")
         return IdleStatus(
             lane=lane,
             is_on=kept.get("is_on", False),
-            doing=shift.get("state", ""),
+            doing=details.get("state", ""),
             limits=IdleLimits.load(kept.get("limits", {})),
-            pulled=Pulled.load(kept.get("pulled", {})).and_also(Pulled.load(shift.get("pulled", {}))),
+            pulled=Pulled.load(kept.get("pulled", {})).and_also(Pulled.load(details.get("pulled", {}))),
         )
 
     async def _send(self, lane: str, signal: str, *arguments: Any) -> None:
@@ -68,13 +68,13 @@ class Idle:
             raise translate_rpc_error(exc) from exc
 
     async def _read_shift(self, described: WorkflowExecutionDescription) -> dict[str, Any]:
-        """Read the last heartbeat of the shift that is at work, or why none is; nothing where none is to be."""
+        """Read the last heartbeat of the pull loop and why it failed last; empty when it is not to run."""
         converter = self._client.data_converter
-        for shift in described.raw_description.pending_activities:
+        for pull_loop in described.raw_description.pending_activities:
             details: dict[str, Any] = {}
-            if shift.heartbeat_details.payloads:
-                (details,) = await converter.decode(shift.heartbeat_details.payloads)
-            if shift.HasField("last_failure"):
-                details["state"] = f"begun again after: {await converter.decode_failure(shift.last_failure)}"
+            if pull_loop.heartbeat_details.payloads:
+                (details,) = await converter.decode(pull_loop.heartbeat_details.payloads)
+            if pull_loop.HasField("last_failure"):
+                details["state"] = f"begun again after: {await converter.decode_failure(pull_loop.last_failure)}"
             return details
         return {}

@@ -1,1 +1,1 @@
-"""What the server says of a workflow without the help of its worker."""
+"""What the server knows of a workflow without the help of its worker."""

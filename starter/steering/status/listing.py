@@ -16,7 +16,7 @@ ENDED_OTHERWISE = {
     WorkflowExecutionStatus.TERMINATED: "terminated",
     WorkflowExecutionStatus.TIMED_OUT: "timed out",
 }
-"""Ends that no message comes to by itself; its attribute `State` still says what it was before."""
+"""Ends that are caused from outside; the attribute `State` still has the value from before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,21 +28,21 @@ class Listed:
     lane: str
     state: str
     due_at: datetime | None
-    """None where the index does not know it: then an active message is due soon, or by now."""
+    """None when the index does not have it; an active message is then due now or soon."""
     earliest_at: datetime | None
     started_at: datetime | None
-    """None where the message is one of a pack."""
+    """None for a packed message."""
     parked_reason: str = ""
     parked_at: datetime | None = None
 
     @property
     def is_due_soon(self) -> bool:
-        """It is due by now or soon; when exactly, only the message itself knows."""
+        """The message is due now or soon; only the message itself knows the exact time."""
         return self.state == "active" and self.due_at is None
 
 
 def from_status(status: Mapping[str, Any]) -> Listed:
-    """Read a packed message from what its pack says of it."""
+    """Read a packed message from its pack's answer."""
     return Listed(
         kind=status["kind"],
         id=status["id"],
@@ -66,7 +66,7 @@ async def to_listed(execution: WorkflowExecution | WorkflowExecutionDescription)
     memo: Mapping[str, Any] = await execution.memo() if state == "parked" else {}
     due_at, earliest_at = attributes.get(DUE_AT), attributes.get(EARLIEST_AT)
     if state == "active" and due_at is not None and due_at <= datetime.now(UTC):
-        # moves by less than the setting `index_after` are not written: this may be where it was due some cycles ago
+        # changes by less than the setting `index_after` are not indexed: this may be the due time of an older cycle
         due_at = earliest_at = None
     return Listed(
         kind=kind,

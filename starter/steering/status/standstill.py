@@ -1,4 +1,4 @@
-"""Standstill: workflows whose task fails over and over, found by what the server records of them, and brought back."""
+"""Standstill: finds workflows whose task fails repeatedly, by what the server records of them, and repairs them."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
 from starter.steering.selection import quote
 
 ATTEMPTS_LEAST = 2
-"""A task that failed once may do better at its next try, which comes at once."""
+"""A task that failed once is tried again at once, and may then succeed."""
 
 PAGE_SIZE = 20
 
@@ -31,7 +31,7 @@ _HARMLESS = frozenset(
         WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_STICKY_TASK_QUEUE,
     }
 )
-"""With these the server itself asks for another try; none of them means that a worker could not go on."""
+"""With these the server itself asks for another attempt; none of them means that a worker could not continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,15 @@ class Standstill:
     run_id: str
     attempts: int
     reason: str
-    """What the worker said when it failed last."""
+    """The worker's message at its last failure."""
 
     def describe(self) -> str:
-        """Say it in half a sentence."""
+        """Describe the standstill in half a sentence."""
         return f"the task of its workflow {self.workflow_id} fails (attempt {self.attempts}): {self.reason}"
 
 
 async def find_standstill(client: Client, workflow_id: str, run_id: str | None = None) -> Standstill | None:
-    """Tell why a workflow does not go on, or None where its task does not fail."""
+    """Return why a workflow makes no progress, or None when its task does not fail."""
     handle = client.get_workflow_handle(workflow_id, run_id=run_id)
     return await to_standstill(client, await handle.describe(rpc_timeout=CALL_TIMEOUT))
 
@@ -62,7 +62,7 @@ async def to_standstill(client: Client, described: WorkflowExecutionDescription)
         return None
     async for event in _read_backwards(client, described.id, described.run_id):
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-            return None  # a worker that was lost with it, nothing worse
+            return None  # the task was lost with its worker, nothing worse
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
             failed = event.workflow_task_failed_event_attributes
             if failed.cause not in _HARMLESS:
@@ -72,7 +72,7 @@ async def to_standstill(client: Client, described: WorkflowExecutionDescription)
 
 
 def query_reported(prefix: str) -> str:
-    """Select what the server itself reports: it does once a task has failed some times in a row, five by default."""
+    """Write the query for what the server itself reports, after a task failed several times in a row (default five)."""
     queues = ", ".join(quote(task_queue(prefix, lane)) for lane in LANES)
     return (
         f"TemporalReportedProblems IN ('category=WorkflowTaskFailed') AND TaskQueue IN ({queues}) "
@@ -81,7 +81,7 @@ def query_reported(prefix: str) -> str:
 
 
 async def list_standstills(client: Client, prefix: str) -> AsyncIterator[Standstill]:
-    """Find all workflows on the lanes of a prefix of which the server reports that their tasks fail.
+    """Find all workflows on the lanes of a prefix whose tasks fail, as reported by the server.
 
     Raises RetryLater or Misconfigured.
     """
@@ -95,10 +95,10 @@ async def list_standstills(client: Client, prefix: str) -> AsyncIterator[Standst
 
 
 async def repair(client: Client, standstill: Standstill, *, without_signals: bool = False) -> str:
-    """Begin a workflow again from its last good task; gives the id of its new run.
+    """Reset a workflow to its last good task; returns the id of the new run.
 
-    Signals that came since are sent again by the server, in order, unless they are to be left out. The calls of handlers
-    that followed that task are made once more, with the same version and idempotency key.
+    The server sends all later signals again, in order, unless `without_signals`. Handler calls after that task are made
+    once more, with the same version and idempotency key.
     """
     event_id = await _find_last_good(client, standstill)
     left_out = [ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL] if without_signals else []
@@ -126,7 +126,7 @@ async def list_signals_since(client: Client, standstill: Standstill) -> list[str
 
 
 async def _find_last_good(client: Client, standstill: Standstill) -> int:
-    """Give the event with which the last good task was completed, or its first task was begun where none was."""
+    """Give the id of the event that completed the last good task; if there is none, of the start of the first task."""
     first = 0
     async for event in _read_backwards(client, standstill.workflow_id, standstill.run_id):
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:

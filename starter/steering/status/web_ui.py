@@ -14,7 +14,7 @@ UNKNOWN = "of your Web UI, whose address is not known; set ui_address, for examp
 def find_ui_address(settings: Settings, server: str, folder: Path) -> str:
     """Give the address that the setting `ui_address` names, else that of the embedded server of a folder, or "".
 
-    The embedded server counts only while it runs, and is the `server` (HOST:PORT) that is talked to.
+    The embedded server counts only while it runs, and only if it is the `server` (HOST:PORT) in use.
     """
     return settings.ui_address.rstrip("/") or _find_embedded(server, EmbeddedOptions(data=folder))
 
@@ -32,7 +32,7 @@ def _find_embedded(server: str, options: EmbeddedOptions) -> str:
     except (OSError, ValueError, LookupError):
         return ""
     try:
-        is_running = is_meant and not has_locked(lock)  # what was killed leaves its addresses behind
+        is_running = is_meant and not has_locked(lock)  # a killed server leaves its addresses behind
     finally:
         os.close(lock)
     return addresses["ui"] or "" if is_running else ""
