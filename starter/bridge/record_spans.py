@@ -1,4 +1,4 @@
-"""Records told apart: what spans and log lines say of a record on its way to its message."""
+"""Record spans: what traces and log lines say about a record on its way to its message."""
 
 from typing import Any
 
@@ -11,17 +11,20 @@ from starter.starting.delivery import Delivery
 
 
 class RecordSpans:
-    """Tells of the records of messages that are sampled. The rest cost a checksum each, and nothing while nobody listens."""
+    """Traces the records of sampled messages.
+
+    Any other record costs one checksum, or nothing while telemetry is off.
+    """
 
     def __init__(self, telemetry: Telemetry, group: str) -> None:
         self._telemetry = telemetry
         self._group = group
 
     def begin(self, held: PendingRecord, delivery: Delivery) -> Delivery:
-        """Begin to tell of a record; its message then knows this span in place of the record's own, whose child it is."""
+        """Open the record's span as a child of the record's own trace; the message gets this span as its parent."""
         if held.key is None or not self._telemetry.samples(held.key):
             return delivery
-        if held.span is NO_SPAN:  # a delivery that has failed is made again: it is the same piece of work
+        if held.span is NO_SPAN:  # a retry belongs to the span of the first attempt
             held.span = self._open(held, delivery)
         return delivery._replace(trace={**delivery.trace, "traceparent": held.span.traceparent})
 
@@ -31,7 +34,7 @@ class RecordSpans:
 
 
 def describe_held(held: PendingRecord, formats: Formats) -> dict[str, Any]:
-    """Give the fields of a log line about a record, which is read once more for them: few lines are written."""
+    """Give the log fields of a record, which is decoded again for them: such log lines are few."""
     try:
         delivery = read_delivery(held.record, formats)
     except DeadRecord:
