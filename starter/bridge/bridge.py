@@ -192,7 +192,7 @@ class Bridge:
             await asyncio.sleep(POLL_SECONDS)
 
     async def commit(self, partitions: Collection[Partition] | None = None) -> None:
-        """Commit what needs no more work, of all partitions or of some; a failed commit is logged and repeated later."""
+        """Commit what needs no more work, of all partitions or of some; a failed commit is logged and repeated."""
         positions = self.assignment.to_commit(partitions)
         if not positions:
             return
