@@ -271,7 +271,7 @@ class _Listener(ConsumerRebalanceListener):
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
 
-    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride] — aiokafka awaits it, its types don't
+    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride] — aiokafka awaits it
         self, revoked: Collection[TopicPartition]
     ) -> None:
         await self._bridge.revoked([Partition(*partition) for partition in revoked])

@@ -71,7 +71,7 @@ class _PartitionQueue(Generic[R]):
         self.ready: list[tuple[int, R]] = []
         """A heap by offset: the record received first begins first, also if it had to wait for its key."""
         self.chains: dict[bytes, deque[R] | None] = {}
-        """For each key with a record that is ready or under way: the records waiting behind that one."""
+        """For each key with a record that is ready or under way: the records waiting behind it."""
 
 
 class Intake(Generic[R]):

@@ -20,36 +20,36 @@ class RecordSpans:
         self._telemetry = telemetry
         self._group = group
 
-    def begin(self, held: PendingRecord, delivery: Delivery) -> Delivery:
+    def begin(self, pending: PendingRecord, delivery: Delivery) -> Delivery:
         """Open the record's span as a child of the record's own trace; the message gets this span as its parent."""
-        if held.key is None or not self._telemetry.samples(held.key):
+        if pending.key is None or not self._telemetry.samples(pending.key):
             return delivery
-        if held.span is NO_SPAN:  # a retry belongs to the span of the first attempt
-            held.span = self._open(held, delivery)
-        return delivery._replace(trace={**delivery.trace, "traceparent": held.span.traceparent})
+        if pending.span is NO_SPAN:  # a retry belongs to the span of the first attempt
+            pending.span = self._open(pending, delivery)
+        return delivery._replace(trace={**delivery.trace, "traceparent": pending.span.traceparent})
 
-    def _open(self, held: PendingRecord, delivery: Delivery) -> Span:
-        attributes: Attributes = {"group": self._group, "kind": delivery.kind, **_describe(held, delivery)}
-        return self._telemetry.begin_span(f"process {held.record.topic}", attributes, parent=delivery.trace)
+    def _open(self, pending: PendingRecord, delivery: Delivery) -> Span:
+        attributes: Attributes = {"group": self._group, "kind": delivery.kind, **_describe(pending, delivery)}
+        return self._telemetry.begin_span(f"process {pending.record.topic}", attributes, parent=delivery.trace)
 
 
-def describe_held(held: PendingRecord, formats: Formats) -> dict[str, Any]:
+def describe_held(pending: PendingRecord, formats: Formats) -> dict[str, Any]:
     """Give the log fields of a record, which is decoded again for them: such log lines are few."""
     try:
-        delivery = read_delivery(held.record, formats)
+        delivery = read_delivery(pending.record, formats)
     except DeadRecord:
         delivery = None
-    return {**_describe(held, delivery), **held.span.ids}
+    return {**_describe(pending, delivery), **pending.span.ids}
 
 
-def _describe(held: PendingRecord, delivery: Delivery | None) -> dict[str, str | int]:
-    record = held.record
+def _describe(pending: PendingRecord, delivery: Delivery | None) -> dict[str, str | int]:
+    record = pending.record
     if delivery is None or delivery.envelope is None:
         correlation_id = find_correlation_id(dict(record.headers))
     else:
         correlation_id = delivery.envelope.correlation_id
     return {
-        "workflow_id": (held.key or b"").decode(),
+        "workflow_id": (pending.key or b"").decode(),
         "correlation_id": correlation_id,
         "topic": record.topic,
         "partition": record.partition,

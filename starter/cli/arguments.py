@@ -38,7 +38,8 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class _Subcommands(
-    argparse._SubParsersAction  # noqa: SLF001 # pyright: ignore[reportPrivateUsage, reportMissingTypeArgument] — the only hook
+    # private, but the only hook for names of two words
+    argparse._SubParsersAction  # noqa: SLF001 # pyright: ignore[reportPrivateUsage, reportMissingTypeArgument]
 ):
     """Sub-commands whose names may have two words: `bridge status` beside `bridge`, which has arguments of its own."""
 

@@ -40,7 +40,7 @@ WARNED_VARIABLE = "_DORMICE_WARNED"
 """Holds the names of variables that a parent process has already warned of."""
 
 ABOVE = "spark.cli.commands"
-"""The Spark commands, one layer above: imported by name, so that this layer does not depend on that one."""
+"""The Spark commands, one layer above: imported by name, so that this layer does not depend on it."""
 
 
 def build_parser() -> tuple[CommandParser, Commands]:

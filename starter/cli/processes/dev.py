@@ -1,4 +1,4 @@
-"""The command `dev`: the embedded server, a worker for all lanes and a broker if asked, ended together and in order."""
+"""The command `dev`: the embedded server, a worker for all lanes and optionally a broker, ended together in order."""
 
 # ruff: noqa: PLC0415 — what is slow to import waits until its command runs
 
