@@ -130,7 +130,7 @@ class Bridge:
         await self._leave()
 
     async def _leave(self) -> None:
-        """Leave the group, in a separate task: a fetch that waits for its broker cancels its stopper (aiokafka 647)."""
+        """Leave the group, in a separate task: a waiting fetch cancels the task that stops it (aiokafka 647)."""
         leaving = asyncio.create_task(self._consumer.stop())
         await asyncio.wait([leaving], timeout=LEAVE_SECONDS)
         if leaving.done() and not leaving.cancelled():

@@ -62,7 +62,7 @@ class PartitionOffsets:
                 "was put back; begin again from the committed position under a new assignment"
             )
         self._next = offset + 1
-        if timestamp != self._last.timestamp or now != self._last.received_at:  # else share the object
+        if timestamp != self._last.timestamp or now != self._last.received_at:  # else share one object
             self._last = Outstanding(now, timestamp)
         self._outstanding[offset] = self._last
 

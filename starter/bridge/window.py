@@ -8,7 +8,7 @@ FEWEST, MOST = 1_000, 100_000
 """Limits for records under way. The lower one keeps the starter busy, the upper one bounds the memory."""
 
 PACK_ROOM = MOST * 4 // 5
-"""Most records to gather for packs; the rest of the window is for records that are being sent in chunks.
+"""Limit of records gathered for packs; the rest of the window is for records that are being sent in chunks.
 
 Chunks should be large, because one costs as much as hundreds of messages.
 """
@@ -17,7 +17,7 @@ STEP = 100
 """The window changes in steps of this size, because every change has all limits checked again."""
 
 WAITING = 5_000
-"""Most decoded records that wait to begin: each takes several times the memory of one that is under way."""
+"""Limit of decoded records that wait to begin: each takes several times the memory of one that is under way."""
 
 
 def size_for(in_hand: int) -> int:

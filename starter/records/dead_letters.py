@@ -67,7 +67,7 @@ class DeadLetter:
     stage: str
     attempts: int
     origin: str
-    """The record that failed first, "topic/partition/offset"; not the three above if a replay failed."""
+    """The record that failed first, "topic/partition/offset"; differs from the fields above if a replay failed."""
     replay_of: str = ""
     """If a replay failed again: the dead letter that was replayed."""
 

@@ -71,7 +71,7 @@ class Sending:
         self.passed_over = 0
         """Known messages that the signal was not sent to; each is printed."""
         self.unknown = 0
-        """Unknown messages, without those that the signal did not find; each is printed."""
+        """Unknown messages, not counting those that the signal did not find; each is printed."""
         self._verb = verb
         self._signal = signal
         self._is_json = is_json
