@@ -28,25 +28,25 @@ from starter.starting.bulk import BulkStarter
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS, PAUSED_POLL_SECONDS = 0.2, 0.02
-"""The second while partitions pause: nothing that comes for them would wake the consumer."""
+"""The second applies while partitions are paused: records for them do not wake the consumer."""
 
 RECORDS_AT_ONCE = 2000
 SLICE = 100
-"""Between so many records others have their turn: the next fetch goes out first, and is answered while the rest is read."""
+"""Records taken in before other tasks get a turn: the next fetch is sent, and answered while the rest is read."""
 
 FETCHED_AT_ONCE_BYTES = 64 * 1024
-"""Of a partition. Fetched ahead of what the window takes in, they are memory and nothing else."""
+"""Per partition. Records fetched beyond the window only cost memory."""
 
 COMMIT_EVERY = timedelta(seconds=1)
 ENDS_EVERY = timedelta(seconds=5)
 COMMIT_SECONDS = 10.0
-"""aiokafka repeats a commit for as long as the broker is away; so late, it might undo what another member committed."""
+"""aiokafka repeats a commit while the broker is away; a late one might undo what another member committed."""
 
 LEAVE_SECONDS = 10.0
-"""A broker that is away for longer finds out by itself, when the session is over."""
+"""A broker that is away for longer removes the member when its session expires."""
 
 DRAIN_SHARE = 0.8
-"""Of the rebalance timeout, for what is under way when partitions are taken away; the rest is for the commit."""
+"""Share of the rebalance timeout for records under way of revoked partitions; the rest is for the commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +58,13 @@ class BridgeOptions:
     member: str | None = None
     """Name of a static member: it keeps its partitions over a restart shorter than the session timeout."""
     client: Mapping[str, Any]
-    """What every client of the broker is made with: servers, security."""
+    """Options of every Kafka client: servers, security."""
     drain: timedelta = timedelta(seconds=30)
     session: timedelta = timedelta(seconds=30)
-    """A member that is silent for so long is taken for dead, and its partitions go to others."""
+    """After this time of silence a member counts as dead, and its partitions go to others."""
     rebalance: timedelta = timedelta(seconds=60)
     patience: timedelta = timedelta(minutes=2)
-    """So long nothing may move while there is lag, until the process ends itself."""
+    """The process ends itself after this time without progress while there is lag."""
 
 
 class Bridge:
@@ -86,15 +86,15 @@ class Bridge:
         spans = RecordSpans(telemetry or Telemetry(is_on=False), options.group)
         self.desk = DeliveryLoop(self.intake, self.assignment, formats, starter, bury, spans=spans)
         self._watchdog = Watchdog(options.patience)
-        self._consumer: Any = _build_consumer(options)  # its types leave the partitions' open
+        self._consumer: Any = _build_consumer(options)  # aiokafka leaves the types of partitions open
         self._ends: dict[Any, int] = {}
         self.received = self.commit_failures = self.rebalances = 0
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Consume until told to stop, then drain and commit.
+        """Consume until `stopping` is set, then drain and commit.
 
         Raises RetryLater when the consumer has stopped by itself, offsets went back or the last ones could not be
-        committed, KafkaError when the broker refuses this client, Misconfigured when the Temporal server does.
+        committed; KafkaError when the broker refuses this client; Misconfigured when the Temporal server does.
         """
         self._consumer.subscribe(self.options.topics, listener=_Listener(self))
         await self._consumer.start()
@@ -113,8 +113,8 @@ class Bridge:
             await self._end(working[1:], delivering, stop)
         if self.assignment.to_commit():
             raise RetryLater(
-                f"group {self.options.group}: not all that is done could be committed; it is read once more by the next "
-                "bridge, which does nothing with it; see whether the broker is well"
+                f"group {self.options.group}: not all that is done could be committed; it is read once more by the "
+                "next bridge, which does nothing with it; see whether the broker is well"
             )
 
     async def _end(self, working: list[asyncio.Task[None]], *others: asyncio.Task[Any]) -> None:
@@ -130,7 +130,7 @@ class Bridge:
         await self._leave()
 
     async def _leave(self) -> None:
-        """Leave the group. In a task of its own: a fetch that waits for its broker cancels who stops it (aiokafka 647)."""
+        """Leave the group, in a separate task: a waiting fetch cancels the task that stops it (aiokafka 647)."""
         leaving = asyncio.create_task(self._consumer.stop())
         await asyncio.wait([leaving], timeout=LEAVE_SECONDS)
         if leaving.done() and not leaving.cancelled():
@@ -145,7 +145,7 @@ class Bridge:
             for partition, messages in batches.items():
                 for first in range(0, len(messages), SLICE):
                     if (offsets := held[partition]) is None or self.assignment.find(offsets.partition) is not offsets:
-                        break  # taken away meanwhile; given back, it begins anew
+                        break  # revoked meanwhile; if assigned again, it is read anew
                     self._take_in(offsets, messages[first : first + SLICE])
                     await asyncio.sleep(0)
             await self._leave_tails()
@@ -161,11 +161,11 @@ class Bridge:
         self._watchdog.note_progress()
 
     async def _leave_tails(self) -> None:
-        """Go on over what holds no records: transaction markers, and what compaction has emptied."""
+        """Skip offsets without records: transaction markers, and gaps that compaction left."""
         for partition in self.assignment.partitions:
             offsets = self.assignment.find(partition)
             if offsets is not None and not offsets.outstanding:
-                with contextlib.suppress(IllegalStateError):  # just taken away
+                with contextlib.suppress(IllegalStateError):  # just revoked
                     position = await self._consumer.position(TopicPartition(*partition))
                     if not offsets.outstanding:
                         offsets.advance(position)
@@ -185,21 +185,21 @@ class Bridge:
             await self.commit()
 
     async def _commit_last(self) -> None:
-        """Commit what is left: a rebalance may be in the way for a moment, the broker for longer."""
+        """Commit what is left, with retries: a rebalance may prevent it for a moment, the broker for longer."""
         give_up_at = time.monotonic() + COMMIT_SECONDS
         while self.assignment.to_commit() and time.monotonic() < give_up_at:
             await self.commit()
             await asyncio.sleep(POLL_SECONDS)
 
     async def commit(self, partitions: Collection[Partition] | None = None) -> None:
-        """Commit what needs no more work, of all partitions or of some; one that fails is told later again."""
+        """Commit what needs no more work, of all partitions or of some; a failed commit is logged and repeated."""
         positions = self.assignment.to_commit(partitions)
         if not positions:
             return
         try:
             async with asyncio.timeout(COMMIT_SECONDS):
                 await self._consumer.commit({TopicPartition(*partition): at for partition, at in positions.items()})
-        except (CommitFailedError, IllegalStateError, KafkaError, TimeoutError) as exc:  # a rebalance, or nobody there
+        except (CommitFailedError, IllegalStateError, KafkaError, TimeoutError) as exc:  # a rebalance, or no broker
             self.commit_failures += 1
             logger.warning("offsets not committed", extra={"reason": f"{type(exc).__name__}: {exc}"})
         else:
@@ -207,10 +207,10 @@ class Bridge:
             self._watchdog.note_progress()
 
     async def _learn_ends(self) -> None:
-        """Ask how far partitions reach; an answer to a fetch says that too, but none is fetched of one that pauses."""
+        """Ask for the partitions' end offsets: fetches report them too, but paused partitions are not fetched."""
         while True:
             await asyncio.sleep(ENDS_EVERY.total_seconds())
-            with contextlib.suppress(KafkaError):  # a broker is away; what was known stays
+            with contextlib.suppress(KafkaError):  # the broker is away: keep the last known ends
                 self._ends = await self._consumer.end_offsets(self._consumer.assignment())
 
     async def _watch(self) -> None:
@@ -228,7 +228,7 @@ class Bridge:
 
     @property
     def lag(self) -> int:
-        """How many records there are that can be had and have not been received."""
+        """How many readable records have not been received."""
         return sum(max(0, self._lag_of(partition)) for partition in self.assignment.partitions)
 
     def _lag_of(self, partition: Partition) -> int:
@@ -237,18 +237,18 @@ class Bridge:
         return 0 if end is None or reached is None else end - reached
 
     def find_end(self, partition: Partition) -> int | None:
-        """Give the offset behind the last record that can be had, as far as the broker has told; None before that."""
+        """Give the offset after the last readable record, as last reported by the broker; None before that."""
         held = TopicPartition(*partition)
         fetched = self._consumer.last_stable_offset(held) if held in self._consumer.assignment() else None
         return max((end for end in (fetched, self._ends.get(held)) if end is not None), default=None)
 
     @property
     def paused(self) -> frozenset[Partition]:
-        """The partitions of which no records are fetched now."""
+        """The partitions that are not fetched now."""
         return frozenset(Partition(*partition) for partition in self._consumer.paused())
 
     async def revoked(self, partitions: Collection[Partition]) -> None:
-        """Let what is under way of partitions end, commit, and forget them."""
+        """Let the records under way of revoked partitions finish, commit, and forget the partitions."""
         under_way = self.intake.revoke(partitions)
 
         def is_over() -> bool:
@@ -259,7 +259,7 @@ class Bridge:
         self.assignment.revoke(partitions)
 
     def assigned(self, partitions: Collection[Partition]) -> None:
-        """Begin with partitions; the consumer has forgotten what was paused."""
+        """Begin with partitions and pause again as needed: the consumer has forgotten its pauses."""
         self.rebalances += 1
         self.intake.assign(partitions, self.assignment.assign(partitions))
         self.apply_pauses()
@@ -271,7 +271,7 @@ class _Listener(ConsumerRebalanceListener):
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
 
-    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride] — it awaits what its types forbid
+    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride] — aiokafka awaits it
         self, revoked: Collection[TopicPartition]
     ) -> None:
         await self._bridge.revoked([Partition(*partition) for partition in revoked])
@@ -285,7 +285,7 @@ class _Listener(ConsumerRebalanceListener):
 async def _wait(is_over: Callable[[], bool], seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            while not is_over():  # noqa: ASYNC110 — many tasks have to end, each by itself
+            while not is_over():  # noqa: ASYNC110 — many tasks have to end, and no event says so
                 await asyncio.sleep(0.02)
 
 

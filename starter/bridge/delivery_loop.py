@@ -1,4 +1,4 @@
-"""The desk: every record that may begin leaves it as a message, as a dead letter, or not yet; and is acknowledged then."""
+"""The delivery loop: turns records into messages or dead letters, retries failures, and then acknowledges."""
 
 import asyncio
 import logging
@@ -23,20 +23,23 @@ from starter.starting.receipts import Receipt, StartOutcome
 logger = logging.getLogger(__name__)
 
 REFUSED = "Refused"
-"""Error class of a record that is fine by itself but that the server, or a full pack, does not take."""
+"""Error class of a valid record that the server, or a full pack, refuses."""
 
 DEAD = "dead"
-"""What a record comes to that is laid down as a dead letter."""
+"""Outcome of a record that is written as a dead letter."""
 
 SILENT_SECONDS = 10.0
-"""Between two lines of the log about failures."""
+"""Minimum time between two log lines about failures."""
 
 WriteDeadLetter = Callable[[Record, str, str], Awaitable[None]]
-"""Writes a dead letter (record, error class, message); raises RetryLater while the broker does not take it."""
+"""Writes a dead letter (record, error class, message); raises RetryLater while the broker does not accept it."""
 
 
 class DeliveryLoop:
-    """Works on what the intake gives out. Nothing is acknowledged before the server, or the broker, has it for good."""
+    """Delivers the records that the intake gives out.
+
+    A record is acknowledged only when the Temporal server has its message, or the broker its dead letter, for good.
+    """
 
     def __init__(
         self,
@@ -77,18 +80,18 @@ class DeliveryLoop:
             self._size = size
             self._intake.resize(limits_of(size))
         taken = self._intake.take()
-        if alive := [held for held in taken if held.dead is None]:
+        if alive := [pending for pending in taken if pending.dead is None]:
             self._deliveries.put_nowait(alive)
-        for held in taken:
-            if held.dead is not None:
-                self._run_beside(self._write_dead_letter(held, held.dead.error_class, str(held.dead)))
+        for pending in taken:
+            if pending.dead is not None:
+                self._run_beside(self._write_dead_letter(pending, pending.dead.error_class, str(pending.dead)))
 
     def close(self) -> None:
         """Begin nothing more."""
         self._is_closed = True
 
     async def finish(self) -> None:
-        """End `run` and all that waits for another attempt; what is under way then is done again by the next bridge."""
+        """End `run` and all waiting retries; the next bridge repeats what is still under way."""
         self.close()
         self._deliveries.put_nowait(None)
         for task in self._beside:
@@ -97,67 +100,68 @@ class DeliveryLoop:
 
     async def _wishes(self) -> AsyncIterator[tuple[PendingRecord, Delivery]]:
         while True:
-            if self._deliveries.empty():  # the starter reaches for more, and so the window has grown
+            if self._deliveries.empty():  # the starter asks for more, so the window has grown
                 self.pump()
             if (batch := await self._deliveries.get()) is None:
                 return
-            for held in batch:
-                # one that comes again was given away: few do, and what all would keep meanwhile is several times the record
-                delivery, held.delivery = held.delivery or read_delivery(held.record, self._formats), None
+            for pending in batch:
+                # decoded again for a retry: retries are few, and kept deliveries take several times a record's memory
+                delivery, pending.delivery = pending.delivery or read_delivery(pending.record, self._formats), None
                 self._in_hand += 1
-                yield held, self._spans.begin(held, delivery)
+                yield pending, self._spans.begin(pending, delivery)
 
     def _settle(self, receipt: Receipt[PendingRecord]) -> None:
-        held = receipt.tag
+        pending = receipt.tag
         self._in_hand -= 1
         self.outcomes[receipt.outcome] += 1
         if receipt.outcome is StartOutcome.FAILED:
-            held.attempts += 1
-            self._tell_of_failure(held, receipt)
-            self._run_beside(self._deliver_later(held))
+            pending.attempts += 1
+            self._tell_of_failure(pending, receipt)
+            self._run_beside(self._deliver_later(pending))
         elif receipt.outcome is StartOutcome.REJECTED:
-            self._run_beside(self._write_dead_letter(held, REFUSED, receipt.reason))
+            self._run_beside(self._write_dead_letter(pending, REFUSED, receipt.reason))
         else:
-            self._acknowledge(held, receipt.outcome)
+            self._acknowledge(pending, receipt.outcome)
 
-    def _tell_of_failure(self, held: PendingRecord, receipt: Receipt[PendingRecord]) -> None:
-        """Log the first of many: while a server is away, thousands fail in every second."""
+    def _tell_of_failure(self, pending: PendingRecord, receipt: Receipt[PendingRecord]) -> None:
+        """Log one failure per `SILENT_SECONDS`: while a server is away, thousands fail every second."""
         if (now := time.monotonic()) >= self._silent_until:
             self._silent_until = now + SILENT_SECONDS
-            told = {"reason": receipt.reason, "failures": self.outcomes[receipt.outcome]}
-            logger.warning("not delivered yet, and tried again", extra={**describe_held(held, self._formats), **told})
+            failure = {"reason": receipt.reason, "failures": self.outcomes[receipt.outcome]}
+            extra = {**describe_held(pending, self._formats), **failure}
+            logger.warning("not delivered yet, and tried again", extra=extra)
 
-    async def _deliver_later(self, held: PendingRecord) -> None:
-        await asyncio.sleep(backoff_seconds(held.attempts))
-        self._deliveries.put_nowait([held])
+    async def _deliver_later(self, pending: PendingRecord) -> None:
+        await asyncio.sleep(backoff_seconds(pending.attempts))
+        self._deliveries.put_nowait([pending])
 
-    async def _write_dead_letter(self, held: PendingRecord, error_class: str, message: str) -> None:
-        """Write a dead letter, however long that takes; the partition waits for it, the others go on."""
+    async def _write_dead_letter(self, pending: PendingRecord, error_class: str, message: str) -> None:
+        """Write a dead letter, with retries until it succeeds; its partition waits for it, the others go on."""
         attempts = 0
         while True:
             try:
-                await self._bury(held.record, error_class, message)
+                await self._bury(pending.record, error_class, message)
                 break
             except RetryLater as exc:
                 attempts += 1
-                self._intake.block(held.partition, str(exc))
-                told = {**describe_held(held, self._formats), "reason": str(exc)}
-                logger.warning("dead letter not written", extra=told)
+                self._intake.block(pending.partition, str(exc))
+                extra = {**describe_held(pending, self._formats), "reason": str(exc)}
+                logger.warning("dead letter not written", extra=extra)
                 await asyncio.sleep(backoff_seconds(attempts))
         if attempts:
-            self._intake.unblock(held.partition)
+            self._intake.unblock(pending.partition)
         self.outcomes[DEAD] += 1
-        self._acknowledge(held, DEAD, error_class)
+        self._acknowledge(pending, DEAD, error_class)
 
-    def _acknowledge(self, held: PendingRecord, outcome: str, error_class: str = "") -> None:
-        if held.span is not NO_SPAN:
-            held.span.end({"outcome": outcome, "attempts": held.attempts + 1}, error_class)
+    def _acknowledge(self, pending: PendingRecord, outcome: str, error_class: str = "") -> None:
+        if pending.span is not NO_SPAN:
+            pending.span.end({"outcome": outcome, "attempts": pending.attempts + 1}, error_class)
         if logger.isEnabledFor(logging.DEBUG):
-            told = {**describe_held(held, self._formats), "outcome": outcome, "error_class": error_class}
-            logger.debug("record settled", extra={"action": "record_settled", **told})
-        self._intake.finished(held)
-        self._assignment.acknowledged(held.partition, held.epoch, held.offset)
-        if not self._is_pumping:  # once for all that are acknowledged in one go: a pack answers for hundreds
+            extra = {**describe_held(pending, self._formats), "outcome": outcome, "error_class": error_class}
+            logger.debug("record settled", extra={"action": "record_settled", **extra})
+        self._intake.finished(pending)
+        self._assignment.acknowledged(pending.partition, pending.epoch, pending.offset)
+        if not self._is_pumping:  # once per loop iteration: one answer of a pack acknowledges hundreds
             self._is_pumping = True
             asyncio.get_running_loop().call_soon(self._pump_again)
 

@@ -1,4 +1,4 @@
-"""The intake: which of the records received may be worked on now, and which partitions must give no more for a while."""
+"""The intake: which received records may begin now, and which partitions must pause."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from starter.bridge.offsets import NOTHING, Partition
 
 
 class Keyed(Protocol):
-    """What the intake must know of a record: records of one key go in the order of their offsets, null is no key."""
+    """What the intake must know of a record: records with the same key begin in offset order; None means no key."""
 
     @property
     def partition(self) -> Partition: ...  # noqa: D102 — described above
@@ -47,7 +47,7 @@ class IntakeLimits:
 
 
 class QueueDepth(NamedTuple):
-    """What is held of a partition: records under way, records that wait, and why none begins, empty while they may."""
+    """The records of a partition under way and waiting, and why none may begin; `reason` is empty while they may."""
 
     in_flight: int
     waiting: int
@@ -55,43 +55,43 @@ class QueueDepth(NamedTuple):
 
 
 class _PartitionQueue(Generic[R]):
-    """The records of one partition that are held; `load` counts them all, `in_flight` those of them under way."""
+    """The held records of one partition; `load` counts all of them, `in_flight` those under way."""
 
     __slots__ = ("chains", "epoch", "in_flight", "is_in_turn", "last", "load", "partition", "ready", "reason")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.epoch: int | None = None
-        """None once the partition is revoked, as long as records of it are under way."""
+        """None after the partition is revoked, while some of its records are still under way."""
         self.last = NOTHING
         self.reason = ""
         self.load = 0
         self.in_flight = 0
         self.is_in_turn = False
         self.ready: list[tuple[int, R]] = []
-        """A heap, so that what was received first begins first, also when it had to wait for its key."""
+        """A heap by offset: the record received first begins first, also if it had to wait for its key."""
         self.chains: dict[bytes, deque[R] | None] = {}
-        """What waits behind the record of each key that is ready or under way."""
+        """For each key with a record that is ready or under way: the records waiting behind it."""
 
 
 class Intake(Generic[R]):
-    """Gives out records in the order of their offsets per key, with all keys and partitions beside each other.
+    """Gives out the records of each key in offset order; different keys and partitions run in parallel.
 
-    Partitions take turns. What of a blocked partition is under way takes no place of the others. A record is known
-    by being the very object that was offered.
+    Partitions take turns. Records of a blocked partition that are under way do not count against the limits. A record
+    is recognized by object identity.
     """
 
     def __init__(self, limits: IntakeLimits) -> None:
         self._limits = limits
         self._lanes: dict[Partition, _PartitionQueue[R]] = {}
-        self._turns: deque[_PartitionQueue[R]] = deque()  # those of which a record may begin, each once
+        self._turns: deque[_PartitionQueue[R]] = deque()  # partitions with a record that may begin, each once
         self._under_way: dict[int, R] = {}
         self._over: set[Partition] = set()
         self._is_full = False
-        self._load = self._in_flight = 0  # both without those of blocked partitions
+        self._load = self._in_flight = 0  # both exclude blocked partitions
 
     def resize(self, limits: IntakeLimits) -> None:
-        """Hold to other limits from now on; what is held beyond them stays, and is worked off."""
+        """Use other limits from now on; records already held beyond them stay and are worked off."""
         self._limits = limits
         for lane in self._lanes.values():
             if not lane.is_in_turn:
@@ -99,9 +99,9 @@ class Intake(Generic[R]):
         self._note_load()
 
     def assign(self, partitions: Iterable[Partition], epoch: int) -> None:
-        """Begin anew with partitions: only what is offered under this epoch counts from now on.
+        """Begin anew with partitions: from now on, only records offered under this epoch count.
 
-        What of them is under way since before still goes first, so that its key's order holds.
+        Records that are still under way finish first, so that the order within their key holds.
         """
         for partition in partitions:
             lane = self._lanes.setdefault(partition, _PartitionQueue(partition))
@@ -110,7 +110,7 @@ class Intake(Generic[R]):
         self._note_load()
 
     def revoke(self, partitions: Iterable[Partition]) -> list[R]:
-        """Drop what has not begun of partitions and give what is under way still, also of earlier assignments."""
+        """Drop records of partitions that have not begun; give those still under way, also of earlier assignments."""
         lanes = {self._lanes[partition] for partition in partitions if partition in self._lanes}
         for lane in lanes:
             self._empty(lane)
@@ -121,7 +121,7 @@ class Intake(Generic[R]):
         return [record for record in self._under_way.values() if self._lanes.get(record.partition) in lanes]
 
     def offer(self, partition: Partition, epoch: int, record: R) -> bool:
-        """Hold a record; False, and nothing changes, for another epoch than the partition's, or a repeated offset."""
+        """Add a record; False, and nothing changes, if the epoch is not the partition's or the offset is repeated."""
         lane = self._lanes.get(partition)
         offset = record.offset
         if lane is None or lane.epoch != epoch or offset <= lane.last:
@@ -165,7 +165,7 @@ class Intake(Generic[R]):
         return taken
 
     def finished(self, record: R) -> bool:
-        """End a record, whatever became of it; False, and nothing changes, when it was not under way."""
+        """Remove a record, whatever became of it; False, and nothing changes, if it was not under way."""
         if self._under_way.pop(id(record), None) is None:
             return False
         lane, key = self._lanes[record.partition], record.key
@@ -191,7 +191,7 @@ class Intake(Generic[R]):
         return True
 
     def block(self, partition: Partition, reason: str) -> None:
-        """Let nothing of a partition begin until it is unblocked or assigned anew; one not held is passed over."""
+        """Let no record of a partition begin until it is unblocked or assigned anew; ignored for one not held."""
         lane = self._lanes.get(partition)
         if lane is not None and lane.epoch is not None:
             if not lane.reason:
@@ -202,7 +202,7 @@ class Intake(Generic[R]):
             self._note_load()
 
     def unblock(self, partition: Partition) -> None:
-        """Let a partition go on; what of it is under way takes places again, so others may have to wait for some."""
+        """Let a partition go on; its records under way count against the limits again, so others may have to wait."""
         lane = self._lanes.get(partition)
         if lane is not None and lane.reason:
             lane.reason = ""
@@ -217,7 +217,7 @@ class Intake(Generic[R]):
         return {partition: lane.reason for partition, lane in self._lanes.items() if lane.reason}
 
     def load_of(self, partition: Partition) -> QueueDepth:
-        """Say what is held of a partition; nothing of one that is not held."""
+        """Count the records held of a partition; zero for one that is not held."""
         lane = self._lanes.get(partition)
         return (
             QueueDepth(0, 0, "")
@@ -227,25 +227,25 @@ class Intake(Generic[R]):
 
     @property
     def pausing(self) -> set[Partition]:
-        """Partitions that must give no more now: blocked, too many records held, or too many of all together.
+        """Partitions that must pause now: they are blocked, or too many records of them, or of all, are held.
 
-        Every partition held is either here or in `resuming`: a consumer forgets at each assignment what it paused.
+        Every held partition is either here or in `resuming`, because a consumer forgets its pauses at each assignment.
         """
         return {p for p, lane in self._held() if self._is_full or p in self._over or lane.reason}
 
     @property
     def resuming(self) -> set[Partition]:
-        """Partitions that may give records now."""
+        """Held partitions that may be fetched now."""
         return {partition for partition, _ in self._held()} - self.pausing
 
     @property
     def in_flight(self) -> int:
-        """How many records are under way, those of blocked and revoked partitions among them."""
+        """How many records are under way, including those of blocked and revoked partitions."""
         return len(self._under_way)
 
     @property
     def waiting(self) -> int:
-        """How many records are held that have not begun, those of blocked partitions among them."""
+        """How many held records have not begun, including those of blocked partitions."""
         return sum(lane.load - lane.in_flight for lane in self._lanes.values())
 
     def _held(self) -> Iterator[tuple[Partition, _PartitionQueue[R]]]:
@@ -262,7 +262,7 @@ class Intake(Generic[R]):
             self._turns.remove(lane)
 
     def _empty(self, lane: _PartitionQueue[R]) -> None:
-        """Drop what has not begun, and a block with it: another assignment finds out for itself."""
+        """Drop records that have not begun, and the block: the next assignment finds out for itself."""
         self._leave(lane)
         if lane.reason:
             lane.reason = ""

@@ -1,4 +1,4 @@
-"""Offsets: what may be committed, so that no record is skipped and none that is done comes again for long."""
+"""Offsets: which position may be committed, so that no record is skipped and few are read twice."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -6,11 +6,11 @@ from typing import NamedTuple
 from shared.errors import RetryLater
 
 NOTHING = -1  # below every offset of Kafka
-NO_TIMESTAMP = -1  # what Kafka gives for a record without one
+NO_TIMESTAMP = -1  # Kafka's value for a record without a timestamp
 
 
 class Partition(NamedTuple):
-    """A partition of a topic; equal to every other pair of the two, so that a Kafka client's own kind finds it."""
+    """A partition of a topic; equal to a Kafka client's own TopicPartition, because both are plain pairs."""
 
     topic: str
     number: int
@@ -21,22 +21,22 @@ class Partition(NamedTuple):
 
 
 class Outstanding(NamedTuple):
-    """When a record that is not acknowledged came here, in monotonic seconds, and the record's own timestamp in ms."""
+    """When an unacknowledged record was received, in monotonic seconds, and the record's own timestamp in ms."""
 
     received_at: float
     timestamp: int
 
 
 class OffsetsWentBack(RetryLater):
-    """A partition gave a record again, or a log that was cut gave other records under old offsets."""
+    """An old offset came again: the partition repeated a record, or its log was cut and it gave another one."""
 
 
 class PartitionOffsets:
-    """The records of one partition under one assignment that are not acknowledged yet, and what follows from them.
+    """The unacknowledged records of one partition under one assignment, and the position to commit.
 
-    Memory grows with the records outstanding. To note a record takes the same time however many these are; what looks for
-    the first of them has to look past those acknowledged of late, and is asked for once a second. Gaps between offsets
-    are normal (compaction, transaction markers), so nothing is ever inferred from neighbours.
+    Memory grows with the outstanding records. Noting a record takes constant time. Finding the first outstanding one
+    has to skip those acknowledged lately, so it is done once a second. Gaps between offsets are normal (compaction,
+    transaction markers), so nothing is inferred from neighbours.
     """
 
     __slots__ = ("_committed", "_last", "_next", "_outstanding", "epoch", "ignored", "partition")
@@ -45,7 +45,7 @@ class PartitionOffsets:
         self.partition = partition
         self.epoch = epoch
         self.ignored = 0
-        """Acknowledgements of offsets that were not outstanding: unknown ones, or repeated."""
+        """Acknowledgements of offsets that were not outstanding: unknown or repeated ones."""
         self._outstanding: dict[int, Outstanding] = {}
         self._last = Outstanding(0.0, NO_TIMESTAMP)
         self._next = NOTHING
@@ -54,7 +54,7 @@ class PartitionOffsets:
     def received(self, offset: int, now: float, timestamp: int = NO_TIMESTAMP) -> None:
         """Note a record; `now` is in monotonic seconds, `timestamp` the record's own in milliseconds since 1970.
 
-        Raises OffsetsWentBack when the offset is below one that was reached: committing would be a guess then.
+        Raises OffsetsWentBack when this offset or a later one was noted before: what to commit would be a guess then.
         """
         if offset < self._next:
             raise OffsetsWentBack(
@@ -62,7 +62,7 @@ class PartitionOffsets:
                 "was put back; begin again from the committed position under a new assignment"
             )
         self._next = offset + 1
-        if timestamp != self._last.timestamp or now != self._last.received_at:  # those that come together share one
+        if timestamp != self._last.timestamp or now != self._last.received_at:  # else share one object
             self._last = Outstanding(now, timestamp)
         self._outstanding[offset] = self._last
 
@@ -74,29 +74,29 @@ class PartitionOffsets:
         return True
 
     def advance(self, to: int) -> None:
-        """Note that the consumer went on to an offset; all records below it must have been noted before.
+        """Note that the consumer moved on to an offset; all records below it must have been noted before.
 
-        That is how a tail without records, of transaction markers only, is left behind.
+        This passes a tail that holds only transaction markers.
         """
         self._next = max(self._next, to)
 
     def committed(self, position: int) -> None:
-        """Note that a position was committed; one behind an earlier one changes nothing."""
+        """Note a committed position; one that is lower than an earlier one changes nothing."""
         self._committed = max(self._committed, position)
 
     @property
     def position(self) -> int | None:
-        """What to commit: the first offset outstanding, else the next to come; None while that would be no news.
+        """What to commit: the first outstanding offset, else the next one; None if that is committed already.
 
-        The first position of an assignment is news before anything is acknowledged, so that a group that has never
-        committed stays where it began.
+        The first position of an assignment is committed before anything is acknowledged, so that a group that has
+        never committed keeps its place.
         """
         position = next(iter(self._outstanding), self._next)
         return position if position > self._committed else None
 
     @property
     def reached(self) -> int | None:
-        """The next offset to come; None before anything is known."""
+        """The next offset to receive; None before anything is known."""
         return None if self._next == NOTHING else self._next
 
     @property
@@ -105,7 +105,7 @@ class PartitionOffsets:
         return None if self._committed == NOTHING else self._committed
 
     def is_outstanding(self, offset: int) -> bool:
-        """Tell whether a record is received and not acknowledged."""
+        """Say whether a record is received and not acknowledged."""
         return offset in self._outstanding
 
     @property
@@ -115,42 +115,42 @@ class PartitionOffsets:
 
     @property
     def oldest(self) -> Outstanding | None:
-        """The first record outstanding; None without one."""
+        """The first outstanding record; None without one."""
         return next(iter(self._outstanding.values()), None)
 
     @property
     def oldest_at(self) -> float | None:
-        """When the first record outstanding was received, in monotonic seconds; None without one."""
+        """When the first outstanding record was received, in monotonic seconds; None without one."""
         return None if self.oldest is None else self.oldest.received_at
 
 
 class Assignment:
-    """The partitions held now, each since an epoch; what was received under an older one counts no more.
+    """The partitions held now, each with the epoch of its assignment; records of an older epoch no longer count.
 
-    The epoch rises with every change, yet partitions that a change leaves alone keep theirs: acknowledgements for
-    them are as good as before.
+    The epoch rises with every change. Partitions that a change does not concern keep theirs, so acknowledgements for
+    them stay valid.
     """
 
     def __init__(self) -> None:
         self.epoch = 0
         self.late = 0
-        """Acknowledgements dropped because their partition has been given away since."""
+        """Acknowledgements dropped because their partition was revoked or assigned anew since."""
         self._held: dict[Partition, PartitionOffsets] = {}
 
     @property
     def partitions(self) -> frozenset[Partition]:
-        """Those held now."""
+        """The partitions held now."""
         return frozenset(self._held)
 
     def assign(self, partitions: Iterable[Partition]) -> int:
-        """Begin anew with partitions, also with those held already; gives the epoch they are held under."""
+        """Begin anew with partitions, also with those already held; gives their new epoch."""
         self.epoch += 1
         for partition in partitions:
             self._held[partition] = PartitionOffsets(partition, self.epoch)
         return self.epoch
 
     def revoke(self, partitions: Iterable[Partition]) -> None:
-        """Forget partitions; those not held are passed over. What is to be committed must be asked for before."""
+        """Forget partitions; those not held are ignored. Call `to_commit` first."""
         self.epoch += 1
         for partition in partitions:
             self._held.pop(partition, None)
@@ -162,7 +162,7 @@ class Assignment:
     def received(self, partition: Partition, offset: int, now: float, timestamp: int = NO_TIMESTAMP) -> int | None:
         """Note a record and give the epoch to acknowledge it under; None when the partition is not held.
 
-        Raises OffsetsWentBack, see there.
+        Raises OffsetsWentBack, see `PartitionOffsets.received`.
         """
         offsets = self._held.get(partition)
         if offsets is None:
@@ -171,7 +171,7 @@ class Assignment:
         return offsets.epoch
 
     def acknowledged(self, partition: Partition, epoch: int, offset: int) -> bool:
-        """Note that a record needs no more work; says whether that counted, and counts what came too late."""
+        """Note that a record needs no more work; says whether that counted, and counts late ones in `late`."""
         offsets = self._held.get(partition)
         if offsets is None or offsets.epoch != epoch:
             self.late += 1
@@ -179,7 +179,7 @@ class Assignment:
         return offsets.acknowledged(offset)
 
     def is_outstanding(self, partition: Partition, epoch: int, offset: int) -> bool:
-        """Tell whether a record of this epoch is received and not acknowledged."""
+        """Say whether a record of this epoch is received and not acknowledged."""
         offsets = self._held.get(partition)
         return offsets is not None and offsets.epoch == epoch and offsets.is_outstanding(offset)
 
@@ -190,7 +190,7 @@ class Assignment:
         return {offsets.partition: position for offsets in held if (position := offsets.position) is not None}
 
     def committed(self, positions: Mapping[Partition, int]) -> None:
-        """Note that positions were committed; partitions not held any more are passed over."""
+        """Note that positions were committed; partitions no longer held are ignored."""
         for partition, position in positions.items():
             if partition in self._held:
                 self._held[partition].committed(position)
@@ -207,6 +207,6 @@ class Assignment:
 
     @property
     def oldest_at(self) -> float | None:
-        """When the oldest record outstanding was received, in monotonic seconds; None without one."""
+        """When the oldest outstanding record was received, in monotonic seconds; None without one."""
         moments = [moment for offsets in self._held.values() if (moment := offsets.oldest_at) is not None]
         return min(moments, default=None)

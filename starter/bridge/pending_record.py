@@ -1,4 +1,4 @@
-"""A held record: one that the bridge has received and not yet acknowledged, with what it asks for."""
+"""A pending record: received by the bridge and not yet acknowledged, with what it asks for."""
 
 from dataclasses import dataclass
 
@@ -13,21 +13,21 @@ from starter.starting.delivery import Delivery
 
 @dataclass(slots=True, eq=False)
 class PendingRecord:
-    """A record on its way: to a message, or to the dead letters if `dead` says why."""
+    """A record on its way to a message, or to the dead letters if `dead` says why."""
 
     record: Record
     partition: Partition
     epoch: int
-    """Of the assignment under which it was received."""
+    """Epoch of the assignment under which it was received."""
     key: bytes | None = None
-    """Names the message: what of one message is received in some order is done in that order, whatever its keys."""
+    """Workflow id of its message: records of one message run in the order received, whatever their Kafka keys."""
     delivery: Delivery | None = None
-    """What it asks for, until that is handed on: a hundred thousand records on their way are bytes, and not objects."""
+    """What it asks for; None once handed on, so that 100,000 records under way are kept as bytes, not objects."""
     dead: DeadRecord | None = None
     attempts: int = 0
-    """Failed ones: the server had stayed away for all of a start's patience."""
+    """Failed attempts: in each, the server was away for all of a start's patience."""
     span: Span = NO_SPAN
-    """What is told of its way, if anybody wants to know."""
+    """Its trace span, if its message is sampled."""
 
     @property
     def offset(self) -> int:
@@ -36,7 +36,7 @@ class PendingRecord:
 
 
 def decode_record(record: Record, partition: Partition, epoch: int, formats: Formats) -> PendingRecord:
-    """Read a record; one that can't become a message is held all the same, as a dead one."""
+    """Decode a record; one that can't become a message is given with `dead` set."""
     try:
         delivery = read_delivery(record, formats)
     except DeadRecord as exc:

@@ -1,4 +1,4 @@
-"""Records told apart: what spans and log lines say of a record on its way to its message."""
+"""Record spans: what traces and log lines say about a record on its way to its message."""
 
 from typing import Any
 
@@ -11,42 +11,45 @@ from starter.starting.delivery import Delivery
 
 
 class RecordSpans:
-    """Tells of the records of messages that are sampled. The rest cost a checksum each, and nothing while nobody listens."""
+    """Traces the records of sampled messages.
+
+    Any other record costs one checksum, or nothing while telemetry is off.
+    """
 
     def __init__(self, telemetry: Telemetry, group: str) -> None:
         self._telemetry = telemetry
         self._group = group
 
-    def begin(self, held: PendingRecord, delivery: Delivery) -> Delivery:
-        """Begin to tell of a record; its message then knows this span in place of the record's own, whose child it is."""
-        if held.key is None or not self._telemetry.samples(held.key):
+    def begin(self, pending: PendingRecord, delivery: Delivery) -> Delivery:
+        """Open the record's span as a child of the record's own trace; the message gets this span as its parent."""
+        if pending.key is None or not self._telemetry.samples(pending.key):
             return delivery
-        if held.span is NO_SPAN:  # a delivery that has failed is made again: it is the same piece of work
-            held.span = self._open(held, delivery)
-        return delivery._replace(trace={**delivery.trace, "traceparent": held.span.traceparent})
+        if pending.span is NO_SPAN:  # a retry belongs to the span of the first attempt
+            pending.span = self._open(pending, delivery)
+        return delivery._replace(trace={**delivery.trace, "traceparent": pending.span.traceparent})
 
-    def _open(self, held: PendingRecord, delivery: Delivery) -> Span:
-        attributes: Attributes = {"group": self._group, "kind": delivery.kind, **_describe(held, delivery)}
-        return self._telemetry.begin_span(f"process {held.record.topic}", attributes, parent=delivery.trace)
+    def _open(self, pending: PendingRecord, delivery: Delivery) -> Span:
+        attributes: Attributes = {"group": self._group, "kind": delivery.kind, **_describe(pending, delivery)}
+        return self._telemetry.begin_span(f"process {pending.record.topic}", attributes, parent=delivery.trace)
 
 
-def describe_held(held: PendingRecord, formats: Formats) -> dict[str, Any]:
-    """Give the fields of a log line about a record, which is read once more for them: few lines are written."""
+def describe_held(pending: PendingRecord, formats: Formats) -> dict[str, Any]:
+    """Give the log fields of a record, which is decoded again for them: such log lines are few."""
     try:
-        delivery = read_delivery(held.record, formats)
+        delivery = read_delivery(pending.record, formats)
     except DeadRecord:
         delivery = None
-    return {**_describe(held, delivery), **held.span.ids}
+    return {**_describe(pending, delivery), **pending.span.ids}
 
 
-def _describe(held: PendingRecord, delivery: Delivery | None) -> dict[str, str | int]:
-    record = held.record
+def _describe(pending: PendingRecord, delivery: Delivery | None) -> dict[str, str | int]:
+    record = pending.record
     if delivery is None or delivery.envelope is None:
         correlation_id = find_correlation_id(dict(record.headers))
     else:
         correlation_id = delivery.envelope.correlation_id
     return {
-        "workflow_id": (held.key or b"").decode(),
+        "workflow_id": (pending.key or b"").decode(),
         "correlation_id": correlation_id,
         "topic": record.topic,
         "partition": record.partition,

@@ -1,17 +1,17 @@
-"""The watchdog: notices a consumer that has stopped without a word, so that the process ends and another takes over."""
+"""The watchdog: detects a consumer that stopped without an error, so that the process ends and another takes over."""
 
 from datetime import timedelta
 
-LOOKS = 4  # at least so many looks in a row must find nothing moving before that counts as stopped
+LOOKS = 4  # consecutive calls of `look` without progress before the consumer counts as stopped
 
 
 class Watchdog:
     """Says when nothing has moved for `patience` although records wait and nothing holds them back.
 
     A group member of aiokafka can lose its membership and fetch nothing any more without raising anything
-    (aio-libs/aiokafka issue 1037). Times are monotonic seconds. Look at least `LOOKS` times within the patience:
-    the time between two looks counts for no more than that share of it, so that a process that was stopped or busy
-    itself does not take that for the consumer's silence.
+    (aio-libs/aiokafka issue 1037). Times are monotonic seconds. Call `look` at least `LOOKS` times per patience: the
+    time between two calls counts as at most patience / LOOKS, so that a pause of this process is not mistaken for
+    silence of the consumer.
     """
 
     def __init__(self, patience: timedelta) -> None:
@@ -21,18 +21,18 @@ class Watchdog:
 
     @property
     def still_seconds(self) -> float:
-        """How long nothing has moved without an excuse, as of the last look."""
+        """How long nothing has moved without a good reason, as of the last `look`."""
         return self._still
 
     def note_progress(self) -> None:
-        """Tell that something moved: a record received, acknowledged or committed, or partitions assigned."""
+        """Note that something moved: a record received, acknowledged or committed, or partitions assigned."""
         self._still = 0.0
         self._looked_at = None
 
     def look(self, now: float, *, lag: int, in_flight: int, is_paused: bool, is_blocked: bool) -> str:
-        """Give the sentence to end the process with; empty while all is well.
+        """Give the error text to end the process with; empty while all is well.
 
-        `lag` counts records that can be had: up to the last stable offset, where only committed ones are read.
+        `lag` counts readable records: up to the last stable offset, because only committed ones are read.
         """
         if lag <= 0 or in_flight > 0 or is_paused or is_blocked:
             self.note_progress()
@@ -43,6 +43,6 @@ class Watchdog:
         if self._still < self._patience:
             return ""
         return (
-            f"consumer: no record was received, acknowledged or committed for {self._still:.0f} s although {lag:,} wait "
-            "and nothing holds them back, so it has stopped without an error; start this process again"
+            f"consumer: no record was received, acknowledged or committed for {self._still:.0f} s although {lag:,} "
+            "wait and nothing holds them back, so it has stopped without an error; start this process again"
         )

@@ -29,7 +29,7 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", functools.partial(argparse.RawDescriptionHelpFormatter, width=HELP_WIDTH))
         super().__init__(allow_abbrev=False, **options)
-        # "-1d" is a value that its option's reader refuses with a sentence; argparse knows "-1" alone for one
+        # makes "-1d" a value, which its option's reader refuses with a sentence; argparse accepts "-1" only
         self._negative_number_matcher = re.compile(r"-\.?[0-9]")
 
     def error(self, message: str) -> NoReturn:
@@ -38,9 +38,10 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class _Subcommands(
-    argparse._SubParsersAction  # noqa: SLF001 # pyright: ignore[reportPrivateUsage, reportMissingTypeArgument] — the only hook
+    # private, but the only hook for names of two words
+    argparse._SubParsersAction  # noqa: SLF001 # pyright: ignore[reportPrivateUsage, reportMissingTypeArgument]
 ):
-    """Sub-commands whose names may have two words: `bridge status` beside `bridge`, which takes words of its own."""
+    """Sub-commands whose names may have two words: `bridge status` beside `bridge`, which has arguments of its own."""
 
     choices: Any
 
@@ -51,7 +52,7 @@ class _Subcommands(
 
 
 class Commands:
-    """The sub-commands of a parser; `level` is how deep they lie."""
+    """The sub-commands of a parser; `level` is their depth."""
 
     def __init__(self, parser: CommandParser, level: int = 1, leaves: "list[CommandParser] | None" = None) -> None:
         self.leaves: list[CommandParser] = [] if leaves is None else leaves
@@ -81,7 +82,7 @@ class Commands:
 
 
 def add_settings(parser: CommandParser, level: int) -> None:
-    """Add what every command understands; `--set` keeps what was given before a sub-command's name and behind it."""
+    """Add the options of every command; `--set` counts both before and after a sub-command's name."""
     group = parser.add_argument_group("settings")
     add = functools.partial(group.add_argument, default=argparse.SUPPRESS)
     add("--config", metavar="FILE", type=Path, help="read settings from a TOML file (dormice.toml when it exists)")
@@ -97,7 +98,7 @@ def add_settings(parser: CommandParser, level: int) -> None:
 
 
 def collect_settings(args: argparse.Namespace) -> dict[str, str]:
-    """Give what `--set` said at all levels, the last word winning."""
+    """Give the values of `--set` at all levels; the last one of a name wins."""
     return {name: value for level in range(3) for name, value in getattr(args, f"set_{level}", [])}
 
 
@@ -116,7 +117,7 @@ def read_filter(args: argparse.Namespace) -> Selection:
 
 
 def _reader(read: Callable[[str], Value]) -> Callable[[str], Value]:
-    """Make a reader that raises ValueError with half a sentence usable by argparse, which prints it whole then."""
+    """Adapt a reader to argparse: its ValueError holds half a sentence, which argparse completes."""
 
     def read_argument(text: str) -> Value:
         try:

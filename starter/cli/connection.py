@@ -9,7 +9,7 @@ from starter.control import Control
 
 
 async def open_client(settings: Settings, *, is_starting: bool = False) -> Client:
-    """Connect; whoever is going to start messages learns first whether the server can take them."""
+    """Connect; with `is_starting`, check first whether the server can take new messages."""
     # the SDK's core logs its retries to standard output, which belongs to a command's data
     Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)), error_if_already_set=False)
     client = await connect(settings)

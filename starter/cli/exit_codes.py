@@ -1,4 +1,4 @@
-"""Exit codes: what a command leaves behind for scripts, and which error leads to which."""
+"""Exit codes: their meanings for scripts, and which error leads to which."""
 
 from shared.errors import DormiceError, MessageNotFound, RetryLater
 
@@ -22,7 +22,7 @@ MEANINGS = {
 
 
 def code_of(error: DormiceError) -> int:
-    """Say with which code an error ends a command."""
+    """Give the exit code of a command that ends with an error."""
     if isinstance(error, MessageNotFound):
         return PARTLY
     return UNREACHABLE if isinstance(error, RetryLater) else WRONG

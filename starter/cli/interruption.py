@@ -15,8 +15,8 @@ Result = TypeVar("Result")
 def run_interruptibly(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine to its end; raises KeyboardInterrupt as soon as SIGINT comes.
 
-    `asyncio.run` alone notices a SIGINT that another thread received, one of the Temporal client's, only at the
-    loop's next event: seconds later, and too late to matter. A handler of the loop wakes the loop up.
+    If another thread receives the SIGINT, one of the Temporal client's, `asyncio.run` alone notices it only at the
+    loop's next event, seconds later. A signal handler of the loop wakes the loop at once.
     """
 
     async def run() -> Result:
@@ -31,9 +31,9 @@ def run_interruptibly(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 def call_at_signals(first: Callable[[], object]) -> None:
-    """Call `first` when a signal asks this process to end; the second one leaves at once, and the leashes do the rest.
+    """Call `first` at the first signal to end; the second one exits at once, and the leashes end the children.
 
-    A terminal that ends may hang up twice: that is no second one.
+    A later SIGHUP does not count, because a terminal that closes may send two.
     """
     loop = asyncio.get_running_loop()
     is_asked = False
@@ -51,7 +51,7 @@ def call_at_signals(first: Callable[[], object]) -> None:
 
 
 async def run_until_signal(work: Coroutine[Any, Any, Result]) -> Result | None:
-    """Run a coroutine to its end; cancelled by a signal that asks to end, so that it ends all it has started, it gives None."""
+    """Run a coroutine to its end; a signal to end cancels it, so that it can clean up, and the result is None."""
     working = asyncio.ensure_future(work)
     call_at_signals(working.cancel)
     try:

@@ -1,4 +1,4 @@
-"""The command line: reads settings and arguments, runs one command, and leaves with the exit code that it earned."""
+"""The command line: reads settings and arguments, runs one command, and exits with its code."""
 
 import argparse
 import importlib
@@ -37,10 +37,10 @@ from starter.local.disk import is_full_error
 from starter.screen import echo_err
 
 WARNED_VARIABLE = "_DORMICE_WARNED"
-"""Names the variables of which a process above this one has warned."""
+"""Holds the names of variables that a parent process has already warned of."""
 
 ABOVE = "spark.cli.commands"
-"""Commands of the one room above ours: found by name, so that nothing here depends on what depends on it."""
+"""The Spark commands, one layer above: imported by name, so that this layer does not depend on it."""
 
 
 def build_parser() -> tuple[CommandParser, Commands]:
@@ -78,7 +78,7 @@ def build_parser() -> tuple[CommandParser, Commands]:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        from importlib.metadata import version  # noqa: PLC0415 — slow to import, and seldom asked
+        from importlib.metadata import version  # noqa: PLC0415 — slow to import, and seldom needed
 
         sys.stdout.write(f"dormice {version('dormice')}\n")
         parser.exit(FINE)
@@ -87,8 +87,8 @@ class _Version(argparse.Action):
 def main() -> NoReturn:
     """Run the command of this process and leave with its exit code.
 
-    The process never reaches the interpreter's own exit, which a short-lived Temporal client does not always
-    survive: https://github.com/temporalio/sdk-python/issues/300
+    The process ends without the interpreter's own exit, at which a short-lived Temporal client may crash:
+    https://github.com/temporalio/sdk-python/issues/300
     """
     _prepare_streams()
     code = run(sys.argv[1:])
@@ -107,17 +107,17 @@ def run(arguments: Sequence[str]) -> int:
         settings = load_settings(collect_settings(args), os.environ, args.config)
         _warn_of_unknown_variables()
         return args.run(args, settings)
-    except SystemExit as exc:  # how argparse leaves after --help
+    except SystemExit as exc:  # argparse exits like this after --help
         return exc.code if isinstance(exc.code, int) else FINE
     except KeyboardInterrupt:
         echo_err("interrupted")
         return INTERRUPTED
-    except Exception as exc:  # noqa: BLE001 — told, and with --verbose in full
+    except Exception as exc:  # noqa: BLE001 — printed, and with --verbose in full
         return _explain(exc, is_verbose=args.verbose)
 
 
 def _warn_of_unknown_variables() -> None:
-    """Print what looks like a setting and is none; processes that this one starts are told not to say it again."""
+    """Warn of variables that look like a setting and are none; child processes do not repeat the warning."""
     warned = os.environ.get(WARNED_VARIABLE, "").split(",")
     for name, like in find_unknown_variables(os.environ):
         if name not in warned:
@@ -147,7 +147,7 @@ def _explain(exc: Exception, *, is_verbose: bool = False) -> int:
 
 
 def _prepare_streams() -> None:
-    """Make output bear any text on a terminal of any encoding, and do without what whoever started us has closed."""
+    """Let output accept any text in any terminal encoding, and replace streams that the parent process has closed."""
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

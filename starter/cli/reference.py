@@ -32,7 +32,10 @@ def _write_lines() -> Iterator[str]:
     yield ""
     yield "## Settings"
     yield ""
-    yield "A flag (`--set NAME=VALUE`) beats the environment, which beats a file (`--config FILE`, or `dormice.toml` in the"
+    yield (
+        "A flag (`--set NAME=VALUE`) beats the environment, which beats a file (`--config FILE`, or `dormice.toml` "
+        "in the"
+    )
     yield "working folder), which beats the default. `dormice settings` prints the values that hold now."
     yield ""
     yield from _write_table(

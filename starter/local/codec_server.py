@@ -1,4 +1,4 @@
-"""The codec server: opens and seals payloads for Temporal's Web UI and CLI, which have no keys, over HTTP."""
+"""The codec server: decrypts and encrypts payloads over HTTP for Temporal's Web UI and CLI, which have no keys."""
 
 import asyncio
 import hmac
@@ -15,7 +15,7 @@ from shared.messages.json_value import encode_json
 from shared.temporal.encryption import EncryptionCodec
 
 BODY_MAX_BYTES = 16 * 1024 * 1024
-"""Four times what Temporal's server sends in one answer."""
+"""Four times the limit of one answer of Temporal's server."""
 
 STALL_SECONDS = 10.0
 TOKEN_MIN = 16
@@ -23,7 +23,7 @@ TOKEN_MIN = 16
 
 @dataclass(frozen=True, slots=True)
 class Gatekeeper:
-    """Who is let in: pages of these origins, and whoever knows the token."""
+    """Who may call: pages of these origins, and whoever has the token."""
 
     token: str
     origins: Collection[str]
@@ -32,20 +32,21 @@ class Gatekeeper:
         """Raise InvalidSetting for a token that could be guessed."""
         if len(self.token) < TOKEN_MIN:
             raise InvalidSetting(
-                f"codec_token: {'has fewer than 16 characters' if self.token else 'is missing'}; set DORMICE_CODEC_TOKEN "
-                "or codec_token_file to what 'openssl rand -hex 24' gives"
+                f"codec_token: {'has fewer than 16 characters' if self.token else 'is missing'}; "
+                "set DORMICE_CODEC_TOKEN or codec_token_file to what 'openssl rand -hex 24' gives"
             )
 
     def find_flaw(self, origin: str | None, authorization: str, prefix: str) -> HTTPStatus | None:
-        """Give the status to refuse a call with; a program sends no origin, a page can't hide its own.
+        """Give the status to refuse a call with, None to accept it.
 
-        The token comes as a bearer token, or as the path's `prefix`, because the Web UI sends no token of its own choice.
+        Programs send no origin, and pages can't hide theirs. The token comes as a bearer token, or as the path's
+        `prefix`, because the Web UI can't send a token that we choose.
         """
         if origin is not None and origin not in self.origins:
             return HTTPStatus.FORBIDDEN
         scheme, _, bearer = authorization.partition(" ")
         given = (bearer.strip() if scheme.lower() == "bearer" else "", prefix)
-        # as bytes: text that is not ASCII is refused by what compares in constant time
+        # as bytes: compare_digest refuses text that is not ASCII
         known = [hmac.compare_digest(text.encode("utf-8", "replace"), self.token.encode()) for text in given]
         return None if any(known) else HTTPStatus.UNAUTHORIZED
 
@@ -53,7 +54,7 @@ class Gatekeeper:
 def make_codec_server(address: tuple[str, int], codec: EncryptionCodec, gatekeeper: Gatekeeper) -> ThreadingHTTPServer:
     """Open a server of Temporal's remote codec protocol: POST /encode and /decode take and give Payloads as JSON.
 
-    Whoever calls it runs `serve_forever`. Raises InvalidSetting when the address can't be had.
+    The caller runs `serve_forever`. Raises InvalidSetting when the address can't be had.
     """
 
     class Handler(_Handler):
@@ -73,12 +74,12 @@ def make_codec_server(address: tuple[str, int], codec: EncryptionCodec, gatekeep
 class _Handler(BaseHTTPRequestHandler):
     codec: EncryptionCodec
     gatekeeper: Gatekeeper
-    timeout = STALL_SECONDS  # of the socket: who stalls is cut off
+    timeout = STALL_SECONDS  # of the socket: a client that stalls is cut off
     server_version = "dormice"
     sys_version = ""
 
     def do_OPTIONS(self) -> None:
-        """Tell a browser beforehand whether a page of this origin may ask."""
+        """Answer a browser's preflight request: whether a page of this origin may call."""
         if self.headers.get("Origin") not in self.gatekeeper.origins:
             self._refuse(HTTPStatus.FORBIDDEN, "this origin is not among codec_origins")
             return
@@ -118,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK, MessageToJson(done, indent=None).encode())
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        self.close_connection = True  # what is left of the body is nobody's next request
+        self.close_connection = True  # the rest of the body must not be read as the next request
         self._answer(status, encode_json({"error": reason}))
 
     def _answer(self, status: HTTPStatus, body: bytes = b"") -> None:
@@ -131,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _permissions(self) -> Mapping[str, str]:
-        """Give what a browser wants to hear before its page may read the answer."""
+        """Give the CORS headers that let a browser's page read the answer."""
         origin = self.headers.get("Origin", "")
         if origin not in self.gatekeeper.origins:
             return {}

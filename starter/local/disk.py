@@ -1,4 +1,4 @@
-"""The disk: whether one is full, and the sentence that says so."""
+"""The disk: whether it is full, and the error that says so."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from pathlib import Path
 from shared.errors import DiskFull, DormiceError, GiveUp
 
 START_BYTES = 8 * 1024 * 1024
-"""What a first start of the embedded server needs, with some room for messages."""
+"""What the first start of the embedded server needs, with some room for messages."""
 
 FULL_BYTES = 1024 * 1024
 WATCH_SECONDS = 2.0
@@ -18,7 +18,7 @@ SERVER_COMPLAINT = b"database or disk is full"
 
 
 def is_full_error(exc: OSError) -> bool:
-    """Say whether something could not be written because there is no room for it, or none for this user."""
+    """Say whether a write failed because the disk is full or this user's quota is used up."""
     return exc.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -39,7 +39,7 @@ def check_room(folder: Path) -> None:
 
 
 def find_free_bytes(folder: Path) -> int:
-    """Give the room that is left for us: some file systems keep some of it for root."""
+    """Give the free bytes that this user may use: some file systems reserve space for root."""
     found = os.statvfs(folder)
     return found.f_frsize * (found.f_bfree if os.geteuid() == 0 else found.f_bavail)
 
@@ -60,7 +60,7 @@ async def _watch(folder: Path, log: Path, report: Callable[[str], None]) -> None
     was_full, position = False, _find_size(log)
     while True:
         await asyncio.sleep(WATCH_SECONDS)
-        complains, position = _has_complained(log, position)  # the only sign where a quota is what is used up
+        complains, position = _has_complained(log, position)  # the only sign when a quota is used up
         is_full = complains or find_free_bytes(folder) < FULL_BYTES
         if is_full and not was_full:
             report(
@@ -73,7 +73,7 @@ async def _watch(folder: Path, log: Path, report: Callable[[str], None]) -> None
 
 
 def _has_complained(log: Path, position: int) -> tuple[bool, int]:
-    """Say whether the server has complained behind a position of its log, and where that ends now."""
+    """Say whether the server has complained after a position of its log, and give the log's size now."""
     size = _find_size(log)
     with log.open("rb") as file:
         file.seek(max(0, size - FULL_BYTES, position))

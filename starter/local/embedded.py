@@ -28,33 +28,33 @@ START_SECONDS = 30.0
 STOP_SECONDS = 15.0
 SLIMMED_MARK = "slimmed"
 ADDRESSES_FILE = "addresses.json"
-"""Where server and Web UI answer, for commands that are run beside them."""
+"""The addresses of server and Web UI, for commands that run beside them."""
 
 LISTENING_PORTS = range(10_240, 32_768)
-"""Linux and macOS give outgoing connections ports above these: one of those could be taken before a server listens."""
+"""Below the ports that Linux and macOS give to outgoing connections, which could take one before a server listens."""
 
-# The development server's own limits are meant for a few calls a second; here one machine is all there is, and the
-# starter paces itself. Priorities need nothing switched on in this version.
+# The development server's own limits allow a few calls a second. Here the server has one machine for itself, and the
+# starter paces itself. In this version, priorities work without a setting.
 DYNAMIC_CONFIG = {
     "frontend.rps": 20_000,
     "frontend.namespaceRPS": 20_000,
     "frontend.namespaceCount": 20_000,
     "history.rps": 50_000,
     "matching.rps": 50_000,
-    # without it, tenants are told apart by nothing
+    # without it, tenants get no fair shares
     "matching.enableFairness": True,
-    # five seconds by default: so long due work would wait before idle capacity is drawn back from what is not due yet
+    # 5 s by default: due work would wait that long until idle work, which is not due yet, gives way
     "matching.TaskQueueInfoByBuildIdTTL": '"500ms"',
-    # five by default, which takes a minute: so long nobody could find a workflow that stands still
+    # 5 by default, which takes a minute: until then nobody could find a workflow that stands still
     "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute": 3,
-    # 20 by default, for one shard all there is: what is read again after a kill would wait behind new tasks
+    # 20 by default, for the only shard: tasks that are read again after a kill would wait behind new ones
     "history.transferProcessorMaxPollRPS": 200,
     "history.timerProcessorMaxPollRPS": 200,
     "history.visibilityProcessorMaxPollRPS": 200,
-    # one by default, and what deletes comes after all else: on a busy server none would ever get its turn, be tried again
-    # for ever, and keep its queue from being saved beyond it
+    # 1 by default, and deletes come last: on a busy server no delete would ever run, each would be retried forever, and
+    # its queue's saved position could not move past it
     "history.shardIOConcurrency": 64,
-    # 30 seconds by default: so much of a queue is read again after a kill, and what needs a closing saved waits for it
+    # 30 s by default: that much of a queue is read again after a kill, and tasks that need a saved close wait for it
     "history.transferProcessorUpdateAckInterval": '"2s"',
     "history.timerProcessorUpdateAckInterval": '"2s"',
     "history.visibilityProcessorUpdateAckInterval": '"2s"',
@@ -65,9 +65,8 @@ DYNAMIC_CONFIG = {
 class EmbeddedOptions:
     """Where the server keeps its state and which ports it takes; `sync` is SQLite's synchronous mode.
 
-    With "normal" a killed process loses nothing and a power cut may lose the last moments; "full" survives that
-    too and is slower. `ui_port` None switches the Web UI off,
-    `metrics_port` None lets the server choose where it shows its own metrics.
+    With "normal" a killed process loses nothing, and a power cut may lose the last moments; "full" survives that, too,
+    and is slower. `ui_port` None switches the Web UI off, `metrics_port` None lets the server choose that port.
     """
 
     data: Path
@@ -85,7 +84,7 @@ class EmbeddedOptions:
 
     @property
     def log(self) -> Path:
-        """What the server had to say."""
+        """The server's log file."""
         return self.data / "server.log"
 
     @property
@@ -121,7 +120,7 @@ async def run_embedded(options: EmbeddedOptions) -> AsyncGenerator["EmbeddedServ
 
 
 class EmbeddedServer:
-    """One running server process, on a leash of ours so that it never outlives us."""
+    """One running server process, on a leash so that it never outlives this process."""
 
     def __init__(self, options: EmbeddedOptions, lock: int | None = None) -> None:
         """Take the options; `lock` is a file descriptor that stays open for as long as the process lives."""
@@ -136,12 +135,12 @@ class EmbeddedServer:
 
     @property
     def ui_url(self) -> str | None:
-        """Where people look."""
+        """Address of the Web UI, None without one."""
         return None if self.options.ui_port is None else f"http://127.0.0.1:{self.options.ui_port}"
 
     @property
     def process_id(self) -> int | None:
-        """Id of the leash that holds the server program, None while it is down."""
+        """Process id of the server's leash, None while it is down."""
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
@@ -174,7 +173,7 @@ class EmbeddedServer:
         while asyncio.get_running_loop().time() < deadline:
             if self._process is None or self._process.returncode is not None:
                 break
-            # the SDK's failed attempts cost 100 ms and more each; a socket answers at once
+            # each failed attempt of the SDK takes 100 ms or more; a plain socket answers at once
             if is_answered(self.options.port):
                 with contextlib.suppress(RuntimeError):
                     client = await self.connect()
@@ -194,11 +193,12 @@ async def start_on_leash(
 ) -> asyncio.subprocess.Process:
     """Start a command that ends when this process does; its group is its own, so Ctrl-C does not reach it.
 
-    Its standard error is its output too, unless `errors` is another file. `keep` is a file descriptor that stays open until the command has ended, also when this process is gone before.
+    Its standard error goes to `output`, too, unless `errors` is another file. `keep` is a file descriptor that stays
+    open until the command has ended, even if this process ends earlier.
     """
     return await asyncio.create_subprocess_exec(
         sys.executable,
-        "-P",  # what lies in the working folder must not stand in for our own packages
+        "-P",  # a folder named like our packages in the working folder must not be imported
         "-m",
         "starter.local.leash",
         *command,
@@ -212,7 +212,7 @@ async def start_on_leash(
 
 
 async def end_on_leash(process: asyncio.subprocess.Process, seconds: float) -> int:
-    """Ask a process that `start_on_leash` started to end, insist after `seconds`; gives its exit code."""
+    """Ask a process that `start_on_leash` started to end, kill it after `seconds`; gives its exit code."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
@@ -230,12 +230,12 @@ async def kill_on_leash(process: asyncio.subprocess.Process) -> None:
     """End a process that `start_on_leash` started, and its leash, with SIGKILL; one that has ended is no error."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # the leash leads a group of its own
+            os.killpg(process.pid, signal.SIGKILL)  # the leash leads its own process group
     await process.wait()
 
 
 def find_free_port() -> int:
-    """Give a loopback port that nobody uses right now, and that no outgoing connection is given by the kernel."""
+    """Give a loopback port that is free now, and that the kernel gives to no outgoing connection."""
     while True:
         port = secrets.choice(LISTENING_PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -245,7 +245,7 @@ def find_free_port() -> int:
 
 @contextlib.contextmanager
 def hold_folder(data: Path) -> Generator[int]:
-    """Have the folder for ourselves: two servers on one file would each believe that they own its messages."""
+    """Lock the folder: two servers on one file would each believe that they own its messages."""
     try:
         data.mkdir(parents=True, exist_ok=True)
         lock = os.open(data / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -262,7 +262,7 @@ def hold_folder(data: Path) -> Generator[int]:
 
 
 def has_locked(file: int) -> bool:
-    """Lock an open file until it is closed, unless another one has; says whether it is ours now."""
+    """Lock an open file until it is closed; says False when another process has the lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -271,7 +271,7 @@ def has_locked(file: int) -> bool:
 
 
 async def _slim_once(options: EmbeddedOptions, lock: int) -> None:
-    """Let a fresh database get its tables and attributes, then drop the indexes nobody needs."""
+    """Let the server create tables and attributes in a new database, then drop the indexes that nobody needs."""
     mark = options.data / SLIMMED_MARK
     if mark.exists():
         return
@@ -304,7 +304,7 @@ def _command(options: EmbeddedOptions) -> list[str]:
 
 
 def find_program() -> str:
-    """Find Temporal's own program; raises Misconfigured where it is not installed."""
+    """Find the program `temporal`; raises Misconfigured when it is not installed."""
     beside = Path(sys.executable).with_name("temporal")
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("temporal")
     if found is None:
@@ -313,7 +313,7 @@ def find_program() -> str:
 
 
 def check_free(name: str, port: int) -> None:
-    """Raise InvalidSetting when another program listens on the loopback port that option `name` asks for."""
+    """Raise InvalidSetting when another program has the loopback port that option `name` asks for."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -326,7 +326,7 @@ def check_free(name: str, port: int) -> None:
 
 
 def is_answered(port: int) -> bool:
-    """Say whether somebody accepts connections on a loopback port."""
+    """Say whether a loopback port accepts connections."""
     with socket.socket() as probe:
         probe.settimeout(0.2)
         return probe.connect_ex(("127.0.0.1", port)) == 0

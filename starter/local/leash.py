@@ -1,9 +1,9 @@
 """Keeps a child process on a leash: `python -m starter.local.leash COMMAND …` ends COMMAND when its own parent is gone.
 
-The parent holds the write end of this process's standard input. When the parent dies, however it dies, the pipe
-closes and the child gets SIGTERM, and SIGKILL if it does not go. A terminal's Ctrl-C reaches neither of them,
-because the parent starts this process in a session of its own: the parent alone decides the order of leaving. Where
-Linux is, the child does not outlive a leash that is killed either.
+The parent holds the write end of this process's standard input. When the parent dies in any way, the pipe closes and
+the child gets SIGTERM, then SIGKILL if it does not end. A terminal's Ctrl-C reaches neither of them, because the
+parent starts this process in a session of its own: the parent alone decides in which order processes end. On Linux,
+the child does not outlive a killed leash either.
 """
 
 import ctypes
@@ -22,10 +22,10 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(command: list[str]) -> NoReturn:
-    """Run the command until it ends by itself or the leash is cut; leaves with its exit code."""
-    # between fork and exec nothing runs but the one call into the kernel; no other thread has begun yet
+    """Run the command until it ends or the parent is gone; exits with the command's exit code."""
+    # safe between fork and exec: it is one system call, and no other thread has begun yet
     die_too = None if sys.platform != "linux" else _make_dying_with_parent()
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_too)  # noqa: S603, PLW1509 — our parent's own; see above
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_too)  # noqa: S603, PLW1509 — see above
 
     def pass_on(_signal: int, _frame: FrameType | None) -> None:
         child.terminate()

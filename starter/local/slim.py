@@ -1,8 +1,8 @@
 """Slims the embedded server's visibility table: drops the indexes that messages never use.
 
-Temporal creates an index for every search attribute slot, used or not, and writes each of them on every start and
-close: 59 on SQLite. Nothing is lost by dropping them but the speed of queries that dormice does not make; the
-server does not create them again.
+Temporal creates an index for every search attribute slot, used or not, and updates all of them on every start and
+close: 59 on SQLite. Without them, only queries that dormice does not make become slower. The server does not create
+them again.
 """
 
 import re
@@ -13,7 +13,7 @@ from pathlib import Path
 
 TABLE = "executions_visibility"
 KEPT_ATTRIBUTES = ("DueAt", "State")
-"""Attributes that are searched among millions: what is due soon, what is parked."""
+"""Attributes that queries search among millions: what is due soon, what is parked."""
 
 _SYSTEM = {
     "default_idx",
@@ -29,7 +29,7 @@ _SLOT = re.compile(r"([A-Za-z]+?)(\d\d)")
 def slim_visibility(database: Path, columns: Mapping[str, str]) -> list[str]:
     """Drop unneeded indexes and give their names; a second call finds nothing to do.
 
-    `columns` maps attribute names to the columns that the server itself says it keeps them in ("DueAt" →
+    `columns` maps attribute names to the columns in which the server says it keeps them ("DueAt" →
     "Datetime01"). The server must not be running.
     """
     with closing(sqlite3.connect(database)) as connection:
@@ -43,7 +43,7 @@ def slim_visibility(database: Path, columns: Mapping[str, str]) -> list[str]:
 
 
 def find_unneeded(connection: sqlite3.Connection, columns: Mapping[str, str]) -> list[str]:
-    """Name the indexes that messages never use; `columns` as above."""
+    """Name the indexes that messages never use; `columns` as for `slim_visibility`."""
     kept = indexes_to_keep(columns)
     rows = connection.execute(
         "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL", (TABLE,)
@@ -57,7 +57,7 @@ def indexes_to_keep(columns: Mapping[str, str]) -> set[str]:
 
 
 def index_of_column(column: str) -> str:
-    """Name the index of a custom attribute's column: "Keyword02" → "by_keyword_02", "KeywordList01" → "by_keyword_list_01"."""
+    """Name the index of a custom attribute's column: "KeywordList01" → "by_keyword_list_01"."""
     found = _SLOT.fullmatch(column)
     if found is None:
         raise ValueError(f"{column!r} is no column of a custom search attribute")

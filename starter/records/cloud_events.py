@@ -1,7 +1,7 @@
 """CloudEvents 1.0 as records carry them: binary (attributes in headers) and structured (one JSON document).
 
-After the specification's Kafka protocol binding, §3. It has header values as plain UTF-8; percent-encoding belongs to
-the HTTP binding, so that a "%" here is a "%".
+Follows §3 of the specification's Kafka protocol binding. Header values are plain UTF-8: percent-encoding belongs to
+the HTTP binding, so a "%" stays a "%".
 """
 
 import base64
@@ -20,7 +20,7 @@ _OPTIONAL = ("subject", "correlationid", "datacontenttype")
 
 @dataclass(frozen=True, slots=True)
 class CloudEvent:
-    """An event that holds all it must; what it does not say is empty."""
+    """An event with all required attributes; optional ones that are absent are empty."""
 
     id: str
     type: str
@@ -28,16 +28,16 @@ class CloudEvent:
     correlation_id: Any
     data: Any
     attributes: dict[str, str] = field(default_factory=dict[str, str])
-    """Those of a structured event under the names that a binary one has them as headers."""
+    """The attributes of a structured event, under the header names that a binary event uses."""
 
     @property
     def message_id(self) -> str:
-        """The message that the event is about: its subject if it has one, else the event itself.
+        """The id of the event's message: the event's subject if it has one, else the event's id.
 
-        A message lives on and is looked at again, so it is the thing that it is about, and the next event on that
-        thing revises it; the event's id names one occurrence, and would make a new message of each. One-shot
-        notifications want just that: `--id-from header:ce_id`. Subjects are unique within a source only: a topic
-        with several sources takes another `--id-from` where they collide.
+        A message stands for a thing and is handled again and again, so the next event on that thing revises it. The
+        event's id names one occurrence, and would make a new message of each event; one-shot notifications want
+        that: `--id-from header:ce_id`. Subjects are unique within one source only: a topic with several sources
+        needs another `--id-from` if they collide.
         """
         return self.subject or self.id
 
@@ -45,11 +45,11 @@ class CloudEvent:
 def read_event(value: bytes, headers: Headers) -> CloudEvent | None:
     """Read a record's event, or give None when it holds none; raises DeadRecord.
 
-    A content-type of CloudEvents decides before `ce_specversion`: a structured event may repeat its attributes as
-    headers. A binary event's empty value is an event without data, whose payload is null.
+    A content-type of CloudEvents takes precedence over `ce_specversion`, because a structured event may repeat its
+    attributes as headers. A binary event with an empty value has no data: its payload is null.
     """
     raw_type = headers.get("content-type")
-    # bytes are compared first: most records are no events, whatever their content-type is
+    # compared as bytes, before anything is decoded: most records are no events
     if raw_type is not None and raw_type[: len(_STRUCTURED)].lower() == _STRUCTURED.encode():
         return _read_structured(value, _media_type(read_text(raw_type, "content-type")))
     if headers.get("ce_specversion") is None:
@@ -74,7 +74,7 @@ def _read_structured(value: bytes, media_type: str) -> CloudEvent:
     if not isinstance(document, dict):
         raise DeadRecord("NotAnObject", "is no JSON object; send one CloudEvent", "value")
     event = cast("dict[str, Any]", document)
-    # the JSON format §2.2 has null for an attribute that is not there
+    # in the JSON format, §2.2, null means that an attribute is absent
     attributes = {name: event[name] for name in (*_REQUIRED, *_OPTIONAL) if event.get(name) is not None}
     _check(attributes, "")
     return _make(attributes, _read_data(event, attributes.get("datacontenttype", "")), _name_as_headers(event))
@@ -132,7 +132,7 @@ def _media_type(content_type: str) -> str:
 
 
 def _refuse_other_than_json(content_type: str, field: str) -> None:
-    """Let through what the JSON event format §3.1 counts as JSON; no type at all means JSON, too."""
+    """Accept what the JSON event format, §3.1, counts as JSON; no type means JSON, too."""
     media_type = _media_type(content_type)
     if media_type and not media_type.endswith(("/json", "+json")):
         raise DeadRecord("CloudEventProblem", f"is {media_type[:60]!r}; send data as application/json", field)

@@ -1,4 +1,4 @@
-"""The dead-letter box: what lies in a dead-letter topic, less what was replayed or dropped, and those two verbs."""
+"""The dead-letter box: the letters of a dead-letter topic with their states, and the verbs replay and drop."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ from starter.records.dead_letters import (
 from starter.records.record import Record, to_record
 
 TOGETHER = 200
-"""Letters that are replayed or dropped at once."""
+"""Letters that are replayed or dropped in one batch."""
 POLL_MILLISECONDS = 1_000
 
 LetterPosition = tuple[int, int]
@@ -48,18 +48,18 @@ class LetterState(StrEnum):
     REPLAYED = "replayed"
     DROPPED = "dropped"
     COPY = "copy"
-    """The same failure once more, as a crash between writing and committing leaves it; the first one stands for it."""
+    """The same failure again, left by a crash between writing and committing; only the first letter counts."""
 
 
 class TopicMissing(GiveUp):
-    """The topic that is asked about, or that a letter came from, does not exist."""
+    """The requested topic, or the one that a letter came from, does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterSelection:
-    """Which letters are meant, None being all; offsets are those of the source and count both ends.
+    """Which letters are selected; None does not restrict, offsets are the source's and include both ends.
 
-    Times are those of the records, as their producers gave them, from `since` on and before `before`.
+    Times are the timestamps that producers gave to the records: at `since` or later, and before `before`.
     """
 
     places: frozenset[LetterPosition] | None = None
@@ -72,7 +72,7 @@ class LetterSelection:
     before: datetime | None = None
 
     def selects(self, letter: DeadLetter) -> bool:
-        """Whether a letter is meant."""
+        """Whether a letter is selected."""
         at = letter.record.timestamp
         return (
             (self.places is None or _place(letter.record) in self.places)
@@ -92,7 +92,7 @@ async def open_box(
 ) -> AsyncGenerator["DeadLetterBox"]:
     """Open the dead letters of a topic; `options` are those that all of aiokafka's clients share.
 
-    A topic that has none yet gives an empty box. Raises TopicMissing and BrokerTrouble.
+    A topic without dead letters gives an empty box. Raises TopicMissing and BrokerTrouble.
     """
     async with translate_errors(""), asyncio.timeout(patience_seconds), open_admin(options) as admin:
         topics = await list_topics(admin)
@@ -107,10 +107,10 @@ async def open_box(
 
 
 class DeadLetterBox:
-    """One dead-letter topic. What is done to a letter is marked by a record beside it, so that all readers know.
+    """One dead-letter topic; a record in it marks each letter that was replayed or dropped, for all readers.
 
-    A crash between replay and mark leaves a letter that is replayed again: its record names the letter, so that it
-    has no effect the second time.
+    After a crash between replay and mark, a letter is replayed again. The replayed record names its letter, so that
+    it has no effect the second time.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class DeadLetterBox:
     ) -> None:
         self.topic = topic
         self.foreign = 0
-        """Records met by the last `find` that are no dead letters."""
+        """Records that the last `find` read and that are no dead letters."""
         self._topics = topics
         self._consumer = consumer
         self._outlet = outlet
@@ -132,10 +132,10 @@ class DeadLetterBox:
     async def find(
         self, selection: LetterSelection, *, is_all: bool = False
     ) -> AsyncIterator[tuple[DeadLetter, LetterState]]:
-        """Give the letters meant that lie there now, by partition and offset; only those that wait, or all.
+        """Give the selected letters, by partition and offset; only those that wait, or all.
 
-        The topic is read twice, first for what became of each: memory grows with the number of letters, not with
-        their size.
+        The topic is read twice, first for the state of each letter: memory grows with the number of letters, not
+        with their size.
         """
         ends = await self._find_ends()
         states = await self._read_states(ends)
@@ -150,13 +150,14 @@ class DeadLetterBox:
     async def replay(self, letters: Sequence[DeadLetter]) -> None:
         """Send letters to their source topics again and mark them; raises BrokerTrouble and TopicMissing.
 
-        Those sent before an error are marked, too. The records are of this moment: under their old timestamps the
-        source topic's retention could take them away before anybody has read them.
+        Letters sent before an error are marked, too. Replayed records get the present time: with their old timestamps,
+        the source topic's retention could delete them before anybody has read them.
         """
         for letter in letters:
             if letter.topic not in self._topics:
                 raise TopicMissing(
-                    f"dead letter {letter.position}: its topic {letter.topic!r} is gone; make it again, or drop the letter"
+                    f"dead letter {letter.position}: its topic {letter.topic!r} is gone; "
+                    "make it again, or drop the letter"
                 )
         for start in range(0, len(letters), TOGETHER):
             chunk = letters[start : start + TOGETHER]
@@ -218,7 +219,7 @@ class DeadLetterBox:
         for partition, end in ends.items():
             self._consumer.assign([partition])
             await self._consumer.seek_to_beginning(partition)
-            heard_at = time.monotonic()
+            read_at = time.monotonic()
             while await self._find_position(partition) < end:
                 async with translate_errors(self.topic):
                     polled = await self._consumer.getmany(partition, timeout_ms=POLL_MILLISECONDS)
@@ -226,8 +227,8 @@ class DeadLetterBox:
                     if raw.offset < end:
                         yield to_record(raw)
                 if polled:
-                    heard_at = time.monotonic()
-                elif time.monotonic() - heard_at > self._patience:
+                    read_at = time.monotonic()
+                elif time.monotonic() - read_at > self._patience:
                     raise BrokerTrouble(self.topic, TimeoutError())
 
     async def _find_position(self, partition: Any) -> int:
@@ -246,7 +247,7 @@ def _place(record: Record) -> LetterPosition:
 def _read_mark(record: Record) -> tuple[LetterPosition, LetterState] | None:
     headers = dict(record.headers)
     verb, place = headers.get(HANDLED), (headers.get(HANDLED_OF) or b"").split(b"/")
-    # a dead letter may hold headers of these names of its own
+    # the original record of a dead letter may have headers of these names
     if verb not in (b"replayed", b"dropped") or len(place) != 2 or SOURCE_TOPIC in headers:
         return None
     if not all(part.isdigit() for part in place):

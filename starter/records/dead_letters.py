@@ -26,7 +26,7 @@ CONNECTOR = "dormice"
 ATTEMPTS = "dormice.attempts"
 REPLAY_OF = "dormice.replay-of"
 ORIGIN = "dormice.origin"
-"""The record that failed first: what is replayed counts as that one, so it never overrides what came after it."""
+"""The record that failed first. A replay counts as that record, so it never overrides a later one."""
 HANDLED = "dormice.handled"
 HANDLED_OF = "dormice.handled-of"
 
@@ -43,19 +43,19 @@ _GENEROUS = {
     **_UNLIMITED,
     "max.message.bytes": str(RECORD_MAX_BYTES),
     "message.timestamp.type": "CreateTime",
-    # brokers since 4.0 refuse records from more than an hour ahead; brokers before 3.6 don't know these two
+    # brokers since 4.0 refuse timestamps more than an hour ahead; brokers before 3.6 don't know these two names
     "message.timestamp.after.max.ms": str(2**63 - 1),
     "message.timestamp.before.max.ms": str(2**63 - 1),
 }
 
 
 class NotADeadLetter(GiveUp):
-    """A record in a dead-letter topic that nobody wrote as a dead letter."""
+    """A record in a dead-letter topic that was not written as a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record of a dead-letter topic, read; `record` is it as it lies there, `headers` are the original's own."""
+    """A parsed dead letter; `record` is the stored record, `headers` are the original record's own."""
 
     record: Record
     headers: Headers
@@ -67,9 +67,9 @@ class DeadLetter:
     stage: str
     attempts: int
     origin: str
-    """The record that failed first, "topic/partition/offset"; of a replay that failed it is another than the three above."""
+    """The record that failed first, "topic/partition/offset"; differs from the fields above if a replay failed."""
     replay_of: str = ""
-    """Of a record that was replayed and failed again: the dead letter it was replayed from."""
+    """If a replay failed again: the dead letter that was replayed."""
 
     @property
     def position(self) -> str:
@@ -78,14 +78,14 @@ class DeadLetter:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """The same for all copies that crashes and repeated replays leave of one failure, within this process."""
-        # what was sent guards against a source topic that was made anew and counts from zero again
+        """Equal for all copies of one failure that crashes and repeated replays leave; valid in this process only."""
+        # key and value are part of it, because a source topic that was made anew counts offsets from zero again
         name = self.replay_of or f"{self.topic}/{self.partition}/{self.offset}"
         return name, hash((self.record.key, self.record.value))
 
     @property
     def replay_headers(self) -> Headers:
-        """The headers to replay it with: its own, then which dead letter this is and how often it has failed."""
+        """The headers of a replay: the record's own, then the name of this dead letter and its attempts."""
         name = f"{self.record.source}/{self.record.offset}"
         texts = {REPLAY_OF: name, ORIGIN: self.origin, ATTEMPTS: str(self.attempts)}
         return (*self.headers, *((header, text.encode()) for header, text in texts.items()))
@@ -102,17 +102,17 @@ class Failure:
 
     @classmethod
     def of(cls, dead: DeadRecord, stage: str = "decode") -> "Failure":
-        """Tell a dead record's reason."""
+        """Make the failure of a dead record."""
         return cls(dead.error_class, str(dead), stage, type(dead).__name__)
 
 
 def count_attempts(record: Record) -> int:
-    """Say how often a record has failed when it fails now: once, or once more than the replay it is."""
+    """Count the attempts of a record that fails now: 1, or one more than its replay header says."""
     return _split(record.headers, REPLAY_OF, _REPLAY)[2] + 1
 
 
 def find_origin(record: Record) -> tuple[str, int]:
-    """Say which source and offset a record counts as: of a replay, those of the record that failed first."""
+    """Give the source and offset that a record counts as; for a replay, those of the record that failed first."""
     if not record.headers:
         return record.source, record.offset
     origin = next((_to_text(value) for name, value in reversed(record.headers) if name == ORIGIN), "")
@@ -126,7 +126,7 @@ def to_dead_letter(
 ) -> Headers:
     """Give the headers of a record's dead letter: the record's own unchanged, then why it is dead.
 
-    Key, value and timestamp stay as they are. Without `attempts` they are counted from those of a replay.
+    Key, value and timestamp stay as they are. Without `attempts`, the count continues from a replay's header.
     Text that UTF-8 can't hold is escaped.
     """
     failure = Failure.of(reason) if isinstance(reason, DeadRecord) else reason
@@ -172,10 +172,10 @@ def read_dead_letter(record: Record) -> DeadLetter:
 
 
 def _split(headers: Headers, first: str, ours: frozenset[str]) -> tuple[Headers, str, int]:
-    """Give the headers that are not ours, what the record is a replay of, and its attempts, 0 when it has none.
+    """Give the headers that are not ours, the dead letter that the record replays, and its attempts (0 without any).
 
-    Ours stand behind the record's own from the last `first` on, so that a record which came from a dead-letter topic
-    itself keeps its own of the same names; a header that others added behind ours is kept as well.
+    Our headers begin at the last one named `first`. Headers of the same names before it are the record's own: it may
+    come from a dead-letter topic itself. Headers that others added after ours are kept, too.
     """
     start = max((i for i, (name, _) in enumerate(headers) if name == first), default=len(headers))
     tail = {name: _to_text(value) for name, value in headers[start:]}
@@ -190,7 +190,7 @@ def _to_text(value: bytes | None) -> str:
 
 
 class DeadLetterWriter:
-    """Writes dead letters beside their topics; a letter is safe when `write` returns."""
+    """Writes dead letters to topics beside the source topics; a letter is stored for good when `write` returns."""
 
     def __init__(
         self, options: Mapping[str, Any], task_id: str = "0", patience_seconds: float = PATIENCE_SECONDS
@@ -214,10 +214,10 @@ class DeadLetterWriter:
     async def write(
         self, record: Record, error_class: str, message: str, stage: str = "", attempts: int | None = None
     ) -> None:
-        """Write a record's dead letter, to a topic that is made when it is missing; raises BrokerTrouble.
+        """Write a record's dead letter, and make its topic if it is missing; raises BrokerTrouble.
 
-        Without `stage` it is "decode" or "deliver", as the error class tells; without `attempts` they are counted
-        from those of a replay. After an error the same record may be written twice: readers take that for once.
+        Without `stage`, the error class decides between "decode" and "deliver"; without `attempts`, the count
+        continues from a replay's header. After an error a record may be written twice: readers count that as one.
         """
         topic = record.topic + SUFFIX
         failure = Failure(error_class, message, stage or ("decode" if error_class in ERROR_CLASSES else "deliver"))
@@ -244,14 +244,14 @@ class DeadLetterWriter:
 
 
 async def make_topic(admin: Any, topic: str, partitions: int, *, is_trial: bool = False) -> None:
-    """Make a topic that keeps its records for good, with as many replicas as the broker gives by itself.
+    """Make a topic that keeps its records for good, with the broker's default number of replicas.
 
-    With `is_trial` the broker says whether it would, and makes none. Raises a KafkaError.
+    With `is_trial` the broker only checks the request and makes no topic. Raises a KafkaError.
     """
     errors: Any = importlib.import_module("aiokafka.errors")
     new_topic: Any = importlib.import_module("aiokafka.admin").NewTopic
     for configs in (_GENEROUS, _UNLIMITED):
-        # aiokafka takes -1, the broker's default, for the replicas only beside an assignment, be it an empty one
+        # aiokafka accepts -1 replicas, the broker's default, only together with an assignment, even an empty one
         wanted = new_topic(topic, partitions, -1, replica_assignments={}, topic_configs=configs)
         answer = await admin.create_topics([wanted], validate_only=is_trial)
         error: Any = errors.for_code(answer.topic_errors[0][1])

@@ -14,7 +14,7 @@ from starter.records.origins import FieldRef, HeaderOrigin, KeyOrigin, RecordVie
 from starter.records.record import DeadRecord, Headers, Record, read_json, read_text
 
 CORRELATION_HEADERS = ("correlation_id", "correlation-id")
-TRACESTATE_MAX_BYTES = 512  # W3C Trace Context §3.3.1.5: what everybody propagates at least
+TRACESTATE_MAX_BYTES = 512  # W3C Trace Context §3.3.1.5: the least that everybody propagates
 
 _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 _TRACEPARENT_BYTES = 55  # of version 00; later ones may be longer
@@ -37,7 +37,7 @@ class Stop(NamedTuple):
 
 
 class Formats:
-    """Reads the records of one bridge; it keeps nothing between them."""
+    """Decodes the records of one bridge; keeps no state between them."""
 
     def __init__(self, options: FormatOptions, rules: EnvelopeRules) -> None:
         """Take the options; raises InvalidSetting when `--kind` is one that no handler is loaded for."""
@@ -48,14 +48,15 @@ class Formats:
     def decode(self, record: Record) -> Start | Stop:
         """Say what a record asks for; raises DeadRecord and nothing else.
 
-        A null value is a tombstone. Else a CloudEvent is one by its headers, whatever the options are; what is none
-        is any JSON with `--id-from`, and an envelope without. `--kind` alone fills in the kind that an envelope leaves
-        out, and refuses an envelope of another kind, because tombstones would miss its message.
+        A null value is a tombstone. Otherwise the headers decide whether a record is a CloudEvent, whatever the
+        options are. A record that is none is any JSON with `--id-from`, and an envelope without. `--kind` without
+        `--id-from` fills in the kind that an envelope leaves out, and refuses an envelope of another kind, because
+        tombstones would miss its message.
 
-        A tombstone's id comes from the header that `--id-from` names, else from the key, also when `--id-from` is a
+        A tombstone's id comes from the header that `--id-from` names, else from the key; also when `--id-from` is a
         JSON pointer, because there is no value to point into. With a `--kind` that needs no value, or with
-        `--id-from key`, the whole key is the id; else it must be "kind:id". Where `--kind` tells nothing, the kind is
-        the key up to its first colon. An event in binary mode without data has a null value: it is a tombstone as well.
+        `--id-from key`, the whole key is the id; else the key must be "kind:id". If `--kind` gives no kind, the kind is
+        the key up to its first colon. A binary event without data has a null value, so it is a tombstone as well.
         """
         headers: Headers = dict(record.headers)
         self._check_size(record)
@@ -130,7 +131,7 @@ class Formats:
                 raise DeadRecord(
                     "MissingField", "is told by nothing; give the tombstone a key like kind:id, or use --kind", "kind"
                 )
-            # starts take the whole key for the id where they are told to, so their tombstones do
+            # with --id-from key, starts use the whole key as the id, so their tombstones do too
             message_id = message_id if from_header or isinstance(id_from, KeyOrigin) else rest
         envelope = self._check({"kind": name, "id": message_id})
         return Stop(envelope.kind, envelope.id)
@@ -143,7 +144,7 @@ def _agree_on_kind(fields: dict[str, Any], kind: Any) -> None:
 
 
 def _is_told(kind: str | FieldRef | None) -> TypeGuard[str | HeaderOrigin]:
-    """Whether a record without a value tells its kind as `--kind` wants it."""
+    """Whether `--kind` gives the kind of a record that has no value."""
     return isinstance(kind, str | HeaderOrigin)
 
 
@@ -155,14 +156,14 @@ def _read_correlation_id(headers: Headers) -> str:
 
 
 def find_correlation_id(headers: Headers) -> str:
-    """Give the correlation id of a record that nothing else can be read from; nothing when it is no text either."""
+    """Give the correlation id of a record that can't be decoded; empty when it is no text."""
     with contextlib.suppress(DeadRecord):
         return _read_correlation_id(headers)
     return ""
 
 
 def read_trace_context(headers: Headers) -> Mapping[str, str]:
-    """Give traceparent, and tracestate where there is one, as W3C Trace Context writes them; nothing when the first is no good."""
+    """Give traceparent, and tracestate if there is one, as in W3C Trace Context; empty when traceparent is invalid."""
     parent = headers.get("traceparent")
     if parent is None or len(parent) > _TRACEPARENT_MAX_BYTES or not _TRACEPARENT.fullmatch(parent):
         return NO_TRACE

@@ -9,16 +9,16 @@ from starter.records.origins import MISSING, FieldRef, HeaderOrigin, Origin, Rec
 from starter.records.record import DeadRecord, read_json
 
 RECORD_MAX_BYTES = 1_000_000
-"""Larger records are dead before anything is parsed."""
+"""Larger records become dead letters without being parsed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatOptions:
     """How the records of a topic are to be read.
 
-    `kind` is a kind, or the header or JSON pointer that names it; alone it says what kind envelopes, CloudEvents and
-    tombstones are of. With `id_from` a value that is no CloudEvent is any JSON; `payload_from` and `extras` (origins
-    of optional fields) come beside it only.
+    `kind` is a kind, or the header or JSON pointer that names it; without `id_from` it gives the kind of envelopes,
+    CloudEvents and tombstones. With `id_from`, a value that is no CloudEvent is any JSON; `payload_from` and `extras`
+    (origins of optional fields) need `id_from`.
     """
 
     kind: str | FieldRef | None = None
@@ -40,7 +40,7 @@ class FormatOptions:
         payload_from: str | None = None,
         record_max_bytes: int = RECORD_MAX_BYTES,
     ) -> Self:
-        """Read the options as typed, None for those left out; raises InvalidSetting with a sentence that names one."""
+        """Read the options as typed, None for those left out; raises InvalidSetting that names the wrong one."""
         if record_max_bytes < 1:
             raise InvalidSetting(f"record_max_bytes: is {record_max_bytes}; give at least 1")
         typed = {
@@ -86,11 +86,11 @@ def _read_kind(text: str) -> str | FieldRef:
 
 
 def map_fields(options: FormatOptions, sight: RecordView) -> dict[str, Any]:
-    """Give the envelope fields that options name, without a kind or an id that they don't; raises DeadRecord.
+    """Give the envelope fields that the options name; kind and id only if they name them. Raises DeadRecord.
 
-    Null or nothing at the origin of an optional field leaves it at its default; kind, id and payload must be there.
-    Whole numbers are good ids and tenants ("42"), because a key holds them as text as well.
-    A payload in a header is JSON.
+    An optional field whose origin is null or absent keeps its default; kind, id and payload must be there.
+    Whole numbers are valid ids and tenants, and become text ("42"), because a key holds them as text as well.
+    A payload in a header is parsed as JSON.
     """
     fields: dict[str, Any] = {}
     if options.kind is not None:
@@ -106,12 +106,12 @@ def map_fields(options: FormatOptions, sight: RecordView) -> dict[str, Any]:
 
 
 def find_kind(kind: str | FieldRef, sight: RecordView) -> Any:
-    """Give the kind that `--kind` names; raises DeadRecord when the record does not tell it."""
+    """Give the kind that `--kind` names; raises DeadRecord when the record does not have it."""
     return kind if isinstance(kind, str) else find_required("kind", kind, sight)
 
 
 def find_required(name: str, origin: Origin, sight: RecordView) -> Any:
-    """Give what is at the origin of a field that must be there; raises DeadRecord when it is nothing or null."""
+    """Give the value of a required field; raises DeadRecord when it is absent or null."""
     value = origin.find(sight)
     if value is MISSING or value is None:
         raise DeadRecord("MissingField", f"is missing: there is no {origin}; send it", name)
@@ -127,7 +127,7 @@ def _find_payload(origin: FieldRef, sight: RecordView) -> Any:
 
 def _convert(name: str, value: Any, origin: FieldRef) -> Any:
     if name == "priority" and isinstance(origin, HeaderOrigin):
-        # whatever else the header holds is left to the envelope's own rule
+        # any other value is left to the envelope's own check
         return int(value) if value in {"1", "2", "3", "4", "5"} else value
     return _to_text(value) if name == "tenant" else value
 

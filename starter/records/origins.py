@@ -8,17 +8,17 @@ from shared.errors import InvalidSetting
 from starter.records.record import DeadRecord, Headers, read_text
 
 MISSING: Any = object()
-"""What an origin gives when the record has nothing there; null is something."""
+"""What an origin gives when the record has nothing there; null is a value."""
 
 _BAD_ESCAPE = re.compile(r"~(?![01])")
-_INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)  # RFC 6901 §4; longer ones point behind every list
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)  # RFC 6901 §4; longer ones exceed every list
 
 
 @dataclass(frozen=True, slots=True)
 class RecordView:
-    """What an origin can look at: the key, the headers, and the parsed value or a CloudEvent's data.
+    """What an origin can read: the key, the headers, and the parsed value or a CloudEvent's data.
 
-    `attributes` are those of a structured CloudEvent, under the names that they have as headers ("ce_id").
+    `attributes` are those of a structured CloudEvent, under their header names ("ce_id").
     """
 
     key: bytes | None
@@ -63,7 +63,7 @@ class HeaderOrigin:
 
 @dataclass(frozen=True, slots=True)
 class PointerOrigin:
-    """A place in the JSON value, as RFC 6901 writes it."""
+    """A place in the JSON value, given as a JSON pointer (RFC 6901)."""
 
     pointer: str
     _steps: tuple[str, ...]
@@ -91,12 +91,12 @@ Origin = KeyOrigin | FieldRef
 
 
 def read_origin(option: str, text: str) -> Origin:
-    """Read where ids come from: the key or a place; raises InvalidSetting with a sentence that names the option."""
+    """Read where ids come from: the key, a header or a JSON pointer; raises InvalidSetting that names the option."""
     return KeyOrigin() if text == "key" else read_field_ref(option, text, "key, header:NAME")
 
 
 def read_field_ref(option: str, text: str, choices: str = "header:NAME") -> FieldRef:
-    """Read a header or a JSON pointer; raises InvalidSetting with a sentence that names the option."""
+    """Read a header or a JSON pointer; raises InvalidSetting that names the option."""
     if text.startswith("header:"):
         return _read_header(option, text.removeprefix("header:"))
     if text.startswith("/"):

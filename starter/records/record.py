@@ -11,7 +11,7 @@ ErrorClass = EnvelopeFlaw | Literal["MissingKey", "CloudEventProblem"]
 ERROR_CLASSES: tuple[ErrorClass, ...] = (*get_args(EnvelopeFlaw), "MissingKey", "CloudEventProblem")
 
 Headers = dict[str, bytes | None]
-"""Headers by name; of several with one name the last counts, as for Kafka's own `lastHeader`."""
+"""Headers by name; if a name occurs several times, the last one counts, as with Kafka's own `lastHeader`."""
 
 
 class Record(NamedTuple):
@@ -27,7 +27,7 @@ class Record(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Name the partition as revisions do: "topic/partition"."""
+        """The partition's name, as in revisions: "topic/partition"."""
         return f"{self.topic}/{self.partition}"
 
 
@@ -37,7 +37,7 @@ def to_record(raw: Any) -> Record:
 
 
 class DeadRecord(GiveUp):
-    """A record that never becomes a message; `field` names where, `reason` says what is wrong and what to do."""
+    """A record that can never become a message; `field` says where, `reason` what is wrong and what to do."""
 
     def __init__(self, error_class: ErrorClass, reason: str, field: str = "") -> None:
         super().__init__(f"{field}: {reason}" if field else reason)

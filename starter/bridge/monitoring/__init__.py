@@ -1,1 +1,1 @@
-"""What a bridge and its group tell of themselves."""
+"""Monitoring of a bridge and its group: lag, readiness, metrics and status."""

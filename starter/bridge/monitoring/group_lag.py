@@ -12,7 +12,7 @@ from shared.kafka.reader import open_reader
 from shared.kafka.safe_producer import PATIENCE_SECONDS, list_topics, open_admin, translate_errors
 from starter.bridge.offsets import Partition
 
-NO_SUCH_GROUP = "Dead"  # what Kafka calls the state of a group that it does not know
+NO_SUCH_GROUP = "Dead"  # Kafka's name for the state of an unknown group
 AGAIN_SECONDS = 0.2
 POLL_MILLISECONDS = 200
 
@@ -26,12 +26,12 @@ class PartitionLag:
     committed: int | None
     """None where the group has never committed; a bridge begins at the first record then."""
     end: int
-    """Behind the last record that can be had."""
+    """The offset after the last readable record."""
     lag: int
     time_lag_seconds: float
     """Age of the record at the committed offset, by its own timestamp; 0 when none waits."""
     member: str
-    """Who holds it, as the broker names members; empty while nobody does."""
+    """The member that holds it, by the broker's name for it; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,19 +45,19 @@ class GroupLag:
 
     @property
     def lag(self) -> int:
-        """Of all partitions."""
+        """The sum over all partitions."""
         return sum(partition.lag for partition in self.partitions)
 
     @property
     def time_lag_seconds(self) -> float:
-        """Of the partition that is furthest behind."""
+        """The time lag of the partition that is furthest behind."""
         return max((partition.time_lag_seconds for partition in self.partitions), default=0.0)
 
 
 async def read_group_lag(
     options: Mapping[str, Any], group: str, topics: Sequence[str], patience_seconds: float = PATIENCE_SECONDS
 ) -> GroupLag:
-    """Ask the broker; `options` are those that all of aiokafka's clients share.
+    """Ask the broker for the lag; `options` are those that all of aiokafka's clients share.
 
     Raises InvalidSetting for a topic or a group that is not there, and BrokerTrouble.
     """
@@ -85,7 +85,7 @@ def _list_partitions(known: Mapping[str, int], topics: Sequence[str]) -> Iterato
 
 
 async def _describe_patiently(admin: Any, group: str) -> tuple[str, dict[Partition, str], Mapping[Any, Any]]:
-    """Give a group's state, who holds each partition and what it has committed; a broker that has just begun asks for patience."""
+    """Give a group's state, each partition's holder and the committed offsets; waits for a broker that just started."""
     errors: Any = importlib.import_module("aiokafka.errors")
     while True:
         try:
@@ -114,7 +114,7 @@ async def _measure(
     reader: Any, partitions: Collection[Partition], committed: Mapping[Partition, int], holders: Mapping[Partition, str]
 ) -> tuple[PartitionLag, ...]:
     ends, firsts = await _ask(reader.end_offsets, partitions), await _ask(reader.beginning_offsets, partitions)
-    # what retention has taken away does not lag
+    # records that retention has deleted are no lag
     starts = {partition: max(committed.get(partition, 0), firsts[partition]) for partition in partitions}
     behind = {partition: starts[partition] for partition in partitions if starts[partition] < ends[partition]}
     timestamps = await _read_timestamps(reader, behind, ends)
@@ -145,7 +145,7 @@ def _to_kafka(partitions: Collection[Partition]) -> list[Any]:
 async def _read_timestamps(
     reader: Any, starts: Mapping[Partition, int], ends: Mapping[Partition, int]
 ) -> dict[Partition, int]:
-    """Give the timestamp of the first record of each partition from its start on; none where only markers lie."""
+    """Give the timestamp of each partition's first record from its start on; none where there are only markers."""
     found: dict[Partition, int] = {}
     wanted = _to_kafka(starts)
     if wanted:

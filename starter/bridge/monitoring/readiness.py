@@ -1,4 +1,4 @@
-"""What a bridge process tells whoever supervises it: whether it is ready, and its status."""
+"""What a bridge process reports to its supervisor: whether it is ready, and its status."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,10 @@ from worker.health import Readiness
 
 
 class BridgeReadiness(Readiness):
-    """Ready: a member of the group, with a Temporal server that answers. One without partitions stands by, ready."""
+    """Ready means: a member of the group, with a Temporal server that answers.
+
+    A member without partitions is a standby, and ready.
+    """
 
     def __init__(self, is_stopping: Callable[[], bool]) -> None:
         super().__init__(is_stopping)
@@ -20,7 +23,7 @@ class BridgeReadiness(Readiness):
         self._bridge = bridge
 
     def find_gap(self) -> str:
-        """Say what does not work yet; empty when all does."""
+        """Say what does not work yet; empty when everything does."""
         if self._bridge is None:
             return "starting"
         return "" if self._bridge.rebalances else "not yet a member of the group"

@@ -13,7 +13,7 @@ from starter.bridge.offsets import PartitionOffsets
 from starter.starting.receipts import StartOutcome
 
 OUTCOMES = (*(outcome.value for outcome in StartOutcome), DEAD)
-"""What records come to. Those that failed are tried again, and those rejected are laid down as dead ones."""
+"""What can become of records. Failed ones are tried again, rejected ones become dead letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,26 +31,26 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """Where a partition stands; None is what the bridge does not know (yet)."""
+    """Where a partition stands; None means that the bridge does not know it (yet)."""
 
     topic: str
     number: int
     received: int | None
-    """The next offset to come."""
+    """The next offset to receive."""
     committed: int | None
     end: int | None
-    """Behind the last record that can be had, as the broker last told."""
+    """The offset after the last readable record, as the broker last reported."""
     lag: int | None
-    """Records, and markers of transactions, between what is committed and the end."""
+    """Records and transaction markers between `committed` and `end`."""
     time_lag_seconds: float | None
-    """Age of the first record that is not acknowledged, by its own timestamp; 0 without lag."""
+    """Age of the first unacknowledged record, by its own timestamp; 0 without lag."""
     oldest_unacknowledged_seconds: float
-    """How long ago that record came here; 0 without one."""
+    """How long ago that record was received; 0 without one."""
     in_flight: int
     waiting: int
     is_paused: bool
     blocked: str
-    """Why nothing of it begins; empty while all is well."""
+    """Why none of its records may begin; empty while all is well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +64,9 @@ class BridgeStatus:
     received: int
     outcomes: dict[str, int]
     throttled: int
-    """How often the Temporal server had no room."""
+    """How often the Temporal server refused a call because it was overloaded."""
     retried: int
-    """How often a call to it was made again for another reason."""
+    """How often a call to the Temporal server was repeated for another reason."""
     rebalances: int
     commit_failures: int
 
@@ -81,7 +81,7 @@ class BridgeStatus:
 
 
 def read_status(bridge: Bridge, moment: Moment | None = None) -> BridgeStatus:
-    """Read a bridge's status; asks nobody, so that it is cheap and works also while everything else is away."""
+    """Read a bridge's status; makes no call, so it is cheap and works while broker and server are away."""
     moment = moment or Moment.now()
     paused, found = bridge.paused, bridge.assignment.find
     return BridgeStatus(
@@ -111,7 +111,7 @@ def read_status(bridge: Bridge, moment: Moment | None = None) -> BridgeStatus:
 def to_partition_status(
     offsets: PartitionOffsets, load: QueueDepth, *, end: int | None, is_paused: bool, moment: Moment
 ) -> PartitionStatus:
-    """Put together what is known of a partition."""
+    """Put together what is known about a partition."""
     committed, partition = offsets.last_committed, offsets.partition
     lag = None if committed is None or end is None else max(0, end - committed)
     oldest = offsets.oldest

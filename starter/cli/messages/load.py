@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from starter.starting.bulk import BulkStarter
 
 SETTLE_SECONDS = 15.0
-"""What starts under way get after Ctrl-C: one call to the server takes ten at most."""
+"""Time limit for starts under way after Ctrl-C: one call to the server takes at most 10 s."""
 
 DUPLICATES = {
     "newest": "the one with the newest scheduled_at counts, of several such, or without any, the last",
@@ -102,7 +102,7 @@ def _check_rejects(rejects: Path, file: Path) -> None:
 
 
 class _Run:
-    """One load as the command line sees it: watched, interrupted, summed up."""
+    """One load on the command line, with its progress, interruption and summary."""
 
     def __init__(
         self, args: argparse.Namespace, settings: Settings, source: "RowSource", load: "Load", rejects: Path
@@ -138,7 +138,7 @@ class _Run:
 
     @contextlib.contextmanager
     def _interruptible(self, loading: "asyncio.Task[None]") -> Generator[None]:
-        """The first Ctrl-C lets starts under way settle, the second one ends it."""
+        """Let starts under way finish after the first Ctrl-C, and end the load at the second one."""
         loop = asyncio.get_running_loop()
 
         def interrupt() -> None:
@@ -190,7 +190,8 @@ class _Run:
     def _describe(self, starter: "BulkStarter | None") -> str:
         summary = self._load.summary
         if starter is None:
-            return f"{summary.valid:,} fine, {summary.rejected:,} rejected{_describe_duplicates(summary)}, nothing started (dry run)"
+            counts = f"{summary.valid:,} fine, {summary.rejected:,} rejected{_describe_duplicates(summary)}"
+            return f"{counts}, nothing started (dry run)"
         return _describe_counts(summary)
 
     def _judge(self) -> int:
@@ -214,7 +215,7 @@ def _describe_duplicates(summary: "Summary") -> str:
 
 @contextlib.asynccontextmanager
 async def _showing(progress: Progress, summary: "Summary") -> AsyncGenerator[None]:
-    """Show how far the load is, now and then."""
+    """Show regularly how far the load is."""
 
     async def show() -> Any:
         while True:

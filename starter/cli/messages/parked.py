@@ -121,7 +121,7 @@ async def _send_to_named(names: Names, settings: Settings, sending: Sending) -> 
 
 
 async def _find_parked(control: "Control", names: Names, sending: Sending) -> AsyncIterator[Name]:
-    """Pass on the names of messages that are parked: the others are none of this command's business."""
+    """Give the names of parked messages; the others are reported and left alone."""
     async for kind, message_id in names.read():
         try:
             listed = await control.look_up(kind, message_id)

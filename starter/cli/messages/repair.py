@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starter.steering.status.standstill import Standstill
 
 Name = tuple[str, str] | str
-"""Of a message its kind and id, of any other workflow its id."""
+"""Kind and id of a message, or the id of another workflow."""
 
 EPILOG = """\
 A workflow whose task fails over and over stands still, and with it the message, or all messages of the pack, that live
@@ -49,7 +49,7 @@ def add_repair(commands: Commands) -> None:
 
 
 def run_repair(args: argparse.Namespace, settings: Settings) -> int:
-    """Bring back what stands still; exit code 1 where something could not be."""
+    """Repair what stands still; exit code 1 if some of it could not be repaired."""
     try:
         names = [name if _is_workflow_id(name) else arguments.identity(name) for name in args.names]
     except argparse.ArgumentTypeError as exc:
@@ -136,5 +136,5 @@ async def _place(layouts: "Layouts", kind: str, message_id: str) -> str:
 
 
 def _is_workflow_id(name: str) -> bool:
-    """Tell names of packs and of the workflows beside messages: those of messages begin with a kind and a colon."""
+    """Say whether a name is the id of a pack or another workflow; a message's begins with a kind and a colon."""
     return "~" in name and ":" not in name

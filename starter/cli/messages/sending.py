@@ -1,4 +1,4 @@
-"""Sending: one signal to many messages, with what is said on the way and at the end."""
+"""Sending: one signal to many messages, with progress on the way and a summary at the end."""
 
 # ruff: noqa: PLC0415 — what is slow to import waits until its command runs
 
@@ -33,7 +33,7 @@ class Names:
     def __init__(self, given: Sequence[str]) -> None:
         """Check the names; raises InvalidSetting for the first wrong one."""
         self.wrong = 0
-        """Lines of standard input that named no message; each is told and passed over."""
+        """Lines of standard input that name no message; each is printed and skipped."""
         self._is_stdin = STDIN in given
         if self._is_stdin and len(given) > 1:
             raise InvalidSetting("KIND:ID: '-' reads all names from standard input and stands alone")
@@ -69,15 +69,15 @@ class Sending:
 
     def __init__(self, verb: str, signal: Signal, *, is_json: bool) -> None:
         self.passed_over = 0
-        """Messages that are known and that the signal was not sent to; each is printed."""
+        """Known messages that the signal was not sent to; each is printed."""
         self.unknown = 0
-        """Messages that nobody knows, beside those that the signal did not find; each is printed."""
+        """Unknown messages, not counting those that the signal did not find; each is printed."""
         self._verb = verb
         self._signal = signal
         self._is_json = is_json
 
     def ask(self, count: int) -> int:
-        """Say how many messages would be meant, and what to add; gives the exit code."""
+        """Print how many messages are selected, and that `--yes` is missing; gives the exit code."""
         if self._is_json:
             print_json({"verb": self._verb, "matched": count, "sent": 0})
         if count:
@@ -87,29 +87,29 @@ class Sending:
         return WRONG
 
     def pass_over(self, reason: str) -> None:
-        """Count and print a message that is known and that the signal is not sent to."""
+        """Count and print a known message that the signal is not sent to."""
         self.passed_over += 1
         _report(reason)
 
     def note_unknown(self, reason: str) -> None:
-        """Count and print a message that nobody knows."""
+        """Count and print an unknown message."""
         self.unknown += 1
         _report(reason)
 
     async def run(self, control: "Control", names: AsyncIterator[Name], *, are_named: bool = False) -> int:
-        """Send the signal to each; then, or when interrupted, print how many took it. Gives the exit code."""
+        """Send the signal to each; then, or when interrupted, print how many got it. Gives the exit code."""
         from starter.steering.sender import Tally
 
         tally = Tally(report=_report)
-        telling = asyncio.create_task(self._tell_now_and_then(tally))
+        reporting = asyncio.create_task(self._tell_now_and_then(tally))
         is_complete = False
         try:
             await control.send_to_each(names, self._signal, tally, are_named=are_named)
             is_complete = True
         finally:
-            telling.cancel()
+            reporting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await telling
+                await reporting
             self._summarize(tally, is_complete=is_complete)
         is_partial = tally.waiting or (are_named and (tally.missing or self.unknown or self.passed_over))
         return PARTLY if is_partial else FINE

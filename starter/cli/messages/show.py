@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Print = Callable[["Shown", dict[str, Any]], None]
 WHY = ("kind", "id", "workflow_id", "state", "due_at", "why", "decisions")
-"""What `explain --json` prints of a message."""
+"""The fields that `explain --json` prints."""
 
 PAIR = 2
 
@@ -47,7 +47,7 @@ def add_show(commands: Commands) -> None:
 
 
 def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace, settings: Settings) -> int:
-    """Print each message; exit code 1 where one is not known, 3 where one can't be asked now."""
+    """Print each message; exit code 1 if one is not known, 3 if one can't be asked now."""
 
     def print_line(_: "Shown", document: dict[str, Any]) -> None:
         print_json({name: document[name] for name in keys or document})

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 SECONDS, SECONDS_MAX = 10.0, 600.0
 CODES = {"fine": FINE, "unknown": FINE, "warning": PARTLY, "unreachable": UNREACHABLE, "wrong": WRONG}
-"""The worst finding decides; they stand here from good to worst."""
+"""Exit codes of levels, from good to worst; the worst finding decides."""
 
 NAMELESS = "the rest"
 
 EPILOG = """\
-A finding is fine, unknown (nobody tells, or a check it needs has failed), a warning, unreachable or wrong. The worst one decides
-the exit code: 0 for fine and unknown, 1 for a warning, 3 for unreachable, 2 for wrong. What is changed: a workflow that no
+A finding is fine, unknown (nobody tells, or a check it needs has failed), a warning, unreachable or wrong. The worst \
+one decides
+the exit code: 0 for fine and unknown, 1 for a warning, 3 for unreachable, 2 for wrong. What is changed: a workflow \
+that no
 worker sees is started and deleted, to compare clocks. Handler modules are imported, as a worker does."""
 
 
@@ -57,7 +59,7 @@ def add_doctor(commands: Commands) -> None:
 
 
 def run_doctor(args: argparse.Namespace, settings: Settings) -> int:
-    """Print what has been found."""
+    """Print the findings."""
     if not 0 < args.seconds <= SECONDS_MAX:
         raise InvalidSetting(f"--seconds: is {args.seconds:g}; give a number above 0, at most {SECONDS_MAX:g}")
     from starter.cli.connection import open_client
@@ -88,7 +90,7 @@ def _to_document(finding: "Finding") -> dict[str, str | None]:
 
 
 def _print(findings: "Sequence[Finding]") -> None:
-    """Write a line for each finding, and below it what to do; what could not be looked at shares a line."""
+    """Write a line for each finding, and below it what to do; checks that could not be made share a line."""
     lines = [line for _, same in groupby(findings, key=_to_group) for line in _to_lines(list(same))]
     levels, width = max(map(len, CODES)), max(len(name) for _, name, _, _ in lines)
     for level, name, seen, remedy in lines:
@@ -96,8 +98,8 @@ def _print(findings: "Sequence[Finding]") -> None:
         if remedy:
             sys.stdout.write(f"{'':<{levels + width + 2}}  do: {clean(remedy)}\n")
     counts = {level: sum(finding.level == level for finding in findings) for level in reversed(CODES)}
-    told = ", ".join(f"{count} {level}" for level, count in counts.items() if count)
-    echo_err(f"{plural(len(findings), 'finding')}: {told}")
+    summary = ", ".join(f"{count} {level}" for level, count in counts.items() if count)
+    echo_err(f"{plural(len(findings), 'finding')}: {summary}")
 
 
 def _to_group(finding: "Finding") -> str:
@@ -107,7 +109,7 @@ def _to_group(finding: "Finding") -> str:
 
 
 def _to_lines(findings: "Sequence[Finding]") -> "Iterator[tuple[str, str, str, str]]":
-    """Give level, name, what was seen and what to do; several findings are some that could not be made for one reason."""
+    """Give level, name, what was seen and what to do; checks that could not be made for one reason are joined."""
     if len(findings) > 1 and len({finding.seen for finding in findings}) == 1:
         first = findings[0]
         yield first.level, NAMELESS, f"{', '.join(finding.check for finding in findings)} {first.seen}", first.remedy

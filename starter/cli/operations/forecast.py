@@ -1,4 +1,4 @@
-"""The command `forecast`: what is due when, what the lanes can do, and what to do where that is not enough."""
+"""The command `forecast`: what is due when, what the lanes can do, and what to do if that is not enough."""
 
 # ruff: noqa: PLC0415 — what is slow to import waits until its command runs
 
@@ -26,8 +26,10 @@ HOURS, HOURS_MAX = 24.0, 24 * 366.0
 SAMPLE = 200
 
 EPILOG = """\
-Each message counts once, when it is due next: what comes back within the time is not foreseen. What is overdue counts in the
-first interval; what is paused or parked does not count. Beside each count stands how much of the lane's capacity it is: the
+Each message counts once, when it is due next: what comes back within the time is not foreseen. What is overdue \
+counts in the
+first interval; what is paused or parked does not count. Beside each count stands how much of the lane's capacity it \
+is: the
 most that its workers have done a second so far, in ten seconds on end, so it is at least that. Say what you know better
 with --capacity. The index is asked five times a second at most: a day full of messages takes some fifteen seconds."""
 
@@ -55,7 +57,7 @@ def add_forecast(commands: Commands) -> None:
 
 
 def run_forecast(args: argparse.Namespace, settings: Settings) -> int:
-    """Print the due curve and what there is to be warned of."""
+    """Print the due curve and the warnings."""
     if not 0 < args.hours <= HOURS_MAX:
         raise InvalidSetting(f"--hours: is {args.hours:g}; give a number above 0, at most {HOURS_MAX:g}")
     if args.png is not None and not args.png.parent.is_dir():
@@ -138,20 +140,22 @@ def _describe_capacity(capacity: "LaneCapacity") -> str:
     if not capacity.workers:
         return "no worker serves it, so nobody knows what it can do; say so with --capacity"
     if capacity.per_second is None:
-        return f"{plural(capacity.workers, 'worker')}, none of which has had much to do yet; say with --capacity what it can do"
-    told = "" if capacity.measured == capacity.workers else f", {capacity.measured} of which have measured it"
-    return f"{capacity.per_second:,.4g} messages a second at least, with {plural(capacity.workers, 'worker')}{told}"
+        workers = plural(capacity.workers, "worker")
+        return f"{workers}, none of which has had much to do yet; say with --capacity what it can do"
+    measured = "" if capacity.measured == capacity.workers else f", {capacity.measured} of which have measured it"
+    return f"{capacity.per_second:,.4g} messages a second at least, with {plural(capacity.workers, 'worker')}{measured}"
 
 
 def describe_overload(edges: Any, overload: "Overload") -> str:
-    """Say when more is due than a lane can do, what comes of it, and what to do about it."""
+    """Say when more is due than a lane can do, what follows, and what to do about it."""
     begin, end = edges[overload.first], edges[overload.first + 1]
     whole = overload.due / overload.per_second
     return (
         f"lane {overload.lane} from {format_moment(begin)} to {format_moment(end)}: more is due than the "
         f"{overload.per_second:,.4g} messages a second that it can do; the last of {overload.due:,} runs "
         f"{format_seconds(overload.latest_seconds)} late, and all have run by {format_moment(overload.clear_at)}. "
-        f"Spread them over at least {format_seconds(whole)} with a tolerance, or run {overload.factor:.1f} times as many workers"
+        f"Spread them over at least {format_seconds(whole)} with a tolerance, "
+        f"or run {overload.factor:.1f} times as many workers"
     )
 
 

@@ -27,8 +27,10 @@ Answer = TypeVar("Answer")
 SHORTEST = timedelta(seconds=1)
 
 CLOSE_EPILOG = """\
-Messages whose handler declares the gate wait then, and their handlers are not called. They come back when it opens, spread
-over a quarter of their wait; one that is opened earlier lets them pass within as long again as it was closed, and a minute."""
+Messages whose handler declares the gate wait then, and their handlers are not called. They come back when it opens, \
+spread
+over a quarter of their wait; one that is opened earlier lets them pass within as long again as it was closed, and a \
+minute."""
 
 
 def add_gates(commands: Commands) -> None:
@@ -67,7 +69,7 @@ def run_list(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def run_close(args: argparse.Namespace, settings: Settings) -> int:
-    """Close one."""
+    """Close a gate."""
     from shared.keepers.gates import Closing
 
     if args.duration is not None and args.duration < SHORTEST:
@@ -80,7 +82,7 @@ def run_close(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def run_open(args: argparse.Namespace, settings: Settings) -> int:
-    """Open one."""
+    """Open a gate."""
     run_interruptibly(_with_gates(settings, lambda gates: gates.open(args.gate)))
     echo_err(f"gate {args.gate}: open")
     return FINE

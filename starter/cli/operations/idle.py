@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 STATUS_EPILOG = """\
-Counts are of messages that have a workflow of their own and of packs, each of which runs up to --pack-messages of its own
+Counts are of messages that have a workflow of their own and of packs, each of which runs up to --pack-messages of \
+its own
 at once; a worker that is killed may take the counts of two seconds with it."""
 
 
@@ -91,7 +92,7 @@ def _run_switch(word: str, args: argparse.Namespace, settings: Settings) -> int:
 
 
 def run_limits(args: argparse.Namespace, settings: Settings) -> int:
-    """Send what was given."""
+    """Send the limits that were given."""
     given: dict[str, Any] = {
         "reserve": args.reserve,
         "quiet_seconds": args.quiet and args.quiet.total_seconds(),
@@ -111,8 +112,8 @@ def run_limits(args: argparse.Namespace, settings: Settings) -> int:
     except ValueError as exc:
         name, _, problem = str(exc).partition(":")
         raise InvalidSetting(f"--{name.removesuffix('_seconds').replace('_', '-')}:{problem}") from exc
-    told = ", ".join(f"{name} {value:g}" for name, value in changes.items())
-    echo_err(f"idle capacity of {', '.join(_lanes_of(args))}: {told}")
+    text = ", ".join(f"{name} {value:g}" for name, value in changes.items())
+    echo_err(f"idle capacity of {', '.join(_lanes_of(args))}: {text}")
     return FINE
 
 
@@ -139,7 +140,7 @@ def _to_line(status: "IdleStatus") -> dict[str, Any]:
 
 def _to_cells(status: "IdleStatus") -> tuple[str, ...]:
     limits, pulled = status.limits, status.pulled
-    told = {
+    texts = {
         "reserve": f"{limits.reserve:g}",
         "quiet": f"{limits.quiet_seconds:g}s",
         "pack-messages": f"{limits.pack_messages}",
@@ -152,5 +153,5 @@ def _to_cells(status: "IdleStatus") -> tuple[str, ...]:
         f"{pulled.messages:,}",
         f"{pulled.packs:,}",
         format_seconds(pulled.mean_early_seconds) if pulled.messages + pulled.packs else "-",
-        ", ".join(f"{name} {value}" for name, value in told.items()),
+        ", ".join(f"{name} {value}" for name, value in texts.items()),
     )

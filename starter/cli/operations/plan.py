@@ -1,4 +1,4 @@
-"""The command `plan`: what so many messages need, in either encoding; asks no server."""
+"""The command `plan`: what a number of messages needs, in either encoding; asks no server."""
 
 # ruff: noqa: PLC0415 — what is slow to import waits until its command runs
 
@@ -26,8 +26,10 @@ PACK_MAX = 5000
 HANDLER_TIME, RETENTION = "100ms", "1d"
 
 EPILOG = """\
-Times are like 90s, 15m, 6h or 2d. What comes out is an estimate from figures measured on two cores, with room for the lanes to
-be busy three fifths of the time: try a tenth of it before you rely on it. --json tells every figure with where it comes from;
+Times are like 90s, 15m, 6h or 2d. What comes out is an estimate from figures measured on two cores, with room for \
+the lanes to
+be busy three fifths of the time: try a tenth of it before you rely on it. --json tells every figure with where it \
+comes from;
 docs/scaling.md says how to read the rest."""
 
 
@@ -86,8 +88,8 @@ def run_plan(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG0
     plans = [make_plan(demand, encoding) for encoding in ENCODINGS if args.encoding in (None, encoding)]
     if args.json:
         figures = {name: asdict(figure) for name, figure in FIGURES.items()}
-        told = [asdict(plan) | {"database_bytes": plan.database_bytes} for plan in plans]
-        print_json({"demand": asdict(demand), "plans": told, "figures": figures})
+        documents = [asdict(plan) | {"database_bytes": plan.database_bytes} for plan in plans]
+        print_json({"demand": asdict(demand), "plans": documents, "figures": figures})
         return FINE
     print_table(("", *(plan.encoding for plan in plans)), ([name, *map(show, plans)] for name, show in ROWS))
     for plan in plans:
@@ -98,7 +100,7 @@ def run_plan(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG0
 
 
 def read_demand(args: argparse.Namespace) -> "Demand":
-    """Check what was asked for; raises InvalidSetting with the option that is wrong."""
+    """Check the arguments; raises InvalidSetting that names the wrong option."""
     from starter.insight.plan import Demand
 
     _check_span("--mean-interval", args.mean_interval, SHORTEST, HORIZON)
@@ -135,7 +137,10 @@ def describe_basis() -> str:
 
     count = sum(figure.basis == "measured" for figure in FIGURES.values())
     assumed = sum(figure.basis == "assumed" for figure in FIGURES.values())
-    return f"from {len(FIGURES)} figures, {count} of them measured on two cores and {assumed} assumed; --json tells each with its source"
+    return (
+        f"from {len(FIGURES)} figures, {count} of them measured on two cores and {assumed} assumed; "
+        "--json tells each with its source"
+    )
 
 
 def _check_span(name: str, given: timedelta, least: timedelta, most: timedelta) -> None:
@@ -158,7 +163,7 @@ def _read_number(text: str) -> int:
 
 
 def show_rate(value: float) -> str:
-    """Write a number a second: one that is small with its decimals."""
+    """Write a number a second; a small one with decimals."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
@@ -171,7 +176,7 @@ def show_bytes(value: float) -> str:
 
 
 def show_cores(value: float) -> str:
-    """Write cores: a tenth is as fine as it gets."""
+    """Write a number of cores; the least is 0.1."""
     return f"{max(value, 0.1):,.1f}" if value < 10 else f"{value:,.0f}"
 
 
@@ -197,4 +202,4 @@ ROWS: tuple[tuple[str, "Callable[[Plan], str]"], ...] = (
     ("the herd has run after", lambda plan: "-" if plan.herd_seconds is None else format_seconds(plan.herd_seconds)),
     ("Temporal Cloud actions a second", lambda plan: show_rate(plan.actions_per_second)),
 )
-"""What people read of a plan, row by row; docs/scaling.md has the same."""
+"""The rows of a printed plan; docs/scaling.md has the same rows."""

@@ -22,7 +22,7 @@ def add_repack(commands: Commands) -> None:
 
 
 def run_repack(args: argparse.Namespace, settings: Settings) -> int:
-    """Spread a kind and print how many packs it had and has."""
+    """Change a kind's number of packs, and print the old number and the new one."""
     before = run_interruptibly(_repack(args, settings))
     if args.json:
         print_json({"kind": args.kind, "packs_before": before, "packs": args.packs})

@@ -1,4 +1,4 @@
-"""The commands that tell what is installed and set: handlers, settings."""
+"""The commands that list what is installed and set: handlers, settings."""
 
 # ruff: noqa: PLC0415 — what is slow to import waits until its command runs
 
@@ -44,7 +44,7 @@ def run_handlers(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def run_settings(args: argparse.Namespace, settings: Settings) -> int:
-    """Print the settings as flags, environment, file and defaults make them."""
+    """Print the settings that result from flags, environment, file and defaults."""
     rows = [
         (variable, variable.partition("_")[2].lower(), default, note) for variable, default, note in describe_settings()
     ]

@@ -17,7 +17,8 @@ from starter.screen import echo_err
 DEFAULT_PORT = 8234
 
 HELP = """\
-Needs the keys (encryption_keys or encryption_keys_file) and a token (codec_token or codec_token_file), which who asks gives as
+Needs the keys (encryption_keys or encryption_keys_file) and a token (codec_token or codec_token_file), which who \
+asks gives as
 a bearer token or as the first part of the path. Pages may ask from the origins in codec_origins alone."""
 
 
@@ -45,13 +46,14 @@ def run_codec_server(args: argparse.Namespace, settings: Settings) -> int:
     with make_codec_server((args.host, args.port), EncryptionCodec(keys), gatekeeper) as server:
 
         def end(_number: int, _frame: object) -> None:
-            # in a thread, because it waits for the loop that this interrupts
+            # in a thread, because shutdown waits for the loop that this handler interrupts
             threading.Thread(target=server.shutdown).start()
 
         for number in find_stop_signals():
             signal.signal(number, end)
         echo_err(
-            f"codec server at http://{args.host}:{server.server_address[1]}, for pages of {', '.join(gatekeeper.origins)}"
+            f"codec server at http://{args.host}:{server.server_address[1]}, "
+            f"for pages of {', '.join(gatekeeper.origins)}"
         )
         server.serve_forever()
     return FINE

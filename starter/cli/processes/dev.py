@@ -1,4 +1,4 @@
-"""The command `dev`: the embedded server, a worker for all lanes and a broker if asked, ended together and in order."""
+"""The command `dev`: the embedded server, a worker for all lanes and optionally a broker, ended together in order."""
 
 # ruff: noqa: PLC0415 — what is slow to import waits until its command runs
 
@@ -31,7 +31,7 @@ DEFAULT_KAFKA_PORT = 9092
 DRAIN_SECONDS = 10
 RESTART_SECONDS, RESTART_SECONDS_MAX = 0.5, 30.0
 LEAVE_SECONDS = 30.0
-"""What the worker gets to be gone: its drain time, and as much again to hand back what did not finish."""
+"""Time limit for the worker to end: its drain time, and more to hand back what did not finish."""
 
 
 def add_dev(commands: Commands) -> None:
@@ -53,7 +53,8 @@ def add_dev(commands: Commands) -> None:
         "--sync",
         choices=("normal", "full"),
         default="normal",
-        help="normal: a killed process loses nothing, a power cut may lose the last moments; full: nor does that (slower)",
+        help="normal: a killed process loses nothing, a power cut may lose the last moments; "
+        "full: nor does that (slower)",
     )
     add(
         "--kafka",
@@ -71,7 +72,7 @@ def run_dev(args: argparse.Namespace, settings: Settings) -> int:
     from shared.temporal.encryption import build_converter
     from starter.local.embedded import EmbeddedOptions, find_free_port
 
-    build_converter(settings)  # what is wrong with a key is told before anything runs
+    build_converter(settings)  # raises for a wrong key before anything runs
     options = EmbeddedOptions(
         data=args.data,
         port=args.port or find_free_port(),
@@ -83,7 +84,7 @@ def run_dev(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _plan_broker(server: "EmbeddedOptions", port: int | None) -> "BrokerOptions | None":
-    """Find out before anything runs whether the broker that was asked for can."""
+    """Check the requested broker's options before anything runs."""
     from shared.errors import InvalidSetting
     from starter.local.embedded import check_free, find_free_port
     from starter.local.kafka.broker import BrokerOptions, check_extras
@@ -99,17 +100,17 @@ def _plan_broker(server: "EmbeddedOptions", port: int | None) -> "BrokerOptions 
     return BrokerOptions(data=server.data / "kafka", port=port or find_free_port())
 
 
-async def _run(options: "EmbeddedOptions", asked: "BrokerOptions | None", args: argparse.Namespace) -> int:
+async def _run(options: "EmbeddedOptions", broker_options: "BrokerOptions | None", args: argparse.Namespace) -> int:
     from starter.local.disk import watch_disk
     from starter.local.embedded import run_embedded
 
     watching = watch_disk(options.data, options.log, echo_err)
-    async with run_embedded(options) as server, watching, _with_broker(asked) as broker:
+    async with run_embedded(options) as server, watching, _with_broker(broker_options) as broker:
         return await _keep_working(args, server, broker)
 
 
 async def _keep_working(args: argparse.Namespace, server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> int:
-    """Run the worker again and again, whatever ends it; gives its exit code when it was told to end, or would refuse again."""
+    """Run the worker, and restart it when it dies; gives its exit code when it drained or refused its configuration."""
     from starter.local.embedded import start_on_leash
 
     env, deaths = _environment(os.environ, server.address, collect_settings(args)), 0
@@ -140,9 +141,9 @@ async def _work(worker: asyncio.subprocess.Process, server: "EmbeddedServer", br
 
 
 @contextlib.asynccontextmanager
-async def _with_broker(asked: "BrokerOptions | None") -> AsyncGenerator["EmbeddedBroker | None"]:
-    """Run the broker where one was asked for."""
-    if asked is None:
+async def _with_broker(options: "BrokerOptions | None") -> AsyncGenerator["EmbeddedBroker | None"]:
+    """Run the broker if there are options for one."""
+    if options is None:
         yield None
         return
     from starter.local.kafka.broker import run_broker
@@ -150,12 +151,12 @@ async def _with_broker(asked: "BrokerOptions | None") -> AsyncGenerator["Embedde
 
     if not has_jars(find_cache()):
         echo_err(f"fetching Apache Kafka {KAFKA_VERSION} (43 MB) into {find_cache()}, once; this takes about a minute")
-    async with run_broker(asked) as broker:
+    async with run_broker(options) as broker:
         yield broker
 
 
 def _worker_command(args: argparse.Namespace) -> list[str]:
-    # -P: what lies in the working folder must not stand in for our own packages
+    # -P: a folder named like our packages in the working folder must not be imported
     command = [sys.executable, "-P", "-m", "starter", "worker"]
     command += ["--processes", str(args.processes), "--drain-seconds", str(DRAIN_SECONDS)]
     if args.config is not None:
@@ -164,9 +165,9 @@ def _worker_command(args: argparse.Namespace) -> list[str]:
 
 
 def _environment(environ: Mapping[str, str], address: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Give the worker's environment: it belongs to this server, whatever Temporal's own settings say elsewhere.
+    """Give the worker's environment: it connects to this server, whatever Temporal's own settings say.
 
-    Settings `given` by flag travel in it too: there may be secrets among them, and everybody sees a command line.
+    Settings `given` by flag are passed in it, too: they may be secrets, and a command line is visible to everybody.
     """
     kept = {name: value for name, value in environ.items() if not name.startswith("TEMPORAL_")}
     kept |= {ENV_PREFIX + name.upper(): value for name, value in given.items()}
@@ -194,7 +195,7 @@ def _greet(server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> None:
 async def _first_end(
     worker: asyncio.subprocess.Process, server: "EmbeddedServer", broker: "EmbeddedBroker | None"
 ) -> int:
-    """Wait for any to end, which none should; gives the worker's exit code, or raises for the other two."""
+    """Wait until one of them ends; gives the worker's exit code, and raises if it was the server or the broker."""
     from shared.errors import Misconfigured
     from starter.local.disk import check_room
 

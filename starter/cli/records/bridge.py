@@ -29,7 +29,7 @@ Offsets are committed when the server has what their records asked for. A record
 TOPIC.dead-letters, see 'dormice dead-letters'. SIGTERM and Ctrl-C drain, a second one leaves at once."""
 
 COLLECT_AFTER = (100_000, 10, 2)
-"""New containers until Python looks for cycles: the window is a multiple of that, and none of it is in a cycle."""
+"""Thresholds of Python's cycle collector: the window has several times more objects, none of them in a cycle."""
 
 PLACES = ("lane", "scheduled-at", "priority", "tenant", "payload")
 
@@ -75,13 +75,13 @@ def add_bridge(commands: Commands) -> None:
 
 
 def run_bridge(args: argparse.Namespace, settings: Settings) -> int:
-    """Consume until told to stop."""
+    """Consume until a signal to end."""
     from shared.telemetry.logs import set_up_logs
     from worker.process.event_loop import new_event_loop
 
     set_up_logs(settings)
     try:
-        import aiokafka as _  # noqa: F401 — asked for here, so that one sentence says what is missing
+        import aiokafka as _  # noqa: F401 — imported here, so that one sentence says what is missing
     except ImportError as exc:
         raise Misconfigured("the bridge needs aiokafka; install dormice with the extra kafka") from exc
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -144,7 +144,7 @@ async def _serve(bridge: "Bridge", writer: "DeadLetterWriter", stopping: asyncio
 
 
 async def _check_topics(options: "BridgeOptions") -> None:
-    """Refuse topics that are not there: a consumer would wait for them without a word."""
+    """Refuse topics that do not exist: a consumer would wait for them silently."""
     from shared.kafka.safe_producer import PATIENCE_SECONDS, list_topics, open_admin, translate_errors
 
     async with translate_errors(""), asyncio.timeout(PATIENCE_SECONDS), open_admin(options.client) as admin:
@@ -183,7 +183,7 @@ def _to_formats(args: argparse.Namespace) -> "FormatOptions":
 
 
 def _listen(stopping: asyncio.Event) -> None:
-    """Let the first signal that asks to end set the event; the second one leaves at once."""
+    """Set the event at the first signal to end; the second one exits at once."""
 
     def stop() -> None:
         stopping.set()

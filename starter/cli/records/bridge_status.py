@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starter.bridge.monitoring.status import BridgeStatus, PartitionStatus
 
 ANSWER_SECONDS = 5.0
-"""What a bridge gets to answer."""
+"""Time limit for a bridge to answer."""
 _HEADER = ("PARTITION", "COMMITTED", "END", "LAG", "TIME LAG", "MEMBER")
 _HEADER_OF_BRIDGES = ("IN FLIGHT", "WAITING", "OLDEST", "STATE")
 
@@ -32,11 +32,11 @@ A topic that is really called "status" is bridged with 'dormice bridge -- status
 
 
 class BridgeAway(RetryLater):
-    """No bridge answers where one was said to be."""
+    """No bridge answers at a given address."""
 
 
 Answers = dict[str, "BridgeStatus | BridgeAway"]
-"""What each bridge that was named has said."""
+"""The answers of the bridges named with `--bridge`, by address."""
 
 
 def add_bridge_status(commands: Commands) -> None:
@@ -83,7 +83,7 @@ async def _ask(args: argparse.Namespace, settings: Settings) -> "tuple[GroupLag,
     from shared.kafka.connection import check_broker, kafka_options
     from starter.bridge.monitoring.group_lag import read_group_lag
 
-    # what the client logs of a broker that is away is told in one sentence of ours
+    # if the broker is away, one sentence reports that in place of the client's log lines
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     options = kafka_options(settings)
     await check_broker(settings)
@@ -129,14 +129,14 @@ def _to_document(lag: "GroupLag", answers: Answers) -> dict[str, Any]:
 
 
 def _print(lag: "GroupLag", answers: Answers) -> None:
-    told = {address: answer for address, answer in answers.items() if not isinstance(answer, BridgeAway)}
-    held = {(each.topic, each.number): each for status in told.values() for each in status.partitions}
-    header = (*_HEADER, *_HEADER_OF_BRIDGES) if told else _HEADER
+    answered = {address: answer for address, answer in answers.items() if not isinstance(answer, BridgeAway)}
+    held = {(each.topic, each.number): each for status in answered.values() for each in status.partitions}
+    header = (*_HEADER, *_HEADER_OF_BRIDGES) if answered else _HEADER
     rows = ((*_to_cells(each), *_to_more_cells(held.get((each.topic, each.number)))) for each in lag.partitions)
     print_table(header, (row[: len(header)] for row in rows))
     late = f", the oldest for {format_seconds(lag.time_lag_seconds)}" if lag.lag else ""
     echo_err(f"group {lag.group} ({lag.state}): {plural(lag.lag, 'record')} to go{late}")
-    for address, status in told.items():
+    for address, status in answered.items():
         print_fields(_to_fields(address, status))
 
 

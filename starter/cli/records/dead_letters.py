@@ -106,7 +106,7 @@ async def _open(args: argparse.Namespace, settings: Settings) -> "AsyncGenerator
     from shared.kafka.connection import check_broker, kafka_options
     from starter.records.dead_letter_box import open_box
 
-    # what the client logs of a broker that is away is told in one sentence of ours
+    # if the broker is away, one sentence reports that in place of the client's log lines
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     if args.servers is not None:
         settings = dataclasses.replace(settings, kafka_servers=args.servers)
@@ -231,7 +231,7 @@ def _ask(verb: str, count: int, *, is_json: bool) -> int:
 
 
 class _Work:
-    """One verb on its way through dead letters, with how many it was done to."""
+    """One verb, applied to dead letters, with the number of those done."""
 
     def __init__(self, verb: str, box: "DeadLetterBox", *, is_json: bool) -> None:
         self._verb = verb
@@ -295,7 +295,7 @@ def _to_document(letter: "DeadLetter", state: "LetterState") -> dict[str, Any]:
 
 
 def _to_text(name: str, raw: bytes | None) -> dict[str, str | None]:
-    """Give bytes as JSON can hold them: as text, or in Base64 under another name when they are none."""
+    """Give bytes for JSON: as text, or in Base64 under another name when they are not UTF-8."""
     try:
         return {name: None if raw is None else raw.decode()}
     except UnicodeDecodeError:
@@ -306,7 +306,7 @@ def _to_moment(milliseconds: int) -> datetime | None:
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds >= 0 else None
     except (ValueError, OverflowError):
-        return None  # Kafka takes any number, the calendar ends with the year 9999
+        return None  # Kafka accepts any number, but datetime ends with the year 9999
 
 
 def _to_shown(raw: bytes | None) -> str:

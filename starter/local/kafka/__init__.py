@@ -1,1 +1,1 @@
-"""Everything about Kafka: the embedded broker for one machine, and what it needs to run."""
+"""The embedded Kafka broker for one machine, and what it needs to run."""

@@ -31,17 +31,17 @@ ASK_MILLISECONDS = 10_000
 JAVA_OPTIONS = (
     "-Xmx256m",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-    # it warns at each end that it is closed twice, below the reason of an end that was not asked for
+    # at each end it warns that it is closed twice, which would hide the reason of an unexpected end
     "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.NetworkClient=error",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss,SSS",
 )
 FORMAT_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""For a program that is gone after a second: thorough compilation would cost it more than it gains."""
+"""For a program that runs for a second: thorough compilation would cost more than it gains."""
 
-# A cluster of one: every copy is the only one, and the internal topics need no partitions for many brokers to share.
-# The log cleaner would take half of our heap for its table of keys. A broker that was killed is let in again when its
-# old session has ended: 9 s by default.
+# A cluster of one: everything has one replica, and internal topics need one partition, with no brokers to share them.
+# The log cleaner's table of keys would take half of the heap by default. A killed broker can join again only when its
+# old session has expired: after 9 s by default.
 PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -69,8 +69,8 @@ LISTS = ("listeners", "listener.security.protocol.map")
 class BrokerOptions:
     """Where the broker keeps its records and which loopback port it takes.
 
-    `extra_properties` are Kafka's own names: "listeners" and "listener.security.protocol.map" are added to the
-    plain listener, which stays; any other replaces what we would have set.
+    `extra_properties` have Kafka's own names: "listeners" and "listener.security.protocol.map" are added to the
+    plain listener, which stays; any other replaces our value.
     """
 
     data: Path
@@ -84,7 +84,7 @@ class BrokerOptions:
 
     @property
     def log(self) -> Path:
-        """What the broker had to say."""
+        """The broker's log file."""
         return self.data / "kafka.log"
 
     @property
@@ -127,7 +127,7 @@ async def run_broker(options: BrokerOptions) -> AsyncGenerator["EmbeddedBroker"]
 
 
 class EmbeddedBroker:
-    """One running broker process, on a leash of ours so that it never outlives us."""
+    """One running broker process, on a leash so that it never outlives this process."""
 
     def __init__(self, options: BrokerOptions, lock: int | None = None) -> None:
         """Take the options; `lock` is a file descriptor that stays open for as long as the process lives."""
@@ -142,11 +142,11 @@ class EmbeddedBroker:
 
     @property
     def process_id(self) -> int | None:
-        """Id of the leash that holds the broker, None while it is down."""
+        """Process id of the broker's leash, None while it is down."""
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Start the process and wait until it answers requests; makes its folder ready when that is fresh."""
+        """Start the process and wait until it answers requests; prepares its folder if that is new."""
         java = await asyncio.to_thread(find_java)
         jars = await prepare_jars(java, find_cache())
         command = [str(java), *JAVA_OPTIONS, "-cp", os.pathsep.join(map(str, jars))]
@@ -170,11 +170,11 @@ class EmbeddedBroker:
             self._process = None
 
     async def kill(self) -> None:
-        """End the process and its leash with SIGKILL, as tests of a crash want it; returns when it is gone."""
+        """End the process and its leash with SIGKILL, for tests of a crash; returns when it is gone."""
         if self._process is not None:
             await kill_on_leash(self._process)
             self._process = None
-            while is_answered(self.options.port):  # noqa: ASYNC110 — nobody tells us when a child of our child ends
+            while is_answered(self.options.port):  # noqa: ASYNC110 — no event for the end of a child's child
                 await asyncio.sleep(0.01)
 
     async def wait(self) -> int:
@@ -182,7 +182,7 @@ class EmbeddedBroker:
         return 0 if self._process is None else await self._process.wait()
 
     async def _has_folder(self, command: list[str]) -> bool:
-        """Make the folder a broker's; it is one as soon as meta.properties is there, which is written last."""
+        """Format the folder unless it has meta.properties, which is written last; says whether it has it now."""
         mark = self.options.records / "meta.properties"
         if not mark.exists():
             tool = [*FORMAT_OPTIONS, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
@@ -202,7 +202,7 @@ class EmbeddedBroker:
         while asyncio.get_running_loop().time() < deadline:
             if self._process is None or self._process.returncode is not None:
                 return False
-            # aiokafka logs an error for each attempt that fails; a socket tells in silence
+            # aiokafka logs an error for each failed attempt, so a plain socket tries first
             if is_answered(self.options.port) and await _has_joined(self.address):
                 return True
             await asyncio.sleep(0.05)
@@ -210,7 +210,7 @@ class EmbeddedBroker:
 
 
 async def _has_joined(address: str) -> bool:
-    """Say whether the broker answers a metadata request and counts itself in: it serves from then on."""
+    """Say whether the broker answers a metadata request and lists itself: from then on it serves."""
     client: Any = importlib.import_module("aiokafka.client").AIOKafkaClient(
         bootstrap_servers=address, request_timeout_ms=ASK_MILLISECONDS
     )
@@ -237,12 +237,12 @@ def _write_properties(options: BrokerOptions) -> None:
     for name, value in options.extra_properties.items():
         wanted[name] = f"{wanted[name]},{value}" if name in LISTS else value
     options.properties.touch(mode=0o600)  # listeners may have passwords
-    # the file's format reads \uXXXX and doubled backslashes as JSON does, and nothing beyond Latin-1 otherwise
+    # the format reads \uXXXX and doubled backslashes as JSON does, and otherwise only Latin-1
     options.properties.write_text("".join(f"{name}={json.dumps(value)[1:-1]}\n" for name, value in wanted.items()))
 
 
 def _last_word(log: Path, old: int) -> str:
-    """Give the last line since byte `old` that says something: places in the code below an error do not."""
+    """Give the last line after byte `old` that is not indented: the indented ones are stack traces."""
     with log.open("rb") as file:
         file.seek(old)
         lines = file.read().decode(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""The jars of Apache Kafka: fetched once into the user's cache, and known one by one by their digests."""
+"""The jars of Apache Kafka: fetched once into the user's cache, and each checked by its digest."""
 
 import asyncio
 import contextlib
@@ -23,11 +23,11 @@ MANIFEST = Path(__file__).with_name("jars.sha256")
 
 CENTRAL = "https://repo1.maven.org/maven2/"
 REPOSITORY_VARIABLE = "DEFAULT_ARTIFACT_REPOSITORY"
-"""Names a mirror of Maven Central, for Spark and for us; digests make it no matter of trust."""
+"""Names a mirror of Maven Central, for Spark and for us; it needs no trust, because digests are checked."""
 
 END_SECONDS = 5.0
 
-# Kafka logs through slf4j and brings no binding: without slf4j-simple a broker that can't start dies without a word
+# Kafka logs through slf4j and brings no binding: without slf4j-simple, a broker that can't start logs nothing
 DEPENDENCIES = (("org.apache.kafka", "kafka_2.13", KAFKA_VERSION), ("org.slf4j", "slf4j-simple", SLF4J_VERSION))
 
 
@@ -39,15 +39,15 @@ def find_cache(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def has_jars(folder: Path) -> bool:
-    """Say whether the jars have been fetched before; whether they are whole is told when they are used."""
+    """Say whether the jars have been fetched before; `prepare_jars` checks that they are complete."""
     return folder.exists()
 
 
 async def prepare_jars(java: Path, folder: Path) -> list[Path]:
     """Give the jars for the class path, all checked by digest; fetches them when `folder` is not there.
 
-    Any number of processes may do so at once: one fetches, the others wait. Raises Misconfigured when a jar is not
-    the expected one and RetryLater when the repository can't be reached.
+    Any number of processes may call this at once: one fetches, the others wait. Raises Misconfigured when a jar is not
+    the expected one, and RetryLater when the repository can't be reached.
     """
     if not has_jars(folder):
         await _fetch(java, folder)
@@ -64,7 +64,7 @@ def _read_manifest() -> dict[str, str]:
 
 
 def _find_wrong(folder: Path) -> str | None:
-    """Name the first jar that is not what the manifest says, if there is one; reading them all takes 0.1 s."""
+    """Name the first jar that differs from the manifest, if there is one; reading all of them takes 0.1 s."""
     for name, digest in _read_manifest().items():
         jar = folder / name
         if not jar.is_file() or _digest(jar) != digest:
@@ -79,7 +79,7 @@ def _digest(file: Path) -> str:
 
 async def _fetch(java: Path, folder: Path) -> None:
     async with _hold(folder) as lock:
-        if has_jars(folder):  # another one has fetched it while we waited
+        if has_jars(folder):  # another process fetched it while this one waited
             return
         prefix = f"{folder.name}.part-"
         _sweep(folder.parent, prefix)
@@ -95,10 +95,10 @@ async def _fetch(java: Path, folder: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def _hold(folder: Path) -> AsyncGenerator[int]:
-    """Wait for our turn to fetch into a folder."""
+    """Lock a folder for fetching; waits while another process has it."""
     lock = _open_lock(folder)
     try:
-        while not has_locked(lock):  # noqa: ASYNC110 — another process has it, which sets no event of ours
+        while not has_locked(lock):  # noqa: ASYNC110 — the lock is another process's, no event tells its end
             await asyncio.sleep(0.1)
         yield lock
     finally:
@@ -111,13 +111,13 @@ def _open_lock(folder: Path) -> int:
 
 
 def _sweep(cache: Path, prefix: str) -> None:
-    """Delete what killed processes have left; the lock says that they are gone."""
+    """Delete the remains of killed processes: as we have the lock, none of them still runs."""
     for left in cache.glob(f"{prefix}*"):
         shutil.rmtree(left)
 
 
 async def _resolve(java: Path, work: Path, lock: int | None = None) -> Path:
-    """Have Ivy fetch everything that the broker depends on; gives the folder of the jars."""
+    """Let Ivy fetch everything that the broker depends on; gives the folder of the jars."""
     jars, log = work / "jars", work / "ivy.log"
     _write_plan(work)
     with log.open("wb") as output:
@@ -142,7 +142,7 @@ def _ivy_command(java: Path, work: Path, jars: Path) -> list[str]:
 
 
 def _write_plan(work: Path) -> None:
-    """Write what Ivy is to fetch, and from where: one repository, nothing that a user has lying about."""
+    """Write what Ivy is to fetch, and from where: one repository, and nothing of the user's own Ivy."""
     (work / "settings.xml").write_text(
         '<ivysettings><settings defaultResolver="maven"/><resolvers>'
         f'<ibiblio name="maven" m2compatible="true" root={quoteattr(_repository())}/>'
@@ -163,7 +163,7 @@ def _repository() -> str:
 
 
 def _find_ivy() -> Path:
-    """Find the Ivy in pyspark's wheel without importing pyspark."""
+    """Find the Ivy jar in the pyspark package without importing it."""
     spark = importlib.util.find_spec("pyspark")
     for place in (spark.submodule_search_locations or []) if spark else []:
         for jar in Path(place, "jars").glob("ivy-*.jar"):

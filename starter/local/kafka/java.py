@@ -1,4 +1,4 @@
-"""Which Java runs the programs that need one: the machine's own where it is new enough, else the one from PyPI."""
+"""Finds a Java for the programs that need one: the machine's own if it is new enough, else the one from PyPI."""
 
 import importlib
 import importlib.util
@@ -25,9 +25,9 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def choose_java(candidates: Iterable[tuple[str, Path]]) -> Path:
-    """Give the first program that is a new enough Java; `candidates` are (where it comes from, program).
+    """Give the first program that is a new enough Java; `candidates` are pairs (where it comes from, program).
 
-    Raises Misconfigured with what each of them is instead.
+    Raises Misconfigured that says what is wrong with each.
     """
     refused: list[str] = []
     for source, program in candidates:
@@ -53,12 +53,12 @@ def _list_candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _read_version(program: Path) -> int | None:
-    """Ask a Java for its feature version: 17, 25; 8 for the old "1.8"; None when it is no Java that runs."""
+    """Ask a Java for its feature version: 17, 25; 8 for the old "1.8"; None when it is not a Java that runs."""
     try:
-        asked = subprocess.run(  # noqa: S603 — the Java that the user's own environment names
+        answer = subprocess.run(  # noqa: S603 — the Java that the user's own environment names
             [program, "-version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    told = re.search(rb'version "(?:1\.)?(\d+)', asked.stderr)
-    return int(told.group(1)) if told and asked.returncode == 0 else None
+    found = re.search(rb'version "(?:1\.)?(\d+)', answer.stderr)
+    return int(found.group(1)) if found and answer.returncode == 0 else None
