@@ -1,4 +1,4 @@
-"""Reconcile: checks that every row of a source is alive, finished, stopped, rejected or a duplicate; lists the others."""
+"""Reconcile: proves that each row of a source is alive, finished, stopped, rejected or a duplicate, or lists it."""
 
 import asyncio
 import importlib
