@@ -114,7 +114,7 @@ def _launch(conf: Any, log: IO[bytes] | None) -> Any:
 
 @contextlib.contextmanager
 def _open_log(settings: Settings) -> Generator[IO[bytes] | None]:
-    """Give an unnamed file for the output of the JVM and its workers, which vanishes with them; None for debugging."""
+    """Give an unnamed file for the output of the JVM and its workers, or None at the log level debug."""
     if settings.log_level == "debug":
         yield None
         return
