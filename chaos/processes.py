@@ -72,7 +72,7 @@ class Part(ABC):
 
 
 class LeashedPart(Part):
-    """A part that is a program of ours: a worker, the bridge, a Spark driver."""
+    """A part that is one of dormice's own programs: a worker, the bridge, a Spark driver."""
 
     def __init__(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path, older: Path | None = None

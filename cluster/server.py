@@ -37,13 +37,13 @@ def choose_ports() -> dict[str, int]:
     All are at most 32767: on PostgreSQL, Temporal stores its services' ports in signed 16-bit columns. This also avoids
     the ports that systems assign to outgoing connections.
     """
-    with contextlib.ExitStack() as held:
-        return {name: _bind_one(held) for name in PORTS}
+    with contextlib.ExitStack() as sockets:
+        return {name: _bind_one(sockets) for name in PORTS}
 
 
-def _bind_one(held: contextlib.ExitStack) -> int:
+def _bind_one(sockets: contextlib.ExitStack) -> int:
     for port in random.sample(range(*PORT_RANGE), PORT_TRIES):
-        probe = held.enter_context(socket.socket())
+        probe = sockets.enter_context(socket.socket())
         with contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

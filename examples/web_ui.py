@@ -1,4 +1,4 @@
-"""Temporal's Web UI in a headless browser, used as docs/web-ui.md tells a person to use it."""
+"""Temporal's Web UI in a headless browser, used as docs/web-ui.md describes it."""
 
 import contextlib
 import os

@@ -255,13 +255,13 @@ class Users:
         for index, part in by_pack.items():
             self._tokens += 1
             token = f"token-{self._tokens}"
-            asked = [*part, "unknown"] if self._faults.strikes("signal to an unknown id") else part
+            targets = [*part, "unknown"] if self._faults.strikes("signal to an unknown id") else part
             name = pack_workflow_id(PACKED, index)
-            self._ledger.note(f"send  {SIGNAL_NAMES[type(signal)]} {token} to {name} for {', '.join(asked)}")
-            wire = write_steering(asked, signal, token)
+            self._ledger.note(f"send  {SIGNAL_NAMES[type(signal)]} {token} to {name} for {', '.join(targets)}")
+            wire = write_steering(targets, signal, token)
             try:
                 await self._patiently(functools.partial(self._client.signal, name, SIGNAL_NAMES[type(signal)], [wire]))
-                alive = await self._find_alive(index, token, asked)
+                alive = await self._find_alive(index, token, targets)
             except RPCError:
                 alive = []  # the pack does not exist yet
             for message_id in part:

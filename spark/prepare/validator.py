@@ -54,7 +54,7 @@ class Validator:
 
     def judge(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Turn Arrow batches of raw rows into batches of verdicts, in the columns of VERDICTS_DDL."""
-        verdicts = (self._write(row, judged) for row, judged in self.reader.read(batches, self.rules))
+        verdicts = (self._write(row, parsed) for row, parsed in self.reader.read(batches, self.rules))
         schema = _schema()
         arrow: Any = importlib.import_module("pyarrow")
         while some := list(islice(verdicts, BATCH_ROWS)):
@@ -62,24 +62,24 @@ class Validator:
             arrays = [arrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
             yield arrow.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _write(self, row: Row, judged: Envelope | InvalidEnvelope) -> tuple[Any, ...]:
-        if isinstance(judged, InvalidEnvelope):
-            flaw = (judged.field, judged.flaw, _clean(judged.problem), write_original(row.original))
+    def _write(self, row: Row, parsed: Envelope | InvalidEnvelope) -> tuple[Any, ...]:
+        if isinstance(parsed, InvalidEnvelope):
+            flaw = (parsed.field, parsed.flaw, _clean(parsed.problem), write_original(row.original))
             return (row.number, digest_of(row), *_NO_MESSAGE, *flaw)
         return (
             row.number,
             digest_of(row),
-            judged.kind,
-            judged.id,
-            judged.lane,
-            judged.scheduled_at,
-            self.spread.apply(judged),
-            judged.tolerance_seconds,
-            judged.priority,
-            judged.tenant,
-            encode_json(judged.payload).decode(),
-            judged.correlation_id,
-            judged.idempotency_key,
+            parsed.kind,
+            parsed.id,
+            parsed.lane,
+            parsed.scheduled_at,
+            self.spread.apply(parsed),
+            parsed.tolerance_seconds,
+            parsed.priority,
+            parsed.tenant,
+            encode_json(parsed.payload).decode(),
+            parsed.correlation_id,
+            parsed.idempotency_key,
             *_NO_FLAW,
         )
 

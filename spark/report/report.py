@@ -124,8 +124,8 @@ def _measure_lateness(events: "DataFrame") -> Table:
 
 
 def _find_shares(again: "DataFrame") -> "DataFrame":
-    told = again.where("reason like 'changed%' or reason like 'unchanged%'")
-    changed = told.selectExpr("kind", "id", "if(reason like 'changed%', 1, 0) changed")
+    visits = again.where("reason like 'changed%' or reason like 'unchanged%'")
+    changed = visits.selectExpr("kind", "id", "if(reason like 'changed%', 1, 0) changed")
     return changed.groupBy("kind", "id").agg({"changed": "avg"}).toDF("kind", "id", "share")
 
 

@@ -18,7 +18,7 @@ _OWN = re.compile(
     r"HandlerProblem|DiskFull|ServerNotReady): (.*)$",
     re.MULTILINE,
 )
-"""The last line of the trace when a Spark worker has raised an error of ours."""
+"""The last line of the trace when a Spark worker has raised one of dormice's errors."""
 
 _MISSING = re.compile(r"No module named '(" + "|".join(ROOMS) + r")[.']")
 

@@ -133,8 +133,8 @@ def read_topic_options(given: Mapping[str, str]) -> TopicOptions:
 
 def write_settings_options(settings: Settings) -> dict[str, str]:
     """Give settings as options, so that tasks use the settings of this process."""
-    told = {_to_option(name): text for name, text in write_settings(settings, SHIPPED).items()}
-    return told | {KEY_OPTION: next(iter(read_keys(settings)), "")}
+    options = {_to_option(name): text for name, text in write_settings(settings, SHIPPED).items()}
+    return options | {KEY_OPTION: next(iter(read_keys(settings)), "")}
 
 
 def write_connection_options(environ: Mapping[str, str]) -> dict[str, str]:

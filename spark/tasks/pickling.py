@@ -15,7 +15,7 @@ class PicklableByName:
 
 
 def _make_unpacker() -> Callable[[str, str, bytes], Any]:
-    def unpack(module: str, name: str, held: bytes) -> Any:
+    def unpack(module: str, name: str, state: bytes) -> Any:
         # runs on executors that may lack dormice, so it uses nothing from outside this function
         import importlib  # noqa: PLC0415
         import pickle  # noqa: PLC0415 — see above
@@ -29,7 +29,7 @@ def _make_unpacker() -> Callable[[str, str, bytes], Any]:
                 "'spark' in the Python that PYSPARK_PYTHON names there"
             ) from None
         made = found.__new__(found)
-        made.__dict__.update(pickle.loads(held))  # noqa: S301 — sent by our own driver
+        made.__dict__.update(pickle.loads(state))  # noqa: S301 — sent by our own driver
         return made
 
     return unpack

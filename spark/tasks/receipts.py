@@ -145,14 +145,14 @@ class ProgressNote:
         self._path = f"{root}/{name}.json"
         self._noted_at = 0.0
 
-    def note(self, told: StartCounts, *, is_last: bool = False) -> None:
+    def note(self, counts: StartCounts, *, is_last: bool = False) -> None:
         """Write the counts, unless the last write was less than NOTE_EVERY_SECONDS ago."""
         now = time.monotonic()
         if not is_last and now - self._noted_at < NOTE_EVERY_SECONDS:
             return
         self._noted_at = now
         with self._fs.open_output_stream(f"{self._path}.part") as stream:
-            stream.write(json.dumps(asdict(told)).encode())
+            stream.write(json.dumps(asdict(counts)).encode())
         self._fs.move(f"{self._path}.part", self._path)
 
 
