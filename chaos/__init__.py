@@ -1,1 +1,1 @@
-"""Chaos: the promises tried out under faults, on the real thing and in a simulation."""
+"""Chaos: tests the promises under faults, on the real system and in a simulation."""

@@ -1,4 +1,4 @@
-"""`./run chaos`: the real thing under faults, and what a ledger outside of it proves."""
+"""`./run chaos`: runs the real system under faults, and checks the promises with a ledger outside of it."""
 
 import argparse
 import asyncio
@@ -33,13 +33,13 @@ Exit codes: 0 every promise was kept, 1 one was broken, 2 wrong input, 3 it was 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run once and give the exit code."""
+    """Carry out one run and give the exit code."""
     try:
         args = _build_parser().parse_args(arguments)
         if args.report is not None and not args.report.parent.is_dir():
             raise InvalidSetting(f"--report: there is no folder {args.report.parent}; make it first")
         return asyncio.run(_run(args))
-    except SystemExit as exc:  # how argparse leaves after --help
+    except SystemExit as exc:  # argparse exits so after --help
         return exc.code if isinstance(exc.code, int) else FINE
     except (asyncio.CancelledError, KeyboardInterrupt):
         echo_err("chaos: interrupted; all that was started has ended")
@@ -75,7 +75,7 @@ def _build_parser() -> CommandParser:
 
 
 def _between(least: float, most: float) -> Callable[[str], float]:
-    """Make what reads a number within bounds."""
+    """Make a parser of numbers within bounds."""
 
     def read(text: str) -> float:
         with contextlib.suppress(ValueError):
@@ -90,7 +90,7 @@ async def _run(args: argparse.Namespace) -> int:
     task = asyncio.current_task()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, lambda: task and task.cancel())
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # that the broker goes away is the very point
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the broker is killed on purpose
     seed = random.SystemRandom().randrange(1_000_000) if args.seed is None else args.seed
     # the SDK's core would log each call that meets a fault
     Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)))

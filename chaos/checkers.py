@@ -1,4 +1,4 @@
-"""Checkers: one pass over the ledger with the faults beside it, and what it proves of the promises."""
+"""Checkers: one pass over the ledger and the faults that finds broken promises and measures recovery."""
 
 from array import array
 from collections import defaultdict
@@ -12,36 +12,36 @@ from chaos.tracks import Findings, Track
 from shared.messages.placement import pack_index
 
 LATE_SECONDS = 60.0
-"""How long after its tolerance a message must have run once the faults are over."""
+"""Most lateness of a message, beyond its tolerance, once the faults are over."""
 
 Message = tuple[int, int]
 
 
 @dataclass(slots=True)
 class Impact:
-    """What a fault met, and how the messages that were due at its end came back."""
+    """The calls that a fault hit, and the recovery of the messages that were due at its end."""
 
     injected: Injected
     in_flight: dict[str, int] = field(default_factory=dict[str, int])
-    """Calls under way when it began, by encoding and lane: those of its own processes where it hit workers."""
+    """Calls in flight when the fault began, by encoding and lane; if it hit workers, only calls of those workers."""
     calls_lost: int = 0
     batches_lost: int = 0
     due_at_end: int = 0
     not_back: int = 0
     recovered_at: float = 0.0
     is_overlapped: bool = False
-    """Another fault began before all were back."""
+    """Whether another fault began before all messages were back."""
 
     @property
     def recovery_seconds(self) -> float | None:
-        """From its end until all that was due then has run; None while something has not."""
+        """Seconds from the fault's end until every message that was due then has run; None while one has not."""
         if self.not_back:
             return None
         return max(0.0, self.recovered_at - self.injected.ended_at)
 
 
 class Examination:
-    """Reads entries in order; afterwards it holds what they prove."""
+    """Reads entries in order and collects what they prove."""
 
     def __init__(self, faults: Sequence[Injected]) -> None:
         self.impacts = [Impact(fault) for fault in sorted(faults, key=lambda fault: fault.began_at)]
@@ -52,13 +52,13 @@ class Examination:
         self.calls_by_process: defaultdict[int, int] = defaultdict(int)
         self.lateness = array("f")
         self._open: defaultdict[int, set[Message]] = defaultdict(set)
-        """Calls under way, by process."""
+        """Calls in flight, by process."""
         ends = [(impact.injected.ended_at, 1, number) for number, impact in enumerate(self.impacts)]
         begins = [(impact.injected.began_at, 0, number) for number, impact in enumerate(self.impacts)]
         self._moments = sorted(ends + begins, reverse=True)
 
     def read(self, entries: Iterable[Entry]) -> "Examination":
-        """Go through all entries."""
+        """Read all entries, and give this object."""
         for entry in entries:
             while self._moments and self._moments[-1][0] <= entry.at:
                 self._pass_moment()
@@ -82,7 +82,7 @@ class Examination:
         elif entry.what in (What.AGAIN, What.DONE, What.FAILED):
             self._end_call(entry, key, track)
         elif entry.what in (What.STOP_SENT, What.PAUSE_SENT):
-            self._release(track)  # it need not come back
+            self._release(track)  # a stopped or paused message need not come back
 
     def _end_call(self, entry: Entry, key: Message, track: Track) -> None:
         self._open[entry.pid].discard(key)
@@ -131,11 +131,14 @@ class Examination:
         impact.batches_lost = len(packs)
 
     def find_overdue(self, now: float) -> list[Track]:
-        """Give the messages that should have run by now, with all the time that they are allowed."""
+        """Give the messages that have not run although they are late by more than LATE_SECONDS."""
         return [track for track in self.tracks.values() if track.is_waiting(now - LATE_SECONDS)]
 
     def check_end(self, now: float) -> list[Track]:
-        """Count what only the end shows: messages that never ran or stand still, which it gives, and revisions lost."""
+        """Count what is certain only at the end: lost revisions, and messages that never ran or stand still.
+
+        Gives those messages.
+        """
         overdue = self.find_overdue(now)
         for track in overdue:
             if track.newest < 0:
@@ -153,5 +156,5 @@ class Examination:
 
     @property
     def acknowledged(self) -> int:
-        """Messages whose start was acknowledged."""
+        """The number of messages whose start was acknowledged."""
         return sum(track.acknowledged_at > 0 for track in self.tracks.values())

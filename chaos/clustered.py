@@ -1,4 +1,4 @@
-"""The cluster's parts: Temporal's server on PostgreSQL, and PostgreSQL itself."""
+"""The parts of a cluster: Temporal's server on PostgreSQL, and PostgreSQL itself."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ GONE_SECONDS = 30.0
 
 
 class ClusterServerPart(Part):
-    """Temporal's four services as one process."""
+    """Temporal's four services in one process."""
 
     def __init__(self, cluster: Cluster, program: Program) -> None:
         super().__init__("server")
@@ -24,17 +24,17 @@ class ClusterServerPart(Part):
 
     @property
     def members(self) -> list[psutil.Process]:
-        """The one process."""
+        """The server's process."""
         found = self._cluster.process
         return [] if found is None else [found]
 
     async def start(self) -> None:
-        """Start it, and PostgreSQL where that does not run, and wait until it answers."""
-        # in a thread with a loop of its own, because it waits for programs that it starts
+        """Start the server, and PostgreSQL if it does not run, and wait until the server answers."""
+        # in a thread with a loop of its own, because `up` blocks while the programs start
         await asyncio.to_thread(asyncio.run, self._cluster.up(self._program, SHARDS))
 
     async def end(self) -> None:
-        """End both; the cluster is thrown away."""
+        """End both and delete the cluster."""
         await asyncio.to_thread(self._cluster.down, is_deleting=True)
 
     async def note_death(self) -> None:
@@ -43,7 +43,7 @@ class ClusterServerPart(Part):
 
 
 class PostgresPart(Part):
-    """The postmaster with all of its processes."""
+    """The postmaster and all its processes."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__("postgres")
@@ -51,7 +51,7 @@ class PostgresPart(Part):
 
     @property
     def members(self) -> list[psutil.Process]:
-        """The postmaster first."""
+        """The postmaster's processes, itself first."""
         found = self._postgres.process_id
         with contextlib.suppress(psutil.NoSuchProcess):
             if found is not None and psutil.Process(found).status() != psutil.STATUS_ZOMBIE:
@@ -59,20 +59,20 @@ class PostgresPart(Part):
         return []
 
     async def start(self) -> None:
-        """Start it, unless somebody has."""
+        """Start PostgreSQL unless it runs."""
         if not self.is_alive:
             await asyncio.to_thread(self._postgres.start)
 
     async def end(self) -> None:
-        """End it fast: its clients are cut off."""
+        """End PostgreSQL in its mode "fast", which closes all connections."""
         await asyncio.to_thread(self._postgres.stop, "fast")
 
     async def note_death(self) -> None:
-        """Wait until all of it is gone."""
+        """Wait until all its processes are gone."""
         await _wait_until_gone(self)
 
 
 async def _wait_until_gone(part: Part) -> None:
     give_up_at = time.monotonic() + GONE_SECONDS
-    while part.is_alive and time.monotonic() < give_up_at:  # noqa: ASYNC110 — nobody tells us when it ends
+    while part.is_alive and time.monotonic() < give_up_at:  # noqa: ASYNC110 — there is no event for its end
         await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""A disk that can be full: a file system in memory whose size is cut down to what it holds, and given back."""
+"""A disk that can be full: a file system in memory whose size is reduced to its content, and restored."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 SIZE_MB = 4096
-"""Room of the file system while it is not full; memory is used for what it holds alone."""
+"""Size of the file system while it is not full; it uses memory only for its content."""
 
 PAGE_KB = 4
 
@@ -21,22 +21,22 @@ class Disk:
         self.folder = folder
 
     async def fill(self) -> None:
-        """Leave no more room than a page: from now on every write that needs room fails with ENOSPC."""
+        """Leave almost no free space: every write that needs more then fails with ENOSPC."""
         found = os.statvfs(self.folder)
         used_kb = (found.f_blocks - found.f_bfree) * found.f_frsize // 1024
-        # what is written between the look and the call makes the kernel refuse a size that is too small
+        # writes between reading the size and the call can make the size too small, which the kernel refuses
         for spare_kb in (PAGE_KB, 1024, 16 * 1024):
             if await asyncio.to_thread(_mount, f"remount,size={used_kb + spare_kb}k", self.folder):
                 return
 
     async def free(self) -> None:
-        """Give it its room again."""
+        """Restore the full size."""
         await asyncio.to_thread(_mount, f"remount,size={SIZE_MB}m", self.folder)
 
 
 @contextlib.contextmanager
 def mount_disk(folder: Path) -> Generator[Disk | None]:
-    """Have such a file system in a new folder for the length of a `with` block; None where that is not allowed."""
+    """Mount such a file system on a new folder for a `with` block; None if mounting is not allowed."""
     folder.mkdir()
     if os.geteuid() or shutil.which("mount") is None or not _mount(f"size={SIZE_MB}m", folder):
         yield None
@@ -44,7 +44,7 @@ def mount_disk(folder: Path) -> Generator[Disk | None]:
     try:
         yield Disk(folder)
     finally:
-        # for whoever wants to know why a promise was broken; the whole folder is removed when none was
+        # keep the files to find out why a promise was broken; if none was, the whole folder is removed
         with contextlib.suppress(OSError):
             shutil.copytree(folder, folder.with_name(f"{folder.name}-files"))
         _run("umount", "--lazy", str(folder))

@@ -1,18 +1,18 @@
-"""Faults: what is done to which part, and the plan of a run, which the seed alone decides."""
+"""Faults: what is done to which part, and the plan of a run, which depends on the seed alone."""
 
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 TASK_TIMEOUT_SECONDS = 12.0
-"""How long a worker may hold a workflow task in a run: short, so that whoever stands still loses his task often."""
+"""Timeout of workflow tasks in a run: short, so that a stopped worker often loses its tasks."""
 
 PAUSE_SECONDS = (9.0, 23.0)
-"""From one fault to the next."""
+"""Time from one fault to the next."""
 
 OVERLAP_SHARE = 0.2
 OVERLAP_SECONDS = (0.0, 3.0)
-"""The same for that share of faults, so that one meets the recovery from another, or the other itself."""
+"""Time to the next fault for OVERLAP_SHARE of the faults, so that some begin during another or its recovery."""
 
 WORKERS = ("worker 1", "worker 2")
 EVERYTHING = "everything"
@@ -21,22 +21,22 @@ EMBEDDED, CLUSTER = "embedded", "cluster"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One kind of fault: what is done to one of its targets, for how long."""
+    """One kind of fault: what is done to one of its targets, and for how long."""
 
     name: str
     act: str
-    """What is done: see `chaos.injection`."""
+    """What is done, see `chaos.injection`."""
     targets: tuple[str, ...]
     seconds: tuple[float, float]
     """How long the target is down, stopped or full."""
     weight: int = 1
-    """How often it comes in each round of all kinds."""
+    """How often the fault comes in each round of all kinds."""
     series: tuple[int, int] = (1, 1)
-    """How often it is done in a row, with `series_pause` seconds between."""
+    """How often the fault is repeated in a row, with `series_pause` seconds between."""
     series_pause: tuple[float, float] = (0.0, 0.0)
     systems: tuple[str, ...] = (EMBEDDED, CLUSTER)
     until_share: float = 1.0
-    """Share of the run after which it is not begun any more."""
+    """Share of the run after which the fault no longer begins."""
 
 
 STOP_SHORT = (2.0, 5.0)
@@ -91,7 +91,7 @@ class Planned:
 
 
 def make_plan(seed: int, minutes: float, system: str) -> list[Planned]:
-    """Draw the faults of a run: round after round of all kinds in another order, until the time is over."""
+    """Draw the faults of a run: rounds of all kinds, each in another order, until the time is over."""
     draw, length = random.Random(seed), minutes * 60
     plan: list[Planned] = []
     at = draw.uniform(*PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""Groups: which messages there are, where they live, and how often they come back."""
+"""Groups: the messages of a run by kind, with their lane, their encoding, and how often they come back."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,7 +8,7 @@ from activities import Pack
 PACK_SIZE = 5000
 COALESCE_SECONDS = 1.0
 TOLERANCE_SECONDS = 2.0
-"""Tolerance of packed messages; others have none."""
+"""Tolerance of packed messages; solo messages have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +18,9 @@ class Group:
     kind: str
     lane: str
     back_after: tuple[float, float] = (0.0, 0.0)
-    """Seconds between which a message draws its delay; (0, 0): it is done after its first cycle."""
+    """Bounds of a message's random delay, in seconds; with (0, 0) it is done after its first cycle."""
     packs: int = 0
-    """Packs that hold the messages; 0: each has a workflow of its own."""
+    """Number of packs; 0 means that each message has a workflow of its own."""
     slow_share: float = 0.03
     """Share of calls that take a second or more, so that faults meet calls in flight."""
 
@@ -31,7 +31,7 @@ class Group:
 
     @property
     def encoding(self) -> Pack | None:
-        """How its messages become workflows, as its handler declares it."""
+        """The layout that the group's handler declares; None for solo messages."""
         if not self.packs:
             return None
         return Pack(packs=self.packs, size=PACK_SIZE, coalesce=timedelta(seconds=COALESCE_SECONDS))
@@ -47,7 +47,7 @@ PACKED_RECORDS = Group(kind="chaos-packed-record", lane="short", back_after=(10.
 SPARK = Group(kind="chaos-spark", lane="short", back_after=(10.0, 40.0), packs=8, slow_share=0.003)
 
 GROUPS = (SOLO, MEDIUM, PACKED, PACKED_MEDIUM, ONCE, RECORDS, PACKED_RECORDS, SPARK)
-"""The ledger names a group by its place here."""
+"""All groups; the ledger names a group by its index in this tuple."""
 
 NUMBER_OF = {group.kind: number for number, group in enumerate(GROUPS)}
 BACK_AFTER_MAX = max(group.back_after[1] for group in GROUPS)

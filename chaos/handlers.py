@@ -1,6 +1,6 @@
 """The handlers of a chaos run: each call is written to the ledger before and after its work.
 
-Worker processes load them by name, today's code and an older version of it alike.
+Worker processes load them by name, both with the present code and with an older version.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ FAILED_SHARE = 0.005
 QUICK_SECONDS = (0.02, 0.25)
 SLOW_SECONDS = (0.5, 2.0)
 ATTEMPTS_MAX = 10_000
-"""So that no message is parked: on `medium` each call that is lost with its worker counts as an attempt."""
+"""Large enough that no message is parked: on `medium`, each call that is lost with its worker counts as an attempt."""
 
 _ledger = Ledger(Path(os.environ[LEDGER_VARIABLE]))
 
 
 class FailedOnPurpose(Exception):
-    """What a small share of the calls end with, so that there are retries."""
+    """The error of a small share of the calls, so that there are retries."""
 
 
 async def record_call(message: Message, ctx: Context) -> Again | Done:
-    """Write to the ledger that the call began, work, and write how it ended."""
+    """Write the call's begin to the ledger, work, and write its end."""
     number = NUMBER_OF[message.kind]
     group = GROUPS[number]
     mark = cast("dict[str, int]", message.payload).get("mark", 0) if isinstance(message.payload, dict) else 0

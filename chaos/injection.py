@@ -1,4 +1,4 @@
-"""Injection: doing what the plan says to the parts, and writing down when, to which processes, and for how long."""
+"""Injection: carries out a plan's faults on the parts, and records when, on which processes, and for how long."""
 
 import asyncio
 import signal
@@ -16,21 +16,21 @@ STATE_KEEPERS = ("postgres", "server")
 
 @dataclass(slots=True, kw_only=True)
 class Injected:
-    """A fault that was done. Times are seconds since the epoch."""
+    """A fault that was injected. Times are seconds since the epoch."""
 
     fault: str
     target: str
     began_at: float
     ended_at: float = 0.0
-    """When the target was started or went on, or the disk had room again."""
+    """When the target was started again or continued, or the disk had space again."""
     killed: list[int] = field(default_factory=list[int])
-    """Ids of the processes that it killed."""
+    """Ids of the processes that the fault killed."""
     stopped: list[int] = field(default_factory=list[int])
     note: str = ""
 
 
 class Injector:
-    """Does faults to the parts of a system, and starts again what ends by itself."""
+    """Injects faults into the parts of a system, and restarts parts that end by themselves."""
 
     def __init__(self, parts: Mapping[str, Part], disk: Disk | None, tell: Callable[[str], None]) -> None:
         self._parts = parts
@@ -38,12 +38,12 @@ class Injector:
         self._tell = tell
         self.injected: list[Injected] = []
         self.left_out: list[tuple[str, str]] = []
-        """Planned faults that were not done, with the reason."""
+        """Planned faults that were not injected, with the reason."""
         self.ended: list[tuple[str, str]] = []
-        """Parts that ended by themselves, with what they said."""
+        """Parts that ended by themselves, with their last output."""
 
     async def run(self, plan: list[Planned]) -> None:
-        """Do all faults of a plan at their times; returns when the last one is over."""
+        """Inject all faults of a plan at their times, and return when the last one is over."""
         began, tasks = time.monotonic(), list[asyncio.Task[None]]()
         try:
             for planned in plan:
@@ -56,7 +56,7 @@ class Injector:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def watch(self) -> None:
-        """Start again what has ended by itself, as whoever runs services does; for ever."""
+        """Restart parts that have ended by themselves, as a service manager does; runs until cancelled."""
         while True:
             for part in self._parts.values():
                 if part.is_wanted and not part.lock.locked() and not part.is_alive:
@@ -84,7 +84,7 @@ class Injector:
                 part.lock.release()
 
     def _choose(self, target: str) -> list[Part]:
-        """Give the parts of a target, always in one order so that no two faults wait for each other."""
+        """Give the parts of a target, always in the same order, so that two faults can't block each other."""
         names = GROUPED.get(target, (target,))
         wanted = [part for name, part in self._parts.items() if name in names]
         if target != EVERYTHING:
@@ -114,7 +114,7 @@ class Injector:
         done.ended_at = time.time()
 
     async def _start_all(self, parts: list[Part]) -> None:
-        """Start what keeps the state first, one after the other, and then all that needs it."""
+        """Start the parts that store state first, one after the other, and then all parts that need them."""
         for part in parts:
             if part.name in STATE_KEEPERS:
                 await start_patiently(part, self._tell)

@@ -1,4 +1,4 @@
-"""Inspection: what the ledger proves at the end of a run, and what the server says of the messages that stand still."""
+"""Inspection: checks the ledger at the end of a run, and asks the server about messages that stand still."""
 
 import asyncio
 import time
@@ -14,27 +14,27 @@ from shared.messages.placement import identity_of
 from starter.control import Control
 
 LATER_SECONDS = 120.0
-"""What stands still at the end is watched for so much longer, to tell late from never."""
+"""How much longer messages that stand still at the end are watched, to distinguish late from never."""
 
 LOOKED_UP_MOST = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What was found."""
+    """The result of an inspection."""
 
     examination: Examination
     later: list[Track]
-    """Messages that stood still, and still did after a while more."""
+    """Messages that stood still, and still do LATER_SECONDS later."""
     known: dict[str, str]
-    """What the server knows of some of those that stood still."""
+    """What the server knows of some of the messages that stood still."""
     ended_at: float
 
 
 async def inspect(
     ledger: Ledger, faults: Sequence[Injected], control: Control, tell: Callable[[str], None]
 ) -> Inspection:
-    """Read the whole ledger and check it; where messages stand still, look what becomes of them."""
+    """Read and check the whole ledger; if messages stand still, watch them for LATER_SECONDS more."""
     ended_at = time.time()
     examination = await _examine(ledger, faults)
     overdue, later = examination.check_end(ended_at), list[Track]()

@@ -1,7 +1,7 @@
-"""The ledger: what was sent, acknowledged and really called, kept outside of dormice as records of one size.
+"""The ledger: what was sent, acknowledged and called, stored outside of dormice as records of a fixed size.
 
-Many processes append to one file; a record is one `write` of a few bytes, which the kernel keeps whole. Nothing of
-dormice is imported, because handlers of two versions of dormice write to it.
+Many processes append to one file; a record is one `write` of a few bytes, which the kernel does not split. This module
+imports nothing of dormice, because handlers of two versions of dormice use it.
 """
 
 import enum
@@ -20,7 +20,7 @@ _READ_AT_ONCE = 100_000
 
 
 class What(enum.IntEnum):
-    """What an entry says."""
+    """The event of an entry."""
 
     BEGAN = 1
     """A handler was called."""
@@ -29,14 +29,14 @@ class What(enum.IntEnum):
     FAILED = 4
     """The call ended with an exception."""
     START_SENT = 10
-    """A message is about to be sent; `due` is the moment before which it must not run."""
+    """A message is about to be sent; `due` is the earliest moment at which it may run."""
     START_ACKNOWLEDGED = 11
     REVISION_SENT = 12
     REVISION_ACKNOWLEDGED = 13
     STOP_SENT = 14
     STOP_ACKNOWLEDGED = 15
     VERB_SENT = 16
-    """A verb that moves the due time is about to be sent; `due` is how late the message may be due afterwards."""
+    """A verb that moves the due time is about to be sent; `due` is the latest due time that it can cause."""
     PAUSE_SENT = 17
     RESUME_ACKNOWLEDGED = 18
 
@@ -53,9 +53,9 @@ class Entry(NamedTuple):
     at: float
     due: float
     asked: float
-    """Seconds after `at` for which the handler asked, when it ended with AGAIN."""
+    """Delay that the handler asked for, in seconds after `at`, if the call ended with AGAIN."""
     mark: int
-    """Number of the revision that the message's payload came with."""
+    """Number of the revision that the message's payload is from."""
 
 
 class Ledger:
@@ -77,7 +77,7 @@ class Ledger:
         asked: float = 0.0,
         mark: int = 0,
     ) -> None:
-        """Write one entry, with this process and this moment."""
+        """Write one entry, with this process's id and the present time."""
         if self._file is None:
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         tried = min(attempt, 0xFFFF)
@@ -85,7 +85,7 @@ class Ledger:
         os.write(self._file, record)
 
     def read(self) -> Iterator[Entry]:
-        """Give all entries in the order in which they were written, a part of the file at a time."""
+        """Give all entries in the order in which they were written; reads the file in parts."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:

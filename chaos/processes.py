@@ -1,4 +1,4 @@
-"""Processes: the parts of the system under test, each started as users start it and killed by its id."""
+"""Processes: the parts of the system under test, each started as users start it, and killed by process id."""
 
 import asyncio
 import contextlib
@@ -23,42 +23,42 @@ ENV_PREFIXES = ("DORMICE_", "TEMPORAL_", "PYTHONPATH", "SPARK_")
 
 
 class Part(ABC):
-    """One part of the system: it runs, is killed, stopped, continued, started again, and ended for good.
+    """One part of the system, which can be started, killed, stopped, continued, and ended for good.
 
-    `lock` is held by whoever changes it, so that two faults of one part come after each other.
+    A fault holds `lock`, so that two faults of one part come one after the other.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.lock = asyncio.Lock()
         self.is_wanted = True
-        """Whether it is started again when it ends by itself."""
+        """Whether the part is restarted when it ends by itself."""
 
     @property
     @abstractmethod
     def members(self) -> list[psutil.Process]:
-        """Its living processes, without the leash that holds them."""
+        """The part's living processes, without the leash that holds them."""
 
     @abstractmethod
     async def start(self) -> None:
-        """Start it; returns when it is there, as far as its starter knows."""
+        """Start the part; returns when the program that starts it says so."""
 
     @abstractmethod
     async def end(self) -> None:
-        """End it in good order."""
+        """End the part in an orderly way."""
 
     @abstractmethod
     async def note_death(self) -> None:
-        """Wait until the processes that were killed are gone."""
+        """Wait until the killed processes are gone."""
 
     async def kill(self) -> list[int]:
-        """Kill all of its processes with SIGKILL; gives their ids."""
+        """Kill all processes of the part with SIGKILL, and give their ids."""
         ids = self.send(signal.SIGKILL)
         await self.note_death()
         return ids
 
     def send(self, number: signal.Signals) -> list[int]:
-        """Send a signal to all of its processes; gives their ids."""
+        """Send a signal to all processes of the part, and give their ids."""
         members = self.members
         for member in members:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -67,12 +67,12 @@ class Part(ABC):
 
     @property
     def is_alive(self) -> bool:
-        """Whether any of its processes runs."""
+        """Whether a process of the part runs."""
         return bool(self.members)
 
 
 class LeashedPart(Part):
-    """A program of ours: a worker, the bridge, a Spark driver."""
+    """A part that is one of dormice's own programs: a worker, the bridge, a Spark driver."""
 
     def __init__(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path, older: Path | None = None
@@ -85,7 +85,7 @@ class LeashedPart(Part):
         self.is_older = False
         """Whether the next start runs the older code."""
         self.older_ids: set[int] = set()
-        """Ids of all processes that ran it."""
+        """Ids of all processes that ran the older code."""
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -95,16 +95,16 @@ class LeashedPart(Part):
 
     @property
     def is_alive(self) -> bool:
-        """Whether its leash runs, which ends with it."""
+        """Whether the leash runs, which ends together with the program."""
         return self._process is not None and self._process.returncode is None
 
     @property
     def has_older(self) -> bool:
-        """Whether there is older code that it can run."""
+        """Whether there is older code that the part can run."""
         return self._older is not None
 
     async def start(self) -> None:
-        """Start it; returns when there is a process that can be killed, which may still load its modules."""
+        """Start the program; returns when there is a process to kill, which may still load its modules."""
         path = [str(self._older), str(ROOT)] if self.is_older else [str(ROOT)]
         with self._log.open("ab") as output:
             self._process = await start_on_leash(
@@ -112,28 +112,28 @@ class LeashedPart(Part):
                 output.fileno(),
                 {**self._environment, "PYTHONPATH": os.pathsep.join(path)},
             )
-        while self.is_alive and not self.members:  # noqa: ASYNC110 — nobody tells us when the leash has its child
+        while self.is_alive and not self.members:  # noqa: ASYNC110 — there is no event for the leash's child
             await asyncio.sleep(0.02)
         if self.is_older:
             self.older_ids |= {member.pid for member in self.members}
 
     async def end(self) -> None:
-        """Let it drain."""
+        """End the program, and let it drain."""
         if self._process is not None:
             await end_on_leash(self._process, END_SECONDS)
 
     async def note_death(self) -> None:
-        """The leash goes when what it holds is gone."""
+        """Wait for the leash, which ends when its processes are gone."""
         if self._process is not None:
             await self._process.wait()
 
     async def wait(self) -> int:
-        """Wait until it has ended by itself."""
+        """Wait until the program has ended by itself, and give its exit code."""
         return 0 if self._process is None else await self._process.wait()
 
 
 class OwnedPart(Part):
-    """The embedded server, or the broker: whoever starts it for users holds its leash."""
+    """The embedded server or the broker, whose own classes start them and hold the leash."""
 
     def __init__(self, name: str, owned: EmbeddedServer | EmbeddedBroker) -> None:
         super().__init__(name)
@@ -146,20 +146,20 @@ class OwnedPart(Part):
         return [] if found is None else find_children(found)
 
     async def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start the server or broker, and wait until it answers."""
         await self._owned.start()
 
     async def end(self) -> None:
-        """End it."""
+        """End the server or broker."""
         await self._owned.stop()
 
     async def note_death(self) -> None:
-        """End the leash too."""
+        """End the leash as well."""
         await self._owned.stop()
 
 
 def find_children(process_id: int) -> list[psutil.Process]:
-    """Give the living processes below one."""
+    """Give the living descendants of a process."""
     with contextlib.suppress(psutil.NoSuchProcess):
         below = psutil.Process(process_id).children(recursive=True)
         return [process for process in below if _is_alive(process)]
@@ -174,7 +174,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 async def start_patiently(part: Part, tell: Callable[[str], None], seconds: float = 120.0) -> None:
-    """Start a part, again and again while it can't: its disk may be full, or its database still recover."""
+    """Start a part, and retry on errors, because its disk may be full or its database still recovering."""
     give_up_at = time.monotonic() + seconds
     while True:
         try:
@@ -187,11 +187,11 @@ async def start_patiently(part: Part, tell: Callable[[str], None], seconds: floa
 
 
 def make_environment(**values: str) -> dict[str, str]:
-    """Give an environment without anybody's own settings."""
+    """Give this process's environment without its settings for dormice and Temporal."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIXES)}
     return {**kept, "TEMPORAL_CONFIG_FILE": os.devnull, **values}
 
 
 def find_older_code() -> Path | None:
-    """Give the recorded older version of dormice, None where this checkout has none."""
+    """Give the recorded older version of dormice; None if this checkout has none."""
     return next(iter(sorted(OLDER_CODE.glob("*.zip"))), None)

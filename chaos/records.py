@@ -1,4 +1,4 @@
-"""Records: new ones, revisions and tombstones for the bridge, all the time, and what it has committed of them."""
+"""Records: sends new messages, revisions and tombstones to the bridge during a run, and reads what it has committed."""
 
 import asyncio
 import importlib
@@ -21,11 +21,11 @@ RECORDS_A_SECOND = 4
 TOMBSTONE_SHARE = 0.04
 
 Message = tuple[int, int]
-"""Its group and number."""
+"""A message's group and number."""
 
 
 class Records:
-    """Sends records and writes to the ledger which of them the broker, and then the bridge, has acknowledged."""
+    """Sends records, and writes to the ledger which were sent and which the bridge has committed."""
 
     def __init__(self, address: str, producer: Any, ledger: Ledger, sizes: Sizes, seed: int) -> None:
         self._address = address
@@ -36,12 +36,12 @@ class Records:
         self._messages += [(PACKED_RECORDS, number) for number in range(sizes.packed_records)]
         self._marks: dict[Message, int] = {}
         self._sent: list[tuple[What, Message, int, int, int]] = []
-        """What, message, mark, partition and offset of what the broker has."""
+        """Event, message, mark, partition and offset of the records that the broker has."""
         self.unsure = 0
-        """Records of which nobody knows whether the broker has them."""
+        """Number of records for which it is unknown whether the broker has them."""
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Send a record to each message, and then to messages drawn by the seed, until told to stop."""
+        """Send a record to each message, and then to random messages, until `stopping` is set."""
         for group, number in self._messages:
             if stopping.is_set():
                 return
@@ -53,7 +53,7 @@ class Records:
             await asyncio.sleep(1 / RECORDS_A_SECOND)
 
     async def _send(self, group: Group, number: int, *, is_tombstone: bool) -> None:
-        """Send one record and wait until the broker has it, so that records of one message keep their order."""
+        """Send one record, and wait until the broker has it, so that a message's records keep their order."""
         message = (NUMBER_OF[group.kind], number)
         name, what = workflow_id(group.kind, str(number)).encode(), What.STOP_ACKNOWLEDGED
         value, mark = None, self._marks.get(message, -1)
@@ -67,11 +67,11 @@ class Records:
             envelope = make_envelope(group, number, mark).model_dump(mode="json", exclude_defaults=True)
             value = json.dumps(envelope).encode()
         try:
-            told = await self._producer.send_and_wait(TOPIC, value, key=name)
+            written = await self._producer.send_and_wait(TOPIC, value, key=name)
         except importlib.import_module("aiokafka.errors").KafkaError:
             self.unsure += 1
             return
-        self._sent.append((what, message, max(mark, 0), told.partition, told.offset))
+        self._sent.append((what, message, max(mark, 0), written.partition, written.offset))
 
     async def read_lag(self) -> int:
         """Count the records that the bridge has not committed yet."""
@@ -79,7 +79,7 @@ class Records:
         return sum(offset >= committed[partition] for *_, partition, offset in self._sent)
 
     async def note_committed(self) -> None:
-        """Write to the ledger all that the bridge has committed: from then on it is acknowledged."""
+        """Write an acknowledgement to the ledger for each record that the bridge has committed."""
         committed = await self._read_committed()
         for what, message, mark, partition, offset in self._sent:
             if offset < committed[partition]:
@@ -98,7 +98,7 @@ class Records:
 
 @asynccontextmanager
 async def open_producer(address: str) -> AsyncGenerator[Any]:
-    """Make the topic, and give a producer that neither loses nor doubles a record when its broker goes away."""
+    """Create the topic, and give an idempotent producer: a broker failure neither loses nor doubles a record."""
     async with open_admin({"bootstrap_servers": address}) as admin:
         new_topic: Any = importlib.import_module("aiokafka.admin").NewTopic
         await admin.create_topics([new_topic(TOPIC, PARTITIONS, 1)])
@@ -113,5 +113,5 @@ async def open_producer(address: str) -> AsyncGenerator[Any]:
 
 
 def is_by_record(group: int) -> bool:
-    """Say whether a group's messages come by Kafka."""
+    """Say whether a group's messages come through Kafka."""
     return GROUPS[group] in (RECORDS, PACKED_RECORDS)

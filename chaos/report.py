@@ -1,4 +1,4 @@
-"""The report of a run as JSON, and the verdict on it: a promise broken, or nothing tested."""
+"""The report of a run as JSON, with its verdict: which promises were broken, and whether the run tested anything."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from chaos.workload import count_messages
 from starter.screen import print_fields
 
 HITS_LEAST_SHARE = 0.25
-"""Share of the faults that must have met calls in flight, for the run to have been a test."""
+"""Least share of the faults that must hit calls in flight; otherwise the run tested nothing."""
 
 BATCHES_LEAST = REPEATED_LEAST = 1
 WORDS = (
@@ -33,11 +33,11 @@ WORDS = (
     "revision lost",
     "revision undone",
 )
-"""What the checkers look for, in the order of the report."""
+"""The findings of the checkers, in the order of the report."""
 
 
 def to_document(options: ChaosOptions, outcome: Outcome) -> dict[str, Any]:
-    """Write a run down."""
+    """Give the report of a run."""
     found, injector = outcome.inspection.examination, outcome.injector
     document: dict[str, Any] = {
         "system": options.system,
@@ -73,7 +73,7 @@ def to_document(options: ChaosOptions, outcome: Outcome) -> dict[str, Any]:
 
 
 def find_broken(document: Mapping[str, Any]) -> list[str]:
-    """Give a sentence for each promise that was broken."""
+    """Give a sentence for each broken promise."""
     broken = [f"{word}: {count:,}" for word, count in document["found"].items() if count]
     if document["transfer_tasks"] >= TASKS_MOST:
         broken.append(
@@ -85,7 +85,7 @@ def find_broken(document: Mapping[str, Any]) -> list[str]:
 
 
 def find_untested(document: Mapping[str, Any]) -> list[str]:
-    """Give a sentence for each reason for which the run was no test."""
+    """Give a sentence for each reason why the run tested nothing."""
     faults: list[Mapping[str, Any]] = document["faults"]
     hits = sum(bool(fault["in_flight"]) for fault in faults)
     reasons: list[str] = []
@@ -124,7 +124,7 @@ def summarize(seconds: Iterable[float]) -> dict[str, float]:
 
 
 def group_recoveries(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Give, by kind of fault, how often it was done, what it met, and how long the recovery took."""
+    """Give for each kind of fault how often it was injected, what it hit, and how long recovery took."""
     kinds: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for fault in document["faults"]:
         kinds[fault["fault"]].append(fault)
@@ -144,7 +144,7 @@ def group_recoveries(document: Mapping[str, Any]) -> dict[str, dict[str, float]]
 
 
 def print_summary(document: Mapping[str, Any]) -> None:
-    """Write what matters to standard output."""
+    """Print the summary of a run to standard output."""
     faults = document["faults"]
     print_fields(
         [
@@ -173,5 +173,5 @@ def print_summary(document: Mapping[str, Any]) -> None:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a run as JSON."""
+    """Write the report of a run as JSON."""
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")

@@ -1,4 +1,4 @@
-"""One run: the system is started and loaded, the plan is carried out, and what the ledger proves is examined."""
+"""One run: starts and loads the system, carries out the plan, and checks the ledger."""
 
 import asyncio
 import time
@@ -23,20 +23,20 @@ from starter.control import Control
 
 WARM_UP_SECONDS = 40.0
 OLDER_SHARES = (0.4, 0.6)
-"""Between these shares of the run the second worker is of the older version."""
+"""The second worker runs the older version between these shares of the run."""
 
 LAG = "records that the bridge did not commit"
 TASKS_MOST = 1000
-"""Transfer tasks that a server without pinned queues keeps at most, some time after the last fault."""
+"""Most transfer tasks that a server without pinned queues keeps some time after the last fault."""
 
 SPARE_SECONDS = 5.0
 FINISH_SECONDS = 90.0
-"""What starts, verbs and the Spark start get to come to their end, once the faults are over."""
+"""Most seconds that starts, verbs and the Spark start may take to finish after the last fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosOptions:
-    """What the command line asked for."""
+    """The options of the command line."""
 
     minutes: float
     seed: int
@@ -46,7 +46,7 @@ class ChaosOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run came to, before it is written down."""
+    """The result of a run, before it becomes a report."""
 
     injector: Injector
     inspection: Inspection
@@ -108,7 +108,7 @@ class _Run:
         )
 
     async def _do_faults(self, starts: Starts, steering: Steering) -> None:
-        """Do all faults beside the load, and let what is under way come to its end."""
+        """Inject all faults during the load, then let the load finish."""
         stopping = asyncio.Event()
         load = (
             starts.run(stopping),
@@ -144,7 +144,7 @@ class _Run:
         }
 
     async def _run_older(self, is_over: asyncio.Event) -> None:
-        """Let one worker be of the older version for a part of the run."""
+        """Run one worker with the older version for a part of the run."""
         part: Part = self._system.parts[WORKERS[1]]
         if not isinstance(part, LeashedPart) or not part.has_older:
             is_over.set()
@@ -161,7 +161,7 @@ class _Run:
         is_over.set()
 
     async def _wait_for_bridge(self) -> None:
-        """Wait until the bridge has committed every record, for as long as it gets on."""
+        """Wait until the bridge has committed every record; gives up after LATE_SECONDS without progress."""
         least, moved_at = await self._records.read_lag(), time.monotonic()
         while least and time.monotonic() - moved_at < LATE_SECONDS:
             await asyncio.sleep(1)
@@ -172,7 +172,7 @@ class _Run:
         self.lag = least
 
     async def _count_tasks(self) -> int:
-        """Count the server's transfer tasks; where they are many, see for a while whether that was a moment's load."""
+        """Count the server's transfer tasks; if there are many, wait up to LATE_SECONDS for a passing load to end."""
         least, give_up_at = await asyncio.to_thread(self._system.count_tasks), time.monotonic() + LATE_SECONDS
         while least >= TASKS_MOST and time.monotonic() < give_up_at:
             await asyncio.sleep(1)
@@ -196,7 +196,7 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel what has not ended, and raise what one of them has failed with."""
+    """Cancel the tasks that still run, and raise the first error of a task."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

@@ -1,4 +1,4 @@
-"""The Spark start: a prepared manifest that `dormice spark start` works off beside the rest, again after each kill."""
+"""The Spark start: runs `dormice spark start` on a prepared manifest during the run, again after each kill."""
 
 import asyncio
 import importlib
@@ -15,17 +15,17 @@ from shared.errors import RetryLater
 from starter.cli.exit_codes import FINE
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""What lives for minutes never earns the best code."""
+"""Java options: a process of some minutes ends before better compilation pays off."""
 
 TASKS = 6
 SHARE_OF_RUN = 0.3
-"""Of the run's time that the starts are spread over, so that kills meet a driver at work."""
+"""Share of the run over which the starts are spread, so that kills hit a working driver."""
 
 PAUSE_SECONDS = 2.0
 
 
 class SparkStart:
-    """Prepares a manifest, and runs the start until it has ended well."""
+    """Prepares a manifest, and runs the start until it succeeds."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str], count: int, minutes: float) -> None:
         self._folder = folder
@@ -40,7 +40,7 @@ class SparkStart:
         }
         command = ("-m", "starter", "spark", "start", str(self._manifest), "--tasks", str(TASKS))
         self.part = self._make("spark", command)
-        self.part.is_wanted = False  # it is started again here, and not by whoever watches
+        self.part.is_wanted = False  # `run` restarts it, not the injector
         self.runs = 0
 
     @property
@@ -65,7 +65,7 @@ class SparkStart:
             await part.end()
 
     async def run(self, ledger: Ledger, tell: Callable[[str], None]) -> None:
-        """Start all messages; whenever the driver has died, begin again."""
+        """Start all messages, and repeat the start whenever it fails."""
         for number in range(self._count):
             ledger.append(What.START_SENT, NUMBER_OF[SPARK.kind], number)
         while True:
@@ -78,7 +78,7 @@ class SparkStart:
             await asyncio.sleep(PAUSE_SECONDS)
 
     def note_receipts(self, ledger: Ledger) -> None:
-        """Write to the ledger which messages have a receipt: those are acknowledged."""
+        """Write an acknowledgement to the ledger for each message with a receipt."""
         dataset: Any = importlib.import_module("pyarrow.dataset")
         receipts = self._manifest / "receipts"
         files = [str(path) for path in receipts.glob("*.parquet")] if receipts.exists() else []

@@ -1,4 +1,4 @@
-"""Steering: verbs for a sample of the messages all the time, and signals that no message can read."""
+"""Steering: sends verbs to a sample of the messages during a run, and malformed signals."""
 
 import asyncio
 import contextlib
@@ -24,17 +24,17 @@ from starter.control import Control
 from starter.steering.keepers.gates import GateControl
 
 MALFORMED = True
-"""Whether signals that no message can read are sent as well, once no worker of the older version is left.
+"""Whether malformed signals are sent as well, once no worker of the older version is left.
 
-That version's workflows stood still at such a signal.
+The older version's workflows stand still at such a signal.
 """
 
 VERBS_A_SECOND = 1.0
 SAMPLE_EVERY = 16
-"""Every so many-th message is steered; the others keep the times that their handlers asked for."""
+"""One message in 16 is steered; most others keep the times that their handlers asked for."""
 
 REVISED_REMAINDER = 8
-"""Those with this remainder are revised, and not steered otherwise: each revision must be seen by a call."""
+"""Messages with this remainder modulo SAMPLE_EVERY are only revised, so that a call must see each revision."""
 
 PAUSE_SECONDS = (3.0, 8.0)
 LATER_SECONDS = (2.0, 15.0)
@@ -53,14 +53,14 @@ ODD_INPUTS: tuple[tuple[Payload, ...], ...] = (
     (),
 )
 ODD_NAMES = ("run_now", "reschedule", "reprioritize", "revise", "pull_forward")
-"""What may be sent without the right input: were it read after all, it would stop or pause nobody."""
+"""Signals that may be sent with malformed input: even if a workflow accepts one, it stops or pauses no message."""
 
 GATE, GATE_SIGNALS = "chaos", ("close", "open")
 GATE_CLOSED = timedelta(seconds=1)
 
 
 class Steering:
-    """Sends verbs and writes to the ledger which were sent and acknowledged."""
+    """Sends verbs, and writes to the ledger which were sent and acknowledged."""
 
     def __init__(self, client: Client, settings: Settings, ledger: Ledger, sizes: Sizes, seed: int) -> None:
         self._client = client
@@ -73,10 +73,10 @@ class Steering:
         self._marks: dict[tuple[int, int], int] = {}
         self.acknowledged = self.repeated = self.malformed = 0
         self.is_older_gone = asyncio.Event()
-        """Set once every worker is of this version, for good."""
+        """Set once every worker runs the present version and none will run the older one again."""
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Steer until told to stop; returns when every verb under way, and every pause, has come to its end."""
+        """Steer until `stopping` is set; returns when every verb in flight and every pause has ended."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._begin_gates())
             while not stopping.is_set():
@@ -86,7 +86,7 @@ class Steering:
                 await asyncio.sleep(1 / VERBS_A_SECOND)
 
     async def _begin_gates(self) -> None:
-        """Close a gate that no handler names, so that the workflow of the gates is there to be signalled."""
+        """Close a gate that no handler uses, so that the gates' workflow exists and can be signalled."""
         with contextlib.suppress(DormiceError):
             await GateControl(self._client, self._settings).close(GATE, Closing.lasting(GATE_CLOSED))
 
@@ -120,14 +120,14 @@ class Steering:
         self._ledger.append(What.REVISION_ACKNOWLEDGED, group, number, mark=mark)
 
     async def _send(self, group: int, number: int, signal: Signal) -> None:
-        """Send a verb again and again until it is acknowledged: all of them may be sent twice."""
+        """Send a verb until it is acknowledged; each of these verbs may be sent twice."""
         kind = GROUPS[group].kind
         while True:
             try:
                 await self._control.send(kind, str(number), signal)
-            except MessageNotFound:  # for the checkers to find out
+            except MessageNotFound:  # the checkers report a lost message
                 return
-            except (PackNotServed, StandsStill):  # the server has it, and the pack will
+            except (PackNotServed, StandsStill):  # the server has the signal, and the pack will get it
                 break
             except (DormiceError, RPCError):
                 self.repeated += 1
@@ -153,10 +153,10 @@ class Steering:
         try:
             await self._client.workflow_service.signal_workflow_execution(request, timeout=CALL_TIMEOUT)
             self.malformed += 1
-        except RPCError:  # the server is away, or nobody has closed a gate yet
+        except RPCError:  # the server is down, or the gates' workflow does not exist yet
             self.repeated += 1
 
 
 def is_steered(number: int) -> bool:
-    """Say whether verbs and revisions may move the due times of a message of this number."""
+    """Say whether verbs or revisions may move the due time of the message with this number."""
     return number % REVISED_REMAINDER == 0

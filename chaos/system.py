@@ -39,7 +39,7 @@ COUNT_TASKS = "SELECT count(*) FROM transfer_tasks"
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Its parts by name, and how to reach them."""
+    """The parts of the system by name, and how to reach them."""
 
     parts: dict[str, Part]
     address: str
@@ -47,14 +47,14 @@ class System:
     disk: Disk | None
     spark: SparkStart
     count_tasks: Callable[[], int]
-    """Gives how many transfer tasks the server keeps."""
+    """Gives the number of transfer tasks that the server keeps."""
 
     async def connect(self) -> Client:
         """Connect to the server."""
         return await Client.connect(self.address, **client_options(SETTINGS))
 
     async def continue_all(self) -> None:
-        """Let go on whatever stands still, so that it can be ended."""
+        """Continue all stopped processes, so that they can be ended."""
         for part in self.parts.values():
             part.send(signal.SIGCONT)
 
@@ -63,7 +63,7 @@ class System:
 async def run_system(
     kind: str, folder: Path, ledger: Ledger, minutes: float, spark_messages: int
 ) -> AsyncGenerator[System]:
-    """Run everything but the Spark start for the length of a `with` block, with its files in `folder`."""
+    """Run all parts except the Spark start for a `with` block, with their files in `folder`."""
     async with contextlib.AsyncExitStack() as stack:
         place = _run_cluster(folder) if kind == CLUSTER else _run_server(folder)
         address, parts, disk, count_tasks = await stack.enter_async_context(place)
@@ -114,7 +114,7 @@ async def _run_server(folder: Path) -> AsyncGenerator[Place]:
 @contextlib.asynccontextmanager
 async def _run_cluster(folder: Path) -> AsyncGenerator[Place]:
     program = await asyncio.to_thread(build_program)
-    await asyncio.to_thread(folder.chmod, 0o755)  # PostgreSQL's own user must get there
+    await asyncio.to_thread(folder.chmod, 0o755)  # PostgreSQL's own user needs access
     cluster = Cluster(folder / "cluster")
     try:
         await asyncio.to_thread(asyncio.run, cluster.up(program, SHARDS))

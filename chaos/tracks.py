@@ -1,4 +1,4 @@
-"""Tracks: what the ledger proves of one message, entry by entry, in Jepsen's words."""
+"""Tracks: check the ledger's entries of one message, one by one; findings have Jepsen's names."""
 
 from dataclasses import dataclass, field
 
@@ -8,27 +8,27 @@ from chaos.records import is_by_record
 from chaos.steering import is_steered
 
 CLOCK_SECONDS = 0.002
-"""Moments are kept in milliseconds, and a delay in the ledger with seven digits."""
+"""Rounding error: moments are stored in milliseconds, and the ledger stores a delay with seven digits."""
 
 BACKOFF_SECONDS = 6.0
-"""A call that failed is repeated within this: the handlers' longest backoff and its jitter."""
+"""Most seconds until a failed call is repeated: the handlers' longest backoff and its jitter."""
 
 STOPPED_SECONDS = 30.0
-"""A call that was under way when its message was stopped may begin so long afterwards."""
+"""Most seconds after a stop at which a call may still begin that was scheduled before the stop."""
 
 REMEMBERED = 8
-"""Versions of which a call may be repeated: whoever stood still for longer has lost his task long ago."""
+"""Number of newest versions whose calls may be repeated: a worker stopped for longer has lost its task long ago."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What is against a promise, by its Jepsen word; a sentence for each of the first of its kind."""
+    """Broken promises: a count by Jepsen's name, and a sentence for each of the first 20 of a name."""
 
     counts: dict[str, int] = field(default_factory=dict[str, int])
     examples: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def add(self, word: str, sentence: str) -> None:
-        """Count one."""
+        """Count a finding."""
         self.counts[word] = self.counts.get(word, 0) + 1
         if len(found := self.examples.setdefault(word, [])) < 20:
             found.append(sentence)
@@ -36,7 +36,7 @@ class Findings:
 
 @dataclass(slots=True)
 class Track:
-    """One message up to some entry. Moments are seconds since the epoch, 0 where there is none."""
+    """The state of one message after some entry; moments are seconds since the epoch, 0 for none."""
 
     group: int
     number: int
@@ -44,52 +44,52 @@ class Track:
     acknowledged_at: float = 0.0
     stop_sent: bool = False
     stopped_at: float = 0.0
-    """When it was acknowledged that it is stopped."""
+    """When its stop was acknowledged."""
     is_done: bool = False
     is_paused: bool = False
     newest: int = -1
-    """Its highest version that was called."""
+    """The highest version that was called."""
     failed: int = -1
-    """The version whose last call failed, and will be called again for that reason."""
+    """The version whose last call failed, so that its next call is a retry."""
     lives: int = 1
-    """How often it was started: after a tombstone a record starts it anew, at version 0."""
+    """How often it was started: after a tombstone, a record starts it again at version 0."""
     is_restarted: bool = False
-    """It was stopped and sent again, and version 0 was not called since."""
+    """Whether it was stopped and sent again, and version 0 was not called since."""
     may_skip: bool = False
-    """It was revised since then: a version may have been tried without a call and replaced."""
+    """Whether it was revised since the newest call: the revision may have replaced a version before its call."""
     due: float = 0.0
-    """When it must have run at the latest."""
+    """The latest moment at which it must run."""
     not_before: dict[int, float] = field(default_factory=dict[int, float])
-    """Before which moment a version must not be called."""
+    """The earliest moment at which each version may be called."""
     dues: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict[tuple[int, int], tuple[float, float]])
     """Due time of each (version, attempt) that was called, and when it was called first."""
     back_at: dict[int, list[float]] = field(default_factory=dict[int, list[float]])
-    """For which moments the calls of the version before asked, by version."""
+    """The moments for which calls of the version before asked, by version."""
     mark_sent: int = 0
     mark_acknowledged: int = 0
     mark_seen: int = 0
     mark_version: int = -1
-    """The version that was first called with that mark."""
+    """The version that was first called with `mark_seen`."""
     waits: list[int] = field(default_factory=list[int])
-    """Faults at whose end it was due."""
+    """Faults at whose end it was due, and after which it has not run yet."""
 
     @property
     def name(self) -> str:
-        """The message, as the command line names it."""
+        """The name of the message on the command line."""
         return f"{GROUPS[self.group].kind}:{self.number}"
 
     def is_waiting(self, now: float) -> bool:
-        """Whether it should have run by a moment and has not."""
+        """Whether the message should have run by a moment but has not."""
         is_known = self.acknowledged_at > 0 or self.newest >= 0
         return is_known and self.due <= now and not (self.is_done or self.stop_sent or self.is_paused)
 
     @property
     def is_on_its_way(self) -> bool:
-        """Whether a record for it was sent that no call has seen yet: the bridge may not have got there."""
+        """Whether a record was sent that no call has seen yet: the bridge may not have delivered it."""
         return is_by_record(self.group) and self.mark_sent > self.mark_seen
 
     def take(self, entry: Entry, findings: Findings) -> bool:
-        """Go on by one entry; gives whether it was a call that came again."""
+        """Apply one entry; gives whether it was a repeated call."""
         match entry.what:
             case What.BEGAN:
                 return self._begin(entry, findings)
@@ -111,7 +111,7 @@ class Track:
             self.stopped_at = entry.at if self.stop_sent else 0.0
             return
         self.mark_acknowledged = max(self.mark_acknowledged, entry.mark)
-        self.acknowledged_at = self.acknowledged_at or entry.at  # what was stopped is started by a revision, too
+        self.acknowledged_at = self.acknowledged_at or entry.at  # a revision also starts a stopped message
 
     def _steer(self, entry: Entry) -> None:
         match entry.what:
@@ -126,7 +126,7 @@ class Track:
 
     def _revise(self, entry: Entry) -> None:
         self.mark_sent, self.may_skip = max(self.mark_sent, entry.mark), True
-        if is_by_record(self.group):  # it is due at once, and started anew where it was stopped
+        if is_by_record(self.group):  # a record makes a message due at once, and restarts a stopped one
             self.due = max(self.due, entry.due)
             if self.stop_sent:
                 self.stop_sent, self.stopped_at, self.is_restarted, self.due = False, 0.0, True, entry.due
@@ -161,10 +161,10 @@ class Track:
             findings.add("unexpected", f"{self.name}: was called with mark {entry.mark}, which nobody sent")
 
     def _check_repeated(self, entry: Entry, findings: Findings) -> None:
-        """A call that is repeated is one of the same state: it has the same due time, and is not long gone.
+        """Check that a repeated call has the due time of the first one, and is not of an old version.
 
-        A message of a batch that was lost is due anew when the loss is noticed: later than its first call began, and at no
-        moment for which a call of the version before has asked.
+        A message of a lost batch is due again when the loss is noticed: after its first call began, and at no moment for
+        which a call of the version before has asked.
         """
         if is_by_record(self.group) or is_steered(self.number):
             return
@@ -207,7 +207,7 @@ class Track:
             self.is_done = True
         else:
             self.due = max(self.due, back_at + (TOLERANCE_SECONDS if GROUPS[self.group].packs else 0.0))
-            # of two calls of one version, either may be the one that counts
+            # if one version was called twice, the result of either call may count
             known = self.not_before.get(entry.version + 1, back_at)
             self.not_before[entry.version + 1] = min(known, back_at)
 

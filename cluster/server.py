@@ -1,4 +1,4 @@
-"""Temporal's four services as one process on PostgreSQL: their configuration, and the process itself."""
+"""Temporal's four services in one process on PostgreSQL: their configuration, and the process itself."""
 
 import contextlib
 import json
@@ -22,28 +22,28 @@ SERVICES = ("frontend", "history", "matching", "worker")
 STOP_SECONDS = 30.0
 
 PORTS = ("postgres", "metrics", *(f"{service}-{use}" for service in SERVICES for use in ("rpc", "membership")))
-"""What each port of a cluster is for."""
+"""The purpose of each port of a cluster."""
 
 PORT_RANGE = (15_000, 32_767)
 PORT_TRIES = 200
 
-# the tests travel through time on the embedded server, too
+# tests skip time, as they do on the embedded server
 EXTRA_CONFIG = {"frontend.WorkflowTimeSkippingEnabled": True}
 
 
 def choose_ports() -> dict[str, int]:
-    """Give free ports on loopback, no two the same.
+    """Give a different free port on loopback for each of PORTS.
 
-    None above 32767: Temporal keeps its services' ports in columns of 16 bits with a sign where the database is PostgreSQL.
-    Those are also the ones that systems do not hand out to whoever connects somewhere.
+    All are at most 32767: on PostgreSQL, Temporal stores its services' ports in signed 16-bit columns. This also avoids
+    the ports that systems assign to outgoing connections.
     """
-    with contextlib.ExitStack() as held:
-        return {name: _bind_one(held) for name in PORTS}
+    with contextlib.ExitStack() as sockets:
+        return {name: _bind_one(sockets) for name in PORTS}
 
 
-def _bind_one(held: contextlib.ExitStack) -> int:
+def _bind_one(sockets: contextlib.ExitStack) -> int:
     for port in random.sample(range(*PORT_RANGE), PORT_TRIES):
-        probe = held.enter_context(socket.socket())
+        probe = sockets.enter_context(socket.socket())
         with contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
@@ -51,7 +51,7 @@ def _bind_one(held: contextlib.ExitStack) -> int:
 
 
 def write_configuration(folder: Path, ports: Mapping[str, int], shards: int) -> Path:
-    """Write what the server reads at its start; gives the file. JSON is YAML, too."""
+    """Write the server's configuration and give its file, which is JSON, because JSON is also YAML."""
     dynamic = folder / "dynamic.yaml"
     values = {key: json.loads(str(value).lower()) for key, value in {**DYNAMIC_CONFIG, **EXTRA_CONFIG}.items()}
     dynamic.write_text(json.dumps({key: [{"value": value}] for key, value in values.items()}, indent=2) + "\n")
@@ -119,7 +119,7 @@ def _store(database: str, port: int, connections: int) -> dict[str, Any]:
 
 
 def start_server(program: Program, configuration: Path, log: Path) -> psutil.Process:
-    """Start the server as a process of its own, which outlives this one."""
+    """Start the server as a process that outlives this one."""
     command = [str(program.server), "--config-file", str(configuration), "--allow-no-auth", "start"]
     appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     files = [
@@ -127,24 +127,24 @@ def start_server(program: Program, configuration: Path, log: Path) -> psutil.Pro
         (os.POSIX_SPAWN_OPEN, 1, str(log), appending, 0o644),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
-    # not Popen, which insists on waiting for what it started
+    # not Popen, which warns if the process is still running when the object is deleted
     return psutil.Process(os.posix_spawn(command[0], command, os.environ, file_actions=files, setsid=True))
 
 
 def end_process(process: psutil.Process) -> None:
-    """Ask a process to end and insist after a while; returns when it is gone."""
+    """Ask a process to end, kill it if it does not, and return when it is gone."""
     for ask in (process.terminate, process.kill):
         with contextlib.suppress(psutil.NoSuchProcess):
             ask()
         deadline = time.monotonic() + STOP_SECONDS
-        while time.monotonic() < deadline:  # Process.wait would wait for whoever began it to notice, too
+        while time.monotonic() < deadline:  # Process.wait would also wait until its parent has noticed
             if not is_alive(process):
                 return
             time.sleep(0.05)
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Say whether a process is at work; one that has ended and that nobody has waited for is not."""
+    """Say whether a process runs; a zombie does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,1 +1,1 @@
-"""Things to look at and run: the demonstration, a ledger for handlers, real feed addresses."""
+"""Examples to read and run: the demonstration, a ledger for handlers, real feed addresses."""

@@ -15,10 +15,10 @@ LATENESS_KEPT = 2000
 
 
 class Board:
-    """Follows the ledger and knows what to show."""
+    """Counts the entries of the ledger and draws the result."""
 
     def __init__(self, messages: dict[str, str], footer: str) -> None:
-        """Take every message's lane by id, and the text under the table."""
+        """Make a board from each message's lane by id, and the text under the table."""
         self._lanes = messages
         self._totals = Counter(messages.values())
         self._footer = footer
@@ -31,7 +31,7 @@ class Board:
         self.cycles = 0
 
     def take(self, entries: list[Entry]) -> None:
-        """Take new ledger entries in."""
+        """Count new ledger entries."""
         for entry in entries:
             if entry.what == "began":
                 self._at_work.add(entry.id)
@@ -48,7 +48,7 @@ class Board:
                 self._due[entry.id] = entry.at + (entry.asked or 0)
 
     def draw(self, remaining: float) -> RenderableType:
-        """Give the board as it is now."""
+        """Draw the present state of the board."""
         now = time.time()
         while self._recent and self._recent[0] < now - RATE_WINDOW_SECONDS:
             self._recent.popleft()

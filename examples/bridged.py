@@ -1,4 +1,4 @@
-"""The demonstration's way through Kafka: a broker, a topic of envelopes, and the real bridge from there to the server."""
+"""The demonstration's way through Kafka: a broker, a topic of envelopes, and the real bridge to the server."""
 
 import asyncio
 import contextlib
@@ -23,14 +23,14 @@ LOOK_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Where messages come in: the broker's address, and the bridge that reads from it."""
+    """The entrance for messages: the broker's address, and the bridge that reads from it."""
 
     address: str
     bridge: asyncio.subprocess.Process
     log: Path
 
     async def start_all(self, envelopes: Sequence[Envelope]) -> None:
-        """Send every message to the topic, and return when the bridge has brought all of them to the server."""
+        """Send every message to the topic, and return when the bridge has started all of them on the server."""
         producer: Any = importlib.import_module("aiokafka").AIOKafkaProducer(bootstrap_servers=self.address)
         await producer.start()
         try:
@@ -58,13 +58,13 @@ class Gate:
 
 @contextlib.asynccontextmanager
 async def open_gate(folder: str, environment: Mapping[str, str]) -> AsyncGenerator[Gate]:
-    """Run a broker with an empty topic, and a bridge from it in that environment, for the length of a `with` block."""
+    """Run a broker with an empty topic, and a bridge that reads from it, for a `with` block."""
     options = BrokerOptions(data=Path(folder, "kafka"), port=find_free_port())
     async with run_broker(options) as broker:
         new_topic: Any = importlib.import_module("aiokafka.admin").NewTopic
         async with open_admin({"bootstrap_servers": broker.address}) as admin:
             await admin.create_topics([new_topic(TOPIC, PARTITIONS, 1)])
-        # nobody's own brokers and logins are meant here
+        # the user's own broker and login are not for the demonstration
         own = {name: value for name, value in environment.items() if not name.startswith("DORMICE_KAFKA_")}
         command = [sys.executable, "-m", "starter", "bridge", TOPIC, "--group", TOPIC, "--drain-seconds", "5"]
         log = Path(folder, "bridge.log")

@@ -1,9 +1,9 @@
-"""`./run demo`: real feed addresses become messages that visit a loopback site, sleep, and come back.
+"""`./run demo`: real feed addresses become messages that visit a site on loopback, sleep, and come back.
 
-Everything is real but the pages: Temporal's embedded server, a worker process, the built-in http handler. With
-`--encoding pack` there are many more messages, packed, whose handler waits a few milliseconds instead of visiting. Spark
-prepares and starts the feeds; packed messages are started straight; with `--kafka` either come through a topic of a real
-broker and the real bridge. What the board and the report say is computed from a ledger that the handlers keep.
+Only the pages are not real: Temporal's embedded server, a worker process and the built-in http handler are. With
+`--encoding pack` there are many more messages, in packs, and their handler waits a few milliseconds instead of visiting
+a page. Spark prepares and starts the feeds; packed messages are started directly; with `--kafka`, both come through a
+topic of a real broker and the real bridge. The board and the report are computed from a ledger that the handlers write.
 """
 
 import argparse
@@ -65,7 +65,7 @@ LANE_SHARES = (("long", 0.02), ("medium", 0.10), ("short", 1.0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """What the command line asked for; `messages` None means every feed of the file."""
+    """The options of the command line; `messages` None means every feed of the file."""
 
     seconds: float
     report: Path | None
@@ -98,9 +98,9 @@ def make_envelopes(urls: list[str], site: str) -> list[Envelope]:
 
 
 async def run_demo(options: DemoOptions, console: Console) -> dict[str, Any] | None:
-    """Run the demonstration and give its report; ends after the time, or at a signal.
+    """Run the demonstration until its time is over or a signal comes, and give its report.
 
-    There is no report when it was told to end before all messages were started.
+    There is no report if the signal comes before all messages were started.
     """
     stopping = asyncio.Event()
     call_at_signals(stopping.set)
@@ -140,7 +140,7 @@ def make_environment(server: EmbeddedServer, folder: str) -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def gate_of(options: DemoOptions, server: EmbeddedServer, folder: str) -> AsyncGenerator[Gate | None]:
-    """Open the way through Kafka for the length of the block, if it was asked for."""
+    """Run broker and bridge for a `with` block if the options say so; otherwise give None."""
     if not options.is_kafka:
         yield None
         return
@@ -150,7 +150,7 @@ async def gate_of(options: DemoOptions, server: EmbeddedServer, folder: str) -> 
 
 @contextlib.asynccontextmanager
 async def working(server: EmbeddedServer, folder: str) -> AsyncGenerator[None]:
-    """Run a worker process for all lanes, with the demonstration's handler, for the length of the block."""
+    """Run a worker process for all lanes, with the demonstration's handlers, for a `with` block."""
     command = [sys.executable, "-m", "worker", "--processes", "1", "--drain-seconds", "5"]
     with Path(folder, "worker.log").open("wb") as log:  # noqa: ASYNC230 — once, before anything runs
         worker = await start_on_leash(command, log.fileno(), make_environment(server, folder))
@@ -161,12 +161,12 @@ async def working(server: EmbeddedServer, folder: str) -> AsyncGenerator[None]:
 
 
 async def start_all(server: EmbeddedServer, envelopes: Sequence[Envelope], gate: Gate | None) -> None:
-    """Start every message, through Kafka or straight."""
+    """Start every message, through Kafka if there is a gate, or else directly."""
     settings, pack = Settings(pack_room=len(envelopes) + 1), {KIND: choose_pack(len(envelopes))}
     client = await server.connect()
     if gate is not None:
         if envelopes[0].kind == KIND:
-            # the bridge finds with the kind how it is packed
+            # the bridge reads on the server how the kind is packed
             await Layouts(client, settings, pack).settle(KIND, "short")
         await gate.start_all(envelopes)
         return
@@ -179,7 +179,7 @@ async def start_all(server: EmbeddedServer, envelopes: Sequence[Envelope], gate:
 async def show_board(
     options: DemoOptions, console: Console, ledger: Ledger, board: Board, stopping: asyncio.Event
 ) -> None:
-    """Draw the board twice a second until the time is over; without a terminal, a line every five seconds."""
+    """Draw the board twice a second until the time is over; without a terminal, print a line every five seconds."""
     ends_at, offset, printed_at = time.monotonic() + options.seconds, 0, time.monotonic()
     with Live(console=console, auto_refresh=False, transient=True) as screen:
         while (remaining := ends_at - time.monotonic()) > 0 and not stopping.is_set():
@@ -196,7 +196,7 @@ async def show_board(
 
 
 def make_footer(server: EmbeddedServer, example: Envelope, gate: Gate | None) -> str:
-    """Write where the messages come from, and what to try from a second terminal."""
+    """Write the text under the board: where the messages come from, and what to try from a second terminal."""
     prefix = f"  TEMPORAL_ADDRESS={server.address} .venv/bin/dormice"
     name = workflow_id(example.kind, example.id)
     source = "" if gate is None else f"Kafka: topic {TOPIC} of the broker at {gate.address}\n"
@@ -211,12 +211,12 @@ def make_footer(server: EmbeddedServer, example: Envelope, gate: Gate | None) ->
 
 
 def make_report(ledger: Ledger, envelopes: Sequence[Envelope], started_at: float) -> dict[str, Any]:
-    """Compute the report from the ledger and from nothing else; `started_at` is when all messages had been started."""
+    """Compute the report from the ledger alone; `started_at` is when all messages had been started."""
     entries = ledger.entries
     begun = {entry.id for entry in entries}
     parked = {entry.id for entry in entries if entry.what == "reject"}
     last_at = max((entry.at for entry in entries), default=time.time())
-    # a machine that is behind with everything has lost nothing: overdue counts only beyond what the others had to wait
+    # on a slow machine everything is late but nothing is lost, so a message is overdue only beyond the longest wait
     waited = max((entry.at - entry.due_at for entry in entries if entry.what == "began"), default=0.0)
     proof: Audit = audit(
         entries,
@@ -261,7 +261,8 @@ def parse_options(arguments: Sequence[str]) -> DemoOptions:
     parser.add_argument(
         "--kafka",
         action="store_true",
-        help="send the messages to a topic of a broker of the demonstration's own; the bridge brings them to the server",
+        help="send the messages to a topic of a broker of the demonstration's own; "
+        "the bridge brings them to the server",
     )
     parsed = parser.parse_args(arguments)
     most = MESSAGES_MAX if parsed.encoding == "pack" else len(read_feeds())
@@ -282,7 +283,7 @@ def parse_options(arguments: Sequence[str]) -> DemoOptions:
 
 
 def main() -> int:
-    """Run and report; 1 when a promise was broken."""
+    """Run the demonstration and print its report; gives exit code 1 if a promise was broken."""
     options, console = parse_options(sys.argv[1:]), Console(stderr=True)
     try:
         report = asyncio.run(run_demo(options, console))

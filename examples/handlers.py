@@ -1,4 +1,4 @@
-"""The demonstration's handlers: one visits a page as the built-in `http` handler does; both keep the ledger."""
+"""The demonstration's handlers: one visits a page like the built-in `http` handler; both write the ledger."""
 
 import asyncio
 import random

@@ -1,7 +1,7 @@
-"""A ledger of handler runs: what was really called, when, and what it asked for, kept by the handler itself.
+"""A ledger of handler calls, written by the handlers: what was called, when, and the delay that it asked for.
 
-It knows nothing of workflows and counters, so it can prove what dormice promises: none early, none lost, none twice.
-Many processes append to one file; a line is one `write` of less than a page, which the kernel keeps whole.
+It is independent of workflows and counters, so it can prove the promises: nothing is early, lost or done twice.
+Many processes append to one file; a line is one `write` of less than a page, which the kernel does not split.
 """
 
 import functools
@@ -28,7 +28,7 @@ class Entry:
     """One line: a call began or ended. Times are seconds since the epoch."""
 
     what: str
-    """"began", or how it ended: "again", "done", "reject", or an exception's name."""
+    """Either "began", or how the call ended: "again", "done", "reject", or an exception's name."""
     id: str
     version: int
     attempt: int
@@ -36,7 +36,7 @@ class Entry:
     due_at: float
     lane: str
     asked: float | None = None
-    """Seconds after `at` for which the handler asked, when it ended with "again"."""
+    """Delay that the handler asked for, in seconds after `at`, if it ended with "again"."""
     note: str = ""
 
 
@@ -56,7 +56,7 @@ class Ledger:
             os.close(file)
 
     def read(self, start: int = 0) -> tuple[list[Entry], int]:
-        """Give the entries from a byte offset on, and the offset to go on from; a half-written line waits."""
+        """Give the entries from a byte offset on, and the offset for the next call; skips a half-written line."""
         if not self._path.exists():
             return [], start
         with self._path.open("rb") as file:
@@ -72,7 +72,7 @@ class Ledger:
 
 
 def ledgered(function: "HandlerFunction") -> "HandlerFunction":
-    """Make a handler function keep the ledger named by the environment."""
+    """Make a handler function write the ledger that the environment names."""
 
     @functools.wraps(function)
     async def keep(message: Message, ctx: Context) -> Again | Done | Reject:
@@ -108,7 +108,7 @@ def ledgered(function: "HandlerFunction") -> "HandlerFunction":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What a ledger proves. `lateness` holds one number of seconds per call that began at or after its due time."""
+    """What a ledger proves; `lateness` holds the seconds of each call that began at or after its due time."""
 
     messages: int
     cycles: int
@@ -119,7 +119,7 @@ class Audit:
     lateness: list[float]
 
     def lateness_at(self, share: float) -> float:
-        """Give the lateness that this share of the calls did not exceed (0.5 = median); 0 without calls."""
+        """Give a quantile of the lateness (0.5 is the median); 0 without calls."""
         ordered = sorted(self.lateness)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
@@ -134,11 +134,10 @@ def audit(
 ) -> Audit:
     """Check a ledger against the promises.
 
-    `expected` gives every message's first due time. A call is *early* when it began before the moment that the
-    call before it had asked for; a message is *lost* when it is due for more than `grace` seconds and nothing
-    began, or when it never began at all; a version is *duplicated* when it was decided twice or began again while
-    it was at work; a *gap* is a version that is missing below a later one. `is_left_out` names messages that ended
-    or were parked or steered by hand, whose absence is no loss.
+    `expected` gives each message's first due time. A call is *early* if it began before the moment that the call
+    before it had asked for. A message is *lost* if it never began, or if it is overdue by more than `grace` seconds. A
+    version is *duplicated* if it was decided twice, or began again while it was running. A *gap* is a missing version
+    below a later one. `is_left_out` selects messages that are never lost: ended, parked or steered by hand.
     """
     by_id: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
@@ -163,7 +162,7 @@ class _History:
         self.decided = [e for e in entries if e.what in ("again", "done")]
 
     def _due_after(self) -> Iterator[tuple[Entry, float]]:
-        """Give each beginning with the moment before which it must not have begun."""
+        """Give the entry of each call's begin with the earliest moment that was allowed for it."""
         due = self._first_due
         for entry in self._entries:
             if entry.what == "began":
@@ -187,7 +186,7 @@ class _History:
         return len(versions) - len(set(versions)) + self._count_overlaps()
 
     def _count_overlaps(self) -> int:
-        """Count calls that began while the same attempt was still at work in a living process."""
+        """Count calls that began while the same attempt was still running in a living process."""
         open_calls: set[tuple[int, int]] = set()
         overlaps = 0
         for entry in self._entries:

@@ -1,4 +1,4 @@
-"""`./run screenshots`: takes the pictures of docs/web-ui.md anew, of real messages on a real embedded server."""
+"""`./run screenshots`: takes new pictures for docs/web-ui.md, of real messages on a real embedded server."""
 
 import asyncio
 import contextlib
@@ -64,7 +64,7 @@ def make_envelopes(now: datetime) -> list[Envelope]:
 
 @contextlib.asynccontextmanager
 async def staging(client: Client) -> AsyncGenerator[None]:
-    """Start the messages and serve them; begins when each is in its state."""
+    """Start the messages and run workers for a `with` block, which begins when each message is in its state."""
     settings, stopping = Settings(), asyncio.Event()
     registry = Registry([("the pictures", visit), ("the pictures", look)])
     plan = WorkerPlan(settings=settings, registry=registry, lanes=tuple(LANES), drain=timedelta(seconds=5))
@@ -76,7 +76,7 @@ async def staging(client: Client) -> AsyncGenerator[None]:
         await control.pause("feed", "https://example.org/forum", "its owner is on holiday")
         await control.reprioritize("feed", SHOWN, 1, reason="asked by Eva")
         async with asyncio.timeout(SETTLED_SECONDS):
-            while not await is_settled(client):  # noqa: ASYNC110 — the server has no event for what its index knows
+            while not await is_settled(client):  # noqa: ASYNC110 — the server sends no event when its index changes
                 await asyncio.sleep(0.5)
         yield
     finally:
@@ -85,7 +85,7 @@ async def staging(client: Client) -> AsyncGenerator[None]:
 
 
 async def is_settled(client: Client) -> bool:
-    """Tell whether the index knows who sleeps, who is held and who has failed."""
+    """Say whether the index shows all messages that sleep, are paused or have failed."""
     queries = (
         ("State='active' AND DueAt IS NOT NULL", 8),
         ("State='parked'", 1),
@@ -117,14 +117,14 @@ async def take_all(web: WebUi, folder: Path) -> None:
 
 
 def shrink(path: Path) -> None:
-    """Write a picture again with few colours, a third of the size."""
+    """Rewrite a picture with few colours, which makes its file a third of the size."""
     small = io.BytesIO()
     Image.open(path).convert("RGB").quantize(COLOURS).save(small, "PNG", optimize=True)
     path.write_bytes(small.getvalue())
 
 
 async def main() -> int:
-    """Take the pictures; gives the exit code."""
+    """Take the pictures and give the exit code."""
     chromium = find_chromium()
     if chromium is None:
         print(

@@ -15,7 +15,7 @@ SLOW_SECONDS = {"medium": 0.8, "long": 2.5}
 
 
 class Page(BaseHTTPRequestHandler):
-    """Answers /LANE/NAME: the name's hash decides its rhythm, its validators and whether it is in order at all."""
+    """Answers /LANE/NAME: the name's hash decides how often the page changes, its validators, and whether it fails."""
 
     protocol_version = "HTTP/1.1"
 
@@ -54,11 +54,11 @@ class Page(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 — the base class names it so
-        """Stay silent: the board is on the screen."""
+        """Log nothing, because the board is on the screen."""
 
 
 class Site(ThreadingHTTPServer):
-    """Takes a burst of connections without refusing any."""
+    """Accepts a burst of connections without refusing any."""
 
     request_queue_size = 256
     daemon_threads = True
@@ -66,7 +66,7 @@ class Site(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def run_site() -> Generator[str]:
-    """Serve the pages from a thread for the length of a `with` block; gives the site's address."""
+    """Serve the pages from a thread for a `with` block, and give the site's address."""
     site = Site(("127.0.0.1", 0), Page)
     thread = threading.Thread(target=site.serve_forever, daemon=True)
     thread.start()

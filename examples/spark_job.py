@@ -1,4 +1,4 @@
-"""The demonstration's job for Spark: one session that does what `dormice spark prepare` and `dormice spark start` do."""
+"""The demonstration's Spark job: does what `dormice spark prepare` and `dormice spark start` do, in one session."""
 
 import os
 import sys

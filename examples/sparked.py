@@ -13,7 +13,7 @@ from starter.local.embedded import end_on_leash, start_on_leash
 
 END_SECONDS = 5.0
 
-# what lives for seconds never earns the best code
+# a process of some seconds ends before better compilation pays off
 SHORT_LIVED = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 OWN_FILE = """\
@@ -30,9 +30,9 @@ async def start_with_spark(
     console: Console,
     stopping: asyncio.Event,
 ) -> bool:
-    """Write messages down as rows, have them prepared and started; False when told to stop meanwhile.
+    """Write messages as rows, then prepare and start them with Spark; gives False if stopped before the end.
 
-    Raises RetryLater with the last words of Spark when it fails.
+    Raises RetryLater with Spark's last line of output when it fails.
     """
     rows, log = Path(folder, "messages.jsonl"), Path(folder, "spark.log")
     lines = [envelope.model_dump_json(exclude_defaults=True) for envelope in envelopes]

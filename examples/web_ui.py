@@ -1,4 +1,4 @@
-"""Temporal's Web UI in a headless browser, used as docs/web-ui.md tells a person to use it."""
+"""Temporal's Web UI in a headless browser, used as docs/web-ui.md describes it."""
 
 import contextlib
 import os
@@ -11,30 +11,30 @@ from urllib.parse import quote
 from playwright.async_api import Locator, Page, async_playwright
 
 COLUMNS = ("Kind", "Lane", "State", "DueAt")
-"""What the list of messages is to show beside status and workflow id."""
+"""Columns that the list of messages gets beside status and workflow id."""
 
 UNUSED_COLUMNS = ("Run ID", "Type", "Start", "End")
-"""What must go for those to fit in."""
+"""Columns that are removed to make room for COLUMNS."""
 
 PATIENCE_SECONDS = 60.0
-"""So long a step may take: a busy machine lets a browser wait."""
+"""Most seconds of one step: long, because a browser is slow on a busy machine."""
 
 
 def find_chromium() -> str | None:
-    """Give the path of the browser, None where it is not installed."""
+    """Give the path of the browser; None if it is not installed."""
     return shutil.which("chromium")
 
 
 @dataclass(frozen=True, slots=True)
 class WebUi:
-    """One browser window before the Web UI of a server."""
+    """One browser window with the Web UI of a server."""
 
     page: Page
     url: str
     namespace: str = "default"
 
     async def show_list(self, query: str) -> Locator:
-        """Open the list of the workflows that a query finds; gives its table."""
+        """Open the list of the workflows that a query finds, and give its table."""
         await self.page.goto(f"{self.url}/namespaces/{self.namespace}/workflows?query={quote(query)}")
         table = self.page.get_by_role("table", name="Workflows")
         await table.get_by_role("row").nth(1).wait_for()
@@ -57,12 +57,12 @@ class WebUi:
         await dialog.wait_for(state="hidden")
 
     async def open_view(self, name: str) -> None:
-        """Show the list by a filter that was saved."""
+        """Show the list with a saved filter."""
         await self.page.get_by_test_id("saved-views-button").click()
         await self.page.locator("#workflow-saved-views-menu").get_by_text(name, exact=True).click()
 
     async def open_workflow(self, workflow_id: str, tab: str = "Timeline") -> None:
-        """Open the page of a message, a pack or another workflow: the run that is under way."""
+        """Open the page of a message, a pack or another workflow, at its current run."""
         await self.page.goto(f"{self.url}/namespaces/{self.namespace}/workflows/{quote(workflow_id, safe='')}")
         await self.page.get_by_role("tab", name=tab).click()
 
@@ -73,8 +73,8 @@ class WebUi:
         return await frame.content_frame.locator("main").inner_text()
 
     async def fill_in_signal(self, name: str, text: str = "") -> Locator:
-        """Open the form for a signal to the workflow whose page is open and fill it in; gives the form."""
-        # a form that was used before still holds its last input, and at times never closes again (seen with 2.54.1)
+        """Open and fill in the form for a signal to the workflow whose page is open; gives the form."""
+        # a form used before keeps its last input, and sometimes never closes again (seen with 2.54.1)
         await self.page.reload()
         await self.page.get_by_role("button", name="More Actions").click()
         await self.page.get_by_role("menuitem", name="Send a Signal").click()
@@ -89,19 +89,19 @@ class WebUi:
     async def send_signal(self, name: str, text: str = "") -> None:
         """Send a signal with the form, its input as JSON."""
         dialog = await self.fill_in_signal(name, text)
-        # by key: the list of signals and the editor are still being laid out, which moves the button from under a click
+        # with a key, because the button still moves and a click could miss it
         await dialog.get_by_role("button", name="Submit").press("Enter")
         await dialog.wait_for(state="hidden")
 
     async def take_picture(self, path: Path) -> None:
-        """Write what the window shows as PNG."""
+        """Save the window's content as PNG."""
         await self.page.screenshot(path=path, animations="disabled", scale="css")
 
 
 @contextlib.asynccontextmanager
 async def open_web_ui(url: str, chromium: str, arguments: Iterable[str] = ()) -> AsyncGenerator[WebUi]:
-    """Open a window of 1400 by 900 for the length of the block; nothing of it stays on the machine."""
-    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium has none for root
+    """Open a window of 1400 by 900 pixels for a `with` block; no browser data stays on the machine."""
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium's sandbox does not work for root
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=[*sandbox, *arguments])
         page = await browser.new_page(viewport={"width": 1400, "height": 900}, locale="en-GB", timezone_id="UTC")

@@ -1,4 +1,4 @@
-"""The job behind `dormice spark start`: starts what a manifest holds and no receipt speaks of yet."""
+"""The job behind `dormice spark start`: starts the messages of a manifest that have no receipt yet."""
 
 import math
 import threading
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_PER_TASK = 50_000
-"""A task that is lost is done again as a whole, so it is kept to some minutes of starts."""
+"""Rows of one task: a lost task is repeated as a whole, so its starts should take a few minutes only."""
 
 _REJECTED = f"outcome = '{StartOutcome.REJECTED.value}'"
 _NAME = ["kind", "id"]
@@ -32,21 +32,21 @@ _NAME = ["kind", "id"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOptions:
-    """What may be chosen for a start."""
+    """The options of a start."""
 
     tasks: int | None = None
-    """How many tasks share the rows; a task for each core, and more for many rows, when left out."""
+    """Tasks that share the rows; if None, one per core, or one per ROWS_PER_TASK rows if that is more."""
     retries_rejected: bool = False
-    """Rows that were rejected before are tried once more."""
+    """Whether rows that were rejected before are tried again."""
     restarts_finished: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSummary:
-    """What a start came to; the counts are those of the receipts."""
+    """The result of a start; its counts come from the receipts."""
 
     manifest: str
-    """Its id."""
+    """Id of the manifest."""
     messages: int
     now: StartCounts
     """What this start added."""
@@ -61,11 +61,11 @@ class StartSummary:
 
     @property
     def is_clean(self) -> bool:
-        """Every message has a receipt, and none was rejected."""
+        """Whether every message has a receipt and none was rejected."""
         return self.missing == 0 and self.in_all.rejected == 0
 
     def dump(self) -> dict[str, Any]:
-        """Give it as JSON."""
+        """Give the summary as JSON."""
         return {**asdict(self), "missing": self.missing}
 
 
@@ -76,11 +76,11 @@ def start_manifest(
     environ: Mapping[str, str],
     options: StartOptions | None = None,
 ) -> StartSummary:
-    """Start the messages of a manifest that have no receipt, and show on standard error how far it is.
+    """Start the messages of a manifest that have no receipt, and show the progress on standard error.
 
-    Idempotent: the manifest's id is the session of all its starts, so that what an interrupted start had begun is
-    answered as it was then. Raises RetryLater when the server stays away: then the same start is made again. Ctrl-C ends
-    it; what finished tasks have written stays.
+    Idempotent: the manifest's id is the session of all its starts, so a message that an interrupted start has already
+    started gets the same answer again. Raises RetryLater when the server stays unreachable: then repeat the same start.
+    Ctrl-C ends the start; the receipts of finished tasks stay.
     """
     with told_of_spark():
         return _Start(session, manifest, settings, environ, options or StartOptions()).run()
@@ -129,28 +129,28 @@ class _Start:
         )
 
     def _settle(self, messages: "DataFrame") -> dict[str, Layout]:
-        """Ask the server, before any row is started, what would fail all of them."""
+        """Check the server and fix the layouts first, so that what would fail every row fails before any row starts."""
         checked = read_write_options({**self._given, "tasksAtOnce": "1"})
         kinds = sorted(row[0] for row in messages.select("kind").distinct().collect())
         return settle_layouts(checked.connection, checked.settings, kinds)
 
     def _settled(self) -> "DataFrame":
-        """Name the messages that are not to be started."""
+        """Give kind and id of the messages that need no start."""
         receipts = self._manifest.read_receipts(self._session)
         wanted = receipts.filter(f"NOT {_REJECTED}") if self._options.retries_rejected else receipts
         return wanted.select(*_NAME)
 
     def _count_receipts(self) -> StartCounts:
-        """Count messages by what became of them; one that was tried again counts as what it came to then."""
+        """Count messages by the outcome of their start; one that succeeded after a rejection is not rejected."""
         receipts = self._manifest.read_receipts(self._session)
-        told = StartCounts()
+        counts = StartCounts()
         for row in receipts.groupBy("outcome").count().collect():
-            told.add(StartOutcome(row[0]), row[1])
-        if told.rejected:
+            counts.add(StartOutcome(row[0]), row[1])
+        if counts.rejected:
             rejected = receipts.filter(_REJECTED).select(*_NAME).distinct()
             others = receipts.filter(f"NOT {_REJECTED}")
-            told.rejected = rejected.count() - others.join(rejected.hint("broadcast"), _NAME, "left_semi").count()
-        return told
+            counts.rejected = rejected.count() - others.join(rejected.hint("broadcast"), _NAME, "left_semi").count()
+        return counts
 
     def _save(self, unsettled: "DataFrame", layouts: Mapping[str, Layout], count: int) -> None:
         context = self._session.sparkContext
@@ -173,13 +173,13 @@ class _Start:
 
     @contextmanager
     def _watching(self, count: int) -> Generator[None]:
-        """Show the progress from a thread beside this one, which belongs to Spark meanwhile."""
+        """Show the progress from a thread of its own, because Spark blocks the calling thread."""
         is_over, began = threading.Event(), time.monotonic()
 
         def show(progress: Progress) -> None:
             while not is_over.wait(progress.every_seconds):
-                told = read_notes(self._notes)
-                progress.show(told.total, told.total, time.monotonic() - began, told.describe())
+                counts = read_notes(self._notes)
+                progress.show(counts.total, counts.total, time.monotonic() - began, counts.describe())
 
         with open_progress(count) as progress:
             watcher = threading.Thread(target=show, args=(progress,), daemon=True)

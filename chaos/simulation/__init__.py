@@ -1,1 +1,1 @@
-"""The simulation: real workflow code in virtual time, against a model of what Temporal promises."""
+"""The simulation: runs the real workflow code in virtual time, on a model of Temporal's server."""

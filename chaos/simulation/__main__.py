@@ -12,7 +12,7 @@ SEED_BITS = 32
 
 
 def main() -> int:
-    """Simulate, and print what came of it; gives the exit code."""
+    """Simulate, print the result, and give the exit code."""
     parser = argparse.ArgumentParser(prog="./run simulate", description=__doc__)
     parser.add_argument("--seed", type=int, help="the one seed to run; the same seed gives the same simulation")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to run random seeds (default: 60)")

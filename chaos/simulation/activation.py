@@ -1,6 +1,6 @@
-"""Activations: the SDK's own workflow instance, driven by the protobuf messages that its core would send."""
+"""Activations: drive the SDK's own workflow instance with the protobuf messages that its core would send."""
 
-# The SDK's core drives its workflow instances through exactly these.
+# The SDK's core uses these private parts in the same way.
 # pyright: reportPrivateUsage=false
 # ruff: noqa: SLF001
 
@@ -33,7 +33,7 @@ _WORKFLOWS: dict[str, type[Any]] = {PACK_WORKFLOW: PackWorkflow, MESSAGE_WORKFLO
 
 
 class RunDetails(Protocol):
-    """What never changes of a run."""
+    """The constant data of a run."""
 
     workflow_id: str
     workflow_type: str
@@ -44,11 +44,11 @@ class RunDetails(Protocol):
 
 
 class WorkflowTaskFailure(Exception):
-    """Workflow code raised what fails its task; a real server would repeat that for ever."""
+    """Workflow code raised an error that fails its task; a real server would repeat the task for ever."""
 
 
 def build_instance(run: RunDetails, started_at: float) -> WorkflowInstance:
-    """Build what the SDK builds for a run that comes into its cache."""
+    """Build the workflow instance that the SDK builds when a run enters its cache."""
     moment = datetime.fromtimestamp(started_at, UTC)
     info = workflow.Info(
         attempt=1,
@@ -93,15 +93,15 @@ def build_instance(run: RunDetails, started_at: float) -> WorkflowInstance:
 
 
 def _accept_any(_activity_type: str) -> None:
-    """Every activity is registered with every simulated worker."""
+    """Accept any activity, because every simulated worker registers all of them."""
 
 
 def activate(instance: WorkflowInstance, activation: WorkflowActivation) -> list[WorkflowCommand]:
-    """Give an activation to workflow code and its commands back; raises WorkflowTaskFailure."""
+    """Apply an activation to workflow code, and give its commands; raises WorkflowTaskFailure."""
     loop = asyncio.get_running_loop()
     try:
         completion = instance.activate(activation)
-    finally:  # the instance is an event loop of its own, and leaves none behind
+    finally:  # the instance is an event loop itself, and unsets the running loop
         asyncio._set_running_loop(loop)
     if completion.HasField("failed"):
         raise WorkflowTaskFailure(completion.failed.failure.message)
@@ -109,19 +109,19 @@ def activate(instance: WorkflowInstance, activation: WorkflowActivation) -> list
 
 
 def get_object(instance: WorkflowInstance) -> Any:
-    """Give the workflow object itself, for checks of what it holds."""
+    """Give the workflow object itself, for checks of its state."""
     return cast("Any", instance)._object
 
 
 def to_timestamp(moment: float) -> Timestamp:
-    """Write a moment, to the microsecond."""
+    """Convert a moment, precise to the microsecond."""
     stamp = Timestamp()
     stamp.FromMicroseconds(round(moment * 1e6))
     return stamp
 
 
 def initialize_job(run: RunDetails, arguments: Sequence[Payload], at: float) -> WorkflowActivationJob:
-    """Begin a run."""
+    """Make the job that begins a run."""
     job = WorkflowActivationJob()
     init = job.initialize_workflow
     init.workflow_type, init.workflow_id, init.attempt = run.workflow_type, run.workflow_id, 1
@@ -132,7 +132,7 @@ def initialize_job(run: RunDetails, arguments: Sequence[Payload], at: float) -> 
 
 
 def signal_job(name: str, arguments: Sequence[Payload]) -> WorkflowActivationJob:
-    """Deliver a signal."""
+    """Make the job that delivers a signal."""
     job = WorkflowActivationJob()
     job.signal_workflow.signal_name = name
     job.signal_workflow.input.extend(arguments)
@@ -140,14 +140,14 @@ def signal_job(name: str, arguments: Sequence[Payload]) -> WorkflowActivationJob
 
 
 def timer_job(seq: int) -> WorkflowActivationJob:
-    """Fire a timer."""
+    """Make the job that fires a timer."""
     job = WorkflowActivationJob()
     job.fire_timer.seq = seq
     return job
 
 
 def activity_job(seq: int, resolution: Resolution, *, is_local: bool) -> WorkflowActivationJob:
-    """Resolve an activity."""
+    """Make the job that resolves an activity."""
     job = WorkflowActivationJob()
     job.resolve_activity.seq = seq
     job.resolve_activity.result.CopyFrom(resolution.result)
@@ -156,14 +156,14 @@ def activity_job(seq: int, resolution: Resolution, *, is_local: bool) -> Workflo
 
 
 def patch_job(patch_id: str) -> WorkflowActivationJob:
-    """Tell that the history has a patch's marker."""
+    """Make the job that announces a patch's marker in the history."""
     job = WorkflowActivationJob()
     job.notify_has_patch.patch_id = patch_id
     return job
 
 
 def query_job(name: str, arguments: Sequence[Payload]) -> WorkflowActivationJob:
-    """Ask a query."""
+    """Make the job that sends a query."""
     job = WorkflowActivationJob()
     job.query_workflow.query_id = "query"
     job.query_workflow.query_type = name
@@ -172,28 +172,28 @@ def query_job(name: str, arguments: Sequence[Payload]) -> WorkflowActivationJob:
 
 
 def completed(payload: Payload) -> ActivityResolution:
-    """Resolve an activity with its result."""
+    """Make the resolution of an activity that succeeded."""
     resolution = ActivityResolution()
     resolution.completed.result.CopyFrom(payload)
     return resolution
 
 
 def failed(failure: Failure) -> ActivityResolution:
-    """Resolve an activity with a failure."""
+    """Make the resolution of an activity that failed."""
     resolution = ActivityResolution()
     resolution.failed.failure.CopyFrom(failure)
     return resolution
 
 
 def application_failure(exc: BaseException) -> Failure:
-    """Describe what an activity raised."""
+    """Convert an exception of an activity to a failure."""
     failure = Failure(message=str(exc))
     failure.application_failure_info.type = type(exc).__name__
     return failure
 
 
 def timeout_failure(timeout_type: int, *, is_local: bool, activity: str) -> Failure:
-    """Describe that an activity was given up; an ordinary one wraps the cause."""
+    """Make the failure of an activity that timed out; an ordinary activity's failure wraps the cause."""
     cause = Failure(message="activity timed out")
     cause.timeout_failure_info.timeout_type = cast("Any", timeout_type)
     if is_local:
@@ -202,7 +202,7 @@ def timeout_failure(timeout_type: int, *, is_local: bool, activity: str) -> Fail
 
 
 def wrap_failure(cause: Failure, activity: str) -> Failure:
-    """Wrap the cause of an ordinary activity's failure as the server does."""
+    """Wrap the cause of an ordinary activity's failure, as the server does."""
     failure = Failure(message="activity error")
     failure.activity_failure_info.activity_type.name = activity
     failure.cause.CopyFrom(cause)

@@ -1,4 +1,4 @@
-"""Ordinary activities: a model of how the server times them out and has them done again."""
+"""Ordinary activities: a model of the server's timeouts and retries."""
 
 import asyncio
 import math
@@ -10,12 +10,12 @@ from temporalio.bridge.proto.workflow_commands import ScheduleActivity
 from chaos.simulation import activation
 from chaos.simulation.history import Resolution
 
-if TYPE_CHECKING:  # the server makes these, and is what they report to
+if TYPE_CHECKING:  # the server imports this module, so an import at run time would be circular
     from chaos.simulation.server import Run, Server
 
 
 class ActivityTask:
-    """One activity of a run, through all its attempts; answers to an attempt that is over are refused."""
+    """One activity of a run, with all its attempts; reports of an attempt that is over are ignored."""
 
     def __init__(self, server: "Server", run: "Run", request: ScheduleActivity) -> None:
         self.run = run
@@ -29,11 +29,11 @@ class ActivityTask:
         self._loop.call_later(server.wait_seconds(), self._hand_out)
 
     def is_current(self, attempt: int) -> bool:
-        """Tell whether the server still waits for an attempt."""
+        """Say whether the server still waits for an attempt."""
         return attempt == self.attempt and self.run.activities.get(self.seq) is self
 
     def beat(self, attempt: int, details: list[Any]) -> bool:
-        """Note a heartbeat; tells whether the attempt still counts."""
+        """Record a heartbeat; gives whether the attempt still counts."""
         if not self.is_current(attempt):
             return False
         self.details = details
@@ -42,13 +42,13 @@ class ActivityTask:
         return True
 
     def end(self, attempt: int, result: Any) -> None:
-        """Note the end of an attempt."""
+        """Record that an attempt succeeded."""
         if self.is_current(attempt):
             self._stop_timers()
             self._server.end_activity(self, Resolution(result))
 
     def fail(self, attempt: int, cause: Any) -> None:
-        """Note that an attempt failed: it is done again while its policy allows it."""
+        """Record that an attempt failed, and retry while the retry policy allows it."""
         if not self.is_current(attempt):
             return
         self._stop_timers()

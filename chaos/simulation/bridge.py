@@ -1,4 +1,4 @@
-"""The bridge: a consumer of one partition that hands records to packs and commits offsets; it may be killed at any time."""
+"""The bridge: a consumer of one partition that sends records to packs and commits offsets, and may be killed."""
 
 import asyncio
 import random
@@ -23,14 +23,14 @@ REST_SECONDS = 0.5
 
 
 class Record(NamedTuple):
-    """One record of the topic; its offset is its place there, `revision` what it makes of its message, None: stop it."""
+    """One record of the topic, whose offset is its index; `revision` is the message's new revision, None stops it."""
 
     message_id: str
     revision: int | None
 
 
 class Bridge:
-    """The topic and its consumer group of one; what is committed outlives each consumer."""
+    """The topic and its consumer group with one consumer; committed offsets survive each consumer."""
 
     def __init__(self, rng: random.Random, users: Users, faults: Faults, ledger: Ledger, pad: int) -> None:
         self._rng = rng
@@ -45,7 +45,7 @@ class Bridge:
         self.committed = 0
 
     async def produce(self, ids: Sequence[str], until: float) -> None:
-        """Write records about some messages."""
+        """Write records for random messages."""
         while self._loop.time() < until:
             await asyncio.sleep(self._rng.expovariate(1 / 4.0))
             message_id = self._rng.choice(ids)
@@ -53,10 +53,10 @@ class Bridge:
             self.topic.append(Record(message_id, None if self._rng.random() < 0.1 else revision))
             tracked = self._ledger.of(PACKED, message_id)
             tracked.sent += 1
-            tracked.asking += 1  # until the end: what comes again may make it due again
+            tracked.asking += 1  # never taken back: a repeated delivery may make the message due again
 
     async def consume(self) -> None:
-        """Consume for ever, one consumer after the other."""
+        """Run one consumer after the other, until cancelled."""
         while True:
             consumer = asyncio.create_task(self._consume())
             while not consumer.done():
@@ -90,11 +90,11 @@ class Bridge:
                 await asyncio.sleep(self._rng.uniform(0, 2 * REST_SECONDS))
 
     async def _deliver(self, assignment: Assignment, epoch: int, batch: list[int]) -> None:
-        """Hand records on, those of one message one after the other, until each has its receipt."""
+        """Send records to their packs until each has its receipt; records of one message go one after the other."""
         waiting = list(batch)
         while waiting:
             now: list[int] = []
-            for offset in waiting:  # the intake too gives out one record of a message at a time
+            for offset in waiting:  # like the real intake, at most one record of a message at a time
                 if self.topic[offset].message_id not in {self.topic[o].message_id for o in now}:
                     now.append(offset)
             await asyncio.gather(*(self._hand_over(assignment, epoch, offset) for offset in now))

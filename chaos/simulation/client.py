@@ -1,4 +1,4 @@
-"""The client: what dormice's own code calls of Temporal's, between it and the model of the server; calls may get lost."""
+"""The client: dormice's own code uses it as Temporal's client; it calls the model of the server, and may lose calls."""
 
 import asyncio
 import random
@@ -19,14 +19,14 @@ CALL_SECONDS = 0.02
 
 
 class Answer(NamedTuple):
-    """What the server says to a start with a signal."""
+    """The server's response to a signal-with-start."""
 
     run_id: str
     started: bool
 
 
 class SimulatedClient:
-    """Speaks for one process; `data_converter`, `namespace` and `identity` are what requests are built with."""
+    """The client of one process; dormice builds requests from `data_converter`, `namespace` and `identity`."""
 
     def __init__(self, server: Server, faults: Faults, rng: random.Random) -> None:
         self._server = server
@@ -40,7 +40,7 @@ class SimulatedClient:
     async def signal_with_start_workflow_execution(
         self, request: SignalWithStartWorkflowExecutionRequest, **_: Any
     ) -> Answer:
-        """Signal a workflow that begins if it is not there."""
+        """Signal a workflow, and start it first if it does not exist."""
         queue, workflow_type = request.task_queue.name, request.workflow_type.name
         return await self._call(
             lambda: self._signal_with_start(
@@ -63,30 +63,30 @@ class SimulatedClient:
         start_signal_args: Sequence[Any],
         **_: Any,
     ) -> None:
-        """Signal a workflow that begins if it is not there, as the SDK's client does it."""
+        """Signal a workflow, and start it first if it does not exist, with the interface of the SDK's client."""
         inputs, signal_inputs = _encode([argument]), _encode(start_signal_args)
         given = (start_signal, signal_inputs, "")
         await self._call(lambda: self._signal_with_start(workflow_type, id, task_queue, inputs, given))
 
     async def start(self, workflow_type: str, workflow_id: str, task_queue: str, argument: Any) -> bool:
-        """Start a workflow; tells whether it was not there."""
+        """Start a workflow; gives False if it existed already."""
         return await self._call(lambda: self._server.start(workflow_type, workflow_id, task_queue, _encode([argument])))
 
     async def update_workflow_execution_options(self, _: Any) -> None:
-        """Change a run's priority, which means nothing here."""
+        """Change a run's priority, which has no effect here."""
         await self._call(lambda: None)
 
     def get_workflow_handle(self, workflow_id: str, **_: Any) -> "Handle":
-        """Give what reaches a workflow."""
+        """Give the handle of a workflow."""
         return Handle(self, workflow_id)
 
     async def signal(self, workflow_id: str, name: str, arguments: Sequence[Any]) -> None:
-        """Signal a workflow that is there. Raises RPCError, also when the signal was taken and the answer got lost."""
+        """Signal an existing workflow; raises RPCError, also if the signal arrived but the response was lost."""
         if not await self._call(lambda: self._server.signal(workflow_id, name, _encode(arguments))):
             raise RPCError("workflow not found", RPCStatusCode.NOT_FOUND, b"")
 
     async def query(self, workflow_id: str, name: str, arguments: Sequence[Any]) -> Any:
-        """Ask a workflow; waits while a worker has its task."""
+        """Query a workflow; waits while a worker has a task of it."""
         await self._call(lambda: None)
         while True:
             run = self._server.current.get(workflow_id)
@@ -120,27 +120,27 @@ class SimulatedClient:
 
 
 class Handle:
-    """Reaches one workflow."""
+    """The handle of one workflow."""
 
     def __init__(self, client: SimulatedClient, workflow_id: str) -> None:
         self._client = client
         self._workflow_id = workflow_id
 
     async def signal(self, name: str, argument: Any, **_: Any) -> None:
-        """Signal it."""
+        """Signal the workflow."""
         await self._client.signal(self._workflow_id, name, [argument])
 
     async def query(self, name: str, argument: Any = None, **_: Any) -> Any:
-        """Ask it."""
+        """Query the workflow."""
         return await self._client.query(self._workflow_id, name, [] if argument is None else [argument])
 
     async def describe(self, **_: Any) -> Any:
-        """Nothing is known of who serves it: who asks goes by patience."""
+        """Always fail: callers that can't learn whether a worker serves the workflow wait for their `patience`."""
         raise RPCError("not told", RPCStatusCode.UNAVAILABLE, b"")
 
 
 def find_view(run: Run) -> Replica:
-    """Give a run as it stands after the last task that was completed: as a worker has it, or replayed."""
+    """Give a run's state after its last completed task: the one that a worker has, or a replayed one."""
     if run.view is None:
         run.view = Replica(run)
         run.view.feed(run.history)

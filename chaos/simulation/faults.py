@@ -1,4 +1,4 @@
-"""Faults: what may go wrong, how often in one simulation, and how often it did."""
+"""Faults: the kinds of faults, their rates in one simulation, and how often each happened."""
 
 import random
 from collections import Counter
@@ -33,14 +33,14 @@ OFTEN: Mapping[str, float] = {
     "record delivered again": 0.1,
     "history long": 0.5,
 }
-"""Kind of fault → its highest rate: of what it may hit, or in a second."""
+"""The highest rate of each kind of fault: per event that it can hit, or per second."""
 
 SKEW_MAX = 0.4
-"""Most seconds that a worker's clock is off."""
+"""Most seconds by which a worker's clock is wrong."""
 
 
 class Faults:
-    """A swarm: each simulation has a random subset of the kinds, each at a rate of its own."""
+    """A random subset of the kinds with random rates, drawn for each simulation ("swarm testing")."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -56,17 +56,17 @@ class Faults:
         return list(self._rates)
 
     def stop(self) -> None:
-        """Let nothing go wrong any more."""
+        """Stop all faults."""
         self._rates = {}
         self.are_on = False
 
     def strikes(self, kind: str, rng: random.Random | None = None, share: float = 1.0) -> bool:
-        """Draw whether a fault happens now, and count it; `share` is a part of its rate."""
+        """Draw whether a fault happens now, and count it; `share` scales its rate."""
         rate = self._rates.get(kind, 0.0) * share
         is_struck = rate > 0 and (rng or self._rng).random() < rate
         self.hits[kind] += is_struck
         return is_struck
 
     def has(self, kind: str) -> bool:
-        """Tell whether this simulation has a kind of fault at all."""
+        """Say whether this simulation has a kind of fault."""
         return kind in self._rates

@@ -1,4 +1,4 @@
-"""Handlers: what simulated messages do when they are called, all that a handler may do."""
+"""Handlers: the handlers of simulated messages, which do everything that a handler may do."""
 
 import asyncio
 import random
@@ -17,11 +17,11 @@ PACKED, SOLO = "packed", "solo"
 TIMEOUT = timedelta(seconds=8)
 MAX_ATTEMPTS = 3
 QUIET_DELAYS = (40.0, 80.0)
-"""Once nothing goes wrong any more: each message comes back a few times until the end, and that is enough."""
+"""Delays after the last fault: long, because it is enough that each message comes back a few times until the end."""
 
 
 class Handlers:
-    """Draws what each call does from the seed, the message and how often it was called."""
+    """Draws what each call does from the seed, the message and the number of its calls."""
 
     def __init__(
         self, seed: str, faults: Faults, ledger: Ledger, delays: tuple[float, float], tolerance: float
@@ -43,8 +43,8 @@ class Handlers:
         }
         return [handler(PACKED, **common, encoding=pack)(self.run), handler(SOLO, **common)(self.run)]
 
-    async def run(self, message: Message, ctx: Context) -> Again | Done | Reject:  # noqa: ARG002 — as handlers are called
-        """Do one call."""
+    async def run(self, message: Message, ctx: Context) -> Again | Done | Reject:  # noqa: ARG002 — the shape of every handler
+        """Handle one call."""
         worker = WORKER.get()
         await worker.wait_while_stalled()
         call = self._ledger.begin_call(message, IS_CURRENT.get())

@@ -1,4 +1,4 @@
-"""Histories: the events of a run, and how the SDK's core cuts them into the pieces that workflow code sees at once."""
+"""Histories: the events of a run, cut like in the SDK's core into the pieces that workflow code gets at once."""
 
 import enum
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class What(enum.StrEnum):
-    """What an event, or the command that causes it, is about."""
+    """The type of an event, and of the command that causes it."""
 
     STARTED = "workflow started"
     SIGNALED = "signaled"
@@ -41,14 +41,14 @@ COMMANDED = frozenset(
         What.COMPLETED,
     }
 )
-"""Events that workflow code causes by its commands."""
+"""Events that commands of workflow code cause."""
 
 CLOSING = frozenset({What.CONTINUED, What.COMPLETED})
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event; `seq` is the workflow's number of a timer or activity, `content` what else belongs to it."""
+    """One event; `seq` is the workflow's number of a timer or activity, `content` holds all other data."""
 
     what: What
     at: float
@@ -67,16 +67,16 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What an activity came to: an activation's protobuf message, and when (by the core's reckoning) if it was local."""
+    """The result of an activity as an activation's protobuf message, and for a local activity the core's end time."""
 
     result: Any
     complete_time: float = 0.0
 
 
 def find_piece_end(events: Sequence[Event], begin: int) -> int:
-    """Give the end of the piece that begins at an index: up to the begin of the next task that did not fail.
+    """Give the end of the piece that begins at an index: the begin of the next task that did not fail.
 
-    As in the core's `find_end_index_of_next_wft_seq`: tasks that only kept a local activity's task alive are passed over.
+    As in the core's `find_end_index_of_next_wft_seq`, tasks that only kept a local activity's task alive are skipped.
     """
     has_command = False
     for index in range(begin, len(events)):

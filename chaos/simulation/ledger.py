@@ -1,4 +1,4 @@
-"""The ledger: what was sent, answered and called, kept outside of what is tried out, and the checks after every step."""
+"""The ledger: what was sent, answered and called, recorded outside of the tested code, and checks after every step."""
 
 import asyncio
 from collections import Counter
@@ -31,43 +31,43 @@ class Call:
 
 @dataclass(slots=True)
 class Tracked:
-    """What is known of one message from outside."""
+    """What is known of one message outside of the tested code."""
 
     sent: int = 0
-    """In how many chunks or records it was sent."""
+    """Number of chunks or records in which the message was sent."""
     outcomes: Counter[str] = field(default_factory=Counter[str])
-    """What senders were told, by outcome."""
+    """Number of the senders' receipts by outcome."""
     is_acknowledged: bool = False
     revision: int = 0
-    """The newest revision that was acknowledged."""
+    """The newest acknowledged revision."""
     revisions_sent: int = 0
     offsets: dict[str, int] = field(default_factory=dict[str, int])
-    """The newest acknowledged offset by source."""
+    """The newest acknowledged offset of each source."""
     soonest: dict[int, float] = field(default_factory=dict[int, float])
-    """Version → the soonest moment at which it may run, by what was decided before."""
+    """The earliest moment at which each version may run, by the decision of the version before."""
     asked_until: float = -1.0
-    """Until when it may have been made due at another moment by what somebody sent."""
+    """The last moment at which a signal or record may have changed its due time."""
     asking: int = 0
-    """How much of that is under way."""
+    """Number of signals and records in flight that may change its due time."""
     decided_from: dict[int, float] = field(default_factory=dict[int, float])
-    """Version → when the first call began that could decide on when it runs."""
+    """For each version, the begin of the first call that could decide its due time."""
     calls: list[Call] = field(default_factory=list[Call])
     counts: Counter[int] = field(default_factory=Counter[int])
     decided: int = 0
-    """Its version after the last task that counts."""
+    """Its version after the last completed task."""
     newest: int = -1
-    """Its newest version that was called; the task that did so may be lost, and with it all that it decided."""
+    """The newest version that was called; the task of that call, and so its decision, may be lost."""
     newest_revisions: int = 0
     may_be_over: bool = False
-    """A handler was done with it, or somebody sent a stop."""
+    """Whether its handler returned Done, or a stop was sent."""
     is_stopped: bool = False
-    """A stop was acknowledged, and nothing was sent since that starts it anew."""
+    """Whether a stop was acknowledged, and nothing was sent since that starts the message again."""
     is_paused: bool | None = None
-    """What was acknowledged last; None while that is not known."""
+    """Whether it was paused or resumed by the last acknowledged verb; None while unknown."""
 
 
 class Ledger:
-    """All messages; a broken promise ends the simulation."""
+    """The records of all messages; a broken promise ends the simulation."""
 
     def __init__(self, skew: float) -> None:
         self._loop = asyncio.get_running_loop()
@@ -85,23 +85,23 @@ class Ledger:
         return EPOCH + self._loop.time()
 
     def of(self, kind: str, message_id: str) -> Tracked:
-        """Give what is known of a message."""
+        """Give the record of a message."""
         return self.messages.setdefault((kind, message_id), Tracked())
 
     def note(self, step: str) -> None:
-        """Keep a step, for whoever reads how it came to a failure."""
+        """Record a step; the last STEPS_KEPT steps explain a failure."""
         self.count += 1
         self.steps.append(f"{self._loop.time():9.3f}  {step}")
         del self.steps[:-STEPS_KEPT]
 
     def violate(self, what: str) -> None:
-        """Say that a promise was broken."""
+        """Record that a promise was broken, and end the simulation."""
         if not self.broken.done():
             self.note(f"BROKEN: {what}")
             self.broken.set_exception(Violation(what))
 
     def begin_call(self, message: Message, is_current: Callable[[], bool]) -> Call:
-        """Note that a handler is called, and check that it may be."""
+        """Record a handler's call, and check that it is allowed."""
         tracked = self.of(message.kind, message.id)
         name = f"{message.kind}:{message.id} version {message.version}"
         self.calls += 1
@@ -115,7 +115,7 @@ class Ledger:
         return call
 
     def end_call(self, call: Call, message: Message, outcome: str, delay: float) -> None:
-        """Note what a call came to; what comes back may do so no sooner than after `delay` seconds."""
+        """Record the outcome of a call; a message that comes back may do so after `delay` seconds at the earliest."""
         tracked = self.of(message.kind, message.id)
         self.note(f"end  {message.kind}:{message.id} version {call.version}: {outcome} {delay:.3f}")
         if outcome == "again":
@@ -125,11 +125,11 @@ class Ledger:
             tracked.may_be_over = True
 
     def note_failure(self, run: Run, exc: Exception) -> None:
-        """Note that workflow code failed a task, which it may never do."""
+        """Record that workflow code failed a task, which breaks a promise."""
         self.violate(f"a task of {run.workflow_id} ({run.run_id}) failed: {type(exc).__name__}: {exc}")
 
     def watch(self, run: Run, replica: Replica) -> None:
-        """Check a run's state after a task that was completed."""
+        """Check a run's state after a completed task."""
         what = [str(event.what) for event in run.history[-6:]]
         self.note(f"task {run.workflow_id} {run.run_id} done, at event {len(run.history)}: … {', '.join(what)}")
         self._checks.check(run, replica)
@@ -140,7 +140,7 @@ class Ledger:
         for other in tracked.calls:
             if other.is_open and other.is_current():
                 self.violate(f"{name} is called while version {other.version} of it is at work")
-        # a worker that the server has given up calls what it was told to; its answer counts for nothing
+        # a worker whose task has timed out may still call handlers, but the server ignores its results
         if tracked.decided > call.version and not tracked.may_be_over and call.is_current():
             self.violate(f"{name} is called when it is at version {tracked.decided}")
         revised = tracked.revisions_sent - tracked.newest_revisions

@@ -1,6 +1,6 @@
-"""Liveness: once nothing goes wrong any more, everything due runs, everything sent arrives, everyone is answered."""
+"""Liveness: after the last fault, everything due runs, everything sent arrives, and every sender gets its answer."""
 
-# What stands still is found in the states themselves.
+# The checks read the private states of workflows.
 # pyright: reportPrivateUsage=false
 # ruff: noqa: SLF001
 
@@ -16,14 +16,14 @@ from shared.messages.placement import PACK_WORKFLOW, workflow_id
 from starter.starting.receipts import StartOutcome
 
 GRACE_SECONDS = 60.0
-"""Beyond its tolerance nothing may be late by more."""
+"""Most lateness of a message beyond its tolerance."""
 
 BATCH_SECONDS = 60.0
-"""No batch is at work for longer: handlers take 8 seconds at most, and nothing is lost any more."""
+"""Most seconds of a batch: handlers take 8 seconds at most, and nothing is lost after the last fault."""
 
 
 def check_end(server: Server, ledger: Ledger, bridge: Bridge) -> None:
-    """Check that nothing stands still and nothing is lost; raises Violation."""
+    """Check that no message stands still and none is lost; raises Violation."""
     found: dict[str, MessageState] = {}
     for run in server.current.values():
         if run.workflow_type == PACK_WORKFLOW:
@@ -56,7 +56,7 @@ def _check_pack(run: Run, now: float, found: dict[str, MessageState]) -> None:
         if not state.ended:
             _check_late(f"{run.workflow_id}, {state.id}", state, now)
     if view is not None and (len(pack.forwarding) or pack.leaving):
-        raise Violation(f"{run.workflow_id} still has {len(pack.forwarding)} strays, and {len(pack.leaving)} that leave")
+        raise Violation(f"{run.workflow_id} still has {len(pack.forwarding)} messages of other packs, and {len(pack.leaving)} that leave")
 
 
 def _check_late(name: str, state: MessageState, now: float) -> None:

@@ -1,6 +1,6 @@
-"""Replay checks: what a run came to must come out again from its history alone, as on another worker."""
+"""Replay checks: a replay of a run's history, as on another worker, must give the same state."""
 
-# States are compared by what they keep to themselves.
+# The checks compare private states.
 # pyright: reportPrivateUsage=false
 # ruff: noqa: SLF001
 
@@ -16,18 +16,18 @@ from shared.messages.placement import PACK_WORKFLOW
 from shared.packs.entry import ID, VERSION
 
 REPLAYED_EVENTS = 5.0
-"""How many events are replayed for each task, on average; at its end a run is always replayed."""
+"""Average number of events replayed per task; a closed run is always replayed."""
 
 
 class ReplayCheck:
-    """Watches completed tasks for the ledger and replays some of the runs."""
+    """Checks completed tasks for the ledger, and replays some of the runs."""
 
     def __init__(self, rng: random.Random, ledger: Ledger) -> None:
         self._rng = rng
         self._ledger = ledger
 
     def watch(self, run: Run, replica: Replica) -> None:
-        """Check a run after a task that was completed."""
+        """Check a run after a completed task."""
         self._ledger.watch(run, replica)
         if run.is_open and self._rng.random() > REPLAYED_EVENTS / len(run.history):
             return

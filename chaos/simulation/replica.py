@@ -1,8 +1,8 @@
-"""Replicas: a run as one worker has it in its cache; a model of the SDK's core around the SDK's real workflow instance.
+"""Replicas: a run in the cache of one worker; a model of the SDK's core around the SDK's real workflow instance.
 
-What is modelled, from the core's `workflow_machines.rs`: histories are applied in pieces, results of local activities are
-looked up one piece ahead, the workflow's clock goes by the begin of tasks and by what local activities took, and each
-command must match the event in its place, or the run is no longer deterministic.
+The model follows the core's `workflow_machines.rs`: histories are applied in pieces; results of local activities are
+looked up one piece ahead; the workflow's clock is set by the begin of tasks and by the duration of local activities;
+each command must match the event in its place, or the run is not deterministic.
 """
 
 from collections import deque
@@ -18,29 +18,29 @@ from chaos.simulation.history import CLOSING, COMMANDED, Command, Event, Resolut
 
 
 class NotDeterministic(Exception):
-    """A replay gave other commands than the first time; a real worker would fail the task for ever."""
+    """A replay gave other commands than the first execution; a real worker would fail the task for ever."""
 
 
 @dataclass(slots=True)
 class LocalActivity:
-    """A local activity that workflow code asked for."""
+    """A local activity that workflow code has scheduled."""
 
     request: ScheduleLocalActivity
     asked_at: float
-    """The workflow's clock when it was asked for."""
+    """The workflow's clock when the activity was scheduled."""
     is_known: bool = False
-    """Its result came, or comes, from the history."""
+    """Whether its result comes from the history."""
     is_resolved: bool = False
     is_begun: bool = False
 
 
 class Replica:
-    """One run, brought forward by its history and by what its worker does."""
+    """One run, advanced by its history and by its worker."""
 
     def __init__(self, run: activation.RunDetails) -> None:
         self.run = run
         self.position = 0
-        """How many events have been applied."""
+        """Number of events that have been applied."""
         self.clock = 0.0
         self.is_replaying = True
         self.is_closed = False
@@ -58,7 +58,7 @@ class Replica:
         return activation.get_object(self._instance)
 
     def feed(self, history: Sequence[Event]) -> None:
-        """Apply all that is new in a history; raises NotDeterministic and WorkflowTaskFailure."""
+        """Apply all new events of a history; raises NotDeterministic and WorkflowTaskFailure."""
         while self.position < len(history):
             end = find_piece_end(history, self.position)
             self.is_replaying = end < len(history)
@@ -73,7 +73,7 @@ class Replica:
             self._run()
 
     def resolve(self, seq: int, result: Any, seconds: float, *, is_delivered: bool) -> None:
-        """Note a local activity's result; what is not delivered now, workflow code gets with the next task."""
+        """Record a local activity's result; unless it is delivered now, workflow code gets it with the next task."""
         activity = self._locals[seq]
         resolution = Resolution(result, activity.asked_at + seconds)
         self._commands.append(Command(What.MARKED, seq, resolution))
@@ -82,7 +82,7 @@ class Replica:
             self._run()
 
     def to_begin(self) -> list[LocalActivity]:
-        """Give the local activities that are to begin now."""
+        """Give the local activities that must begin now."""
         waiting = [a for a in self._locals.values() if not a.is_begun and not a.is_resolved]
         for activity in waiting:
             activity.is_begun = True
@@ -90,12 +90,12 @@ class Replica:
 
     @property
     def is_busy(self) -> bool:
-        """Local activities are at work."""
+        """Whether local activities are running."""
         return any(not activity.is_resolved for activity in self._locals.values())
 
     @property
     def is_at_rest(self) -> bool:
-        """Nothing is at work, and workflow code has got all there is."""
+        """Whether no local activity is running, and workflow code has received everything."""
         return not self.is_busy and not self._jobs
 
     def take_commands(self) -> list[Command]:
@@ -105,7 +105,7 @@ class Replica:
         return fresh
 
     def query(self, name: str, arguments: Sequence[Any]) -> Any:
-        """Ask a query; gives the answer's payload, or None when it failed."""
+        """Run a query; gives the payload of its result, or None if it failed."""
         (answer,) = self._activate([activation.query_job(name, arguments)], is_replaying=True)
         found = answer.respond_to_query
         return found.succeeded.response if found.HasField("succeeded") else None
@@ -133,7 +133,7 @@ class Replica:
 
     def _match(self, event: Event) -> None:
         if event.what is What.MARKED and (activity := self._locals.get(event.seq)) and activity.is_known:
-            return  # the core gives what it looked up a treatment of its own
+            return  # the core handles results that it has looked up in another way
         if not self._commands:
             raise NotDeterministic(f"the history has {event.what} {event.seq}, the replay gave nothing")
         command = self._commands.popleft()

@@ -1,4 +1,4 @@
-"""The server: a model of what Temporal promises of workflows, signals, timers and tasks."""
+"""The server: a model of what Temporal promises about workflows, signals, timers and tasks."""
 
 import asyncio
 import math
@@ -21,13 +21,13 @@ EVENT_BYTES = 150
 
 
 class TaskTaker(Protocol):
-    """A worker, as the server sees it."""
+    """The server's view of a worker."""
 
     name: str
 
     @property
     def polls(self) -> bool:
-        """It asks for tasks."""
+        """Whether the worker polls for tasks."""
         ...
 
     def begin_task(self, task: "WorkflowTask") -> None:
@@ -41,7 +41,7 @@ class TaskTaker(Protocol):
 
 @dataclass(eq=False, slots=True)
 class WorkflowTask:
-    """A workflow task that a worker has; what answers it after its end is refused."""
+    """A workflow task that a worker has; responses after its end are refused."""
 
     run: "Run"
     history: list[Event]
@@ -70,12 +70,12 @@ class Run:
     requests: set[str] = field(default_factory=set[str])
     sticky: TaskTaker | None = None
     view: Replica | None = None
-    """As it was when the last task was completed; None once it may have gone on."""
+    """The replica after the last completed task; None once it may have advanced."""
     result: Any = None
 
 
 class Server:
-    """All runs; `watch` is called after each task that was completed, `note_failure` when workflow code failed one."""
+    """All runs; calls `watch` after each completed task, and `note_failure` when workflow code fails a task."""
 
     def __init__(
         self,
@@ -93,9 +93,9 @@ class Server:
         self.workers: list[TaskTaker] = []
         self.current: dict[str, Run] = {}
         self.task_seconds = 60.0
-        """How long a worker may have a workflow task."""
+        """Timeout of workflow tasks."""
         self.suggest_after = math.inf
-        """Events after which the server suggests to continue as new."""
+        """Number of events after which the server suggests continue-as-new."""
 
     @property
     def now(self) -> float:
@@ -103,7 +103,7 @@ class Server:
         return EPOCH + self._loop.time()
 
     def signal(self, workflow_id: str, name: str, arguments: Sequence[Payload], request: str = "") -> bool:
-        """Deliver a signal; tells whether there was an open run for it."""
+        """Deliver a signal; gives whether there was an open run for it."""
         run = self.current.get(workflow_id)
         if run is None or not run.is_open:
             return False
@@ -124,9 +124,9 @@ class Server:
     def complete(
         self, task: WorkflowTask, commands: Sequence[Command], replica: Replica, *, forces_task: bool
     ) -> tuple[bool, WorkflowTask | None]:
-        """Complete a workflow task; tells whether it counts, and gives the next one if the worker wants it at once.
+        """Complete a workflow task; gives whether it counts, and the next task if the worker wants it at once.
 
-        A worker whose completion does not count must forget all that it did.
+        A worker whose completion does not count must drop the results of the task.
         """
         run = task.run
         if task.is_over:
@@ -155,25 +155,25 @@ class Server:
         return True, None
 
     def fail(self, task: WorkflowTask, exc: Exception) -> None:
-        """Note that workflow code failed a task."""
+        """Record that workflow code failed a task."""
         self._note_failure(task.run, exc)
         if not task.is_over:
             self._end_task(task)
             self._fail(task.run)
 
     def end_activity(self, activity: ActivityTask, resolution: Any) -> None:
-        """Note what an activity came to."""
+        """Record the result of an activity."""
         run = activity.run
         if run.activities.pop(activity.seq, None) is not None and run.is_open:
             self._note(run, Event(What.ACTIVITY_ENDED, self.now, activity.seq, resolution))
 
     def pick_worker(self, liked: TaskTaker | None = None) -> TaskTaker | None:
-        """Pick a worker that asks for tasks."""
+        """Pick a worker that polls for tasks, `liked` if it does."""
         ready = [worker for worker in self.workers if worker.polls]
         return liked if liked in ready else self._rng.choice(ready) if ready else None
 
     def wait_seconds(self) -> float:
-        """Say how long a task waits before a worker gets it."""
+        """Draw how many seconds a task waits for its worker."""
         is_long = self.faults.strikes("task waits long")
         return self._rng.uniform(0, LONG_WAIT_SECONDS if is_long else MATCHING_SECONDS)
 
@@ -185,7 +185,7 @@ class Server:
         self._schedule(run)
 
     def _note(self, run: Run, event: Event) -> None:
-        if run.task is not None:  # what comes while a worker has the task waits for its end
+        if run.task is not None:  # events during a task are buffered until its end
             run.buffered.append(event)
         else:
             self._append(run, event)

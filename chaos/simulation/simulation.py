@@ -1,4 +1,4 @@
-"""One simulation: builds a world from a seed, lets things go wrong for a while, and waits until all is well again."""
+"""One simulation: builds all parts from a seed, injects faults for a while, then waits until all is well again."""
 
 import asyncio
 import logging
@@ -30,15 +30,15 @@ from shared.settings import Settings
 from shared.telemetry.sdk import Telemetry
 
 QUIET_SECONDS = 420.0
-"""After the last fault: longer than everything that is lost takes to be noticed, three times over."""
+"""Time after the last fault: three times as long as it takes to detect anything that is lost."""
 
 _HTTP = HttpClient(Settings())
-"""No simulated handler uses it, and opening one takes longer than a short simulation."""
+"""No simulated handler uses it; shared, because opening a client takes longer than a short simulation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a simulation came to."""
+    """The result of a simulation."""
 
     seed: int
     failure: str
@@ -50,10 +50,10 @@ class Outcome:
 
 
 def simulate(seed: int) -> Outcome:
-    """Run one simulation; the same seed gives the same one, always."""
+    """Run one simulation; the same seed always gives the same simulation."""
     loop = VirtualLoop()
     before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # what faults make dormice log would bury the result
+    logging.disable(logging.CRITICAL)  # the log of all faults would hide the result
     try:
         with virtual_clocks(loop, seed):
             asyncio.set_event_loop(loop)
@@ -164,7 +164,7 @@ class _World:
         check_end(self.server, self.ledger, self.bridge)
 
     async def _trouble(self) -> None:
-        """Let processes die, stop for a while and forget, once in a while."""
+        """Kill, stop or drain worker processes, or empty their caches, at random times."""
         while True:
             await asyncio.sleep(1.0)
             for worker in list(self._processes):

@@ -1,6 +1,6 @@
-"""State checks: what must hold of each pack and message after every task, seen against what senders were told."""
+"""State checks: compare each pack and message after every task with the answers that senders got."""
 
-# The checks recount what the pack's state keeps to itself.
+# The checks read the private state of packs.
 # pyright: reportPrivateUsage=false
 # ruff: noqa: SLF001
 
@@ -12,17 +12,17 @@ from shared.packs.entry import ID, PAYLOAD, STATE_BYTES_MAX, VERSION, Entry, is_
 from workflows.packs.receipts import RECEIPTS_BYTES_MAX
 from workflows.packs.state import PackState
 
-if TYPE_CHECKING:  # the ledger makes these, and is where they read and report
+if TYPE_CHECKING:  # the ledger imports this module, so an import at run time would be circular
     from chaos.simulation.ledger import Ledger
     from chaos.simulation.replica import Replica
     from chaos.simulation.server import Run
 
 RECEIPT_BYTES = 20_000
-"""One receipt may be kept beyond what all may take."""
+"""Largest size of one receipt, by which all receipts may exceed their limit."""
 
 
 class _Seen(NamedTuple):
-    """What a pack was after its last task that counts."""
+    """A pack's state after its last completed task."""
 
     alive: frozenset[str]
     packs: int
@@ -30,7 +30,7 @@ class _Seen(NamedTuple):
 
 
 class StateChecks:
-    """Compares each state with the one before and with the ledger."""
+    """Compares each state with its previous state and with the ledger."""
 
     def __init__(self, ledger: "Ledger") -> None:
         self._ledger = ledger
@@ -69,7 +69,7 @@ class StateChecks:
         for message_id, running in pack._running.items():
             version = running.entry[VERSION]
             tracked = self._ledger.of(pack.kind, message_id)
-            # what is asked from here on counts for the version after it, however late its handler is called
+            # from now on signals affect the next version, even if this version's handler is called later
             tracked.decided_from.setdefault(version + 1, self._ledger.now)
             tracked.decided = version
             if running.batch not in workflow._batches:
@@ -85,7 +85,7 @@ class StateChecks:
             self._ledger.violate(f"{name} keeps {receipts:,} bytes of receipts")
         if pack.packs == self._least_packs() and counted > STATE_BYTES_MAX + 10_000:
             self._ledger.violate(f"{name} holds {counted:,} bytes")
-        # what repacking moves into a pack finds room there, however many others have begun in it meanwhile
+        # a pack always accepts the messages that repacking moves into it, so it may exceed its size
         if not self._is_repacked and len(pack) > pack.size:
             self._ledger.violate(f"{name} holds {len(pack)} of {pack.size} messages")
 

@@ -1,4 +1,4 @@
-"""Users: who starts messages, steers them, sends nonsense and repacks, each through what dormice's own code calls."""
+"""Users: start messages, steer them, send malformed signals and repack, all through the calls of dormice's own code."""
 
 import asyncio
 import contextlib
@@ -49,7 +49,7 @@ from starter.steering.repack import SPREAD
 from workflows.packs.receipts import KEPT_SECONDS
 
 UNHEARD_SECONDS = 150.0
-"""As long as a signal may wait for its workflow at most: two tasks that are lost, one after the other."""
+"""Most seconds until a workflow handles a signal: two lost tasks, one after the other."""
 
 MALFORMED: tuple[tuple[str, Any], ...] = (
     ("run_now", {}),
@@ -66,7 +66,7 @@ MALFORMED: tuple[tuple[str, Any], ...] = (
 
 
 class Users:
-    """All users of one simulation; they share how the kind is laid out."""
+    """All users of one simulation, who share the kind's layout."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Users:
         self._tokens = 0
 
     async def start_packed(self, ids: list[str], until: float) -> None:
-        """Start messages, in chunks, each at some moment until then."""
+        """Start messages in chunks, at a random moment before `until`."""
         await asyncio.sleep(self._rng.uniform(0, until))
         admission = self.build_admission(revises=False)
         by_pack: dict[int, list[str]] = {}
@@ -99,7 +99,7 @@ class Users:
         await asyncio.gather(*(self._start_chunk(admission, n, part) for n, part in by_pack.items()))
 
     async def start_solo(self, message_id: str, until: float) -> None:
-        """Start a message that has a workflow of its own."""
+        """Start a solo message at a random moment before `until`."""
         await asyncio.sleep(self._rng.uniform(0, until))
         envelope = self._envelope(SOLO, message_id, self.layout.lane)
         self._note_start(SOLO, message_id, envelope)
@@ -109,7 +109,7 @@ class Users:
         self._ledger.of(SOLO, message_id).is_acknowledged = True
 
     async def steer_for_long(self, ids: list[str], until: float) -> None:
-        """Send signals for some messages, one after the other."""
+        """Send signals for packed messages, one after the other, until `until`."""
         while self._loop.time() < until:
             await asyncio.sleep(self._rng.expovariate(1 / 10.0))
             if self._faults.strikes("malformed signal"):
@@ -121,21 +121,21 @@ class Users:
                 await self._steer(chosen, self._draw_signal(chosen))
 
     async def steer_solo_for_long(self, ids: list[str], until: float) -> None:
-        """Send signals for messages that have workflows of their own."""
+        """Send signals for solo messages, one after the other, until `until`."""
         while ids and self._loop.time() < until:
             await asyncio.sleep(self._rng.expovariate(1 / 10.0))
             message_id = self._rng.choice(ids)
             signal = self._draw_signal([message_id])
             self._note_sent(SOLO, message_id, signal)
             name = workflow_id(SOLO, message_id)
-            with contextlib.suppress(RPCError):  # it is not there yet, or no more
+            with contextlib.suppress(RPCError):  # the message has not started yet, or has ended
                 await self._patiently(
                     functools.partial(self._client.signal, name, SIGNAL_NAMES[type(signal)], [signal])
                 )
             self._note_heard(SOLO, message_id, self._ledger.now + UNHEARD_SECONDS)
 
     async def repack(self, packs: int, at: float) -> None:
-        """Spread the kind over more packs, as `dormice repack` does."""
+        """Move the kind's messages into more packs, as `dormice repack` does."""
         await asyncio.sleep(at)
         for index in range(self.layout.packs):
             request = await build_pack_request(
@@ -157,12 +157,12 @@ class Users:
         self._ledger.note(f"the kind is spread over {packs} packs")
 
     def build_admission(self, *, revises: bool) -> PackStarter:
-        """Build what hands chunks to packs."""
+        """Build the starter that sends chunks to packs."""
         caller = RetryingCaller(self._settings)
         return PackStarter(cast("Client", self._client), self._settings, caller, revises=revises)
 
     async def query(self, name: str, query: str, *arguments: Any) -> Any:
-        """Ask a pack; None when it did not answer in time."""
+        """Query a pack; gives None if it does not answer in time."""
         try:
             async with asyncio.timeout(5):
                 return await self._client.query(name, query, arguments)
@@ -189,7 +189,7 @@ class Users:
                 self.note_receipt(receipt)
 
     def note_receipt(self, receipt: Receipt[str]) -> None:
-        """Note what a sender was told of a message, and check that it is no lie."""
+        """Record a sender's receipt for a message, and check that it is true."""
         tracked = self._ledger.of(PACKED, receipt.tag)
         tracked.outcomes[receipt.outcome] += 1
         self._ledger.note(f"told  {receipt.tag}: {receipt.outcome} {receipt.reason[:80]}")
@@ -255,15 +255,15 @@ class Users:
         for index, part in by_pack.items():
             self._tokens += 1
             token = f"token-{self._tokens}"
-            asked = [*part, "unknown"] if self._faults.strikes("signal to an unknown id") else part
+            targets = [*part, "unknown"] if self._faults.strikes("signal to an unknown id") else part
             name = pack_workflow_id(PACKED, index)
-            self._ledger.note(f"send  {SIGNAL_NAMES[type(signal)]} {token} to {name} for {', '.join(asked)}")
-            wire = write_steering(asked, signal, token)
+            self._ledger.note(f"send  {SIGNAL_NAMES[type(signal)]} {token} to {name} for {', '.join(targets)}")
+            wire = write_steering(targets, signal, token)
             try:
                 await self._patiently(functools.partial(self._client.signal, name, SIGNAL_NAMES[type(signal)], [wire]))
-                alive = await self._find_alive(index, token, asked)
+                alive = await self._find_alive(index, token, targets)
             except RPCError:
-                alive = []  # there is no such pack yet
+                alive = []  # the pack does not exist yet
             for message_id in part:
                 self._note_heard(PACKED, message_id, self._ledger.now + (UNHEARD_SECONDS if alive is None else 0.0))
             for message_id in alive or ():
@@ -275,7 +275,7 @@ class Users:
         tracked.asked_until = max(tracked.asked_until, until)
 
     async def _find_alive(self, index: int, token: str, ids: list[str]) -> list[str] | None:
-        """Ask which of some messages a signal found alive; None when the pack did not tell in time."""
+        """Read from the receipt of a signal which messages were alive; None if the pack does not answer in time."""
         give_up_at = self._loop.time() + KEPT_SECONDS - 10
         while self._loop.time() < give_up_at:
             receipt = await self.query(pack_workflow_id(PACKED, index), "receipt", token)
@@ -312,7 +312,7 @@ class Users:
         name = pack_workflow_id(PACKED, self._rng.randrange(self.layout.packs))
         wire = {"count": pull.count, "at": pull.at, "until": pull.until, "token": pull.token}
         self._ledger.note(f"send  pull_forward of {pull.count} to {name}")
-        with contextlib.suppress(RPCError):  # there is no such pack yet
+        with contextlib.suppress(RPCError):  # the pack does not exist yet
             await self._patiently(lambda: self._client.signal(name, "pull_forward", [wire]))
 
     async def _send_malformed(self) -> None:
@@ -323,7 +323,7 @@ class Users:
             await self._client.signal(pack, name, [argument])
 
     async def _patiently(self, call: Any) -> Any:
-        """Call again and again until there is an answer; raises RPCError where the workflow is not there."""
+        """Repeat a call until it is answered; raises RPCError if the workflow does not exist."""
         attempts = 0
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Virtual time: an event loop whose clock jumps to the next thing that is due, and clocks that follow it."""
+"""Virtual time: an event loop whose clock jumps to the next due callback, and clocks that follow it."""
 
 import asyncio
 import random
@@ -10,14 +10,14 @@ from contextvars import ContextVar
 from typing import Any
 
 EPOCH = 1_800_000_000.0
-"""The moment at which each simulation begins, in seconds since 1970."""
+"""The begin of each simulation, in seconds since 1970."""
 
 SKEW: ContextVar[float] = ContextVar("SKEW", default=0.0)
-"""By how many seconds the clock of the process that is at work is ahead of the server's."""
+"""Seconds by which the present process's clock is ahead of the server's."""
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Waits for nothing: what would be waited for passes at once."""
+    """Never waits: it advances the virtual time by the timeout at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 @contextmanager
 def virtual_clocks(loop: VirtualLoop, seed: int) -> Generator[None]:
-    """Let `time.time`, `time.monotonic` and the module `random` follow the simulation for as long as this lasts."""
+    """Make `time.time`, `time.monotonic` and the module `random` follow the simulation during a `with` block."""
     before: tuple[Any, ...] = (time.time, time.monotonic, random.getstate())
     time.time = lambda: EPOCH + loop.time() + SKEW.get()
     time.monotonic = loop.time

@@ -1,4 +1,4 @@
-"""Workers: model processes that hold runs in a cache and do workflow tasks and activities with dormice's own code."""
+"""Workers: model processes with a cache of runs that execute workflow tasks and activities with dormice's own code."""
 
 import asyncio
 import contextvars
@@ -25,11 +25,11 @@ from shared.temporal.converter import DATA_CONVERTER
 
 NETWORK_SECONDS = 0.01
 HEARTBEAT_SHARE = 0.8
-"""After this part of its time a task whose local activities are at work asks the server for another one."""
+"""Share of a task's timeout after which it asks the server for a new task if local activities are still running."""
 
 WORKER: contextvars.ContextVar["Worker"] = contextvars.ContextVar("WORKER")
 IS_CURRENT: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("IS_CURRENT")
-"""Says of a running activity whether the server still waits for it."""
+"""In a running activity, says whether the server still waits for it."""
 
 
 class Worker:
@@ -62,24 +62,24 @@ class Worker:
 
     @property
     def polls(self) -> bool:
-        """It asks for tasks: it is there, at work and not on its way out."""
+        """Whether the worker polls for tasks: it is alive, not stopped and not draining."""
         return self.is_alive and not self.is_draining and self.loop.time() >= self.stalled_until
 
     async def wait_while_stalled(self) -> None:
-        """Wait while the process is stopped; for ever, once it is dead."""
-        while self.is_alive and (left := self.stalled_until - self.loop.time()) > 0:  # noqa: ASYNC110 — it moves meanwhile
+        """Wait while the process is stopped, or for ever if it is dead."""
+        while self.is_alive and (left := self.stalled_until - self.loop.time()) > 0:  # noqa: ASYNC110 — it may change meanwhile
             await asyncio.sleep(left)
         if not self.is_alive:
             await self.loop.create_future()
 
     def kill(self) -> None:
-        """Die at once: nothing of this process has an effect from here on."""
+        """Die at once: from now on this process has no effect."""
         self.is_alive = False
         for task in list(self._running):
             task.cancel()
 
     def drain(self) -> None:
-        """End as `dormice worker` does when it is told to: what runs is told, then given no more time."""
+        """End as `dormice worker` does on a signal: notify running activities, then cancel them after a while."""
         self.is_draining = True
         for task, environment in list(self._running.items()):
             environment.worker_shutdown()
@@ -87,12 +87,12 @@ class Worker:
         self.loop.call_later(10.0, self.kill)
 
     def evict(self) -> None:
-        """Forget all runs that no task is at work on."""
+        """Drop all runs without running local activities from the cache."""
         for run_id in [run_id for run_id, replica in self.cache.items() if not replica.is_busy]:
             del self.cache[run_id]
 
     def send(self, act: Callable[[], None]) -> None:
-        """Do something a moment later, unless this process is dead by then; once it is no longer stopped."""
+        """Call `act` after a network delay, once the process is not stopped; never if it is dead by then."""
 
         def arrive() -> None:
             if self.is_alive and (left := self.stalled_until - self.loop.time()) > 0:
@@ -103,11 +103,11 @@ class Worker:
         self.loop.call_later(self.rng.uniform(0, NETWORK_SECONDS), arrive)
 
     def begin_task(self, task: WorkflowTask) -> None:
-        """Do a workflow task, with what the cache holds or from the beginning."""
+        """Execute a workflow task, with the cached run or by replaying its history."""
         self.send(lambda: _TaskAtWork(self, task).begin())
 
     def begin_activity(self, activity: ActivityTask) -> None:
-        """Do one attempt of an ordinary activity."""
+        """Execute one attempt of an ordinary activity."""
         attempt, request = activity.attempt, activity.request
         environment = ActivityEnvironment(cast("Client", self.client))
         environment.on_heartbeat = lambda *details: self.send(lambda: beat(list(details)))
@@ -160,7 +160,7 @@ class Worker:
             result = await environment.run(function, *arguments)
         except asyncio.CancelledError:
             raise
-        except Exception as exc:  # noqa: BLE001 — as the SDK does with whatever an activity raises
+        except Exception as exc:  # noqa: BLE001 — like the SDK, for any error of an activity
             self.send(lambda exc=exc: report(None, activation.application_failure(exc)))
         else:
             (payload,) = DATA_CONVERTER.payload_converter.to_payloads([result])
@@ -168,7 +168,7 @@ class Worker:
 
 
 class _TaskAtWork:
-    """One workflow task in the hands of a worker, with the local activities that hold it."""
+    """A workflow task that a worker executes, with the local activities that keep it open."""
 
     def __init__(self, worker: Worker, task: WorkflowTask) -> None:
         self._worker = worker
@@ -179,12 +179,12 @@ class _TaskAtWork:
         self._is_reporting = False
         self.is_done = False
         self._resolved: list[tuple[int, Any, float]] = []
-        """Results that came while the server was told of the task: they wait for the next one."""
+        """Results that came while the task's completion was being sent; the next task delivers them."""
 
     def begin(self) -> None:
-        """Do the task."""
+        """Execute the task."""
         before = self._worker.tasks.get(self._task.run.run_id)
-        if before is not None and not before.is_done:  # the server gave it up: what it does counts for nothing
+        if before is not None and not before.is_done:  # the earlier task timed out, so its results do not count
             before.forget()
         self._worker.tasks[self._task.run.run_id] = self
         cached = self._worker.cache.get(self._task.run.run_id)
@@ -221,7 +221,7 @@ class _TaskAtWork:
         commands = self._replica.take_commands()
         self._worker.send(lambda: self._report(commands, forces_task))
 
-    def _report(self, commands: list[Any], forces_task: bool) -> None:  # noqa: FBT001 — as its caller has it
+    def _report(self, commands: list[Any], forces_task: bool) -> None:  # noqa: FBT001 — one private caller
         faults = self._worker.faults
         if faults.strikes("task answer lost"):
             self.forget()
@@ -244,7 +244,7 @@ class _TaskAtWork:
             self._complete(forces_task=True)
 
     def forget(self) -> None:
-        """Give the task up, with the run as it is in the cache and all that its activities come to."""
+        """Drop the task, its run from the cache, and the results of its activities."""
         self.is_done = True
         if self._worker.cache.get(self._task.run.run_id) is self._replica:
             del self._worker.cache[self._task.run.run_id]
@@ -270,7 +270,7 @@ class _TaskAtWork:
             if is_over or not worker.is_alive:
                 return
             if failure is None and worker.faults.strikes("batch blocked"):
-                return  # its time runs out, though handlers were called
+                return  # the activity times out although its handlers were called
             is_over = True
             if failure is not None and request.retry_policy.maximum_attempts != 1:
                 self._begin_local(activity, attempt + 1, 1.0)
@@ -297,7 +297,7 @@ class _TaskAtWork:
 
     def _resolve(self, activity: LocalActivity, result: Any, seconds: float) -> None:
         if self._worker.cache.get(self._task.run.run_id) is not self._replica:
-            return  # forgotten meanwhile, and with it what its activities come to
+            return  # the task was dropped meanwhile, with the results of its activities
         if self._is_reporting:
             self._resolved.append((activity.request.seq, result, seconds))
             return

@@ -1,4 +1,4 @@
-"""The session of a command: its options, and Spark for as long as the command runs."""
+"""The Spark session of a command, and the options that configure it."""
 
 # ruff: noqa: PLC0415 — what is slow to import waits until its command runs
 
@@ -35,7 +35,7 @@ def add_session(parser: CommandParser) -> None:
 def open_session(
     args: argparse.Namespace, settings: Settings, packages: Sequence[str] = ()
 ) -> Generator["SparkSession"]:
-    """Start Spark for the length of a `with` block; its faults become sentences."""
+    """Start Spark for a `with` block; its failures are raised as errors of one sentence."""
     from spark.session.faults import told_of_spark
     from spark.session.session import build_session
 

@@ -41,7 +41,7 @@ def add_start(commands: Commands) -> None:
 
 
 def run_start(args: argparse.Namespace, settings: Settings) -> int:
-    """Start a manifest and say what it came to."""
+    """Start a manifest and print the result."""
     from spark.prepare.manifest import Manifest
     from spark.start import StartOptions, start_manifest
 
@@ -60,7 +60,8 @@ def _report(args: argparse.Namespace, manifest: "Manifest", summary: "StartSumma
         print_json(summary.dump())
     rate = summary.now.total / summary.seconds
     echo_err(
-        f"{plural(summary.now.total, 'message')}: {summary.now.describe()} in {summary.seconds:.1f} s, {rate:,.0f} a second"
+        f"{plural(summary.now.total, 'message')}: {summary.now.describe()} in {summary.seconds:.1f} s, "
+        f"{rate:,.0f} a second"
     )
     if summary.in_all != summary.now:
         echo_err(f"with all starts before: {summary.in_all.describe()}")

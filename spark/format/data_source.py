@@ -1,4 +1,4 @@
-"""The format `temporal`: what Spark asks for readers and writers of messages."""
+"""The format `temporal`: the data source that gives Spark its readers and writers of messages."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FORMAT = "temporal"
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
-"""Off by default in Spark: every condition on messages would be checked after reading all of them."""
+"""Off by default in Spark, which would then read all messages before it checks a condition."""
 
 
 class TemporalDataSource(DataSource):
@@ -31,22 +31,22 @@ class TemporalDataSource(DataSource):
         return COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make what reads; raises InvalidSetting for a bad option."""
+        """Make the reader; raises InvalidSetting for a bad option."""
         return TemporalReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 — Spark's own signature
-        """Make what appends; raises one sentence for whatever would fail every row."""
+        """Make the writer that appends; raises an error of one sentence when every row would fail."""
         refuse_overwrite(is_overwriting=overwrite)
         return TemporalWriter(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 — Spark's own signature
-        """Make what appends the batches of a stream; raises one sentence for whatever would fail every row."""
+        """Make the writer of a stream's batches; raises an error of one sentence when every row would fail."""
         refuse_overwrite(is_overwriting=overwrite)
         return TemporalStreamWriter(self.options, schema)
 
 
 def register_temporal(session: "SparkSession") -> None:
-    """Make `format("temporal")` and `format("topic")` known to a session; doing it again does no harm."""
+    """Register `format("temporal")` and `format("topic")` in a session; may be repeated."""
     session.dataSource.register(TemporalDataSource)
     session.dataSource.register(TopicDataSource)
     session.conf.set(PUSH_DOWN, "true")

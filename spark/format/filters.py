@@ -27,13 +27,13 @@ _SIGNS: dict[Any, str] = {
     EqualTo: "=",
 }
 _STATUSES = {word: status.name.title().replace("_", "") for status, word in ENDED_OTHERWISE.items()}
-"""States that are no attribute: a workflow that ended otherwise still has the one from before."""
+"""States queried by the workflow's status: such a workflow ended without updating its State attribute."""
 
 
 def push_down(filters: Sequence[Filter]) -> tuple[list[str], list[Filter]]:
-    """Give the parts of the visibility query that the conditions come to, and the conditions that Spark must still check.
+    """Give the conditions as parts of the visibility query, and the conditions that Spark must still check.
 
-    Conditions on due times narrow the query and are checked again, because the server keeps moments less exactly.
+    Conditions on due times are in both, because the server stores moments less exactly.
     """
     parts: list[str] = []
     left: list[Filter] = []

@@ -1,4 +1,4 @@
-"""The read side of the format `temporal`: messages as rows, out of the server's index."""
+"""The read side of the format `temporal`: messages as rows, read from the server's index."""
 
 import asyncio
 import importlib
@@ -30,7 +30,7 @@ COLUMNS = (
     "workflow_id string, kind string, id string, pack int, lane string, state string, due_at timestamp, "
     "earliest_at timestamp, started_at timestamp, history_length bigint, run_id string"
 )
-"""As Spark writes them. A pack is one row, with its number in `pack` and no `id`."""
+"""The columns, in Spark's syntax. A pack is one row, with its number in `pack` and no `id`."""
 
 _MOMENT = _arrow.timestamp("us", tz="UTC")
 _SCHEMA = _arrow.schema(
@@ -50,22 +50,22 @@ _SCHEMA = _arrow.schema(
 )
 
 _PAGE = 1000
-"""The most that the server gives at once."""
+"""Most workflows that the server returns in one page."""
 
-# a message continues as new every few cycles: its runs before are no messages
+# a message continues as new every few cycles; its earlier runs are not messages of their own
 _BASE = f"WorkflowType IN ('{MESSAGE_WORKFLOW}', '{PACK_WORKFLOW}') AND ExecutionStatus != 'ContinuedAsNew'"
 
 
 @dataclass
 class WindowPartition(InputPartition):
-    """What one task reads: a window, at its share of the calls."""
+    """What one task reads: a window of start times, at its share of the call rate."""
 
     window: Window
     calls_per_second: float
 
 
 class TemporalReader(PicklableByName, DataSourceReader):
-    """Lists messages and packs, in windows of start times, at a rate that visibility bears."""
+    """Lists messages and packs, in windows of start times, at a limited rate of visibility calls."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         """Read the options; raises InvalidSetting in one sentence."""
@@ -74,13 +74,13 @@ class TemporalReader(PicklableByName, DataSourceReader):
         self._query = _BASE
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 — Spark's own name
-        """Take conditions into the query; gives those that Spark must check."""
+        """Add conditions to the query, and give those that Spark must still check."""
         parts, left = push_down(filters)
         self._query = " AND ".join([_BASE, *parts])
         return left
 
     def partitions(self) -> list[WindowPartition]:
-        """Cut the messages into windows by counting them; raises ServerUnreachable when no server answers."""
+        """Count the messages and cut them into windows; raises ServerUnreachable when no server answers."""
         windows = asyncio.run(self._cut())
         return [WindowPartition(window, self._options.calls_per_second / len(windows)) for window in windows]
 
@@ -154,7 +154,7 @@ def _to_row(execution: WorkflowExecution) -> tuple[Any, ...]:
         attributes.get(DUE_AT),
         attributes.get(EARLIEST_AT),
         execution.start_time,
-        None if is_alive else execution.history_length,  # the index learns it at the end
+        None if is_alive else execution.history_length,  # the index has it only when the workflow ends
         execution.run_id,
     )
 

@@ -14,19 +14,19 @@ from spark.tasks.pickling import PicklableByName
 from spark.tasks.starting import TaskSpec, start_rows
 
 QUERY_ID = "sql.streaming.queryId"
-"""Kept in the checkpoint: the same after every restart."""
+"""Spark keeps this id in the checkpoint, so it is the same after every restart."""
 
 BATCH_ID = "streaming.sql.batchId"
 
 
 class TemporalStreamWriter(PicklableByName, DataSourceStreamArrowWriter):
-    """Starts the rows of each micro-batch; a batch that is run again repeats the same wishes and the same receipts.
+    """Starts the rows of each micro-batch; a repeated batch uses the same start session and the same receipt files.
 
-    Spark makes one for every commit too, so this one asks the server nothing; tasks wait for it.
+    Spark makes a writer for every commit too, so this one does not connect: the tasks wait until the server answers.
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        """Read options and schema; raises what it should be told in one sentence."""
+        """Read options and schema; raises an error of one sentence for a bad one."""
         self._order = TaskSpec.of(read_write_options(given), check_schema(schema))
 
     def write(self, iterator: Iterator[Any]) -> Written:

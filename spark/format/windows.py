@@ -8,21 +8,21 @@ from itertools import pairwise
 FINEST = timedelta(seconds=1)
 LOOKED_BACK = timedelta(days=1)
 EPOCH = datetime(2015, 1, 1, tzinfo=UTC)
-"""Before any Temporal server."""
+"""Earlier than the start of any workflow."""
 
 NEAR = 0.1
-"""How far from even a cut may be, as a share of what is cut."""
+"""How far a cut may be from the exact one, as a share of what is cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Start times from `begin` up to, and without, `end`; None is no bound."""
+    """Start times from `begin` up to but not including `end`; None is no bound."""
 
     begin: datetime | None = None
     end: datetime | None = None
 
     def to_query(self) -> str:
-        """Write it as a part of a visibility query, empty for all times."""
+        """Give the window as a part of a visibility query; empty if it has no bounds."""
         bounds = ((">=", self.begin), ("<", self.end))
         return " AND ".join(f"StartTime {sign} '{moment.isoformat()}'" for sign, moment in bounds if moment)
 
@@ -33,7 +33,7 @@ Count = Callable[[Window], Awaitable[int]]
 async def cut_windows(count: Count, parts: int, now: datetime) -> list[Window]:
     """Cut all time into at most `parts` windows with about as many workflows each.
 
-    The last one is open, so that what is started meanwhile is in it. What started within one second stays together.
+    The last window has no end, so it includes messages that start meanwhile. Starts within one second are never cut.
     """
     total = await count(Window()) if parts > 1 else 0
     if total < parts or parts == 1:
@@ -44,7 +44,7 @@ async def cut_windows(count: Count, parts: int, now: datetime) -> list[Window]:
 
 
 async def _find_first(count: Count, now: datetime) -> datetime:
-    """Go back in doubling steps to a moment before which nothing started."""
+    """Find a moment before which nothing started, going back in doubling steps."""
     back = LOOKED_BACK
     while (moment := now - back) > EPOCH:
         if await count(Window(end=moment)) == 0:
@@ -56,7 +56,7 @@ async def _find_first(count: Count, now: datetime) -> datetime:
 async def _find_cuts(
     count: Count, span: tuple[datetime, datetime], ranks: tuple[int, int], parts: int
 ) -> list[datetime]:
-    """Find `parts` - 1 moments inside a span that has `ranks` workflows before its begin and its end."""
+    """Find `parts` - 1 moments inside a span; `ranks` counts the workflows before its begin and before its end."""
     if parts == 1 or ranks[1] - ranks[0] < parts:
         return []
     left = parts // 2
@@ -69,7 +69,7 @@ async def _find_cuts(
         if abs(rank - wanted) <= NEAR * (ranks[1] - ranks[0]):
             break
         low, high = (moment, high) if rank < wanted else (low, moment)
-    if rank in ranks:  # all of it within a second
+    if rank in ranks:  # all of them started within a second
         return []
     before = await _find_cuts(count, (span[0], moment), (ranks[0], rank), left)
     after = await _find_cuts(count, (moment, span[1]), (rank, ranks[1]), parts - left)

@@ -1,4 +1,4 @@
-"""The batch side of the format `temporal`: `df.write.format("temporal").mode("append")` starts a message for each row."""
+"""The batch side of the format `temporal`: `df.write.format("temporal").mode("append")` starts a message per row."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ from spark.tasks.starting import TaskSpec, check_connection, start_rows
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver: counts; its receipts are in their file already."""
+    """What a task returns to the driver: its counts; its receipts are in their file already."""
 
     partition: int
     told: StartCounts
 
 
 class TemporalWriter(PicklableByName, DataSourceArrowWriter):
-    """Starts rows; made on the driver, where all that can be refused is refused before any row is started."""
+    """Starts rows; made on the driver, which refuses bad options and schemas before any row is started."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        """Read options and schema and ask the server; raises what it should be told in one sentence."""
+        """Read options and schema and check the server; raises an error of one sentence for what is wrong."""
         self._order = TaskSpec.of(read_write_options(given), check_schema(schema))
         check_connection(self._order.options)
 
@@ -40,7 +40,7 @@ class TemporalWriter(PicklableByName, DataSourceArrowWriter):
 
 
 def refuse_overwrite(*, is_overwriting: bool) -> None:
-    """Raise InvalidSetting for the mode `overwrite`: nothing that was started is taken back."""
+    """Raise InvalidSetting for the mode `overwrite`: messages that were started can't be replaced."""
     if is_overwriting:
         raise InvalidSetting("mode: is overwrite, but messages that are alive stay; use append")
 

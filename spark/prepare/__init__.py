@@ -1,1 +1,1 @@
-"""From the rows of a source to a manifest."""
+"""Turning the rows of a source into a manifest."""

@@ -1,4 +1,4 @@
-"""The manifest: a folder with the messages of one bulk start, what was refused, and what is known about both."""
+"""The manifest: a folder with the messages of one bulk start, the rejected rows, and a description of both."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ MESSAGES_DDL = (
     "row long, kind string, id string, scheduled_at timestamp, tolerance_seconds double, priority int, tenant string, "
     "payload string, correlation_id string, idempotency_key string, lane string"
 )
-"""Columns of `messages/`; `lane` is what its folders are named by."""
+"""Columns of `messages/`, which is partitioned into folders by `lane`."""
 
 REJECTS_DDL = "row long, field string, flaw string, reason string, original string"
 RECEIPTS_DDL = (
@@ -29,9 +29,9 @@ RECEIPTS_DDL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One bulk start: who describes it, where it came from, and how many rows became what.
+    """The description of one bulk start: its folder, its source, and how many rows became messages, rejects and so on.
 
-    `id` names this wish to start; `content_digest` is the same for the same messages, whoever prepared them.
+    `id` names this one start; `content_digest` is the same for the same messages, however they were prepared.
     """
 
     folder: Path
@@ -64,7 +64,7 @@ class Manifest:
             raise GiveUp(f"{path}: can't be read ({exc}); prepare the manifest anew") from exc
 
     def describe(self) -> dict[str, Any]:
-        """Give what is written down of it."""
+        """Give the content of manifest.json."""
         described = {name: value for name, value in asdict(self).items() if name != "folder"}
         return {"schema_version": SCHEMA_VERSION, **described}
 
@@ -77,7 +77,7 @@ class Manifest:
         return read_table(spark, self.folder / "rejects", REJECTS_DDL)
 
     def read_receipts(self, spark: "SparkSession") -> "DataFrame":
-        """Give what became of each start so far, in the columns of RECEIPTS_DDL."""
+        """Give the receipts of all starts so far, in the columns of RECEIPTS_DDL."""
         return read_table(spark, self.folder / "receipts", RECEIPTS_DDL)
 
 
@@ -95,5 +95,5 @@ def names_of(ddl: str) -> list[str]:
 
 
 def to_uri(path: Path) -> str:
-    """Name a path of this machine for Spark, whatever file system it takes paths for otherwise."""
+    """Give a path of this machine as a URI, because Spark may take plain paths for those of another file system."""
     return f"file://{path.resolve()}"

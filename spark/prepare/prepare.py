@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 class PrepareOptions:
     """How rows become messages.
 
-    `duplicates` says which of several rows with one (kind, id) counts: the one with the newest `scheduled_at`, of
-    several such, or without any, the last row; or the first row. First runs that are due by `begin` are spread over
-    `spread` from then on. `partitions` is the number of tasks, Spark's own choice when None; it changes no content.
+    `duplicates` says which of several rows with the same (kind, id) counts: "newest" is the one with the latest
+    `scheduled_at` (the last of them, if several have it or none has one), else it is the first row. First runs that are
+    due by `begin` are spread over `spread` from then on. `partitions` is the number of tasks (None: Spark's choice); it
+    does not change the content.
     """
 
     rules: EnvelopeRules
@@ -41,9 +42,9 @@ class PrepareOptions:
 
 
 def prepare(spark: "SparkSession", source: Source, target: Path, options: PrepareOptions) -> Manifest:
-    """Write the manifest of a source into a folder that is not there yet; it appears whole, or not at all.
+    """Write the manifest of a source into a folder that does not exist yet; the folder appears complete or not at all.
 
-    Raises GiveUp for a source of which nothing can come, and InvalidSetting for options that can't be used.
+    Raises GiveUp for a source that can't give any message, and InvalidSetting for options that can't be used.
     """
     if "://" in str(target):
         raise InvalidSetting(
@@ -60,7 +61,7 @@ def prepare(spark: "SparkSession", source: Source, target: Path, options: Prepar
 
 
 def _configure(spark: "SparkSession", source: Source, options: PrepareOptions) -> "SparkSession":
-    """Give a session on the same Spark whose configuration is this job's own."""
+    """Give a session of the same Spark with a configuration of its own for this job."""
     session = spark.newSession()
     wanted = {"spark.sql.session.timeZone": "UTC"}
     pieces = 1 if source.spans_lines else options.partitions  # a cell that spans lines must not be cut in two
@@ -73,7 +74,7 @@ def _configure(spark: "SparkSession", source: Source, options: PrepareOptions) -
 
 @contextmanager
 def _in_place(target: Path) -> Generator[Path]:
-    """Give a folder beside the target that takes its place at the end, or is gone when something fails."""
+    """Give a folder beside the target; it is renamed to the target at the end, or deleted when something fails."""
     part = target.with_name(f"{target.name}.part-{os.getpid()}")
     try:
         part.mkdir(parents=True)
@@ -91,9 +92,9 @@ def _write(spark: "SparkSession", opened: Opened, source: Source, folder: Path, 
     from pyspark import StorageLevel  # noqa: PLC0415 — an extra, and slow to import
     from pyspark.sql import functions as f  # noqa: PLC0415
 
-    judge = Validator(opened.reader, options.rules, Spread(options.begin, options.spread))
-    judged = opened.frame.mapInArrow(judge.judge, VERDICTS_DDL)  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
-    verdicts = judged.persist(StorageLevel.DISK_ONLY)
+    validator = Validator(opened.reader, options.rules, Spread(options.begin, options.spread))
+    checked = opened.frame.mapInArrow(validator.judge, VERDICTS_DDL)  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
+    verdicts = checked.persist(StorageLevel.DISK_ONLY)
     try:
         (counted,) = verdicts.agg(
             f.count("*").alias("rows"), f.count("field").alias("rejects"), f.bit_xor("digest").alias("digest")
@@ -124,7 +125,7 @@ def _write(spark: "SparkSession", opened: Opened, source: Source, folder: Path, 
 
 
 def _settle(valid: "DataFrame", options: PrepareOptions, partitions: int) -> "DataFrame":
-    """Keep one row of each (kind, id), and put each task's messages in an order that says nothing about tasks."""
+    """Keep one row of each (kind, id), and sort each task's messages in an order that does not depend on the tasks."""
     from pyspark.sql import Window  # noqa: PLC0415 — an extra, and slow to import
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -136,7 +137,7 @@ def _settle(valid: "DataFrame", options: PrepareOptions, partitions: int) -> "Da
 
 
 def _look_at(messages: "DataFrame") -> tuple[int, str]:
-    """Count what has been written, and give the digest of its content, which knows no order."""
+    """Count the written messages, and give the digest of their content, which does not depend on their order."""
     found = messages.selectExpr("count(*) messages", f"bit_xor(xxhash64({', '.join(names_of(MESSAGES_DDL))})) digest")
     (row,) = found.collect()
     return row["messages"], _write_digest(row["digest"])

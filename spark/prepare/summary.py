@@ -1,4 +1,4 @@
-"""The summary of a manifest: how many messages of what kind and lane, why rows were refused, and what is due when."""
+"""The summary of a manifest: messages by kind and lane, why rows were rejected, and how many messages are due when."""
 
 import csv
 import json
@@ -17,19 +17,22 @@ if TYPE_CHECKING:
 BUCKETS_MAX = 60
 REASONS_MAX = 50
 WIDTHS = (1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400)
-"""Seconds that a bucket of the due curve may cover: what people think in."""
+"""Seconds that a bucket of the due curve may cover: units that are familiar to people."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueCurve:
-    """How many messages run first in each bucket of `width_seconds`; those without a moment in that of `begin`."""
+    """How many messages have their first run in each bucket of `width_seconds`."""
 
     width_seconds: int
     buckets: list[tuple[datetime, int]]
 
 
 def write_summary(spark: "SparkSession", manifest: Manifest, begin: datetime) -> None:
-    """Write summary.json, due.csv and due.png into the manifest's folder; `begin` is when it is due what is due now."""
+    """Write summary.json, due.csv and due.png into the manifest's folder.
+
+    A message without `scheduled_at` is due at once; the curve counts it at `begin`.
+    """
     curve = _make_due_curve(spark, manifest, begin)
     document = {
         "manifest": manifest.id,
@@ -47,7 +50,7 @@ def write_summary(spark: "SparkSession", manifest: Manifest, begin: datetime) ->
 
 
 def read_summary(manifest: Manifest) -> dict[str, Any]:
-    """Give what has been written of a manifest."""
+    """Give the content of a manifest's summary.json."""
     return json.loads((manifest.folder / "summary.json").read_text("utf-8"))
 
 
@@ -57,12 +60,12 @@ def _count_kinds(spark: "SparkSession", manifest: Manifest) -> list[dict[str, An
 
 
 def _count_reasons(spark: "SparkSession", manifest: Manifest) -> list[dict[str, Any]]:
-    """Count by field and flaw, the most frequent first; sentences quote values, so one stands for its like."""
+    """Count by field and flaw, most frequent first; the sentences quote values, so one is kept as an example."""
     return [row.asDict() for row in count_reasons(manifest.read_rejects(spark)).collect()]
 
 
 def count_reasons(rejects: "DataFrame") -> "DataFrame":
-    """Give field, flaw, rows and an example of a reason, the most frequent first."""
+    """Give field, flaw, number of rows and one reason as an example, most frequent first."""
     from pyspark.sql import functions as f  # noqa: PLC0415 — an extra, and slow to import
 
     grouped = rejects.groupBy("field", "flaw").agg(f.count("*").alias("rows"), f.min("reason").alias("example"))
@@ -83,7 +86,7 @@ def _make_due_curve(spark: "SparkSession", manifest: Manifest, begin: datetime) 
 
 
 def choose_width(seconds: int) -> int:
-    """Give the width of buckets that cover so much time in at most BUCKETS_MAX of them, but for very long times."""
+    """Give the smallest of WIDTHS that covers the time in BUCKETS_MAX buckets, or the largest if none does."""
     return next((width for width in WIDTHS if seconds <= width * (BUCKETS_MAX - 1)), WIDTHS[-1])
 
 

@@ -1,4 +1,4 @@
-"""The judge: decides in each task, by the envelope's own rules, which rows become messages, and which are refused why."""
+"""The validator: decides in each task, by the envelope's rules, which rows become messages and why others do not."""
 
 import hashlib
 import importlib
@@ -23,7 +23,7 @@ VERDICTS_DDL = (
     "tolerance_seconds double, priority int, tenant string, payload string, correlation_id string, "
     "idempotency_key string, field string, flaw string, reason string, original string"
 )
-"""A row with `field` is refused; any other is a message. `told_at` is what its sender asked for."""
+"""A row with `field` is rejected; any other is a message. `told_at` is the due time in the row, before the spread."""
 
 _NO_MESSAGE = (None,) * 11
 _NO_FLAW = (None,) * 4
@@ -31,22 +31,22 @@ _NO_FLAW = (None,) * 4
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """First runs that are due by `begin` are spread over so much time from then on, by a hash of the message's name."""
+    """Spreads first runs that are due by `begin` over the time `over` from then on, by a hash of the message's name."""
 
     begin: datetime
     over: timedelta
 
     def apply(self, envelope: Envelope) -> datetime | None:
-        """Give when the message is to run first; None is as soon as it is started."""
-        told = envelope.scheduled_at
-        if not self.over or (told is not None and told > self.begin):
-            return told
+        """Give when the message is to run first; None means as soon as it is started."""
+        due_at = envelope.scheduled_at
+        if not self.over or (due_at is not None and due_at > self.begin):
+            return due_at
         return self.begin + self.over * unit_hash(workflow_id(envelope.kind, envelope.id))
 
 
 @dataclass(frozen=True, slots=True)
 class Validator:
-    """What a task does; everything in it travels to the executors, and comes to the same on each of them."""
+    """What a task does; it is sent to the executors, and gives the same result on each of them."""
 
     reader: RowReader
     rules: EnvelopeRules
@@ -54,7 +54,7 @@ class Validator:
 
     def judge(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Turn Arrow batches of raw rows into batches of verdicts, in the columns of VERDICTS_DDL."""
-        verdicts = (self._write(row, judged) for row, judged in self.reader.read(batches, self.rules))
+        verdicts = (self._write(row, parsed) for row, parsed in self.reader.read(batches, self.rules))
         schema = _schema()
         arrow: Any = importlib.import_module("pyarrow")
         while some := list(islice(verdicts, BATCH_ROWS)):
@@ -62,46 +62,46 @@ class Validator:
             arrays = [arrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
             yield arrow.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _write(self, row: Row, judged: Envelope | InvalidEnvelope) -> tuple[Any, ...]:
-        if isinstance(judged, InvalidEnvelope):
-            flaw = (judged.field, judged.flaw, _clean(judged.problem), write_original(row.original))
+    def _write(self, row: Row, parsed: Envelope | InvalidEnvelope) -> tuple[Any, ...]:
+        if isinstance(parsed, InvalidEnvelope):
+            flaw = (parsed.field, parsed.flaw, _clean(parsed.problem), write_original(row.original))
             return (row.number, digest_of(row), *_NO_MESSAGE, *flaw)
         return (
             row.number,
             digest_of(row),
-            judged.kind,
-            judged.id,
-            judged.lane,
-            judged.scheduled_at,
-            self.spread.apply(judged),
-            judged.tolerance_seconds,
-            judged.priority,
-            judged.tenant,
-            encode_json(judged.payload).decode(),
-            judged.correlation_id,
-            judged.idempotency_key,
+            parsed.kind,
+            parsed.id,
+            parsed.lane,
+            parsed.scheduled_at,
+            self.spread.apply(parsed),
+            parsed.tolerance_seconds,
+            parsed.priority,
+            parsed.tenant,
+            encode_json(parsed.payload).decode(),
+            parsed.correlation_id,
+            parsed.idempotency_key,
             *_NO_FLAW,
         )
 
 
 def digest_of(row: Row) -> int:
-    """Give 64 bits of a row and its number (BLAKE2b); those of all rows are put together by exclusive or."""
+    """Give a 64-bit digest of a row and its number (BLAKE2b); the digests of all rows are combined by exclusive or."""
     text = row.original if isinstance(row.original, str) else repr(row.original)
     raw = f"{row.number}\n{text}".encode(errors="surrogatepass")
     return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "big", signed=True)
 
 
 def write_original(value: Any) -> str:
-    """Write a row as it was as JSON, whatever is in it."""
+    """Give a row's original as JSON, whatever it contains."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
-    except ValueError:  # a table may hold NaN, which JSON does not know
+    except ValueError:  # a table may hold NaN, which JSON can't write
         text = json.dumps(str(value), ensure_ascii=False)
     return _clean(text)
 
 
 def _clean(text: str) -> str:
-    """Make text UTF-8 can carry: a lone surrogate becomes the JSON escape that it may have come in as."""
+    """Make text valid UTF-8: a lone surrogate becomes its JSON escape."""
     return text.encode(errors="backslashreplace").decode()
 
 

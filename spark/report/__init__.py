@@ -1,1 +1,1 @@
-"""What became of messages, and the proof that none is missing."""
+"""Reports on the messages of a manifest, and the proof that none is missing."""

@@ -1,4 +1,4 @@
-"""Outcomes: the events that tell what each cycle of a message came to, from files or from a topic, as one typed frame."""
+"""Outcomes: the events about the result of each cycle of a message, from files or a topic, as one typed frame."""
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator
@@ -18,16 +18,16 @@ OUTCOMES_DDL = (
     "due_at timestamp, started_at timestamp, duration_seconds double, lateness_seconds double, attempt int, "
     "next_due_at timestamp"
 )
-"""What a report needs of an event, schema_version 1; moments may be RFC 3339 text."""
+"""Fields of an event (schema_version 1) that a report needs; moments may be RFC 3339 text."""
 
 PIECES_DDL = "topic string, partition int, begin long, end long"
 BATCH_RECORDS = 5000
 
 
 def read_outcomes(spark: "SparkSession", place: str, settings: Settings) -> "DataFrame":
-    """Give the events of a Parquet file or folder, of JSON lines, or of "kafka:" and a topic, each once.
+    """Give each event once, from a Parquet file or folder, from JSON lines, or from a topic ("kafka:" and its name).
 
-    Events that can't be read have no kind, and are left out. Raises GiveUp for a Parquet table that lacks a column.
+    Events that can't be read have no kind and are left out. Raises GiveUp for a Parquet table that lacks a column.
     """
     if place.startswith(KAFKA_PREFIX):
         events = _parse(_read_topic(spark, place.removeprefix(KAFKA_PREFIX), settings))
@@ -39,7 +39,7 @@ def read_outcomes(spark: "SparkSession", place: str, settings: Settings) -> "Dat
         raise GiveUp(f"--outcomes: {place} has no column {missing[0]!r}; give events as dormice writes them")
     columns = (column.split() for column in OUTCOMES_DDL.split(", "))
     typed = events.selectExpr(*(f"cast({name} as {kind}) {name}" for name, kind in columns))
-    # whoever sends an event again, because it did not hear that the first one arrived, says the same
+    # a sender that missed the acknowledgement of an event sends the same event again
     return typed.where("kind is not null").dropDuplicates(["kind", "id", "version", "attempt", "started_at"])
 
 

@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file with everything in it, so that it can be sent and kept."""
+"""The page of a report: one HTML file that contains everything, so that it can be sent and kept."""
 
 import base64
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; } 
 
 
 def write_page(manifest: Manifest, tables: Sequence[Table]) -> str:
-    """Give the page; nothing in it comes from elsewhere, and nothing that messages say is taken for HTML."""
+    """Give the page; it loads nothing from elsewhere, and escapes all text that comes from messages."""
     sections = "\n".join(map(_write_section, tables))
     due = _write_image("when messages run first", (manifest.folder / "due.png").read_bytes())
     return f"""<!DOCTYPE html>
@@ -52,7 +52,7 @@ def _write_section(table: Table) -> str:
 
 
 def label_buckets(table: Table) -> list[str]:
-    """Name the buckets of a distribution by the bound at which each begins."""
+    """Name each bucket of a distribution by its lower bound."""
     if table.bounds[-1] < 1:
         return ["none", *map(_write_share, table.bounds)]
     return [f"below {format_seconds(table.bounds[0])}", *(f"{format_seconds(bound)} +" for bound in table.bounds)]

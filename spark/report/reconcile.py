@@ -1,4 +1,4 @@
-"""Reconcile: proves that every row of a source is alive, finished, stopped, refused or a duplicate, or says which is not."""
+"""Reconcile: proves that each row of a source is alive, finished, stopped, rejected or a duplicate, or lists it."""
 
 import asyncio
 import importlib
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ALIVE, FINISHED, STOPPED = "alive", "finished", "stopped"
-"""Where a message stands; in the order of the alphabet none comes before one that it can follow."""
+"""The place of a message. Alphabetical order is the order in time, so the maximum of two places is the later one."""
 
 STATES = {None: ALIVE, "done": FINISHED, "stopped": STOPPED}
 LIVE_STATES = ("active", "paused", "parked")
 WRITTEN_AT_ONCE = 20_000
 LOOKED_UP_MAX = 2000
-"""So many messages that the index does not show are asked for one by one: it lags by a moment."""
+"""Most messages missing in the index that are looked up one by one: the index lags behind by a moment."""
 
 LOOKED_UP_AT_ONCE = 16
 DIFFERENCES = "differences.jsonl"
 REST = "rest.jsonl"
-"""Differences that are too many to look closer at, and to hold in memory."""
+"""File of the differences beyond LOOKED_UP_MAX: too many to look up and to keep in memory."""
 
 KNOWN_DDL = "kind string, id string, state string"
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One message that is not where it should be, and what is known of it."""
+    """One message that is in no place, and what is known of it."""
 
     row: int
     kind: str
@@ -54,30 +54,29 @@ class Balance:
     rows: int
     duplicates: int
     rejected: int
-    """At prepare, and by the server at the start."""
+    """Rows rejected at prepare, and messages rejected by the server at the start."""
     alive: int = 0
     finished: int = 0
     stopped: int = 0
     missing: int = 0
-    """Messages that are in none of these places; each is among the differences."""
+    """Messages in none of these places; each is among the differences."""
     flaws: list[str] = field(default_factory=list[str])
     """What is wrong with the manifest itself."""
     examples: list[Difference] = field(default_factory=list[Difference])
-    """The first of the differences; all of them are in the manifest's folder."""
+    """The first differences; all of them are in the manifest's folder."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether each row is in one place."""
+        """Whether each row is in exactly one place."""
         placed = self.alive + self.finished + self.stopped + self.rejected + self.duplicates
         return self.rows == placed and not self.missing and not self.flaws
 
 
 async def reconcile(spark: "SparkSession", manifest: Manifest, control: Control, examples_max: int = 20) -> Balance:
-    """Compare a manifest with what the server knows; writes differences.jsonl beside it when there are any.
+    """Compare a manifest with what the server knows, and write any differences to differences.jsonl in its folder.
 
-    Asks as a list does: the index for messages with a workflow each, packs page by page. What the server has forgotten,
-    because a message finished longer ago than the namespace keeps it, is missing. Raises RetryLater when the server,
-    or a pack's worker, does not answer.
+    Reads like `list` does: solo messages from the index, packs page by page. A message that finished longer ago than
+    the namespace's retention counts as missing. Raises RetryLater when the server or a pack's worker does not answer.
     """
     known = manifest.folder / f"known.part-{os.getpid()}"
     known.mkdir()
@@ -106,7 +105,7 @@ async def _list_known(control: Control, kinds: Iterable[str]) -> AsyncIterator[t
 
 
 async def _write_known(known: AsyncIterator[tuple[str, str, str]], folder: Path) -> None:
-    """Write what the server knows as Parquet: memory holds a part of it."""
+    """Write what the server knows as Parquet, in parts of WRITTEN_AT_ONCE rows to save memory."""
     rows: list[tuple[str, str, str]] = []
     number = 0
     async for row in known:
@@ -126,7 +125,7 @@ def _write_part(path: Path, rows: list[tuple[str, str, str]]) -> None:
 
 
 def _compare(spark: "SparkSession", manifest: Manifest, known: Path) -> tuple[Balance, list[Difference]]:
-    """Count what is in its place, and give what the index does not show; what is beyond LOOKED_UP_MAX goes to REST."""
+    """Count the rows by place, and give LOOKED_UP_MAX messages at most that have none; the others go to REST."""
     placed = _place(manifest.read_messages(spark), manifest.read_receipts(spark), read_table(spark, known, KNOWN_DDL))
     placed = placed.cache()
     try:
@@ -152,17 +151,17 @@ def _compare(spark: "SparkSession", manifest: Manifest, known: Path) -> tuple[Ba
 
 
 def _place(messages: "DataFrame", receipts: "DataFrame", known: "DataFrame") -> "DataFrame":
-    """Give each message's row, name, place (null where nobody knows) and what is wrong in that case.
+    """Give each message's row, name, place (null if unknown) and the problem that an unknown place would mean.
 
-    A message that ended while it was listed is in two places, of which the later one counts.
+    A message that ended during the listing is in two places; the later one counts.
     """
     states = known.groupBy("kind", "id").agg({"state": "max"}).toDF("kind", "id", "state")
-    # a start that failed may have been made good in a later run; whatever came to something counts
-    told = receipts.selectExpr(
+    # a later run may have repeated a failed start, so any other outcome goes before `failed`
+    best = receipts.selectExpr(
         "kind", "id", "struct(outcome <> 'failed' settled, outcome, reason, run_id) receipt"
     ).groupBy("kind", "id").agg({"receipt": "max"}).toDF("kind", "id", "receipt")  # fmt: skip
     joined = (
-        messages.select("row", "kind", "id").join(states, ["kind", "id"], "left").join(told, ["kind", "id"], "left")
+        messages.select("row", "kind", "id").join(states, ["kind", "id"], "left").join(best, ["kind", "id"], "left")
     )
     return joined.selectExpr(
         "row",
@@ -185,7 +184,7 @@ def _find_flaws(manifest: Manifest, messages: int, rejects: int) -> list[str]:
 
 
 async def _look_closer(control: Control, suspects: list[Difference], balance: Balance) -> list[Difference]:
-    """Ask for each message that the index did not show; what is in its place after all is counted there."""
+    """Look up each message that the index did not show; one that is found after all is added to the balance."""
     room = asyncio.Semaphore(LOOKED_UP_AT_ONCE)
 
     async def look(suspect: Difference) -> Difference | None:

@@ -1,4 +1,4 @@
-"""The report: what became of a manifest's messages, as tables in Parquet and as one page that a person can read."""
+"""The report: what became of a manifest's messages, as tables in Parquet and as one HTML page."""
 
 import importlib
 from dataclasses import replace
@@ -41,9 +41,9 @@ CHANGES = Table(
 
 
 def make_report(spark: "SparkSession", manifest: Manifest, outcomes: "DataFrame | None", folder: Path) -> list[Table]:
-    """Write each table as `NAME.parquet` and the page as `report.html` into a folder; gives the tables.
+    """Write each table as `NAME.parquet` and the page as `report.html` into a folder, and give the tables.
 
-    `outcomes` are events in the columns of OUTCOMES_DDL; those of other messages than the manifest's do not count.
+    `outcomes` are events in the columns of OUTCOMES_DDL; those of messages outside the manifest are ignored.
     """
     tables = [_count_starts(spark, manifest), _count_rejects(spark, manifest)]
     if outcomes is not None:
@@ -61,11 +61,11 @@ def make_report(spark: "SparkSession", manifest: Manifest, outcomes: "DataFrame 
 
 
 def _count_starts(spark: "SparkSession", manifest: Manifest) -> Table:
-    """Say of each message what the best of its receipts says; a start that failed may have been made good later."""
-    told = manifest.read_receipts(spark).selectExpr(
+    """Count messages by the best of their receipts; a start that failed may have succeeded later."""
+    receipts = manifest.read_receipts(spark).selectExpr(
         "kind", "id", "struct(outcome <> 'failed' settled, outcome) receipt"
     )
-    best = told.groupBy("kind", "id").agg({"receipt": "max"}).toDF("kind", "id", "receipt")
+    best = receipts.groupBy("kind", "id").agg({"receipt": "max"}).toDF("kind", "id", "receipt")
     joined = manifest.read_messages(spark).join(best, ["kind", "id"], "left")
     counts = {row[0]: row[1] for row in joined.groupBy(joined["receipt.outcome"]).count().collect()}
     rows = [
@@ -124,13 +124,13 @@ def _measure_lateness(events: "DataFrame") -> Table:
 
 
 def _find_shares(again: "DataFrame") -> "DataFrame":
-    told = again.where("reason like 'changed%' or reason like 'unchanged%'")
-    changed = told.selectExpr("kind", "id", "if(reason like 'changed%', 1, 0) changed")
+    visits = again.where("reason like 'changed%' or reason like 'unchanged%'")
+    changed = visits.selectExpr("kind", "id", "if(reason like 'changed%', 1, 0) changed")
     return changed.groupBy("kind", "id").agg({"changed": "avg"}).toDF("kind", "id", "share")
 
 
 def _distribute(empty: Table, frame: "DataFrame", value: str) -> Table:
-    """Count in the buckets of a table: bucket n begins at the n-th bound, the first one at nothing."""
+    """Count a frame's values in the buckets of a table: bucket n begins at the n-th bound, bucket 0 has no bound."""
     bounds = f"array({', '.join(f'{bound}D' for bound in empty.bounds)})"
     buckets = frame.selectExpr(f"{value} value").where("value is not null")
     counted = buckets.selectExpr(f"size(filter({bounds}, bound -> value >= bound)) bucket").groupBy("bucket").count()
@@ -140,9 +140,9 @@ def _distribute(empty: Table, frame: "DataFrame", value: str) -> Table:
 
 
 def _count_parked(events: "DataFrame") -> Table:
-    """Count the messages whose last event leaves them parked, by its reason."""
-    told = events.selectExpr("kind", "id", "struct(version, attempt, started_at, state, reason) last")
-    last = told.groupBy("kind", "id").agg({"last": "max"}).toDF("kind", "id", "last").where("last.state = 'parked'")
+    """Count the messages that their last event left parked, by the reason in that event."""
+    reduced = events.selectExpr("kind", "id", "struct(version, attempt, started_at, state, reason) last")
+    last = reduced.groupBy("kind", "id").agg({"last": "max"}).toDF("kind", "id", "last").where("last.state = 'parked'")
     counted = last.selectExpr("kind", "last.reason reason").groupBy("kind", "reason").count()
     found = counted.toDF("kind", "reason", "messages").orderBy(
         "messages", "kind", "reason", ascending=[False, True, True]

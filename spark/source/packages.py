@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A JDBC driver: its Maven coordinates, and its class, which Java does not find by itself in a fetched package."""
+    """A JDBC driver: its Maven coordinates, and its class, because Java does not find it in a fetched package."""
 
     package: str
     name: str
@@ -17,15 +17,15 @@ DRIVERS = {
     "jdbc:mariadb:": Driver("org.mariadb.jdbc:mariadb-java-client:3.5.1", "org.mariadb.jdbc.Driver"),
     "jdbc:sqlite:": Driver("org.xerial:sqlite-jdbc:3.47.1.0", "org.sqlite.JDBC"),
 }
-"""By the beginning of a URL; other databases need `--packages` and `--option driver=CLASS`."""
+"""Drivers by the prefix of a URL; other databases need `--packages` and `--option driver=CLASS`."""
 
 
 def find_driver(place: str) -> Driver | None:
-    """Give the driver of a JDBC URL, None where it is no URL of a database known here."""
+    """Give the driver of a JDBC URL; None for other places and for databases not in DRIVERS."""
     return next((driver for prefix, driver in DRIVERS.items() if place.startswith(prefix)), None)
 
 
 def packages_for(place: str) -> tuple[str, ...]:
-    """Give the Maven coordinates that reading a place takes."""
+    """Give the Maven coordinates that are needed to read a place."""
     driver = find_driver(place)
     return () if driver is None else (driver.package,)

@@ -1,4 +1,4 @@
-"""Raw rows: what a task gets from Spark, in Arrow batches, as the rows that every reader of files gives."""
+"""Raw rows: turns the Arrow batches that a task gets from Spark into the same rows that the readers of files give."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,23 +16,23 @@ from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord, Record
 
 Starts = Mapping[tuple[str, int], int]
-"""How many rows lie before a file's block, by the file's path and the block's offset in it."""
+"""The number of rows before a file's block, by the file's path and the block's offset in the file."""
 
 PARTITION_STEP = 10**12
-"""A record's row is its partition times this plus its offset: 3000000000042 is offset 42 of partition 3."""
+"""A record's row number is its partition times this plus its offset: 3000000000042 is offset 42 of partition 3."""
 
 
 class RowReader(Protocol):
-    """Reads what one task gets; made on the driver and sent along."""
+    """Reads the rows of one task; made on the driver and sent to the executors."""
 
     def read(self, batches: Iterable[Any], rules: EnvelopeRules) -> "Iterator[tuple[Row, Envelope | InvalidEnvelope]]":
-        """Give every row, with the envelope that it is or why it is none."""
+        """Give every row with its envelope, or with the reason why it is not one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LineReader:
-    """Lines of text files, from the columns file, block and value; `header` is that of CSV files."""
+    """Lines of text files, from the columns file, block and value; `header` is the header line of CSV files."""
 
     starts: Starts
     mapping: RowMapping
@@ -57,7 +57,7 @@ class LineReader:
                 if self.header is not None and block == 0 and count == self.starts[place] + 1:
                     self._check_header(file, value)
                 else:
-                    yield file, Line.of(count, value + b"\n", count)  # a cell that spans lines keeps their ends
+                    yield file, Line.of(count, value + b"\n", count)  # a cell that spans lines keeps the line ends
 
     def _find_start(self, file: str, block: int) -> int:
         try:
@@ -109,7 +109,7 @@ class RecordReader:
     settings: Settings
 
     def read(self, batches: Iterable[Any], rules: EnvelopeRules) -> Iterator[tuple[Row, Envelope | InvalidEnvelope]]:
-        """Give each record, decoded as the bridge does it."""
+        """Give each record, decoded as the bridge decodes it."""
         formats = Formats(self.options, rules)
         for batch in batches:
             for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):

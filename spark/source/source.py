@@ -1,4 +1,4 @@
-"""Sources: files, tables and topics as a frame of raw rows, and what reads those rows in the tasks."""
+"""Sources: opens files, tables and topics as a frame of raw rows, with the reader of those rows for the tasks."""
 
 import os
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ KAFKA_PREFIX = "kafka:"
 JDBC_PREFIX = "jdbc:"
 
 FETCHED_ROWS = 10_000
-"""Rows that a database hands over at a time; its driver would otherwise hold them all in memory."""
+"""Rows fetched from a database at a time; without it, some drivers load the whole result into memory."""
 
 FILE = "_metadata.file_path"
 BLOCK = "_metadata.file_block_start"
@@ -35,9 +35,9 @@ BLOCK = "_metadata.file_block_start"
 class Source:
     """Where rows come from and how they are read.
 
-    `place` is a path or pattern that Spark can read, a JDBC URL, or "kafka:" and a topic. `table` is what is read from
-    a database: a table's name, or a query; `since` and `until` bound the records of a topic by their timestamps.
-    `settings` say who reads a database or a topic. `reader_options` go to Spark's own reader.
+    `place` is a path or pattern that Spark can read, a JDBC URL, or "kafka:" and a topic. `table` is the name of a
+    database's table, or a query; `since` and `until` bound the records of a topic by their timestamps. `settings` hold
+    the login for a database or a topic. `reader_options` go to Spark's own reader.
     """
 
     place: str
@@ -52,20 +52,20 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What is written down of it: a JDBC URL's parameters may hold a password."""
+        """The name for files and messages, without a JDBC URL's parameters, which may hold a password."""
         return self.place.partition("?")[0] if self.form == "jdbc" else self.place
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A source that was found to be readable: its raw rows, and what makes rows of them."""
+    """A source that can be read: the frame of its raw rows, and their reader."""
 
     frame: "DataFrame"
     reader: RowReader
 
 
 def guess_form(place: str) -> Form:
-    """Tell a source's form by its name; raises GiveUp when that tells none."""
+    """Find a source's form by its name; raises GiveUp when the name shows no known form."""
     if place.startswith(JDBC_PREFIX):
         return "jdbc"
     if place.startswith(KAFKA_PREFIX):
@@ -78,9 +78,9 @@ def guess_form(place: str) -> Form:
 
 
 def open_source(spark: "SparkSession", source: Source) -> Opened:
-    """Look at a source before its rows are read; raises GiveUp when no message could come of it.
+    """Check and open a source before its rows are read; raises GiveUp when it can't give any message.
 
-    Rows of files are numbered through all files in the order of their paths, by lines, and in Parquet by rows.
+    Rows are numbered across all files in the order of their paths: text files by line, Parquet by row.
     """
     if source.form == "kafka":
         return _open_topic(spark, source)
@@ -95,7 +95,7 @@ def open_source(spark: "SparkSession", source: Source) -> Opened:
 
 
 def _open_lines(spark: "SparkSession", source: Source) -> Opened:
-    # other line ends than \n are left to the readers, as for any file
+    # the readers handle line ends other than \n, as in any file
     text = spark.read.options(lineSep="\n", **source.reader_options).text(to_place(source.place))
     frame = text.selectExpr(f"{FILE} file", f"{BLOCK} block", "cast(value as binary) value")
     starts, total = _find_starts(frame)
@@ -105,15 +105,13 @@ def _open_lines(spark: "SparkSession", source: Source) -> Opened:
         return Opened(frame, LineReader(starts, source.mapping))
     header = _read_first_line(frame, min(starts))
     names = read_header(iter((Line.of(1, header, 0),)), source.place)
-    source.mapping.reader(
-        names, source.place, is_text=True
-    )  # each task makes its own; this one has told whether it can
+    source.mapping.reader(names, source.place, is_text=True)  # only a check: each task makes its own reader
     reader = LineReader(starts, source.mapping, header, tuple(names), source.place, source.spans_lines)
     return Opened(frame, reader)
 
 
 def _find_starts(frame: "DataFrame") -> tuple[Starts, int]:
-    """Count rows block by block, which is all that it takes to number them in any order; the total comes beside."""
+    """Count the rows before each block, so that tasks can number rows in any order, and the rows in total."""
     counted = [(row["file"], row["block"], row["rows"]) for row in _count_blocks(frame).collect()]
     starts: dict[tuple[str, int], int] = {}
     total = 0
@@ -142,7 +140,7 @@ def _open_parquet(spark: "SparkSession", source: Source) -> Opened:
 
 
 def _open_database(spark: "SparkSession", source: Source) -> Opened:
-    """Read a table by one task, in the order in which the database gives its rows: that is what numbers them."""
+    """Read a table with one task, because rows are numbered in the order in which the database returns them."""
     if not source.table:
         raise InvalidSetting("--table: is missing; name a table, or write a query in quotes")
     is_query = len(source.table.split()) > 1
@@ -153,7 +151,7 @@ def _open_database(spark: "SparkSession", source: Source) -> Opened:
     table = spark.read.format("jdbc").options(**options).load()
     _check_columns(table, source)
     frame = table.selectExpr("'' file", "monotonically_increasing_id() row", "struct(*) cells")
-    frame = frame.repartition(spark.sparkContext.defaultParallelism)  # to be judged by more tasks than one
+    frame = frame.repartition(spark.sparkContext.defaultParallelism)  # so that many tasks validate the rows
     return Opened(frame, CellReader({}, source.mapping, tuple(table.columns), source.name))
 
 
@@ -168,15 +166,15 @@ def _open_topic(spark: "SparkSession", source: Source) -> Opened:
     topic = source.place.removeprefix(KAFKA_PREFIX)
     pieces = find_pieces(source.settings, topic, source.since, source.until)
     rows = [(piece.topic, piece.partition, piece.begin, piece.end) for piece in pieces]
-    frame = spark.createDataFrame(rows, "topic string, partition int, begin long, end long")  # pyright: ignore[reportUnknownMemberType] — takes frames of pandas too, which has no types
-    # one task a piece, so that no task waits for another one's records
+    frame = spark.createDataFrame(rows, "topic string, partition int, begin long, end long")  # pyright: ignore[reportUnknownMemberType] — also takes frames of pandas, which has no types
+    # one task per piece, so that no task waits for the records of another
     return Opened(frame.repartition(len(pieces)), RecordReader(source.mapping.options, source.settings))
 
 
 def _check_columns(table: "DataFrame", source: Source) -> None:
-    source.mapping.reader(table.columns, source.name)  # each task makes its own; this one has told whether it can
+    source.mapping.reader(table.columns, source.name)  # only a check: each task makes its own reader
 
 
 def to_place(place: str) -> str:
-    """Give a path of this machine its scheme, because a cluster may take paths for those of another file system."""
+    """Add the scheme to a path of this machine, because a cluster may take plain paths for another file system."""
     return f"file://{os.path.abspath(place)}" if os.path.exists(place) else place  # noqa: PTH100, PTH110 — a URI is no Path

@@ -1,7 +1,7 @@
 """Topics: the records of a Kafka topic between two moments or offsets, read piece by piece in Spark's tasks.
 
-Everything that Kafka needs is said by our own settings, and read by the client that the bridge uses: Spark's connector
-would want jars and a second set of options for the same login.
+The client and the settings are those of the bridge: Spark's own connector would need jars and a second set of options
+for the same login.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ PIECE_RECORDS = 250_000
 POLL_RECORDS = 5000
 POLL_MS = 1000
 STALL_POLLS = 60
-"""Polls without any progress after which a task fails, and Spark tries it again."""
+"""Polls without progress after which a task fails, so that Spark tries it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class Piece:
 
 
 def find_pieces(settings: Settings, topic: str, since: datetime | None, until: datetime | None) -> list[Piece]:
-    """Give what there is of a topic now, in pieces for tasks; raises InvalidSetting for a topic that is not there.
+    """Give the present records of a topic, in pieces for tasks; raises InvalidSetting for a missing topic.
 
-    The bounds are compared with the records' own timestamps. Raises GiveUp when nothing lies between them, and what
-    `check_broker` raises.
+    `since` and `until` are compared with the records' timestamps. Raises GiveUp when no record lies between them, and
+    what `check_broker` raises.
     """
     pieces = asyncio.run(_find_pieces(settings, topic, since, until))
     if not pieces:
@@ -49,14 +49,14 @@ def find_pieces(settings: Settings, topic: str, since: datetime | None, until: d
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where the records of a partition begin and end: the first offset that there is, and the first that is not yet."""
+    """The first offset of a partition that exists, and the first that does not exist yet."""
 
     begin: int
     end: int
 
 
 def find_bounds(settings: Settings, topic: str) -> dict[int, Bounds]:
-    """Give by partition what there is of a topic now; raises InvalidSetting for a topic that is not there."""
+    """Give the present bounds of each partition of a topic; raises InvalidSetting for a missing topic."""
     return asyncio.run(_find_bounds(settings, topic))
 
 
@@ -96,7 +96,7 @@ async def _find_pieces(settings: Settings, topic: str, since: datetime | None, u
 
 
 async def _find_offsets(consumer: Any, partitions: list[Any], moment: datetime | None) -> dict[Any, int]:
-    """Give the first offset from a moment on; a partition without such a record has none."""
+    """Give each partition's first offset from a moment on; partitions without such a record are left out."""
     if moment is None:
         return {}
     at = round(moment.timestamp() * 1000)
@@ -105,7 +105,7 @@ async def _find_offsets(consumer: Any, partitions: list[Any], moment: datetime |
 
 
 def read_piece(settings: Settings, piece: Piece) -> Iterator[Record]:
-    """Give the records of a piece in their order; raises RetryLater when the broker gives no more of them."""
+    """Give the records of a piece in their order; raises RetryLater when the broker stops sending them."""
     with asyncio.Runner() as runner:
         records = _read_piece(settings, piece)
         try:
@@ -121,7 +121,7 @@ async def _read_piece(settings: Settings, piece: Piece) -> AsyncGenerator[list[R
         consumer.assign([partition])
         consumer.seek(partition, piece.begin)
         stalled = 0
-        # the position also passes what is compacted away or was never committed, which offsets of records don't tell
+        # the position also moves past compacted and uncommitted records, which are never returned
         while (position := await consumer.position(partition)) < piece.end:
             found = await consumer.getmany(partition, timeout_ms=POLL_MS, max_records=POLL_RECORDS)
             records = [to_record(raw) for raw in found.get(partition, ()) if raw.offset < piece.end]
@@ -130,7 +130,8 @@ async def _read_piece(settings: Settings, piece: Piece) -> AsyncGenerator[list[R
             stalled = 0 if await consumer.position(partition) > position else stalled + 1
             if stalled >= STALL_POLLS:
                 raise RetryLater(
-                    f"kafka:{piece.topic}: partition {piece.partition} gives nothing beyond offset {position}; try again"
+                    f"kafka:{piece.topic}: partition {piece.partition} gives nothing beyond offset {position}; "
+                    "try again"
                 )
 
 

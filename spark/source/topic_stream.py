@@ -1,4 +1,4 @@
-"""The format `topic`: the records of a Kafka topic as a stream of rows, read by the client and settings of the bridge."""
+"""The format `topic`: a Kafka topic's records as a stream of rows, read with the client and settings of the bridge."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -27,10 +27,10 @@ COLUMNS = (
 )
 
 LOOK_SECONDS = 1.0
-"""Spark asks for the latest offset a hundred times a second while there is nothing; the broker is asked so seldom."""
+"""Least time between two calls to the broker; while idle, Spark asks for the latest offset 100 times a second."""
 
 Offsets = dict[str, int]
-"""By partition: the first record that is not read yet. Spark keeps them as JSON, whose keys are text."""
+"""By partition, the first offset that is not read yet. Spark stores them as JSON, so the keys are text."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class PiecePartition(InputPartition):
 
 
 class TopicDataSource(DataSource):
-    """Records as rows, for streams alone: `dormice spark prepare kafka:TOPIC` reads what there is at once."""
+    """Records as rows, only as a stream; to read the present records once, use `dormice spark prepare kafka:TOPIC`."""
 
     @classmethod
     def name(cls) -> str:
@@ -53,12 +53,12 @@ class TopicDataSource(DataSource):
         return COLUMNS
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 — Spark's own signature
-        """Make what reads; raises InvalidSetting for a bad option."""
+        """Make the reader; raises InvalidSetting for a bad option."""
         return TopicStreamReader(self.options)
 
 
 class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what a topic has beyond the checkpoint; what the checkpoint needs and the topic lost ends the query."""
+    """Reads a topic's records after the checkpoint; the query ends with an error if the topic has lost some of them."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         """Read the options; raises InvalidSetting in one sentence."""
@@ -67,7 +67,7 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
         self._looked_at = -LOOK_SECONDS
 
     def initialOffset(self) -> Offsets:  # noqa: N802 — Spark's own name
-        """Begin with the first record there is, or, if that is asked for, with those that come from now on."""
+        """Begin with the oldest record, or, if the options say so, with the next record to come."""
         bounds = self._look()
         return {number: (b.begin if self._options.is_from_earliest else b.end) for number, b in bounds.items()}
 
@@ -77,11 +77,11 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 — Spark's own name
-        """Read no further than the topic reaches now."""
+        """Read only up to the topic's present end."""
         self._target = {number: bounds.end for number, bounds in self._look().items()}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 — Spark's own name
-        """Say how far the next micro-batch reads; raises GiveUp when records that it needs are there no more."""
+        """Give the end of the next micro-batch; raises GiveUp when records that it needs no longer exist."""
         bounds = self._look()
         self._refuse_loss(start, bounds)
         begins = {number: start.get(number, b.begin) for number, b in bounds.items()}
@@ -89,7 +89,7 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
         return advance(begins, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def partitions(self, start: Offsets, end: Offsets) -> list[PiecePartition]:
-        """Give each task a piece of one partition."""
+        """Cut the records into tasks; each reads a piece of one partition."""
         topic = self._options.topic
         return [
             PiecePartition(piece)
@@ -98,7 +98,7 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
         ]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Give a piece's records; raises RetryLater when the broker gives no more of them."""
+        """Give a piece's records; raises RetryLater when the broker stops sending them."""
         if not isinstance(partition, PiecePartition):
             raise TypeError(f"Spark gave a {type(partition).__name__} that is none of ours")
         for record in read_piece(self._options.settings, partition.piece):
@@ -120,23 +120,26 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
             there = bounds.get(number)
             if there is None or offset > there.end:
                 raise GiveUp(
-                    f"topic {topic}: partition {number} does not reach offset {offset}, where the checkpoint is; the topic "
-                    "was made anew: begin with a new checkpoint"
+                    f"topic {topic}: partition {number} does not reach offset {offset}, where the checkpoint is; "
+                    "the topic was made anew: begin with a new checkpoint"
                 )
             if offset < there.begin:
                 raise GiveUp(
-                    f"topic {topic}: records {offset} to {there.begin - 1} of partition {number} were deleted before they "
-                    "were read; raise the topic's retention, and begin with a new checkpoint to go on without them"
+                    f"topic {topic}: records {offset} to {there.begin - 1} of partition {number} were deleted before "
+                    "they were read; raise the topic's retention, and begin with a new checkpoint to go on without them"
                 )
 
 
 def advance(begins: Offsets, ends: Offsets, most: int | None) -> Offsets:
-    """Go from begins towards ends, `most` records in all, partitions with little first so that none waits for others."""
+    """Advance from begins towards ends by `most` records in all, in equal shares; short partitions go first.
+
+    What a short partition leaves of its share goes to the longer ones.
+    """
     lags = {number: max(0, ends.get(number, begin) - begin) for number, begin in begins.items()}
     room = sum(lags.values()) if most is None else most
-    reached = dict(begins)
+    offsets = dict(begins)
     for left, number in zip(range(len(lags), 0, -1), sorted(lags, key=lags.__getitem__), strict=True):
-        taken = min(lags[number], -(-room // left))
-        reached[number] += taken
-        room -= taken
-    return reached
+        share = min(lags[number], -(-room // left))
+        offsets[number] += share
+        room -= share
+    return offsets

@@ -1,1 +1,1 @@
-"""What runs in Spark's tasks."""
+"""The code that runs in Spark's tasks."""

@@ -1,4 +1,4 @@
-"""Batches: what the columns of a frame mean, judged by its schema, and the messages in its Arrow batches."""
+"""Batches: checks the columns of a frame by its schema, and reads the messages in its Arrow batches."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
 from starter.files.columns import Columns
 
 ROW = "row"
-"""A manifest's own column: where a message comes from, no part of it."""
+"""A manifest's own column: the row that a message comes from; not a part of the message."""
 
 _SOURCE = "the frame"
 _TEXTS = ("kind", "id", "lane", "tenant", "correlation_id", "idempotency_key")
@@ -36,7 +36,7 @@ _TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A row that can't become a message, as far as it names itself."""
+    """A row that can't become a message, with its kind and id as far as it has them."""
 
     kind: str
     id: str
@@ -44,7 +44,7 @@ class Refused:
 
 
 def check_schema(schema: StructType) -> tuple[str, ...]:
-    """Give the names of the columns that make messages; raises GiveUp when none could come of such a frame."""
+    """Give the names of the columns that make messages; raises GiveUp when the frame can't give any message."""
     names = tuple(name for name in schema.fieldNames() if name != ROW)
     columns = Columns(names, _SOURCE)
     if not columns.has_kind:
@@ -62,7 +62,7 @@ def check_schema(schema: StructType) -> tuple[str, ...]:
 
 
 class BatchReader:
-    """Reads messages out of Arrow batches by the same rules as `dormice load` reads rows of Parquet."""
+    """Reads messages from Arrow batches by the rules by which `dormice load` reads rows of Parquet."""
 
     def __init__(self, names: tuple[str, ...], rules: EnvelopeRules) -> None:
         self._names = names

@@ -1,4 +1,4 @@
-"""Options of the format `temporal`: what may be said with `.option(…)`, read and judged once, on the driver."""
+"""Options of the format `temporal`, as given with `.option(…)`: read and validated once, on the driver."""
 
 import os
 import re
@@ -23,19 +23,19 @@ SHIPPED = (
     "patience",
     "encryption_keys_file",
 )
-"""Settings that a start needs, wherever it runs; each is an option too."""
+"""Settings that a start needs in every task; each is also an option."""
 
 KEY_OPTION = "encryptionKey"
-"""Id of the key that encrypts: who does not find it must not go on without."""
+"""Id of the key that encrypts; a process that does not find this key must stop."""
 
 CONNECTION = {"address": "TEMPORAL_ADDRESS", "namespace": "TEMPORAL_NAMESPACE", "profile": "TEMPORAL_PROFILE"}
-"""Option → the variable that says the same. Keys and certificates are no options: plans and logs would show them."""
+"""Variables by option. Keys and certificates are not options: Spark's plans and logs would show them."""
 
 _WRITE = ("receipts", "progress", "session", "run", "tasksAtOnce", "restartFinished")
 _READ = ("partitions", "callsPerSecond")
 _TOPIC = ("topic", "startingOffsets", "maxRecords", "kafkaServers")
 _OF_SPARK = ("path", "checkpointLocation", "queryName")
-"""What Spark itself puts among the options of a stream or a save."""
+"""Options that Spark itself adds to a stream or a save."""
 
 _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _RUN = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -43,20 +43,20 @@ _RUN = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How rows are started, and where what became of them is written."""
+    """How rows are started, and where their receipts are written."""
 
     connection: Mapping[str, str]
-    """Variables by which every task connects."""
+    """Variables that every task connects with."""
     settings: Settings
-    """`starts_per_second` is what one task may take of it."""
+    """The settings of one task; `starts_per_second` is the share of one task."""
     receipts: str
-    """A folder: an absolute path that all executors share, or the URI of one."""
+    """A folder: an absolute path that all executors share, or a URI."""
     progress: str = ""
-    """A folder in which tasks note how far they are; nowhere when empty."""
+    """A folder in which tasks note their progress; empty for none."""
     session: str
-    """Names one wish to start: within it a start that is repeated is answered as the first time."""
+    """Names one start as a whole: a repeated start in the same session gets the same answer."""
     run: str
-    """Names the files of receipts."""
+    """Part of the names of the receipt files."""
     restarts_finished: bool = False
 
 
@@ -67,13 +67,13 @@ class ReadOptions:
     connection: Mapping[str, str] = field(default_factory=dict[str, str])
     settings: Settings = field(default_factory=Settings)
     partitions: int = 2
-    """Tasks that read; they share `calls_per_second`."""
+    """Number of tasks that read; they share `calls_per_second`."""
     calls_per_second: float = 10.0
-    """Calls to visibility, of which a namespace has 10 a second by default."""
+    """Rate of visibility calls; a namespace's default limit is 10 a second."""
 
 
 def read_write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Judge the options of a save or a stream; raises InvalidSetting in one sentence."""
+    """Validate the options of a save or a stream; raises InvalidSetting in one sentence."""
     options = _Options(given, (*_WRITE, *_OF_SPARK))
     made = uuid.uuid4().hex
     run = options.text("run") or made
@@ -91,7 +91,7 @@ def read_write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 def read_read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Judge the options of a read; raises InvalidSetting in one sentence."""
+    """Validate the options of a read; raises InvalidSetting in one sentence."""
     options = _Options(given, (*_READ, "path"))
     return ReadOptions(
         connection=options.connection(),
@@ -107,15 +107,15 @@ class TopicOptions:
 
     topic: str
     settings: Settings
-    """How to log in to Kafka; no option says secrets."""
+    """The login for Kafka; secrets are never options."""
     is_from_earliest: bool = True
-    """Where a stream without a checkpoint begins: with the oldest record, or with the next one to come."""
+    """Whether a stream without a checkpoint begins with the oldest record, or else with the next one to come."""
     records_max: int = 0
-    """Most records of a micro-batch; 0 for all there are."""
+    """Most records of a micro-batch; 0 for no limit."""
 
 
 def read_topic_options(given: Mapping[str, str]) -> TopicOptions:
-    """Judge the options of a stream of records; raises InvalidSetting in one sentence."""
+    """Validate the options of a stream of records; raises InvalidSetting in one sentence."""
     options = _Options(given, (*_TOPIC, *_OF_SPARK), others=())
     if not (topic := options.text("topic")):
         raise InvalidSetting("topic: is missing; name a Kafka topic")
@@ -132,18 +132,18 @@ def read_topic_options(given: Mapping[str, str]) -> TopicOptions:
 
 
 def write_settings_options(settings: Settings) -> dict[str, str]:
-    """Give settings as options, so that tasks start by the very settings of this process."""
-    told = {_to_option(name): text for name, text in write_settings(settings, SHIPPED).items()}
-    return told | {KEY_OPTION: next(iter(read_keys(settings)), "")}
+    """Give settings as options, so that tasks use the settings of this process."""
+    options = {_to_option(name): text for name, text in write_settings(settings, SHIPPED).items()}
+    return options | {KEY_OPTION: next(iter(read_keys(settings)), "")}
 
 
 def write_connection_options(environ: Mapping[str, str]) -> dict[str, str]:
-    """Give the server that this process would connect to as options."""
+    """Give the connection of this process as options."""
     return {name: environ[variable] for name, variable in CONNECTION.items() if environ.get(variable)}
 
 
 class _Options:
-    """Options as Spark gives them: names in any case, all values text."""
+    """Options as Spark passes them: names in any case, all values text."""
 
     def __init__(self, given: Mapping[str, str], own: tuple[str, ...], others: tuple[str, ...] | None = None) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -174,20 +174,20 @@ class _Options:
         return {v: os.environ[v] for v in CONNECTION.values() if os.environ.get(v)} | own
 
     def settings(self, tasks_at_once: int) -> Settings:
-        """Give the settings of one task: what is a rate is shared by all that are at work at once."""
+        """Give the settings of one task; the start rate is divided among the tasks that run at once."""
         flags = {name: self.text(_to_option(name)) for name in SHIPPED if self.text(_to_option(name))}
         loaded = load_settings(flags, os.environ)
         rate = loaded.starts_per_second
         if rate > 0 and not tasks_at_once:
             raise InvalidSetting(f"tasksAtOnce: is missing; say how many tasks share startsPerSecond={rate:g}")
-        # no other secrets: they travel, in what Spark sends to its tasks
+        # no secrets but the encryption keys, because Spark sends these settings to its tasks
         shipped = Settings(**{name: getattr(loaded, name) for name in SHIPPED})
         keys = Secret(write_keys(self._find_keys(loaded)))
         rate /= max(1, tasks_at_once)
         return replace(shipped, starts_per_second=rate, encryption_keys=keys, encryption_keys_file="")
 
     def _find_keys(self, settings: Settings) -> dict[str, bytes]:
-        """Read the keys where Spark plans, which may see another environment than who asked for the start."""
+        """Read the keys in Spark's planning process, whose environment may differ from that of the caller."""
         keys = read_keys(settings)
         if (wanted := self.text(KEY_OPTION)) and wanted != next(iter(keys), ""):
             raise InvalidSetting(

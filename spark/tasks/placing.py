@@ -1,4 +1,4 @@
-"""Placing: how a frame is shared out among tasks, so that each task owns the packs that its rows go to."""
+"""Placing: distributes a frame's rows over tasks, so that only one task starts messages of a pack."""
 
 import asyncio
 import importlib
@@ -19,9 +19,9 @@ _PLACE = "_place"
 
 
 def settle_layouts(connection: Mapping[str, str], settings: Settings, kinds: Iterable[str]) -> dict[str, Layout]:
-    """Check the server, and give the layout of each of `kinds` that is packed.
+    """Check the server, and give the layout of each packed kind among `kinds`.
 
-    The first start of a packed kind fixes how it is laid out. Raises as `check_server` and `Layouts.settle` do, and
+    The first start of a packed kind fixes its layout. Raises what `check_server` and `Layouts.settle` raise, and
     HandlerProblem.
     """
     registry = load_registry(settings)
@@ -37,9 +37,9 @@ def settle_layouts(connection: Mapping[str, str], settings: Settings, kinds: Ite
 
 
 def share_out(frame: "DataFrame", layouts: Mapping[str, Layout], partitions: int) -> "DataFrame":
-    """Spread rows over `partitions` tasks by where their messages live, those of one pack next to each other.
+    """Distribute rows over `partitions` tasks by their messages' workflows; rows of one pack are next to each other.
 
-    Needs the columns `kind` and `id`. The order is the same however often a task is run.
+    Needs the columns `kind` and `id`. The order is the same each time a task is run.
     """
     functions: Any = importlib.import_module("pyspark.sql.functions")
     if not layouts:

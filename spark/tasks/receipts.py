@@ -1,4 +1,4 @@
-"""Receipts: what became of every row, written by the tasks themselves as Parquet, a whole file for each or none."""
+"""Receipts: the outcome of every row, written by the tasks as Parquet; each task writes a complete file or none."""
 
 import importlib
 import json
@@ -30,12 +30,12 @@ SCHEMA: Any = _arrow.schema(
 )
 ROWS_AT_ONCE = 10_000
 NOTE_EVERY_SECONDS = 1.0
-_HIDDEN = "_"  # Spark passes over files whose names begin so
+_HIDDEN = "_"  # Spark ignores files whose names begin with it
 
 
 @dataclass(slots=True)
 class StartCounts:
-    """How many rows of a task came to what."""
+    """How many rows of a task had which outcome."""
 
     started: int = 0
     already_running: int = 0
@@ -43,11 +43,11 @@ class StartCounts:
 
     @property
     def total(self) -> int:
-        """All rows that are settled."""
+        """All rows that have an outcome."""
         return self.started + self.already_running + self.rejected
 
     def add(self, outcome: StartOutcome, count: int = 1) -> None:
-        """Count rows."""
+        """Add rows of one outcome."""
         if outcome is StartOutcome.STARTED:
             self.started += count
         elif outcome is StartOutcome.REJECTED:
@@ -56,22 +56,22 @@ class StartCounts:
             self.already_running += count
 
     def plus(self, other: "StartCounts") -> "StartCounts":
-        """Add counts up."""
+        """Give the sum with other counts."""
         return StartCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     def minus(self, other: "StartCounts") -> "StartCounts":
-        """Take counts away."""
+        """Give the difference to other counts."""
         return StartCounts(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     def describe(self) -> str:
-        """Say it to a person."""
+        """Give the counts as text for a person."""
         return f"{self.started:,} started, {self.already_running:,} already running, {self.rejected:,} rejected"
 
 
 class ReceiptFile:
-    """The receipts of one task: held back under a hidden name until the task has done all its rows.
+    """The receipts of one task, in a file whose name is hidden until the task has processed all its rows.
 
-    An attempt that is repeated replaces the file of the one before it, so a row never has two receipts of one run.
+    A repeated attempt replaces the file of the attempt before, so a row never has two receipts of one run.
     """
 
     def __init__(self, folder: str, name: str, attempt: int) -> None:
@@ -104,14 +104,14 @@ class ReceiptFile:
             self._flush()
 
     def commit(self) -> None:
-        """Make the file count."""
+        """Finish the file and give it its visible name."""
         self._flush()
         self._writer.close()
         self._stream.close()
         self._fs.move(self._part, self._path)
 
     def discard(self) -> None:
-        """Leave nothing behind."""
+        """Delete the unfinished file."""
         with suppress(OSError):
             self._writer.close()
             self._stream.close()
@@ -126,7 +126,7 @@ class ReceiptFile:
 
 @contextmanager
 def open_receipts(folder: str, name: str, attempt: int) -> Generator[ReceiptFile]:
-    """Open a task's receipts for the length of a `with` block, which ends with all of them or with none."""
+    """Open a task's receipts for a `with` block; they are committed at its end, or discarded if it raises."""
     file = ReceiptFile(folder, name, attempt)
     try:
         yield file
@@ -137,7 +137,7 @@ def open_receipts(folder: str, name: str, attempt: int) -> Generator[ReceiptFile
 
 
 class ProgressNote:
-    """Where a task notes, once a second, how many of its rows are settled, for whoever watches."""
+    """A file in which a task writes, once a second, how many of its rows have an outcome."""
 
     def __init__(self, folder: str, name: str) -> None:
         self._fs, root = _fs.FileSystem.from_uri(folder)
@@ -145,19 +145,19 @@ class ProgressNote:
         self._path = f"{root}/{name}.json"
         self._noted_at = 0.0
 
-    def note(self, told: StartCounts, *, is_last: bool = False) -> None:
-        """Write the counts down, unless that was done a moment ago."""
+    def note(self, counts: StartCounts, *, is_last: bool = False) -> None:
+        """Write the counts, unless the last write was less than NOTE_EVERY_SECONDS ago."""
         now = time.monotonic()
         if not is_last and now - self._noted_at < NOTE_EVERY_SECONDS:
             return
         self._noted_at = now
         with self._fs.open_output_stream(f"{self._path}.part") as stream:
-            stream.write(json.dumps(asdict(told)).encode())
+            stream.write(json.dumps(asdict(counts)).encode())
         self._fs.move(f"{self._path}.part", self._path)
 
 
 def read_notes(folder: str) -> StartCounts:
-    """Add up what the tasks of a save have noted so far; what is being written just now is passed over."""
+    """Add up the notes of a save's tasks; a note that is being replaced at this moment is skipped."""
     noted = StartCounts()
     fs, root = _fs.FileSystem.from_uri(folder)
     for info in fs.get_file_info(_fs.FileSelector(root, allow_not_found=True)):

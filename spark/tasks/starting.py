@@ -1,4 +1,4 @@
-"""Starting: what one task does with its share of a frame's rows, through the one bulk starter."""
+"""Starting: one task starts its share of a frame's rows with the bulk starter."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """What the driver has settled for all tasks of a save."""
+    """What the driver has fixed for all tasks of a save."""
 
     options: WriteOptions
     names: tuple[str, ...]
@@ -40,7 +40,7 @@ class TaskSpec:
 
     @classmethod
     def of(cls, options: WriteOptions, names: tuple[str, ...]) -> "TaskSpec":
-        """Read what handlers declare, which executors need not have; raises HandlerProblem."""
+        """Read what the handlers declare, so that executors need no handlers; raises HandlerProblem."""
         registry = load_registry(options.settings)
         return cls(
             options=options,
@@ -50,13 +50,13 @@ class TaskSpec:
         )
 
     def in_session(self, session: str) -> "TaskSpec":
-        """Give the same order as another wish."""
+        """Give the same specification for another start session."""
         return replace(self, options=replace(self.options, session=session))
 
 
 async def connect_quietly(connection: Mapping[str, str], settings: Settings) -> Client:
-    """Connect by variables that count instead of the environment's own; raises as `shared.temporal.connect.connect`."""
-    # the SDK's core logs its retries to standard output, which belongs to Spark
+    """Connect with these variables instead of the environment; raises as `shared.temporal.connect.connect`."""
+    # the SDK's core logs its retries to standard output, which Spark uses itself
     Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)), error_if_already_set=False)
     return await connect(settings, connection)
 
@@ -76,7 +76,7 @@ async def connect_patiently(connection: Mapping[str, str], settings: Settings) -
 
 
 def check_connection(options: WriteOptions) -> None:
-    """Raise the sentence that every task would end with, before any of them begins."""
+    """Check the server before any task begins; raises the error that every task would end with."""
 
     async def check() -> None:
         await check_server(await connect_quietly(options.connection, options.settings))
@@ -85,10 +85,10 @@ def check_connection(options: WriteOptions) -> None:
 
 
 def start_rows(order: TaskSpec, batches: Iterator[Any], name: str, attempt: int) -> StartCounts:
-    """Start the rows of a task's Arrow batches and write a receipt for each; `name` is that of the receipts' file.
+    """Start the rows of a task's Arrow batches and write a receipt for each into the file `name`.
 
-    A row that can't be started gets a receipt that says why. Raises RetryLater when the server stayed away: then the task
-    leaves no receipts, and may be run again: what it has started is not started a second time.
+    The receipt of a row that can't be started gives the reason. Raises RetryLater when the server stays unreachable:
+    then the task leaves no receipts and may be repeated; messages that it has started are not started a second time.
     """
     return asyncio.run(_Task(order, batches).run(name, attempt))
 
@@ -137,7 +137,7 @@ class _Task:
         if receipt.outcome is StartOutcome.FAILED:
             self._failures += 1
             self._failure = receipt.reason
-            if self._failures >= self._options.settings.in_flight:  # all that is under way fails: the server is gone
+            if self._failures >= self._options.settings.in_flight:  # all starts in flight failed: the server is gone
                 raise RetryLater(f"{self._failures:,} starts failed, the last one because {self._failure}")
             return
         kind, message_id = receipt.tag
@@ -153,6 +153,6 @@ class _Task:
 
 
 async def _read_in_thread(items: Iterator[Item]) -> AsyncIterator[Item]:
-    """Take items one by one while the starts under way go on; what waits for Spark must not hold the loop up."""
+    """Read items one by one in a thread, because waiting for Spark would block the starts in flight."""
     while (item := await asyncio.to_thread(next, items, None)) is not None:
         yield item
