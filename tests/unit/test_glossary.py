@@ -1,0 +1,130 @@
+"""The glossary holds the words of the code: each module and class is named with a term of the page or a plain word."""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tests.sources import parse
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/glossary.md").read_text("utf-8")
+TERMS_PART, _, PLAIN_PART = PAGE.partition("## Plain words\n")
+TERM = re.compile(r"^- \*\*([a-z][a-z -]*)\*\*: (.+(?:\n  .+)*)$", re.MULTILINE)
+TERMS = [term.replace("-", " ") for term, _ in TERM.findall(TERMS_PART)]
+PLAIN = re.findall(r"\w+", " ".join(re.findall(r"^- [^:]+: (.+(?:\n  .+)*)$", PLAIN_PART, re.MULTILINE)))
+KNOWN = {*TERMS, *PLAIN}
+LINE_MAX = 120
+
+PACKAGES = ("shared", "activities", "workflows", "worker", "starter", "spark")
+PATHS = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+TREES = {path: parse(path.read_text("utf-8")) for path in PATHS}
+MODULES = {part for path in PATHS for part in path.relative_to(ROOT).with_suffix("").parts if not part.startswith("__")}
+CLASSES = [
+    node
+    for tree in TREES.values()
+    for node in tree.body
+    if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+]
+
+
+def _words(name: str) -> list[str]:
+    """Split a name of Python, of a module or of a class, into lower-case words."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)]
+
+
+def _singulars(word: str) -> set[str]:
+    """Give what a word may be the plural of, and the word itself."""
+    return {word, word.removesuffix("s"), word.removesuffix("es"), re.sub("ies$", "y", word)}
+
+
+def _known(words: list[str]) -> set[str]:
+    """Give the term or the plain word that some words are together, if they are one."""
+    return {" ".join([*words[:-1], word]) for word in _singulars(words[-1])} & KNOWN
+
+
+def _unknown(words: list[str]) -> list[str]:
+    """Give the words that are neither terms, alone or with their neighbours, nor plain; the longest terms count first."""
+    if not words:
+        return []
+    length = max((n for n in range(1, len(words) + 1) if _known(words[:n])), default=0)
+    return ([] if length else words[:1]) + _unknown(words[length or 1 :])
+
+
+def _errors() -> set[str]:
+    """Name the classes that are exceptions, by their bases."""
+    bases = {node.name: {ast.unparse(base).rpartition(".")[2] for base in node.bases} for node in CLASSES}
+    found: set[str] = set()
+    while more := {
+        name
+        for name, parents in bases.items()
+        if name not in found and any(parent in found or parent.endswith(("Error", "Exception")) for parent in parents)
+    }:
+        found |= more
+    return found
+
+
+def _parts(words: list[str]) -> Iterator[list[str]]:
+    """Give all words that stand together, from the whole to single ones."""
+    for length in range(len(words), 0, -1):
+        for begin in range(len(words) - length + 1):
+            yield words[begin : begin + length]
+
+
+def _endings(words: list[str]) -> Iterator[list[str]]:
+    """Give the last words, from the whole to the last one."""
+    for begin in range(len(words)):
+        yield words[begin:]
+
+
+def _found(candidates: Iterable[list[str]]) -> set[str]:
+    return {found for words in candidates for found in _known(words)}
+
+
+def test_every_word_of_a_modules_name_is_in_the_glossary() -> None:
+    """As a term, as a part of a term of several words, or as a plain word; folders are modules, too."""
+    unknown = {name: words for name in sorted(MODULES) if (words := _unknown(_words(name)))}
+
+    assert unknown == {}
+
+
+def test_the_noun_of_every_class_is_in_the_glossary() -> None:
+    """The noun is the end of the name; an error is judged by what its name is about."""
+    errors = _errors()
+    unknown = [
+        node.name for node in CLASSES if not _found((_parts if node.name in errors else _endings)(_words(node.name)))
+    ]
+
+    assert {"DormiceError", "MessageNotFound"} <= errors
+    assert unknown == []
+
+
+def test_every_plain_word_is_the_word_of_a_name() -> None:
+    """The list of plain words holds none that no module and no class needs."""
+    names = [*MODULES, *(node.name for node in CLASSES)]
+    used = {single for name in names for word in _words(name) for single in _singulars(word)}
+
+    assert [word for word in PLAIN if word not in used] == []
+
+
+def test_every_term_is_used_by_the_code() -> None:
+    """In a name, in a comment or in a docstring; a term that nothing uses any more leaves the page."""
+    used = " ".join(["", *_words(" ".join(path.read_text("utf-8") for path in PATHS)), ""])
+    missing = [term for term in TERMS if not re.search(rf" {term}e?s? ", used)]
+
+    assert missing == []
+
+
+def test_a_word_has_one_line() -> None:
+    """No term twice, none that is called plain as well; each list is in the order of the alphabet."""
+    lists = [[term for term, _ in TERM.findall(part)] for part in TERMS_PART.split("\n## ")[1:]]
+
+    assert len(KNOWN) == len(TERMS) + len(PLAIN)
+    assert [terms for terms in lists if terms != sorted(terms)] == []
+
+
+def test_each_line_is_a_sentence() -> None:
+    """Everything that looks like a term is one, its text ends with a full stop, and no line is too long to read."""
+    assert len(TERMS) == TERMS_PART.count("\n- ")
+    assert [term for term, text in TERM.findall(TERMS_PART) if not text.endswith((".", ".)"))] == []
+    assert [line for line in PAGE.splitlines() if len(line) > LINE_MAX] == []
