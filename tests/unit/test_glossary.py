@@ -48,7 +48,7 @@ def _is_in(known: set[str], words: list[str]) -> bool:
 
 
 def _unknown(words: list[str]) -> list[str]:
-    """Give the words that are neither terms, alone or with their neighbours, nor plain; the longest terms count first."""
+    """Give the words that no term covers, alone or with its neighbours, and that are not plain; long terms go first."""
     if not words:
         return []
     length = max((n for n in range(1, len(words) + 1) if _is_in(KNOWN, words[:n])), default=0)
