@@ -1,7 +1,7 @@
 """What messages cost PostgreSQL and the server: transactions, log, disk and processor time of a start and of a cycle.
 
-On a cluster of its own, made for the run: `./run cluster up` builds the server it needs. The embedded server runs the
-same loads in the same run. Solo messages are cold, and more are due than the machine can do; packs come back at a rhythm.
+On a cluster made for the run: `./run cluster up` builds the server it needs. The embedded server runs the same loads in
+the same run. Solo messages are cold, and more are due than the machine can do; packs come back at a rhythm.
 """
 
 import asyncio

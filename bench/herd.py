@@ -1,4 +1,4 @@
-"""Twenty thousand one-shot messages at one instant: none early, lost or twice, the first priority first, at the lane's pace.
+"""Twenty thousand one-shot messages at one instant: none early, lost or twice, by priority, at the lane's pace.
 
 One noisy tenant has half of them; a quiet one has a single message, due a few seconds later.
 """

@@ -103,7 +103,7 @@ async def start_packs(client: Client, filling: Filling, envelopes: Iterable[tupl
 
 
 def build_starter(client: Client, filling: Filling, room: int | None = None, *, revises: bool = False) -> BulkStarter:
-    """Make the bulk starter of a filling; it holds back all of it, or so many messages. It `revises` what it is delivered."""
+    """Make a filling's bulk starter; it holds back all of it or `room` messages, and `revises` what it is delivered."""
     settings = Settings(task_queue_prefix=filling.prefix, pack_room=room or filling.count + 1)
     pack = Pack(
         packs=filling.packs,

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass
 class Site:
-    """The server, and an event loop of the machine's own: its rules are no coroutines, and pytest's loop stands still."""
+    """The server, and an event loop of the machine's own: its rules are no coroutines, and pytest's loop is blocked."""
 
     address: str
     path: Path

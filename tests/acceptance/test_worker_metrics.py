@@ -39,7 +39,7 @@ async def fetch(address: str) -> dict[str, float]:
 async def test_a_worker_tells_what_its_handlers_came_to(
     server: EmbeddedServer, settings: Settings, start: Start, client: Client, metrics_address: str
 ) -> None:
-    """Counts by kind, lane and outcome, durations, lateness, parked and gated messages; and the core's own beside them."""
+    """Counts by kind, lane and outcome, durations, lateness, parked and gated messages; also the SDK core's metrics."""
     fails = {"raise": 2, "reject": 1, "retry_after": 1}
     for how, count in fails.items():
         for _ in range(count):

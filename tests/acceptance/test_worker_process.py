@@ -1,4 +1,4 @@
-"""Worker processes as an operator sees them: signals, exit codes, one sentence per refusal, and what survives a kill."""
+"""Worker processes as an operator sees them: signals, exit codes, one sentence a refusal, and what survives a kill."""
 
 import asyncio
 import contextlib
@@ -297,7 +297,7 @@ async def test_what_the_settings_say_of_its_lanes_is_told_to_the_server(
 async def test_a_process_with_a_stuck_workflow_begins_anew(
     run: Run, start: Start, tmp_path: Path, processes: int, seconds: int
 ) -> None:
-    """The SDK's core says that it has dropped something: the process drains, as far as it can, and another takes over."""
+    """The SDK's core reports that it has dropped something: the process drains as far as it can, another takes over."""
     running = run("--lane", "short", "--processes", str(processes), "--drain-seconds", "0")
     message = await start("dropping", payload={"once": str(tmp_path / "once"), "seconds": seconds})
     await wait_until(running.says("a workflow is stuck in this process"), "it is found")

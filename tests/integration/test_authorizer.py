@@ -97,7 +97,7 @@ def issuer() -> Iterator[tuple[Issuer, str]]:
 
 @pytest.fixture
 async def login(issuer: tuple[Issuer, str]) -> AsyncIterator[Login]:
-    """A server with the authorizer of SECURITY.md; gives the variables by which somebody of some permissions connects."""
+    """A server with the authorizer of SECURITY.md; gives the variables by which a user of some permissions connects."""
     folder = Path(tempfile.mkdtemp(prefix="dormice-authorizer-"))
     cluster = Cluster(folder)
     try:

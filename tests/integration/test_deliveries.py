@@ -30,7 +30,7 @@ TOMBSTONE = object()
 
 @pytest.fixture
 async def calls(serve: Serve, kind: str) -> AsyncIterator[Calls]:
-    """Serve the kind with a handler that is done with payload "last" and comes back tomorrow otherwise; gives its calls."""
+    """Serve the kind with a handler that is done at payload "last", else comes back tomorrow; gives its calls."""
     calls: Calls = []
 
     @handler(kind)
@@ -81,7 +81,7 @@ async def test_the_first_record_of_a_key_starts_its_message(
 async def test_a_records_trace_context_reaches_its_handler(
     client: Client, settings: Settings, serve: Serve, kind: str, encoding: str
 ) -> None:
-    """The first cycles have that of the record that started the message, later ones that of the record that revised it."""
+    """First cycles have the context of the record that started the message, later ones of that which revised it."""
     parents = [f"00-{n:032x}-{n:016x}-01" for n in (1, 2)]
     seen: list[Mapping[str, str]] = []
 

@@ -1,4 +1,4 @@
-"""A herd after an outage: thousands fall due at one instant while the server is away, and all of them run once it is back."""
+"""A herd after an outage: thousands fall due at one instant while the server is away; all run once it is back."""
 
 import asyncio
 import itertools

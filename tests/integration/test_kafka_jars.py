@@ -90,7 +90,8 @@ async def test_two_processes_that_fetch_at_once_both_end_well(repository: Reposi
     cache = tmp_path / "cache"
     program = (
         "import asyncio; from starter.local.kafka.jars import find_cache, prepare_jars; "
-        "from starter.local.kafka.java import find_java; print(len(asyncio.run(prepare_jars(find_java(), find_cache()))))"
+        "from starter.local.kafka.java import find_java; "
+        "print(len(asyncio.run(prepare_jars(find_java(), find_cache()))))"
     )
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), REPOSITORY_VARIABLE: repository.url}
     both = [

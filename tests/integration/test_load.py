@@ -157,7 +157,7 @@ async def test_a_load_run_again_starts_nothing_twice(
 async def test_of_several_rows_with_one_name_one_counts(
     client: Client, starter: BulkStarter, folder: Folder, rule: Any, payloads: dict[str, int]
 ) -> None:
-    """By the rule of `spark prepare`, whose test has the same rows; what is refused is neither the newest nor the first."""
+    """By the rule of `spark prepare`, whose test has the same rows; refused rows are neither newest nor first."""
     moments = ("2036-06-01T00:00:00Z", "2036-06-03T00:00:00Z", "2036-06-03T01:00:00+01:00", None, None, None)
     rows = [{"id": "aaabbb"[n], "scheduled_at": moments[n], "payload": n, "lane": "long"} for n in range(6)]
     bad = {"id": "a", "scheduled_at": "2036-06-09T00:00:00Z", "priority": 9}

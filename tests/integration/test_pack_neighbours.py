@@ -182,7 +182,10 @@ async def test_a_full_pack_refuses_and_loses_nothing(
 
         assert (len(taken), len(refused)) == (3, 2)
         assert {receipt.reason for receipt in refused.values()} == {
-            f"pack 0 of kind {kind!r} is full with 3 messages; spread the kind over more packs: dormice repack {kind} --packs 2"
+            (
+                f"pack 0 of kind {kind!r} is full with 3 messages; "
+                f"spread the kind over more packs: dormice repack {kind} --packs 2"
+            )
         }
         for name in taken:
             assert await has(control, kind, name, state="active")

@@ -27,7 +27,7 @@ BUSY_SECONDS = 40.0
 """So long packs work after the first kills: more than a server takes by default to save what is acknowledged."""
 
 STILL_SECONDS = 120.0
-"""Nothing that is due may wait for longer once the faults are over: twice what is promised, for a machine that is slow."""
+"""No due message may wait longer than this once the faults are over: twice what is promised, for a slow machine."""
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Lives of messages that are recorded once and replayed for ever: each walks through different commands.
 
-`python -m tests.replay.scenarios [NAME ...]` runs them on a fresh embedded server and writes histories and fingerprints.
+`python -m tests.replay.scenarios [NAME ...]` runs them on a new embedded server and writes histories and fingerprints.
 """
 
 import asyncio

@@ -248,7 +248,7 @@ def test_a_table_has_a_row_for_each_and_no_other(page: str, heading: str, expect
 
 
 def test_the_inputs_of_signals_for_the_web_ui_are_ones_that_the_signals_take() -> None:
-    """Each signal has its row, and each input makes the signal; to a pack it makes the same one, for the ids beside it."""
+    """Each signal has its row, and each input makes the signal; to a pack the same one, for the ids beside it."""
     types = {name: kind for kind, name in SIGNAL_NAMES.items()}
     rows = table("docs/web-ui.md", "Send a signal")
 

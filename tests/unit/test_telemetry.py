@@ -188,7 +188,7 @@ def test_a_span_is_received_with_its_links_its_parent_and_its_error(receiver: Re
 
 
 def test_what_a_library_tells_is_sent_where_it_is_part_of_a_sampled_cycle(receiver: Receiver) -> None:
-    """With the message's ids on it; what it tells of other messages is dropped. In a process where nobody else traces."""
+    """With the message's ids on it; its spans of other messages are dropped. In a process where nobody else traces."""
     code = (
         "from opentelemetry import trace\n"
         "from types import SimpleNamespace\n"
