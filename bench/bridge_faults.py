@@ -105,7 +105,7 @@ async def _busy_order(stage: Stage, filling: Filling, packs: int) -> Order:
 
 
 async def _send_at(rate: float, seconds: float, producer: Any, topic: str, records: Any) -> int:
-    """Send so many records a second for a while; gives their number."""
+    """Send records at a rate for a while; gives their number."""
     began, sent = time.monotonic(), 0
     while (elapsed := time.monotonic() - began) < seconds:
         due = int(elapsed * rate) - sent

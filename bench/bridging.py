@@ -107,7 +107,7 @@ class Follower:
         return (last.committed - first.committed) / (last.at - first.at)
 
     async def wait_until_committed(self, count: int, seconds: float = 1800.0) -> None:
-        """Wait until so many records are done with; raises TimeoutError, RuntimeError when the bridge ends."""
+        """Wait until `count` records are done with; raises TimeoutError, RuntimeError when the bridge ends."""
         async with asyncio.timeout(seconds):
             while self.committed < count:
                 if self.process.returncode is not None:

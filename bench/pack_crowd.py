@@ -58,7 +58,7 @@ async def measure_crowd(count: int) -> None:
 def _send(address: str, portion: Filling) -> int:
     """Send a portion, in a process of its own; gives how many messages only a pack could have told about.
 
-    A call that took so long that it was repeated finds its own pack there, which nobody serves here.
+    A call that was repeated because it was slow finds its own pack there, which no worker serves.
     """
 
     async def send() -> int:

@@ -29,7 +29,7 @@ SPREAD = 0.5
 
 PAYLOAD_BYTES = 60
 ROOM = 1.4
-"""Packs take so many times the messages that they get on average, because a hash fills some fuller than others."""
+"""Room of a pack, as a multiple of its average number of messages: a hash fills some packs fuller than others."""
 
 PATIENCE_SECONDS = 600.0
 TAKEN_IN_PER_SECOND = 5000

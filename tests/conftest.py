@@ -81,7 +81,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bound coroutine tests from within, so that one that is too slow ends its workers before it fails."""
+    """Bound coroutine tests from within, so that a test that takes too long ends its workers before it fails."""
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             mark = item.get_closest_marker("timeout")
@@ -270,7 +270,7 @@ def start(client: Client, settings: Settings, message_id: Callable[[], str]) -> 
 
 @pytest.fixture
 def begin(client: Client, settings: Settings, message_id: Callable[[], str], encoding: str) -> Begin:
-    """Start one message in the encoding of this run; a pack that is there already tells only while it is served."""
+    """Start one message in the encoding of this run; a pack that is there already answers only while it is served."""
 
     @functools.cache
     def starter(kind: str) -> BulkStarter:

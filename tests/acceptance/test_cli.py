@@ -233,7 +233,7 @@ def test_a_variable_that_is_like_a_setting_is_told_once(
 
 
 async def test_handlers_are_listed_with_their_origin(run: Run) -> None:
-    """Installed ones and those of the setting; the table and the JSON tell the same."""
+    """Installed ones and those of the setting; the table and the JSON show the same."""
     table, lines = await run("handlers"), await run("handlers", "--json")
 
     assert [line["kind"] for line in lines.lines] == KINDS

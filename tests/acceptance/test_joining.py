@@ -32,7 +32,7 @@ async def topic(broker: EmbeddedBroker, kind: str) -> str:
 
 
 def outcomes_of(topic: str) -> str:
-    """Name the topic that is told what the records of a topic come to."""
+    """Name the outcomes topic of a topic's records."""
     return f"{topic}.outcomes"
 
 

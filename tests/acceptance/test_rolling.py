@@ -110,7 +110,7 @@ class Stage:
         return [e for e in ours if e.note == code] if code else ours
 
     async def until_done_by(self, code: str, subjects: list[Subject], cycles: int, skip: int) -> None:
-        """Wait until one version has done so many cycles of each message since a line of the ledger."""
+        """Wait until one version has done `cycles` cycles of each message since a line of the ledger."""
 
         def is_done() -> bool:
             return all(len(self.entries(subject, code=code, skip=skip)) >= cycles for subject in subjects)
@@ -226,7 +226,8 @@ async def test_with_worker_versioning_the_current_version_alone_gets_messages(st
     async with stage.worker(OLDER), stage.worker(TODAY):
         await stage.make_current(OLDER)
         await settle_in(stage, OLDER)
-        assert await find_capacity(stage) == 0  # today's worker counts for nothing, and the older one tells too seldom
+        # today's worker counts for nothing, and the older one sends heartbeats too seldom
+        assert await find_capacity(stage) == 0
         await stage.make_current(TODAY)
         await wait_until(lambda: says_who_is_current(stage), "today's worker tells that it gets tasks", PATIENCE)
         assert await find_capacity(stage) == 1

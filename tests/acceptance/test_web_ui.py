@@ -89,7 +89,7 @@ async def test_the_list_shows_kind_lane_state_and_due_time(
 
 
 async def has_count(client: Client, query: str, count: int) -> bool:
-    """Tell whether the index finds so many."""
+    """Say whether the index finds `count` messages."""
     return (await client.count_workflows(query)).count == count
 
 

@@ -474,7 +474,7 @@ async def test_a_worker_that_can_not_start_says_why(run: Run, refusal: Refusal) 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 async def test_no_server_at_the_start_is_worth_another_try(run: Run, processes: str) -> None:
-    """Exit code 3 tells a supervisor that the same command may succeed later."""
+    """By exit code 3 a supervisor knows that the same command may succeed later."""
     port = find_free_port()
     running = run("--processes", processes, TEMPORAL_ADDRESS=f"127.0.0.1:{port}")
 

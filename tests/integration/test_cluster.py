@@ -124,7 +124,7 @@ async def test_the_number_of_shards_is_for_good(cluster: Cluster) -> None:
 
 
 async def test_status_and_down_are_for_people_and_scripts(cluster: Cluster) -> None:
-    """`status` tells what runs by its exit code, too; `down` ends exactly that, and twice is no error."""
+    """`status` shows what runs by its exit code, too; `down` ends exactly that, and twice is no error."""
 
     async def run(*arguments: str) -> tuple[int, str, str]:
         return await run_to_end(

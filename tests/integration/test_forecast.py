@@ -115,7 +115,7 @@ async def test_a_worker_that_has_been_busy_tells_what_it_can_do(
     async def tick(message: Message, ctx: Context) -> Again:
         return Again(after=timedelta(seconds=1), tolerance=timedelta(0))
 
-    # as worker processes do: those of a client that tells of them once a minute count as gone in between
+    # as worker processes do: those of a client whose heartbeats come once a minute count as gone in between
     client = await connect(Settings(), {"TEMPORAL_ADDRESS": server.address}, heartbeat=HEARTBEAT)
     capacity = Capacity(client, task_queue(settings.task_queue_prefix, "short"))
     forecaster = Forecaster(client, settings, [])

@@ -254,7 +254,7 @@ async def test_an_input_that_breaks_off_is_told_after_its_rows_were_taken(folder
 
 
 async def test_rejects_that_cannot_be_written_end_the_load(starter: BulkStarter, folder: Folder) -> None:
-    """A load that can't tell what it refused must not go on as if nothing were."""
+    """A load that can't write what it refused must not go on."""
     folder.write("bad", {"id": 1})
     folder.rejects.mkdir()
 

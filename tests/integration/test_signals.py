@@ -180,7 +180,7 @@ async def test_two_hundred_signals_around_continue_as_new_are_all_applied_in_ord
     async with serve(busy, lanes=("short",), cycles_per_run=1, sandbox=False):  # a sandbox for every cycle is slow
         message = await begin(kind, payload=-1)
         first_run = (await message.handle.describe()).run_id
-        for name in message.neighbours(30):  # so many cycles a second that each second brings the pack to its next run
+        for name in message.neighbours(30):  # enough cycles a second for a new run of the pack every second
             await begin(kind, name)
         asking = asyncio.create_task(_ask_for_ever(message))
         offset = -1

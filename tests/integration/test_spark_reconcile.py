@@ -1,4 +1,4 @@
-"""Reconcile against a real server: each row of a source is where it should be, or is told."""
+"""Reconcile against a real server: each row of a source is where it should be, or is reported."""
 
 import asyncio
 import importlib

@@ -157,7 +157,7 @@ class Messages(MessageMachine):
 
     @rule(message=messages, drawn=st.lists(signals, min_size=1, max_size=3))
     def send_while_no_worker_is_there(self, message: ExpectedMessage, drawn: list[Signal]) -> None:
-        """Kill the worker, steer a message with nobody there to hear it, and start another worker."""
+        """Kill the worker, steer a message while none is there, and start another worker."""
         self.worker.kill()
         begun = self.now(message)
         sent = [self.finish(each, begun) for each in drawn]

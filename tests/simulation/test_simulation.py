@@ -41,7 +41,7 @@ def test_seeds_that_try_out_much_keep_every_promise(seed: int) -> None:
 
 @pytest.mark.timeout(120 + SEARCH_SECONDS)
 def test_other_seeds_keep_every_promise() -> None:
-    """Those of the suite, the same each time, and random ones for as long as is asked for; one that fails is told."""
+    """Those of the suite, the same each time, and random ones for `SEARCH_SECONDS`; a failing seed is printed."""
     begun, seeds = time.monotonic(), iter(SUITE_SEEDS)
     while (seed := next(seeds, None)) is not None or time.monotonic() - begun < SEARCH_SECONDS:
         outcome = simulate(secrets.randbits(32) if seed is None else seed)

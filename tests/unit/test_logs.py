@@ -1,4 +1,4 @@
-"""Logs: a line tells what happened and which message it was about, in the format that the settings ask for."""
+"""Logs: a line says what happened and which message it was about, in the format that the settings ask for."""
 
 import json
 import subprocess
@@ -81,7 +81,7 @@ def test_a_chatty_library_is_told_once_in_a_while() -> None:
 
 
 def test_what_a_workflow_logs_names_the_workflow() -> None:
-    """The SDK tells about a workflow in a mapping of its own; only who it is, is kept."""
+    """The SDK describes a workflow in a mapping of its own; only its ids are kept."""
     code = (
         "about = {'workflow_id': 'a/1', 'run_id': 'r', 'task_queue': 'q'}\n"
         "logging.getLogger('temporalio.workflow').warning('x', extra={'temporal_workflow': about})"

@@ -1,4 +1,4 @@
-"""What handlers may return, how it travels, and what they are told when it can't."""
+"""What handlers may return, how it is encoded, and the error when it can't be."""
 
 from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta

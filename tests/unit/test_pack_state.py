@@ -354,7 +354,7 @@ def test_each_message_of_a_batch_gets_its_own_outcome() -> None:
 
 
 def test_an_outcome_is_decided_on_once() -> None:
-    """What a batch tells twice, or after its message has gone on in another one, is passed over."""
+    """An outcome that comes twice, or after its message has gone on in another batch, is skipped."""
     pack = hold(entry("a"), entry("b"))
     old = take(pack)
     pack.apply_outcomes(old, [(0, AGAIN)], NOW)
