@@ -1,6 +1,6 @@
 """The Kafka bridge: solo against a bare client, pack against the bulk starter; also lag, spike and kills [records].
 
-Each part runs on a server and a broker of its own, with the bridge as a process. A record counts when its offset is committed.
+Each part has its own server and broker, and the bridge runs as a process. A record counts when its offset is committed.
 """
 
 import asyncio
@@ -93,10 +93,10 @@ async def _start_alike(client: Client, filling: Filling) -> float:
 
 
 async def _pack(count: int = PACK_COUNT) -> None:
-    """Records a second against the bulk starter's own, given the same deliveries ready in memory; a worker runs beside both.
+    """Measure records a second against the bulk starter with the same deliveries in memory; a worker runs beside both.
 
-    Also what it does with messages, which know of no records: all held back until each pack gets its thousand in one call,
-    until the packs have them, and without a worker until the server has them.
+    Three more rates that concern messages, not records: all held back until each pack gets its thousand in one call;
+    until the packs have them; and without a worker, until the server has them.
     """
 
     async def start(stage: Stage) -> float:

@@ -26,11 +26,11 @@ SUSTAINED = {"solo": 15, "pack": 150}
 """Records a second, a fraction of what the bridge can do while a worker is at work beside it."""
 
 STARTS_PER_SECOND = {"solo": 30.0, "pack": 0.0}
-"""The setting of that name: a start costs server and worker as much as a cycle, and goes first, so what is left is up to us."""
+"""The setting of that name: a start costs as much as a cycle and goes first, so this limit decides what is left."""
 
 TIMES = 5
 USUAL_SECONDS, SPIKE_SECONDS = 150.0, 60.0
-"""The first as long as a message takes to live through a run: all begin together, and the cycles of a run cost differently."""
+"""The first is how long a message lives through a run: all begin together, and the cycles of a run cost differently."""
 
 WINDOW_SECONDS = 10.0
 AT_WORK, PACKED_AT_WORK = 2000, 100_000
@@ -105,7 +105,7 @@ async def _busy_order(stage: Stage, filling: Filling, packs: int) -> Order:
 
 
 async def _send_at(rate: float, seconds: float, producer: Any, topic: str, records: Any) -> int:
-    """Send so many records a second for a while; gives their number."""
+    """Send records at a rate for a while; gives their number."""
     began, sent = time.monotonic(), 0
     while (elapsed := time.monotonic() - began) < seconds:
         due = int(elapsed * rate) - sent

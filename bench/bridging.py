@@ -1,4 +1,4 @@
-"""What the parts of the scenario `bridge` share: servers and a broker, records, and a bridge process that is followed."""
+"""What the parts of the scenario `bridge` share: servers, a broker, records, and a bridge process that is followed."""
 
 import asyncio
 import contextlib
@@ -81,7 +81,7 @@ async def produce(producer: Any, topic: str, envelopes: Iterable[Envelope]) -> i
 
 
 class Follower:
-    """Looks at a bridge process, and at what its group has committed, five times a second, once it has committed at all."""
+    """Samples a bridge process and what its group has committed five times a second, from its first commit on."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -99,7 +99,7 @@ class Follower:
 
     @property
     def rate(self) -> float:
-        """Records a second, from its first commit, that of where it begins, to its last: each is up to a second late."""
+        """Records a second between the first and the last commit; each commit is seen up to a second late."""
         changes = [b for a, b in zip(self.samples, self.samples[1:], strict=False) if b.committed > a.committed]
         if not changes:
             return 0.0
@@ -107,7 +107,7 @@ class Follower:
         return (last.committed - first.committed) / (last.at - first.at)
 
     async def wait_until_committed(self, count: int, seconds: float = 1800.0) -> None:
-        """Wait until so many records are done with; raises TimeoutError, RuntimeError when the bridge ends."""
+        """Wait until `count` records are done with; raises TimeoutError, RuntimeError when the bridge ends."""
         async with asyncio.timeout(seconds):
             while self.committed < count:
                 if self.process.returncode is not None:

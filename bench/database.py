@@ -1,7 +1,7 @@
 """What messages cost PostgreSQL and the server: transactions, log, disk and processor time of a start and of a cycle.
 
-On a cluster of its own, made for the run: `./run cluster up` builds the server it needs. The embedded server runs the
-same loads in the same run. Solo messages are cold, and more are due than the machine can do; packs come back at a rhythm.
+On a cluster made for the run: `./run cluster up` builds the server it needs. The embedded server runs the same loads in
+the same run. Solo messages are cold, and more are due than the machine can do; packs come back at a rhythm.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class Spent:
         return Spent(**{f.name: getattr(self, f.name) - getattr(before, f.name) for f in fields(self)})
 
     def per(self, count: float) -> dict[str, float]:
-        """Share it among so many."""
+        """Divide the cost by a count."""
         return {
             "server cpu ms": 1000 * self.server_cpu / count,
             "database cpu ms": 1000 * self.database_cpu / count,
@@ -113,7 +113,7 @@ SUBJECTS = {"sqlite": _sqlite, "postgresql": _postgresql}
 
 
 def _read_spent(cluster: Cluster) -> Spent:
-    """Read what PostgreSQL counts; it tells of a transaction a second late."""
+    """Read what PostgreSQL counts; a transaction shows there a second late."""
     assert cluster.process is not None
     (line,) = cluster.postgres.run(f"""
         SELECT (SELECT sum(xact_commit) FROM pg_stat_database WHERE datname IN ('{CORE}', '{VISIBILITY}')),

@@ -1,4 +1,4 @@
-"""Twenty thousand one-shot messages at one instant: none early, lost or twice, the first priority first, at the lane's pace.
+"""Twenty thousand one-shot messages at one instant: none early, lost or twice, by priority, at the lane's pace.
 
 One noisy tenant has half of them; a quiet one has a single message, due a few seconds later.
 """
@@ -27,7 +27,7 @@ ASLEEP_A_SECOND = 60.0
 """As few as that are started and asleep in time, whatever the machine does."""
 
 STEADY, STEADY_SECONDS = 3000, 20.0
-"""So many fall due one by one over so long, which is more than a lane can do."""
+"""The steady load: messages that fall due one by one over these seconds, more than a lane can do."""
 
 QUIET_AFTER = 5.0
 DRAIN_MAX_SECONDS = 900.0

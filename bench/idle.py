@@ -1,4 +1,4 @@
-"""Idle capacity: how fast the short lane runs ahead of time, against its rate with a backlog, and what looking costs then.
+"""Idle capacity: how fast the short lane runs ahead of time, against its rate with a backlog, and what that costs then.
 
 With a backlog more is always due than the machine can do; with nothing due, thousands of messages may run ahead.
 """

@@ -1,4 +1,4 @@
-"""More packed messages than anybody has, for the scenario `packs`: filled by two processes, until something gives way."""
+"""More packed messages than anybody has, for the scenario `packs`: two processes fill until something gives way."""
 
 import asyncio
 import multiprocessing
@@ -23,7 +23,7 @@ DAY = 24 * HOUR
 
 
 async def measure_crowd(count: int) -> None:
-    """Fill with nobody at work, a row for each portion; then let a worker take the last portion in, the others beside it."""
+    """Fill without a worker, a row for each portion; then let a worker admit the last portion, the others beside it."""
     portions = [
         Filling(
             prefix=new_prefix(), count=PORTION, size=1000, delay=DAY, due_in=HOUR, due_spread=DAY, coalesce=2 * HOUR
@@ -58,7 +58,7 @@ async def measure_crowd(count: int) -> None:
 def _send(address: str, portion: Filling) -> int:
     """Send a portion, in a process of its own; gives how many messages only a pack could have told about.
 
-    A call that took so long that it was repeated finds its own pack there, which nobody serves here.
+    A call that was repeated because it was slow finds its own pack there, which no worker serves.
     """
 
     async def send() -> int:

@@ -29,7 +29,7 @@ SPREAD = 0.5
 
 PAYLOAD_BYTES = 60
 ROOM = 1.4
-"""Packs take so many times the messages that they get on average, because a hash fills some fuller than others."""
+"""Room of a pack, as a multiple of its average number of messages: a hash fills some packs fuller than others."""
 
 PATIENCE_SECONDS = 600.0
 TAKEN_IN_PER_SECOND = 5000
@@ -103,7 +103,7 @@ async def start_packs(client: Client, filling: Filling, envelopes: Iterable[tupl
 
 
 def build_starter(client: Client, filling: Filling, room: int | None = None, *, revises: bool = False) -> BulkStarter:
-    """Make the bulk starter of a filling; it holds back all of it, or so many messages. It `revises` what it is delivered."""
+    """Make a filling's bulk starter; it holds back all of it or `room` messages, and `revises` what it is delivered."""
     settings = Settings(task_queue_prefix=filling.prefix, pack_room=room or filling.count + 1)
     pack = Pack(
         packs=filling.packs,

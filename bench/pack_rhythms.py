@@ -1,4 +1,4 @@
-"""Packs at a rhythm, for the scenario `packs`: what their size does at several rates, and N messages minute by minute."""
+"""Packs at a rhythm, for the scenario `packs`: what their size does at several rates, and N messages by the minute."""
 
 import asyncio
 import time

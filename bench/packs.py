@@ -1,4 +1,4 @@
-"""Packs against bare packs and solo messages: cold cycles, starts, bytes; also rss, size, fill N [seconds] [mean delay], crowd N.
+"""Packs against bare packs and solo messages: cycles, starts, bytes; also rss, size, fill N [seconds] [delay], crowd N.
 
 Cold means far more packs than cached workflows. More is always due than the machine can do, so the rate is what it
 can do; `size` and `fill` have messages come back at a rhythm instead, and show how late they are. `crowd` only fills.

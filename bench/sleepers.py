@@ -1,8 +1,8 @@
 """A thousand, ten thousand, fifty thousand asleep: the worker's memory and rate must not notice; bytes per message.
 
-Each number has a server of its own, where the sleepers are due in an hour and never touched. Beside them a fixed set of other
-messages, and of bare loops, is worked on: a short window on one server after the other, round after round, so that what
-changes with the hour on a shared machine changes for all alike.
+Each number has a server of its own, where the sleepers are due in an hour and never touched. Beside them a fixed set of
+other messages, and of bare loops, is worked on: a short window on one server after the other, round after round, so
+that what changes with the hour on a shared machine changes for all alike.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,10 @@ async def main(arguments: list[str]) -> None:
                     if number >= 0:  # the first cycles of all are not like the later ones
                         seen[step][what].append(measured)
     rows = [_describe(step, sizes[step], seen[step], seen[steps[0]]) for step in steps]
-    note = f"{ACTIVE:,} others at work, which is what rate and memory are of; changes are against the first row, round by round"
+    note = (
+        f"{ACTIVE:,} others at work, which is what rate and memory are of; "
+        "changes are against the first row, round by round"
+    )
     report("sleepers", rows, note=note)
 
 

@@ -1,4 +1,4 @@
-"""Spark: its starts against a bare client's and the bulk starter's, prepare against a mere copy, memory, a crash; solo, packs, prepare, memory, crash [N …]."""
+"""Spark against a bare client, the bulk starter and a mere copy: solo, packs, prepare, memory, crash [N …]."""
 
 import asyncio
 import importlib

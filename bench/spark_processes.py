@@ -1,4 +1,4 @@
-"""Spark under measurement: its commands as processes, what they tell, and the memory of their families."""
+"""Spark under measurement: its commands as processes, what they report, and the memory of their process trees."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ def packing(server: EmbeddedServer, folder: Path, kind: str, count: int) -> dict
 
 
 def dormice(*arguments: str) -> list[str]:
-    """Give the command line of `dormice spark …`, which tells as JSON."""
+    """Give the command line of `dormice spark …`, which reports as JSON."""
     return [sys.executable, "-m", "starter", "spark", *arguments, "--json"]
 
 

@@ -1,7 +1,7 @@
-"""What telemetry costs: cold cycles per second with metrics and traces on, against the same worker without, on the same server.
+"""What telemetry costs: cold cycles a second with metrics and traces, against the same worker without, on one server.
 
-Prometheus' place is taken by a client that fetches the page more often than it usually does, that of a receiver of OTLP by one that
-takes what comes. Messages are sampled as they are where no setting says otherwise.
+A client that fetches the page more often than Prometheus usually does stands in for it; a receiver that accepts all it
+gets stands in for an OTLP collector. Messages are sampled as by default.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The server's transfer queue under busy packs: how long it is, what is put off in it, and how many runs are left over.
 
-`./run bench transfer [MINUTES]` runs 600 messages alone and 6,300 in 23 packs, back every 5 to 30 s, on a server of their
-own each: once as dormice was before (a left run is deleted at once, the server's own settings), once as it is now.
+`./run bench transfer [MINUTES]` runs 600 messages alone and 6,300 in 23 packs, back every 5 to 30 s, each on its own
+server: once as dormice was before (a left run is deleted at once, the server's own settings), once as it is now.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The cold cycle under other numbers: cycles per run, cache, slots, pollers, sandbox, gzip, event loop; each beside the default.
+"""The cold cycle under other numbers: cycles a run, cache, slots, pollers, sandbox, gzip, loop; beside the default.
 
 The table that decided the defaults in `shared/settings.py` and `worker/lanes/profiles.py`.
 """

@@ -65,8 +65,8 @@ class Order:
 class Measured:
     """What was seen: cycles in the window, processor seconds spent in it, memory at its end, calls made twice.
 
-    `repeated` and `left_out` count versions since the beginning, `late_p50` and `late_p99` are seconds of lateness: all of
-    dormice's handlers alone.
+    `repeated` and `left_out` count versions since the beginning, `late_p50` and `late_p99` are seconds of lateness;
+    these four are known for dormice's handlers only.
     """
 
     cycles: int = 0
@@ -108,7 +108,7 @@ class Counter:
         self._late.append(late.total_seconds())
 
     def note_version(self, message_id: str, version: int) -> None:
-        """Compare a version with the one before. Ids end with the message's number: two bytes a message are all it costs."""
+        """Compare a version with the one before; ids end with the message's number, so a message costs two bytes."""
         number = int(message_id.rpartition("-")[2])
         if (missing := number + 1 - len(self._next)) > 0:
             self._next.frombytes(bytes(missing * self._next.itemsize))

@@ -16,7 +16,7 @@ async def count_alive(client: Client, settings: Settings) -> int:
 
 
 async def check_alive(client: Client, settings: Settings, count: int) -> None:
-    """Fail unless there are so many on this test's task queue once the index, which lags, knows of them."""
+    """Fail unless this test's task queue has `count` messages once the index, which lags, has them."""
 
     async def is_reached() -> bool:
         return await count_alive(client, settings) >= count

@@ -71,9 +71,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Let every Java of the tests compile fast code only, and whoever ends the suite end what its tests have started.
+    """Let every Java of the tests compile fast code only, and let a stop signal end what the tests have started.
 
-    What lives for seconds never earns the best code. A signal is an interruption as Ctrl-C is, which `./run test` is begun without.
+    The best code does not pay within seconds. Each stop signal interrupts, also where SIGINT was ignored at the start.
     """
     for number in find_stop_signals():
         signal.signal(number, signal.default_int_handler)
@@ -81,7 +81,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bound coroutine tests from within, so that one that is too slow ends its workers before it fails."""
+    """Bound coroutine tests from within, so that a test that takes too long ends its workers before it fails."""
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             mark = item.get_closest_marker("timeout")
@@ -113,7 +113,7 @@ async def server(
 ) -> AsyncIterator[EmbeddedServer]:
     """The embedded server, slimmed as users get it; time skipping is switched on for tests of long delays.
 
-    With `--cluster` the server that runs already, which nobody here starts or stops; its folder is for the logs of tests.
+    With `--cluster` the server that runs already, which the tests neither start nor stop; its folder is for their logs.
     """
     data = tmp_path_factory.mktemp("temporal")
     if pytestconfig.getoption("--cluster"):
@@ -166,7 +166,7 @@ def spark() -> "Iterator[SparkSession]":
 def settings() -> Settings:
     """Settings with task queues of the test's own, no sandbox, as in production, and a short recovery after a kill.
 
-    In the sandbox, where a worker takes half a second to start, are tests/fundamentals, the replays and test_cancellation.py.
+    tests/fundamentals, the replays and test_cancellation.py use the sandbox, where a worker starts in half a second.
     """
     return Settings(
         task_queue_prefix=f"test-{uuid.uuid4().hex[:10]}",
@@ -270,7 +270,7 @@ def start(client: Client, settings: Settings, message_id: Callable[[], str]) -> 
 
 @pytest.fixture
 def begin(client: Client, settings: Settings, message_id: Callable[[], str], encoding: str) -> Begin:
-    """Start one message in the encoding of this run; a pack that is there already tells only while it is served."""
+    """Start one message in the encoding of this run; a pack that is there already answers only while it is served."""
 
     @functools.cache
     def starter(kind: str) -> BulkStarter:

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass
 class Site:
-    """The server, and an event loop of the machine's own: its rules are no coroutines, and pytest's loop stands still."""
+    """The server, and an event loop of the machine's own: its rules are no coroutines, and pytest's loop is blocked."""
 
     address: str
     path: Path
@@ -128,7 +128,7 @@ class MessageMachine(RuleBasedStateMachine):
         self._run_due(message, begun)
 
     async def _wait_until_heard(self, message: ExpectedMessage) -> None:
-        """Wait for any answer: it is given by a worker that has heard all that was sent before."""
+        """Wait for any answer: the worker that gives it has got all that was sent before."""
         await self.control.show(message.kind, message.id)
 
     def _fast_forward(self, message: ExpectedMessage, until: float, *, is_killed: bool = False) -> None:

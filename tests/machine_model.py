@@ -1,7 +1,7 @@
 """What a message is to the state machine of tests/integration/test_state_machine.py: the smallest model of its life.
 
-It knows no workflows, tasks, queries or packs. Moments are seconds since the epoch on the message's own clock. Where the
-model can't know a moment to the millisecond it knows between which two it lies, until it has seen it.
+It has no workflows, tasks, queries or packs. Moments are seconds since the epoch on the message's own clock. A moment
+that the model cannot predict to the millisecond lies between two bounds, until it has been seen.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The worker process of the state machine of tests/integration/test_state_machine.py, ended by SIGKILL at any moment.
 
-Its handler does what a message's payload says, and its clock follows the messages' own, which are moved by time skipping:
-the machine writes by how much into a file.
+Its handler does what a message's payload says, and its clock follows the messages' own, which time skipping moves: the
+machine writes the offset into a file.
 """
 
 import asyncio

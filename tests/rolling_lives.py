@@ -49,7 +49,7 @@ LIVES = {
 
 @ledgered
 async def act(message: Message, ctx: Context) -> Again | Done | Reject:
-    """Do what the payload says, and tell as the reason which code did it."""
+    """Do what the payload says, and give as the reason which code did it."""
     lane = None
     match message.payload:
         case "reject":

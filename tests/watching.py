@@ -30,13 +30,13 @@ OF_CORE_ALWAYS = {
     "temporal_worker_task_slots_used",
     "temporal_workflow_task_schedule_to_start_latency_seconds_bucket",
 }
-"""What the SDK's core tells once messages have run."""
+"""What the SDK's core publishes once messages have run."""
 OF_CORE_IN_TROUBLE = {
     "temporal_long_request_failure_total",
     "temporal_request_failure_total",
     "temporal_workflow_task_execution_failed_total",
 }
-"""What it tells from the first failure on."""
+"""What it publishes from the first failure on."""
 OF_PROMETHEUS = {"up", "ALERTS", "process_resident_memory_bytes"}
 
 needs_promtool = pytest.mark.skipif(

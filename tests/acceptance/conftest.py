@@ -92,7 +92,7 @@ def run(spawn: Spawn, environment: dict[str, str]) -> Run:
 
 @pytest.fixture
 def metrics_address(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where worker processes of this test tell what they measure; the port behind it is free as well."""
+    """Where worker processes of this test publish their metrics; the next port is free as well."""
     port = find_free_port()
     while not _is_free(port + 1):
         port = find_free_port()

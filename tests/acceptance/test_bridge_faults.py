@@ -59,7 +59,7 @@ class Scene:
         return bridge_process(self.server, self.broker, self.settings, self.topic, *arguments)
 
     async def wait_until_shared_by(self, count: int, *, without: frozenset[str] = frozenset()) -> frozenset[str]:
-        """Wait until so many members share the topic, and not `without` themselves; gives them."""
+        """Wait until `count` members share the topic, and they are not the set `without`; gives them."""
 
         async def found() -> frozenset[str]:
             members = await list_members(self.broker.address, self.topic)
@@ -130,7 +130,7 @@ async def lose_the_server(scene: Scene) -> None:
         await wait_until(scene.has_committed, "it has committed something")
         await wait_until(lambda: scene.noted.newest, "and the worker has come from beginning to work")
         await kill(scene.server)
-        await asyncio.sleep(AWAY_SECONDS)  # the fault itself: so long there is no server
+        await asyncio.sleep(AWAY_SECONDS)  # the fault itself: no server for this time
         bridge.send_signal(signal.SIGSTOP)
         committed = await read_committed_names(scene)
         scene.found["committed"] = len(committed)

@@ -1,4 +1,4 @@
-"""`dormice bridge` and a broker that wants TLS and a password: who is right is let in, who is wrong is told what to do."""
+"""`dormice bridge` and a broker that wants TLS and a password: right ones are let in, wrong ones get advice."""
 
 import signal
 from collections.abc import AsyncIterator

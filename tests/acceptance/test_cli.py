@@ -67,7 +67,10 @@ def name(message_id: Callable[[], str]) -> str:
 def test_help_needs_none_of_what_is_slow_to_import() -> None:
     """`dormice --help` answers at once: the parser is there before Temporal, pydantic and rich are loaded."""
     heavy = ("temporalio", "pydantic", "rich", "httpx", "pyarrow")
-    code = f"import sys, starter.cli.main; starter.cli.main.build_parser(); print([m for m in {heavy} if m in sys.modules])"
+    code = (
+        "import sys, starter.cli.main; starter.cli.main.build_parser(); "
+        f"print([m for m in {heavy} if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
@@ -230,7 +233,7 @@ def test_a_variable_that_is_like_a_setting_is_told_once(
 
 
 async def test_handlers_are_listed_with_their_origin(run: Run) -> None:
-    """Installed ones and those of the setting; the table and the JSON tell the same."""
+    """Installed ones and those of the setting; the table and the JSON show the same."""
     table, lines = await run("handlers"), await run("handlers", "--json")
 
     assert [line["kind"] for line in lines.lines] == KINDS
@@ -253,7 +256,7 @@ async def test_a_message_is_started_once(run: Run, name: str) -> None:
 
 @pytest.mark.usefixtures("worker")
 async def test_show_tells_where_a_message_stands_and_why(run: Run, name: str) -> None:
-    """By KIND:ID or KIND ID, as text or as a JSON object a line; exit code 1 when one is not known, the others are shown."""
+    """By KIND:ID or KIND ID, as text or as JSON lines; exit code 1 when one is not known, the others are shown."""
     await run("start", "ledger", name, "--scheduled-at", LATER, "--tenant", "acme")
 
     text, document = await run("show", f"ledger:{name}"), await run("show", "ledger", name, "--json")

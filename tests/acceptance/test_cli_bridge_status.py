@@ -1,4 +1,4 @@
-"""`dormice bridge status` as people type it, and what a bridge tells probes and Prometheus, on a real broker."""
+"""`dormice bridge status` as people type it, and what a bridge reports to probes and Prometheus, on a real broker."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ async def topic(broker: EmbeddedBroker, kind: str) -> str:
 
 @pytest.fixture
 def bridging(spawn: Spawn, environment: dict[str, str], broker: EmbeddedBroker, topic: str) -> Bridging:
-    """Run a bridge for the topic and give the address at which it tells its health; drained at the end."""
+    """Run a bridge for the topic and give the address of its health endpoint; drained at the end."""
 
     @contextlib.asynccontextmanager
     async def bridging(**variables: str) -> AsyncGenerator[str]:

@@ -93,7 +93,7 @@ async def test_list_shows_a_table_or_json_lines_and_says_when_there_is_more(
 
 
 async def test_show_tells_all_of_a_letter(ask: Callable[..., Any]) -> None:
-    """Bytes that are no text are Base64 in JSON; a letter that is not there is told."""
+    """Bytes that are no text are Base64 in JSON; a letter that is not there is reported."""
     shown = await ask("show", "0/0")
     as_data = await ask("show", "0/2", "0/77", "--json")
 
@@ -147,7 +147,7 @@ async def test_filters_select(ask: Callable[..., Any]) -> None:
 async def test_named_letters_are_replayed_and_dropped(
     ask: Callable[..., Any], broker: EmbeddedBroker, topic: str
 ) -> None:
-    """One that was handled already is told and left alone; --all still lists it."""
+    """A letter that was handled already is reported and left alone; --all still lists it."""
     dry = await ask("drop", "0/0", "--dry-run")
     dropped = await ask("drop", "0/0")
     replayed = await ask("replay", "0/0", "0/1", "0/9")

@@ -105,7 +105,7 @@ async def test_standard_input_is_a_file_too(run: Run, tmp_path: Path, ids: list[
 
 
 async def test_a_dry_run_needs_no_server(run: Run, tmp_path: Path, ids: list[str]) -> None:
-    """It judges every row, and says what it would refuse."""
+    """It validates every row, and says what it would refuse."""
     write_jsonl(tmp_path / "a.jsonl", ids, "bad")
 
     ran = await run("load", "a.jsonl", "--dry-run", TEMPORAL_ADDRESS="127.0.0.1:1")
@@ -194,7 +194,7 @@ async def test_a_slow_pipe_is_loaded_as_it_comes_and_can_be_interrupted(
 async def test_a_terminal_gets_a_bar_and_a_pipe_plain_lines(
     spawn: Spawn, tmp_path: Path, environment: dict[str, str], ids: list[str]
 ) -> None:
-    """Both tell counts, rate and what is left; neither touches standard output."""
+    """Both show counts, rate and what is left; neither touches standard output."""
     write_jsonl(tmp_path / "a.jsonl", ids[:70])
     ours, theirs = pty.openpty()
     slowly = ("--set", "starts_per_second=10", "--set", "in_flight=2")

@@ -134,7 +134,7 @@ async def test_one_wrong_name_among_many_is_told_and_the_rest_is_sent(run: Run, 
 
 
 async def test_names_may_come_from_standard_input(run: Run, start: Start, control: Control, kind: str) -> None:
-    """One a line; a line that names nothing is told with its number and passed over."""
+    """One id a line; a line that names no message is reported with its number and skipped."""
     await start(kind, "a", scheduled_at=LATER)
     await start(kind, "with space", scheduled_at=LATER)
 
@@ -185,7 +185,7 @@ async def test_everything_means_all_that_are_alive(run: Run, tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("steered")
 async def test_parked_messages_are_listed_with_their_reasons(run: Run, messages: Callable[..., Any], kind: str) -> None:
-    """Narrowed by reason and age; the table and the JSON tell the same."""
+    """Narrowed by reason and age; the table and the JSON show the same."""
     await messages("a", state="parked", payload="no colour")
     listed = await run("parked", "list", "--kind", kind)
     as_data = await run("parked", "list", "--kind", kind, "--reason", "colour", "--json")

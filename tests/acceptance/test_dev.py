@@ -66,7 +66,7 @@ def begin(spawn: Spawn, environment: dict[str, str]) -> Begin:
 
 
 async def has_version(dev: Dev, least: int) -> bool:
-    """Say whether the message has come back so often."""
+    """Say whether the message has come back this number of times."""
     assert dev.address is not None
     shown = await Control(await Client.connect(dev.address), Settings()).show("echo", "hello")
     return shown.status is not None and shown.status["version"] >= least

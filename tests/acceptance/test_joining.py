@@ -32,13 +32,13 @@ async def topic(broker: EmbeddedBroker, kind: str) -> str:
 
 
 def outcomes_of(topic: str) -> str:
-    """Name the topic that is told what the records of a topic come to."""
+    """Name the outcomes topic of a topic's records."""
     return f"{topic}.outcomes"
 
 
 @pytest.fixture
 def receiver(broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """Let the processes of a test send here, every message traced, log all they have to say as JSON, and tell outcomes."""
+    """Let a test's processes send here: every message traced, all log lines as JSON, and outcomes to a topic."""
     with receiving() as server:
         told = {"TELEMETRY_OTLP": server.url, "TRACE_RATIO": "1", "LOG_FORMAT": "json", "LOG_LEVEL": "debug"}
         told |= {"OUTCOMES_TOPIC": outcomes_of(topic), "KAFKA_SERVERS": broker.address}
@@ -71,7 +71,7 @@ async def test_one_correlation_id_joins_all_from_the_record_to_the_event(
     receiver: Receiver,
     topic: str,
 ) -> None:
-    """Log lines and spans of bridge and worker, and events, of both encodings; the series have the same kind and lane."""
+    """Log lines, spans and events of bridge and worker, of both encodings; the series have the same kind and lane."""
     async with producing(broker.address) as producer:
         for kind in KINDS:
             headers = [

@@ -1,4 +1,4 @@
-"""A change of versions: messages of an older version go on with today's, and back again, with worker versioning and without."""
+"""A change of versions: messages of an older one go on with today's and back, with and without worker versioning."""
 
 import asyncio
 import contextlib
@@ -110,7 +110,7 @@ class Stage:
         return [e for e in ours if e.note == code] if code else ours
 
     async def until_done_by(self, code: str, subjects: list[Subject], cycles: int, skip: int) -> None:
-        """Wait until one version has done so many cycles of each message since a line of the ledger."""
+        """Wait until one version has done `cycles` cycles of each message since a line of the ledger."""
 
         def is_done() -> bool:
             return all(len(self.entries(subject, code=code, skip=skip)) >= cycles for subject in subjects)
@@ -200,7 +200,7 @@ async def end_all(stage: Stage, *codes: str) -> None:
 
 
 async def test_messages_of_an_older_version_finish_on_todays_and_go_back(stage: Stage) -> None:
-    """Workers are replaced: whoever is asleep, at work, parked, paused or between runs goes on with whatever code there is.
+    """Workers are replaced: messages asleep, at work, parked, paused or between runs go on with whatever code there is.
 
     What today's code has begun behind a patch waits for it while older code is back, and goes on then.
     """
@@ -221,12 +221,13 @@ async def test_messages_of_an_older_version_finish_on_todays_and_go_back(stage: 
 
 
 async def test_with_worker_versioning_the_current_version_alone_gets_messages(stage: Stage) -> None:
-    """Both versions' workers stay: a change of the current one moves every message over, and back, in mid handler too."""
+    """Workers of both versions stay: changing the current one moves every message over, and back, also mid handler."""
     stage.environment["DORMICE_DEPLOYMENT_NAME"] = stage.settings.task_queue_prefix
     async with stage.worker(OLDER), stage.worker(TODAY):
         await stage.make_current(OLDER)
         await settle_in(stage, OLDER)
-        assert await find_capacity(stage) == 0  # today's worker counts for nothing, and the older one tells too seldom
+        # today's worker counts for nothing, and the older one sends heartbeats too seldom
+        assert await find_capacity(stage) == 0
         await stage.make_current(TODAY)
         await wait_until(lambda: says_who_is_current(stage), "today's worker tells that it gets tasks", PATIENCE)
         assert await find_capacity(stage) == 1

@@ -89,7 +89,7 @@ async def test_the_list_shows_kind_lane_state_and_due_time(
 
 
 async def has_count(client: Client, query: str, count: int) -> bool:
-    """Tell whether the index finds so many."""
+    """Say whether the index finds `count` messages."""
     return (await client.count_workflows(query)).count == count
 
 
@@ -106,7 +106,7 @@ async def test_the_server_understands_every_query_of_the_documentation(client: C
 async def test_the_page_of_a_message_tells_where_it_stands_and_why(
     web: WebUi, working: None, start: Start, client: Client, kind: str
 ) -> None:
-    """Its timeline names the calls and the due time; its details tell state, reason and decisions, as the handler wrote them."""
+    """Its timeline names the calls and the due time; its details show state, reason and decisions as written."""
     message = await start(kind, "a", lane="medium", payload={})
     await wait_until(
         lambda: has_count(client, f"Kind='{kind}' AND DueAt > '{datetime.now(UTC).isoformat()}'", 1), "asleep"

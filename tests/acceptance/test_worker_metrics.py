@@ -1,4 +1,4 @@
-"""What worker processes tell Prometheus: their own counts, and those of the SDK's core."""
+"""What worker processes publish for Prometheus: their own metrics, and those of the SDK's core."""
 
 import re
 import time
@@ -26,7 +26,7 @@ SERIES = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 
 
 async def fetch(address: str) -> dict[str, float]:
-    """Give the series that an address tells, with sorted labels; none while nobody listens there."""
+    """Give the series that an address publishes, with sorted labels; none while nothing listens there."""
     try:
         async with httpx.AsyncClient(trust_env=False) as http:
             text = (await http.get(f"http://{address}/metrics")).text
@@ -39,7 +39,7 @@ async def fetch(address: str) -> dict[str, float]:
 async def test_a_worker_tells_what_its_handlers_came_to(
     server: EmbeddedServer, settings: Settings, start: Start, client: Client, metrics_address: str
 ) -> None:
-    """Counts by kind, lane and outcome, durations, lateness, parked and gated messages; and the core's own beside them."""
+    """Counts by kind, lane and outcome, durations, lateness, parked and gated messages; also the SDK core's metrics."""
     fails = {"raise": 2, "reject": 1, "retry_after": 1}
     for how, count in fails.items():
         for _ in range(count):
@@ -90,7 +90,7 @@ async def test_each_process_has_a_port_of_its_own(
 async def test_what_idle_capacity_wakes_is_told_by_how_early_it_is(
     server: EmbeddedServer, settings: Settings, client: Client, message_id: Callable[[], str], metrics_address: str
 ) -> None:
-    """The leader tells it, in whichever process it is."""
+    """The leader publishes it, in whichever process it is."""
     queue, now = task_queue(settings.task_queue_prefix, "short"), time.time()
     for _ in range(3):
         state = MessageState("echo", message_id(), "short", now + 7200, now - 1, payload={"delay": 36000})

@@ -1,4 +1,4 @@
-"""Worker processes as an operator sees them: signals, exit codes, one sentence per refusal, and what survives a kill."""
+"""Worker processes as an operator sees them: signals, exit codes, one sentence a refusal, and what survives a kill."""
 
 import asyncio
 import contextlib
@@ -297,7 +297,7 @@ async def test_what_the_settings_say_of_its_lanes_is_told_to_the_server(
 async def test_a_process_with_a_stuck_workflow_begins_anew(
     run: Run, start: Start, tmp_path: Path, processes: int, seconds: int
 ) -> None:
-    """The SDK's core says that it has dropped something: the process drains, as far as it can, and another takes over."""
+    """The SDK's core reports that it has dropped something: the process drains as far as it can, another takes over."""
     running = run("--lane", "short", "--processes", str(processes), "--drain-seconds", "0")
     message = await start("dropping", payload={"once": str(tmp_path / "once"), "seconds": seconds})
     await wait_until(running.says("a workflow is stuck in this process"), "it is found")
@@ -474,7 +474,7 @@ async def test_a_worker_that_can_not_start_says_why(run: Run, refusal: Refusal) 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 async def test_no_server_at_the_start_is_worth_another_try(run: Run, processes: str) -> None:
-    """Exit code 3 tells a supervisor that the same command may succeed later."""
+    """By exit code 3 a supervisor knows that the same command may succeed later."""
     port = find_free_port()
     running = run("--processes", processes, TEMPORAL_ADDRESS=f"127.0.0.1:{port}")
 

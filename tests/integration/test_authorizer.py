@@ -1,4 +1,4 @@
-"""A server that asks who calls, set up as SECURITY.md says: what each role may do, and how a refusal is told."""
+"""A server that asks who calls, set up as SECURITY.md says: what each role may do, and how a refusal reads."""
 
 import asyncio
 import base64
@@ -97,7 +97,7 @@ def issuer() -> Iterator[tuple[Issuer, str]]:
 
 @pytest.fixture
 async def login(issuer: tuple[Issuer, str]) -> AsyncIterator[Login]:
-    """A server with the authorizer of SECURITY.md; gives the variables by which somebody of some permissions connects."""
+    """A server with the authorizer of SECURITY.md; gives the variables by which a user of some permissions connects."""
     folder = Path(tempfile.mkdtemp(prefix="dormice-authorizer-"))
     cluster = Cluster(folder)
     try:
@@ -156,7 +156,7 @@ async def _start(client: Client, settings: Settings, message_id: str) -> StartOu
 
 
 async def test_each_role_may_do_what_security_md_says(login: Login, settings: Settings) -> None:
-    """Who may write starts messages, who may read counts them, everybody else is told to see to the key."""
+    """Who may write starts messages, who may read counts them, everybody else is advised to check the key."""
     assert await _start(await connect(settings, login("default:write")), settings, "one") is StartOutcome.STARTED
     reader = await connect(settings, login("default:read"))
     await reader.count_workflows()

@@ -96,7 +96,7 @@ async def test_the_same_id_twice_in_one_load_is_started_once(
 
 
 async def test_in_one_session_the_same_start_is_one_wish(client: Client, settings: Settings, ids: list[str]) -> None:
-    """A caller that is retried as a whole is told again what its first try was told."""
+    """A caller that is retried as a whole gets the receipts of its first try again."""
     first = await load(BulkStarter(client, settings, session="task 7"), asleep(ids[:5]))
 
     again = await load(BulkStarter(client, settings, session="task 7"), asleep(ids[:5]))
@@ -177,7 +177,7 @@ class Gauge:
         self._envelopes = envelopes
 
     def has_given(self, count: int) -> bool:
-        """Say whether at least so many were taken."""
+        """Say whether at least `count` were taken."""
         return self.taken >= count
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Envelope]]:
@@ -242,7 +242,7 @@ async def test_an_error_of_the_stream_is_raised_and_leaves_nothing_behind(
 async def test_a_server_that_refuses_the_client_as_such_ends_it_all(
     server: EmbeddedServer, settings: Settings, ids: list[str]
 ) -> None:
-    """A namespace that does not exist is no property of a message: nobody is told a thousand times."""
+    """A namespace that does not exist is no property of a message: one error, not a thousand receipts."""
     stranger = await Client.connect(server.address, namespace="nowhere")
     before = asyncio.all_tasks()
     impatient = dataclasses.replace(settings, patience=timedelta(seconds=1))

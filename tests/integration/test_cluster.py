@@ -1,4 +1,4 @@
-"""The real server on PostgreSQL: made, killed, started again, ended, with its messages; where it has been built before."""
+"""The real server on PostgreSQL: made, killed, started again, ended, with its messages; it has to be built before."""
 
 import json
 import os
@@ -101,7 +101,7 @@ async def _all_at_least(versions: Awaitable[list[int]], least: int) -> bool:
 
 
 async def test_a_cluster_has_what_messages_need_and_no_more(cluster: Cluster) -> None:
-    """Search attributes, a namespace, the shards that were asked for, and nine indexes; a second `up` changes nothing."""
+    """Search attributes, a namespace, the shards that were asked for, nine indexes; a second `up` changes nothing."""
     process = cluster.process
     await cluster.up(PROGRAM, SHARDS)
 
@@ -124,7 +124,7 @@ async def test_the_number_of_shards_is_for_good(cluster: Cluster) -> None:
 
 
 async def test_status_and_down_are_for_people_and_scripts(cluster: Cluster) -> None:
-    """`status` tells what runs by its exit code, too; `down` ends exactly that, and twice is no error."""
+    """`status` shows what runs by its exit code, too; `down` ends exactly that, and twice is no error."""
 
     async def run(*arguments: str) -> tuple[int, str, str]:
         return await run_to_end(

@@ -1,4 +1,4 @@
-"""Control: every verb reaches its message, and lists, counts and shows tell what is there."""
+"""Control: every verb reaches its message, and lists, counts and shows report what is there."""
 
 import asyncio
 import dataclasses
@@ -50,7 +50,7 @@ def sleeper(kind: str) -> Handler:
 
 @pytest.fixture
 async def served(control: Control, serve: Serve, sleeper: Handler) -> AsyncIterator[Control]:
-    """The verbs, while a worker serves: a pack knows its messages, but only a worker can make it tell."""
+    """The verbs, while a worker serves: a pack knows its messages, but answers only by a worker."""
     async with serve(sleeper):
         yield control
 
@@ -131,7 +131,7 @@ VERBS: list[tuple[str, tuple[Any, ...]]] = [
 async def test_a_message_that_is_not_there_is_named(
     served: Control, begin: Begin, kind: str, verb: str, arguments: tuple[Any, ...]
 ) -> None:
-    """Nobody believes to have steered a message that never heard of it, however near its neighbours live."""
+    """No verb reports success for a message that did not get it, even if another one of its pack did."""
     neighbour = await begin(kind, scheduled_at=LATER)
     for name in ("nobody", *neighbour.neighbours(1)):
         with pytest.raises(
@@ -214,7 +214,7 @@ async def test_names_that_are_nobodys_are_counted_and_told(served: Control, begi
 
 
 async def test_a_message_that_has_ended_takes_no_signal_but_is_shown(served: Control, begin: Begin, kind: str) -> None:
-    """Done and stopped messages tell what they ended with, and are what the index says they are."""
+    """Done and stopped messages show how they ended, and are what the index says they are."""
     await (await begin(kind, "done", payload="done")).wait_ended()
     stopped = await begin(kind, "stopped", scheduled_at=LATER)
     await served.stop(kind, "stopped", "enough")
@@ -268,7 +268,7 @@ async def test_without_a_worker_nobody_tells_of_what_is_packed_but_signals_are_k
 async def test_a_pack_stays_on_the_task_queue_where_its_kind_began(
     client: Client, settings: Settings, begin: Begin, kind: str
 ) -> None:
-    """Whoever asks under another prefix is told which one to start workers with."""
+    """The error under another prefix names the prefix to start workers with."""
     await begin(kind, "a", scheduled_at=LATER)
     elsewhere = Control(client, dataclasses.replace(settings, task_queue_prefix="elsewhere"))
 

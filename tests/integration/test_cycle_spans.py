@@ -108,7 +108,7 @@ async def test_every_cycle_is_a_trace_that_names_the_one_before(
 
 
 async def test_what_a_closed_gate_sends_away_is_no_cycle(traced: Traced, begin: Begin, kind: str) -> None:
-    """It has no trace; the first cycle after it is told as any other."""
+    """It has no trace; the first cycle after it has one like any other."""
     ran: list[str] = []
 
     @handler(kind, gate=kind)

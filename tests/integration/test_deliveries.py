@@ -30,7 +30,7 @@ TOMBSTONE = object()
 
 @pytest.fixture
 async def calls(serve: Serve, kind: str) -> AsyncIterator[Calls]:
-    """Serve the kind with a handler that is done with payload "last" and comes back tomorrow otherwise; gives its calls."""
+    """Serve the kind with a handler that is done at payload "last", else comes back tomorrow; gives its calls."""
     calls: Calls = []
 
     @handler(kind)
@@ -81,7 +81,7 @@ async def test_the_first_record_of_a_key_starts_its_message(
 async def test_a_records_trace_context_reaches_its_handler(
     client: Client, settings: Settings, serve: Serve, kind: str, encoding: str
 ) -> None:
-    """The first cycles have that of the record that started the message, later ones that of the record that revised it."""
+    """First cycles have the context of the record that started the message, later ones of that which revised it."""
     parents = [f"00-{n:032x}-{n:016x}-01" for n in (1, 2)]
     seen: list[Mapping[str, str]] = []
 
@@ -170,7 +170,7 @@ async def test_a_tombstone_that_comes_again_late_stops_nothing(
 async def test_a_record_behind_a_tombstone_that_nobody_has_heard_begins_its_message_anew(
     client: Client, settings: Settings, serve: Serve, kind: str, encoding: str
 ) -> None:
-    """While no worker is there the message takes both records; heard, the newer one is not lost with the end."""
+    """While no worker is there the message gets both records; the newer one is not lost with the end."""
     seen: list[Any] = []
 
     @handler(kind)
@@ -198,7 +198,7 @@ async def test_a_record_behind_a_tombstone_that_nobody_has_heard_begins_its_mess
 
 
 async def has_signals(workflow: WorkflowHandle[Any, Any], count: int) -> bool:
-    """Tell whether so many signals lie in a history behind its last workflow task."""
+    """Say whether `count` signals lie in a history behind its last workflow task."""
     kinds = [event.event_type async for event in workflow.fetch_history_events()]
     done = [n for n, kind in enumerate(kinds) if kind == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
     return kinds[done[-1] :].count(EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED) >= count
@@ -248,7 +248,7 @@ async def test_what_was_terminated_by_hand_stays_so_until_a_newer_record(
 async def test_a_revision_for_which_a_pack_has_no_room_is_refused(
     deliver: Deliver, client: Client, settings: Settings, kind: str
 ) -> None:
-    """The sender is told, instead of a message that quietly stays as it was."""
+    """The sender gets an error, instead of a message that quietly stays as it was."""
     starter = BulkStarter(client, settings, encodings=declare("pack", kind), revises=True)
     large = "x" * 3900
     names = [f"m{n}" for n in range(300)]

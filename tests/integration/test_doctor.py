@@ -87,7 +87,7 @@ def look(client: Client, server: EmbeddedServer, settings: Settings) -> Look:
 async def test_a_sound_installation_gives_no_cause_for_complaint_until_its_worker_is_killed(
     look: Look, client: Client, server: EmbeddedServer, settings: Settings, start: Start
 ) -> None:
-    """Every check is made, in the order that is documented; then the lanes with messages are told to have no worker."""
+    """Every check is made, in the order that is documented; then lanes with messages are reported as without worker."""
     async with worker_process(server, settings) as worker:
         await start("echo", payload={"delay": 3600})
 
@@ -124,7 +124,7 @@ async def is_heard(client: Client, settings: Settings) -> bool:
 
 
 async def test_a_server_that_is_away_costs_only_the_checks_that_need_it(look: Look) -> None:
-    """It is told in one sentence; handlers and settings are looked at all the same."""
+    """It is reported in one sentence; handlers and settings are checked all the same."""
     report = await look(open_client=to(f"127.0.0.1:{find_free_port()}"))
 
     assert report.tells("server", Level.UNREACHABLE, "no Temporal server answers", "dormice dev")
@@ -176,7 +176,7 @@ async def register(client: Client, name: str, retention: timedelta, attributes: 
 
 
 async def test_a_bare_namespace_lacks_attributes_and_forgets_soon(look: Look, client: Client) -> None:
-    """Both are told with the command that mends them."""
+    """Both are reported with the command that mends them."""
     report = await look(asked=await register(client, "doctor-bare", timedelta(hours=1), {}))
 
     command = "temporal operator search-attribute create --name Kind --type Keyword"
@@ -212,7 +212,7 @@ async def test_a_namespace_out_of_use_is_told(look: Look, client: Client) -> Non
 
 @pytest.fixture(scope="module")
 async def poor_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedServer]:
-    """A server that is not slimmed, hears no worker, and takes small payloads only."""
+    """A server that is not slimmed, keeps no worker heartbeats, and takes small payloads only."""
     options = EmbeddedOptions(
         data=tmp_path_factory.mktemp("poor"),
         port=find_free_port(),
@@ -225,7 +225,7 @@ async def poor_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
 
 
 async def test_a_server_with_another_set_up_is_found_out(look: Look, poor_server: EmbeddedServer) -> None:
-    """Its indexes, its deaf ear for workers and its limit are told, each with what to change."""
+    """Its indexes, its missing heartbeats and its limit are reported, each with what to change."""
     report = await look(asked=await poor_server.connect(), data=poor_server.options.data)
 
     assert report.tells("visibility", Level.WARNING, "indexes that nobody reads", "dormice dev")
@@ -236,7 +236,7 @@ async def test_a_server_with_another_set_up_is_found_out(look: Look, poor_server
 async def test_the_folder_of_another_server_says_nothing_of_this_one(
     look: Look, poor_server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    """What only the right folder can tell stays unknown; so it does without any folder."""
+    """What only the right folder can show stays unknown; the same holds without any folder."""
     for data in (poor_server.options.data, tmp_path):
         (finding,) = (await look(data=data)).of("visibility")
 

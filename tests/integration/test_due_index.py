@@ -67,7 +67,7 @@ def field(client: Client, settings: Settings, kind: str) -> Field:
 
 
 async def find(index: VisibilityIndex, field: Field, wanted: int) -> list[str]:
-    """Look until something is found; each look makes so many calls and no more. Gives the names."""
+    """Look until something is found; each look makes `CALLS_MAX` calls at most. Gives the names."""
     for _ in range(10):
         before = index.calls
         found = await index.find_first(wanted, field.now)

@@ -161,7 +161,7 @@ AT_ONCE = "2020-01-01T00:00:00Z"
 
 
 async def test_the_files_hold_no_plaintext_of_a_payload(stage: Stage) -> None:
-    """Through cycles on two lanes, new runs, signals, queries, results and parking; what is not encrypted is found there."""
+    """Through cycles on two lanes, new runs, signals, queries, results, parking; what is not encrypted is found."""
     word, control = stage.word, stage.control
     async with stage.serve():
         living = await stage.begin("living", cycles=3)
@@ -338,7 +338,7 @@ async def test_a_worker_without_the_key_parks_nothing(stage: Stage) -> None:
 
 
 async def test_the_longest_name_still_starts_when_all_is_encrypted(stage: Stage) -> None:
-    """The server's limit of what a workflow's summary may take holds for the sealed one, with the longest id of a key."""
+    """The server's limit for a workflow's summary holds for the encrypted one too, with the longest id of a key."""
     longest = (stage.word + "\u00fc" * 200).encode()[:200].decode(errors="ignore")
     sealed = dataclasses.replace(await stage.having(new_key("k" * 32)), kind=f"{'k' * 10}-{stage.kind}"[:50])
 

@@ -70,7 +70,7 @@ async def test_a_worker_killed_in_mid_handler_loses_nothing(
 ) -> None:
     """What the killed worker was at is run again by the next one; versions go on without gap.
 
-    Where activities have heartbeats the loss is noticed as such: the handler is told that it is another attempt.
+    Where activities have heartbeats the loss is noticed as such: the handler sees that it is another attempt.
     """
     names = [f"w{n}" for n in range(10)]
     await load(starter, names, lane, work=0.3)
@@ -124,7 +124,7 @@ async def _rain(server: EmbeddedServer, settings: Settings, names: list[str], le
 
 
 def _stop_at_work(worker: asyncio.subprocess.Process, ledger: Ledger) -> set[tuple[str, int]]:
-    """Make a worker stand still and tell what it is at; it goes on when that is nothing."""
+    """Stop a worker and give what it is at; let it go on when that is nothing."""
     worker.send_signal(signal.SIGSTOP)
     if not (found := _at_work(ledger)):
         worker.send_signal(signal.SIGCONT)

@@ -109,13 +109,13 @@ async def test_a_forecast_equals_what_is_counted_one_by_one(quiet: Client, setti
 async def test_a_worker_that_has_been_busy_tells_what_it_can_do(
     server: EmbeddedServer, settings: Settings, kind: str
 ) -> None:
-    """Kept where it is found when nobody runs; a lane whose workers had nothing to do is a lane of which nobody knows."""
+    """The rate is found also when no worker runs; a lane whose workers had nothing to do has an unknown rate."""
 
     @handler(kind)
     async def tick(message: Message, ctx: Context) -> Again:
         return Again(after=timedelta(seconds=1), tolerance=timedelta(0))
 
-    # as worker processes do: those of a client that tells of them once a minute count as gone in between
+    # as worker processes do: those of a client whose heartbeats come once a minute count as gone in between
     client = await connect(Settings(), {"TEMPORAL_ADDRESS": server.address}, heartbeat=HEARTBEAT)
     capacity = Capacity(client, task_queue(settings.task_queue_prefix, "short"))
     forecaster = Forecaster(client, settings, [])

@@ -1,4 +1,4 @@
-"""A full disk is told as that, wherever something is to be written."""
+"""A full disk is reported as that, wherever something is to be written."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -84,7 +84,7 @@ async def send(address: Address, request: bytes) -> tuple[int, dict[str, str], A
     ],
 )
 async def test_every_request_gets_one_answer(request_line: str, report: Report, status: int, body: Report) -> None:
-    """Only GET of the two paths asks anything; everything else is told what to send."""
+    """Only GET of the two paths is answered; every other request gets an error that says what to send."""
     async with endpoint(lambda: report) as address:
         found = await send(address, f"{request_line}\r\nHost: probe\r\n\r\n".encode())
 
@@ -118,7 +118,7 @@ def test_no_request_breaks_the_endpoint(head: bytes) -> None:
 def test_a_process_may_tell_more_than_probes_ask(
     request_line: str, page: Report | None, status: int, body: Report
 ) -> None:
-    """A page of its own is answered beside them, and is 503 while there is nothing to tell."""
+    """A page of its own is answered beside them, and is 503 while there is nothing to show."""
     head = f"{request_line}\r\n\r\n".encode()
 
     assert answer_request(head, lambda: READY, {"/status": lambda: page}) == (status, body)

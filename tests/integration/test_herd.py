@@ -1,4 +1,4 @@
-"""A herd after an outage: thousands fall due at one instant while the server is away, and all of them run once it is back."""
+"""A herd after an outage: thousands fall due at one instant while the server is away; all run once it is back."""
 
 import asyncio
 import itertools
@@ -30,7 +30,7 @@ LEAD = timedelta(seconds=45)
 
 AWAY_BEFORE, AWAY_AFTER = 10.0, 50.0
 TASK_TIMEOUT = timedelta(seconds=20)
-"""After so long what the kill cut off is done again; what a slow machine only takes long for must not be."""
+"""After this time what the kill cut off is done again; what is only slow on a slow machine must not be."""
 
 MAX_SECONDS = 240.0
 

@@ -209,7 +209,7 @@ async def test_validators_that_were_tampered_with_are_not_sent(site: WebSite, vi
 
 
 async def test_a_burst_of_handlers_has_a_connection_each(site: WebSite, visitor: Visitor) -> None:
-    """None waits for another's, which would be taken from its own timeout: here all must be there before one is answered."""
+    """None waits for another's, at the cost of its own timeout: here all must be there before one is answered."""
     burst = threading.Barrier(300)
 
     def answer(_: Visit) -> Reply:

@@ -128,7 +128,7 @@ async def test_idle_workers_run_what_is_due_first_and_nothing_before_its_earlies
 
 
 async def _has_counted(idle: Idle, count: int) -> Any:
-    """Give the status once it tells of so many, but for what two seconds of a worker that was lost may have taken along."""
+    """Give the status once it reports `count`, less what two seconds of a lost worker may have cost."""
     status = await idle.status("short")
     assert status.pulled.messages <= count
     return status if status.pulled.messages >= 0.8 * count else None
@@ -142,7 +142,7 @@ async def _has_nobody_left(idle: Idle) -> Any:
 async def test_packs_are_pulled_in_due_order_within_the_reach(
     server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: Idle
 ) -> None:
-    """Twenty thousand messages in a hundred packs: none runs while one is left that is due more than twice the reach before."""
+    """Of 20,000 messages in 100 packs none runs while another is left that is due more than twice the reach before."""
     chance, reach = random.Random(5), 1800.0
     states = [sleepers.state(n, HOUR * (1 + 2 * chance.random())) for n in range(20_000)]
     await sleepers.start_packs(states, 100)
@@ -219,7 +219,7 @@ async def test_another_worker_takes_over(
 async def test_while_the_index_cannot_be_asked_nobody_is_harmed(
     settings: Settings, ledger: Ledger, tmp_path: Path, message_id: Callable[[], str]
 ) -> None:
-    """Others ask the visibility store more than it bears: the leader says that it waits, and goes on once it gets answers."""
+    """Others overload the visibility store with queries: the leader reports that it waits, and goes on once it can."""
     options = EmbeddedOptions(
         data=tmp_path, port=find_free_port(), ui_port=None, extra_config=("frontend.namespaceRPS.visibility=4",)
     )

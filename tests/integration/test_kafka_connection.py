@@ -1,4 +1,4 @@
-"""A real broker with TLS, logins and access rules lets in who is right, and who is wrong is told what to change."""
+"""A real broker with TLS, logins and access rules lets right clients in; wrong ones learn what to change."""
 
 import asyncio
 import base64
@@ -231,7 +231,7 @@ async def test_a_protocol_that_the_listener_does_not_speak_is_told(
 
 
 async def test_a_token_is_read_anew_at_each_login(guarded: Guarded) -> None:
-    """Whoever renews it writes it into the file; an expired one is told."""
+    """Whoever renews the token writes it into the file; an expired one is reported."""
     file = guarded.folder / "token"
     file.write_text(token(-30))
     settings = Settings(

@@ -90,7 +90,8 @@ async def test_two_processes_that_fetch_at_once_both_end_well(repository: Reposi
     cache = tmp_path / "cache"
     program = (
         "import asyncio; from starter.local.kafka.jars import find_cache, prepare_jars; "
-        "from starter.local.kafka.java import find_java; print(len(asyncio.run(prepare_jars(find_java(), find_cache()))))"
+        "from starter.local.kafka.java import find_java; "
+        "print(len(asyncio.run(prepare_jars(find_java(), find_cache()))))"
     )
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), REPOSITORY_VARIABLE: repository.url}
     both = [
@@ -147,7 +148,7 @@ async def test_a_repository_that_does_not_answer_is_told_in_one_sentence(
 
 @pytest.mark.parametrize("damage", ["other bytes", "cut short", "gone"])
 async def test_a_damaged_jar_in_the_cache_is_noticed(jars: list[Path], tmp_path: Path, damage: str) -> None:
-    """Its digest tells, even where its size is right; the sentence says what to delete."""
+    """Its digest differs, even where its size is right; the sentence says what to delete."""
     folder = tmp_path / "kafka"
     shutil.copytree(jars[0].parent, folder)
     assert await prepare_jars(find_java(), folder) == [folder / jar.name for jar in jars]

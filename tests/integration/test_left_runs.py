@@ -1,4 +1,4 @@
-"""Left runs: what a pack continued from is deleted, and no delete waits in the server for a closing to be acknowledged."""
+"""Left runs: the run that a pack continued from is deleted, and no delete waits for a closing to be acknowledged."""
 
 import sqlite3
 from collections.abc import AsyncIterator

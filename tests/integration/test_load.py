@@ -157,7 +157,7 @@ async def test_a_load_run_again_starts_nothing_twice(
 async def test_of_several_rows_with_one_name_one_counts(
     client: Client, starter: BulkStarter, folder: Folder, rule: Any, payloads: dict[str, int]
 ) -> None:
-    """By the rule of `spark prepare`, whose test has the same rows; what is refused is neither the newest nor the first."""
+    """By the rule of `spark prepare`, whose test has the same rows; refused rows are neither newest nor first."""
     moments = ("2036-06-01T00:00:00Z", "2036-06-03T00:00:00Z", "2036-06-03T01:00:00+01:00", None, None, None)
     rows = [{"id": "aaabbb"[n], "scheduled_at": moments[n], "payload": n, "lane": "long"} for n in range(6)]
     bad = {"id": "a", "scheduled_at": "2036-06-09T00:00:00Z", "priority": 9}
@@ -254,7 +254,7 @@ async def test_an_input_that_breaks_off_is_told_after_its_rows_were_taken(folder
 
 
 async def test_rejects_that_cannot_be_written_end_the_load(starter: BulkStarter, folder: Folder) -> None:
-    """A load that can't tell what it refused must not go on as if nothing were."""
+    """A load that can't write what it refused must not go on."""
     folder.write("bad", {"id": 1})
     folder.rejects.mkdir()
 

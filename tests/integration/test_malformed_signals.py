@@ -79,7 +79,7 @@ def to_json(value: Any) -> list[Payload]:
 async def test_a_malformed_signal_stops_no_message(
     client: Client, serve: Serve, begin: Begin, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of any name, encoding, number and type; what follows is heard, and what was ignored is remembered, in one line of log."""
+    """Of any name, encoding, number and type; what follows is applied; what was ignored is remembered, in one line."""
 
     @handler(kind)
     async def quick(message: Message, ctx: Context) -> Again:

@@ -66,7 +66,7 @@ class Crowd:
         return [place for place, message_id in enumerate(self.order) if message_id.startswith(name)]
 
     async def wait_for(self, count: int) -> None:
-        """Wait until so many have been called."""
+        """Wait until `count` messages have been called."""
         await wait_until(lambda: len(self.order) >= count, f"{count} have been called", seconds=90)
 
 

@@ -1,4 +1,4 @@
-"""The outcomes topic on a real broker: every cycle is told, and the broker's troubles are nobody else's."""
+"""The outcomes topic on a real broker: every cycle has an event, and a broker in trouble disturbs nothing else."""
 
 import importlib
 import json
@@ -30,7 +30,7 @@ async def own_broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
 
 
 async def read_events(address: str, topic: str, count: int) -> list[tuple[str, dict[str, Any]]]:
-    """Read a topic's events, with their keys, in order, until so many different ones have come."""
+    """Read a topic's events, with their keys, in order, until `count` different ones have come."""
     kafka: Any = importlib.import_module("aiokafka")
     consumer = kafka.AIOKafkaConsumer(topic, bootstrap_servers=address, auto_offset_reset="earliest")
     await consumer.start()
@@ -107,9 +107,9 @@ async def test_every_cycle_is_told_with_what_was_decided_on_it(
 async def test_a_broker_that_is_away_holds_no_message_up_and_is_told_later(
     serve: Serve, begin: Begin, own_broker: EmbeddedBroker, kind: str
 ) -> None:
-    """Each version runs once, at its time, while the broker is dead; when it is back, it is told all of them, in order.
+    """Each version runs once, at its time, while the broker is dead; when it is back, it gets all of them, in order.
 
-    What the broker stored without getting to say so is told twice.
+    What the broker stored without acknowledging it comes twice.
     """
     await create_topic(own_broker.address, kind)
     runs: Counter[tuple[str, int]] = Counter()

@@ -28,7 +28,7 @@ WAVES = 3
 WAVE_SECONDS = 8.0
 """A wave of messages for every worker that is killed, so that each loses batches that nobody had begun before."""
 AGAIN_EVERY = 4
-"""One message of so many comes back for a second version."""
+"""One message in this number comes back for a second version."""
 MAX_SECONDS = 350.0
 UNSAVED_SECONDS = 5.0
 """Heartbeats carry outcomes every other second; what was finished longer before a kill than this is safe."""

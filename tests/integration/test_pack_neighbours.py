@@ -113,7 +113,7 @@ async def test_a_thousand_signals_at_one_busy_pack_are_all_applied_in_order(
         await asyncio.sleep(0.05)
         return Again(after=timedelta(seconds=1), tolerance=timedelta(0))
 
-    names = [f"m{n}" for n in range(25)]  # so many cycles are enough for another run
+    names = [f"m{n}" for n in range(25)]  # this number of cycles is enough for another run
     async with serve(busy, lanes=("short",), sandbox=False):  # a sandbox for every run is slow
         receipts = await start_all(client, settings, kind, pack, dict.fromkeys(names))
         asking = asyncio.create_task(_ask_for_ever(get_pack(client, kind)))
@@ -182,7 +182,10 @@ async def test_a_full_pack_refuses_and_loses_nothing(
 
         assert (len(taken), len(refused)) == (3, 2)
         assert {receipt.reason for receipt in refused.values()} == {
-            f"pack 0 of kind {kind!r} is full with 3 messages; spread the kind over more packs: dormice repack {kind} --packs 2"
+            (
+                f"pack 0 of kind {kind!r} is full with 3 messages; "
+                f"spread the kind over more packs: dormice repack {kind} --packs 2"
+            )
         }
         for name in taken:
             assert await has(control, kind, name, state="active")
@@ -222,7 +225,7 @@ async def test_a_handler_that_contradicts_the_layout_is_refused(client: Client, 
     with pytest.raises(Misconfigured) as refused:
         await start_all(client, settings, kind, Pack(packs=3), {"c": None})
 
-    assert same["b"].outcome in (StartOutcome.STARTED, StartOutcome.FAILED)  # its pack can't tell without a worker
+    assert same["b"].outcome in (StartOutcome.STARTED, StartOutcome.FAILED)  # its pack can't answer without a worker
     assert str(refused.value) == (
         f"kind {kind!r} lives in 2 packs, its handler says Pack(packs=3); write packs=2, or move it with: "
         f"dormice repack {kind} --packs 3"

@@ -1,4 +1,4 @@
-"""A pack that is looked at while its batches run: what it decides then must be what its history says when it is replayed."""
+"""A pack that is queried while its batches run: what it decides then must be what a replay of its history decides."""
 
 import asyncio
 import contextlib
@@ -68,7 +68,7 @@ async def steer_for_ever(pack: WorkflowHandle[Any, Any]) -> None:
 async def test_a_pack_that_is_queried_all_the_time_can_be_replayed(
     client: Client, settings: Settings, serve: Serve, kind: str, *, is_steered: bool
 ) -> None:
-    """Messages fall due one by one while batches run and end; every run fits its history, so a killed worker stops nobody."""
+    """Messages fall due singly while batches run; each run fits its history, so a killed worker stops no message."""
     calls: list[str] = []
     chance = random.Random(7)
 

@@ -69,7 +69,7 @@ async def test_messages_with_mixed_delays_keep_every_promise(lives: Lives) -> No
 
 
 async def test_none_is_started_twice(lives: Lives) -> None:
-    """Those that come a second time are told apart."""
+    """Those that come a second time are counted apart."""
     assert lives.outcomes == {
         StartOutcome.STARTED: len(lives.envelopes),
         StartOutcome.ALREADY_RUNNING: STARTED_TWICE,

@@ -168,7 +168,7 @@ async def _is_applied(message: Subject, signal: Signal) -> bool:
 async def test_two_hundred_signals_around_continue_as_new_are_all_applied_in_order(
     serve: Serve, begin: Begin, kind: str
 ) -> None:
-    """A message whose workflow continues as new every second takes 200 numbered revisions, and more until it has, without losing one.
+    """A message that continues as new every second gets 200 numbered revisions or more, and loses none.
 
     It is asked for its status all the time meanwhile: the SDK ends a task early then, with its result but not its end.
     """
@@ -180,7 +180,7 @@ async def test_two_hundred_signals_around_continue_as_new_are_all_applied_in_ord
     async with serve(busy, lanes=("short",), cycles_per_run=1, sandbox=False):  # a sandbox for every cycle is slow
         message = await begin(kind, payload=-1)
         first_run = (await message.handle.describe()).run_id
-        for name in message.neighbours(30):  # so many cycles a second that each second brings the pack to its next run
+        for name in message.neighbours(30):  # enough cycles a second for a new run of the pack every second
             await begin(kind, name)
         asking = asyncio.create_task(_ask_for_ever(message))
         offset = -1
@@ -275,7 +275,7 @@ async def test_a_revision_during_the_last_cycle_is_not_lost(serve: Serve, begin:
 
 
 async def test_another_lane_means_another_task_queue(serve: Serve, begin: Begin, kind: str) -> None:
-    """The handler of a message revised to another lane runs there, with its version; what is packed stays in its pack."""
+    """The handler of a message revised to another lane runs there, with its version; a packed one stays in its pack."""
     lanes: list[str] = []
 
     @handler(kind)

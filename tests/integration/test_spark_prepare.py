@@ -136,7 +136,7 @@ def prepared(
 def test_every_row_is_a_message_a_duplicate_or_a_reject(
     spark: "SparkSession", feeds: tuple[Path, Counter[str]], prepared: tuple[Manifest, Manifest]
 ) -> None:
-    """A hundred thousand real rows add up; each reject names its row, its field and why; the number of tasks changes nothing."""
+    """100,000 real rows add up; each reject names row, field and reason; the number of tasks changes nothing."""
     path, broken = feeds
     first, second = prepared
 

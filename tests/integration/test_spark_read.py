@@ -87,7 +87,7 @@ async def test_messages_are_rows_with_types(read: Read, fill: Fill, client: Clie
 
 
 async def is_indexed(client: Client, kind: str, count: int, query: str = "") -> bool:
-    """Tell whether the index knows so many workflows of a kind."""
+    """Say whether the index has `count` workflows of a kind."""
     return (await client.count_workflows(f"Kind = '{kind}'{query}")).count >= count
 
 
@@ -123,7 +123,7 @@ def explain(frame: "DataFrame") -> str:
 async def test_states_are_those_that_people_see(
     read: Read, fill: Fill, serve: Serve, client: Client, kind: str
 ) -> None:
-    """Done and parked are attributes; what was terminated still has the one from before, and is told apart."""
+    """Done and parked are attributes; what was terminated still has the one from before, and has a state of its own."""
 
     @handler(kind)
     async def work(message: Message, ctx: Context) -> Done | Reject:

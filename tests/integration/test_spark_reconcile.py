@@ -1,4 +1,4 @@
-"""Reconcile against a real server: each row of a source is where it should be, or is told."""
+"""Reconcile against a real server: each row of a source is where it should be, or is reported."""
 
 import asyncio
 import importlib
@@ -86,7 +86,7 @@ async def test_each_row_is_found_or_told(
     kind: str,
     encoding: str,
 ) -> None:
-    """Alive, finished, stopped, rejected: what is in none of these places is listed, until a second start puts it there."""
+    """What is not alive, finished, stopped or rejected is listed as missing, until a second start puts it there."""
 
     @handler(kind)
     async def work(message: Message, ctx: Context) -> Again | Done:

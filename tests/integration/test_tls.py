@@ -1,4 +1,4 @@
-"""TLS and client certificates: the right ones reach the server, each wrong one is told in one sentence."""
+"""TLS and client certificates: the right ones reach the server, each wrong one is reported in one sentence."""
 
 import asyncio
 import contextlib

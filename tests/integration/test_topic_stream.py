@@ -1,4 +1,4 @@
-"""Records of a real topic as a stream: what is read when, and what a checkpoint that is too old or too new is told."""
+"""Records of a real topic as a stream: what is read when, and the error for a checkpoint that is too old or too new."""
 
 import asyncio
 import importlib

@@ -1,6 +1,6 @@
 """Lives of messages that are recorded once and replayed for ever: each walks through different commands.
 
-`python -m tests.replay.scenarios [NAME ...]` runs them on a fresh embedded server and writes histories and fingerprints.
+`python -m tests.replay.scenarios [NAME ...]` runs them on a new embedded server and writes histories and fingerprints.
 """
 
 import asyncio
@@ -170,7 +170,7 @@ async def joined(message: Subject) -> None:
 
 
 async def pulled(message: Subject) -> None:
-    """Its pack is to run one ahead of time, and is told so twice."""
+    """Its pack is to run one message ahead of time, and gets that signal twice."""
     await message.until(version=1)
     now = datetime.now(UTC)
     pull = PullMany(1, now.timestamp(), (now + 2 * HOUR).timestamp(), "pull")
@@ -200,7 +200,7 @@ LIVES: dict[str, tuple[str, list[str], Life]] = {
     "parked": ("short", ["reject"], parked),
     "steered": ("short", ["sleep"], steered),
 }
-MANY = {f"m{n}": ["again", "again", "done"] for n in range(21)}  # so many cycles are enough for another run
+MANY = {f"m{n}": ["again", "again", "done"] for n in range(21)}  # this number of cycles is enough for another run
 PACK_LIVES: dict[str, tuple[str, dict[str, list[str]], Life]] = {
     "pack_loop": ("short", MANY, loop),
     "pack_loop_medium": ("medium", {"a": ["again", "fail", "done"], "b": ["again", "done"]}, loop),

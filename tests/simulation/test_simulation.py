@@ -1,4 +1,4 @@
-"""The simulation: the real workflow code in virtual time keeps every promise, whatever goes wrong, and is the same each time."""
+"""The real workflow code in virtual time keeps every promise, whatever goes wrong, and does the same each time."""
 
 import os
 import secrets
@@ -22,7 +22,7 @@ KEPT = {
     30038: "a signal waits beside a split local result; how long the history was, was once read in another task",
     700116: "two ordinary batches end beside a local one; they were once heard together, or one by one on a replay",
     700156: "a task is lost after messages were forwarded; a batch before it was once called again behind their back",
-    700480: "a local batch is lost by the clock; the index was once told of who was in it, which a replay saw otherwise",
+    700480: "a local batch is lost by the clock; the index once got its members, which a replay saw otherwise",
     1000055: "records of the past come beside a batch; what was asked for at once was once forgotten",
     900050: "a task that only kept a handler going is passed over; its figures once made a message begin anew",
     700749: "the same; how many it held once counted towards continuing as new",
@@ -41,7 +41,7 @@ def test_seeds_that_try_out_much_keep_every_promise(seed: int) -> None:
 
 @pytest.mark.timeout(120 + SEARCH_SECONDS)
 def test_other_seeds_keep_every_promise() -> None:
-    """Those of the suite, the same each time, and random ones for as long as is asked for; one that fails is told."""
+    """Those of the suite, the same each time, and random ones for `SEARCH_SECONDS`; a failing seed is printed."""
     begun, seeds = time.monotonic(), iter(SUITE_SEEDS)
     while (seed := next(seeds, None)) is not None or time.monotonic() - begun < SEARCH_SECONDS:
         outcome = simulate(secrets.randbits(32) if seed is None else seed)

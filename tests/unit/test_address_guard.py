@@ -25,7 +25,7 @@ from activities.http.address_guard import (
 )
 
 CLOSED = [
-    "0.0.0.0",  # noqa: S104 — an address to judge, nothing listens there
+    "0.0.0.0",  # noqa: S104 — an address to check, nothing listens there
     "0.1.2.3",
     "10.0.0.1",
     "10.255.255.255",

@@ -1,4 +1,4 @@
-"""Alerts and dashboard ask for what is told: names, labels and runbooks are those of the code and the docs."""
+"""Alerts and dashboard ask for what is published: names, labels and runbooks are those of the code and the docs."""
 
 import json
 import re

@@ -80,7 +80,7 @@ def test_records_of_one_key_go_one_after_the_other(keys: str, began: list[list[i
     ],
 )
 def test_places_are_limited_and_partitions_take_turns(limits: IntakeLimits, began: list[list[int]]) -> None:
-    """At most so many of one partition, at most so many of all, and none waits while another has two turns."""
+    """One bound a partition, one bound for all, and no partition waits while another has two turns."""
     intake = hold(limits, FEEDS, PRICES)
     offer(intake, "abc", FEEDS)
     offer(intake, "abc", PRICES, start=10)

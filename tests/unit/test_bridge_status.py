@@ -49,7 +49,7 @@ def test_nothing_is_known_right_after_the_assignment() -> None:
 
 
 def test_lag_counts_from_what_is_committed_and_ages_from_the_first_record_outstanding() -> None:
-    """What is acknowledged behind that one, or received and not committed, makes neither smaller."""
+    """Records acknowledged behind the smallest offset, or received and not committed, make neither smaller."""
     offsets = PartitionOffsets(FEEDS)
     receive(offsets, 10, ago=40, age=90)
     receive(offsets, 11, 12, ago=5, age=6)

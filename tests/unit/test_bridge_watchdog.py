@@ -1,4 +1,4 @@
-"""The watchdog: a consumer that stopped without an error is told from one that has a reason to be still."""
+"""The watchdog: a consumer that stopped without an error is distinguished from one that has a reason to stand still."""
 
 from datetime import timedelta
 
@@ -10,7 +10,7 @@ PATIENCE = timedelta(seconds=60)
 
 
 def watch(dog: Watchdog, *moments: float, lag: int = 10) -> list[bool]:
-    """Look at moments at which nothing excuses that nothing moves; tells at which it would end the process."""
+    """Look at moments at which nothing moves without an excuse; gives those at which it would end the process."""
     return [dog.look(now, lag=lag, in_flight=0, is_paused=False, is_blocked=False) != "" for now in moments]
 
 

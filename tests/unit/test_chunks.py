@@ -29,7 +29,7 @@ def entries_of(chunk: Chunk[int]) -> list[Entry]:
 
 
 def test_a_chunk_is_full_by_bytes() -> None:
-    """What goes in one signal stays far below what the server warns of: the entry that reaches the limit is the last."""
+    """A signal stays far below the size that the server warns of: the entry that reaches the limit is the last."""
     chunk = Chunk[int](layout(), 0)
     while not chunk.is_full:
         chunk.add(0, entry(f"m{len(chunk.tags)}", "x" * 999))

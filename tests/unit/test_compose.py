@@ -128,7 +128,7 @@ def test_the_namespace_gets_the_attributes_that_messages_need() -> None:
 
 
 def test_prometheus_finds_what_the_others_serve() -> None:
-    """The server's page and the collector's are at the ports that those are told to open."""
+    """The server's page and the collector's are at the ports that their configuration opens."""
     jobs = {job["job_name"]: job for job in read("prometheus/prometheus.yml")["scrape_configs"]}
     collector = read("otel-collector/config.yaml")
     opened = {
@@ -150,7 +150,7 @@ def test_prometheus_finds_what_the_others_serve() -> None:
 
 
 def test_grafana_has_the_dashboard_and_its_data() -> None:
-    """The folder it is told to read is mounted, and so is the dashboard it opens with."""
+    """The folder in its configuration is mounted, and so is the dashboard it opens with."""
     targets = {target: source for name, source, target in mounts() if name == "grafana"}
     (provider,) = read("grafana/provisioning/dashboards/dormice.yaml")["providers"]
     (source,) = read("grafana/provisioning/datasources/prometheus.yaml")["datasources"]

@@ -62,7 +62,7 @@ def changes(before: MessageState, after: MessageState) -> dict[str, Any]:
     ],
 )
 def test_what_was_made_of_a_moment_is_remembered(moment: str, made: str, expected: float) -> None:
-    """For all signals that name one, behind their reason; a past moment is the time of the signal, not an earlier one."""
+    """For all signals that name a moment, after their reason; a past moment becomes the time of the signal."""
     for signal in (
         Reschedule(moment, "asked"),
         Reprioritize(1, moment, "asked"),
@@ -75,7 +75,7 @@ def test_what_was_made_of_a_moment_is_remembered(moment: str, made: str, expecte
 
 
 def test_a_moment_before_what_was_reached_is_now_and_what_lies_between_stays() -> None:
-    """Whoever replays tells past moments by what was reached: the time of a signal may be another one then."""
+    """The replay time decides what is past: the time of a signal may differ on a replay."""
     past, between = (decide(ASLEEP, Reschedule(write(NOW - n)), NOW, replay_time=NOW - 60) for n in (90, 30))
 
     assert (past.due_at, between.due_at) == (NOW, NOW - 30)
@@ -254,7 +254,7 @@ def test_a_closed_gate_is_waited_for_without_a_call() -> None:
     ids=lambda value: value if isinstance(value, str) else value.verdict,
 )
 def test_a_message_remembers_its_last_cycle_that_was_traced(outcome: Outcome, expected: str) -> None:
-    """For the next one to name; a call that was lost has no trace, and one that is no longer sampled leaves nothing behind."""
+    """The next cycle names it; a lost call has no trace, and a message that is no longer sampled keeps none."""
     assert finish(outcome, state=ASLEEP._replace(traced="before")).traced == expected
 
 

@@ -106,7 +106,7 @@ def test_the_scaler_watches_the_group_and_topic_that_the_bridge_consumes() -> No
 
 @each_deployment
 def test_a_pod_tells_its_metrics_at_the_port_that_is_open(name: str) -> None:
-    """And that Prometheus is told of, also through the operator, under a job that the alerts know."""
+    """And that Prometheus is configured with, also through the operator, under a job that the alerts know."""
     template = find("Deployment", name)["spec"]["template"]
     ports = {port["name"]: port["containerPort"] for port in template["spec"]["containers"][0]["ports"]}
     address = dict(variables(name))["DORMICE_TELEMETRY_PROMETHEUS"]

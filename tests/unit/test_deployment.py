@@ -36,7 +36,7 @@ def test_without_a_deployment_a_worker_tells_its_build_and_nothing_else() -> Non
 
 
 def version(build: str, name: str = "app") -> WorkerDeploymentVersion:
-    """A version as the server tells it."""
+    """A version as the server describes it."""
     return WorkerDeploymentVersion(deployment_name=name, build_id=build)
 
 

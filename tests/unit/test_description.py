@@ -54,14 +54,17 @@ def decided(what: str, due_at: float = EVENING, reason: str = "") -> Decision:
     return Decision(NOON + 1, 3, what, due_at, reason)
 
 
+SINCE_AGAIN = "due 2026-11-21 20:00:00 UTC since again (changed, 200)"
+
+
 @pytest.mark.parametrize(
     ("change", "decisions", "expected"),
     [
         ({}, (), "due 2026-11-21 20:00:00 UTC"),
-        ({}, (AGAIN,), "due 2026-11-21 20:00:00 UTC since again (changed, 200)"),
-        ({}, (AGAIN, decided("ignored", reason="Reschedule: nonsense")), "due 2026-11-21 20:00:00 UTC since again (changed, 200)"),
-        ({}, (AGAIN, decided("reprioritize", reason="priority 1")), "due 2026-11-21 20:00:00 UTC since again (changed, 200)"),
-        ({}, (AGAIN, decided("pause"), decided("resume")), "due 2026-11-21 20:00:00 UTC since again (changed, 200)"),
+        ({}, (AGAIN,), SINCE_AGAIN),
+        ({}, (AGAIN, decided("ignored", reason="Reschedule: nonsense")), SINCE_AGAIN),
+        ({}, (AGAIN, decided("reprioritize", reason="priority 1")), SINCE_AGAIN),
+        ({}, (AGAIN, decided("pause"), decided("resume")), SINCE_AGAIN),
         ({}, (decided("pause"), decided("resume")), "due 2026-11-21 20:00:00 UTC"),
         ({}, (decided("again", NOON), decided("reschedule")), "due 2026-11-21 20:00:00 UTC since reschedule"),
         ({}, (decided("again", NOON),), "due 2026-11-21 20:00:00 UTC"),

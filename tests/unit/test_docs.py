@@ -167,7 +167,7 @@ def _is_known(mention: str, options: dict[str, set[str]]) -> bool:
 
 
 def test_every_subcommand_of_run_that_is_named_exists() -> None:
-    """`./run help` lists what the pages tell a reader to run."""
+    """`./run help` lists what the pages say to run."""
     named = {name for text in PAGES.values() for name in re.findall(r"\./run ([a-z]+)", text)}
     listed = set(re.findall(r"^  ([a-z]+)  ", (ROOT / "run").read_text("utf-8"), re.MULTILINE))
 
@@ -248,7 +248,7 @@ def test_a_table_has_a_row_for_each_and_no_other(page: str, heading: str, expect
 
 
 def test_the_inputs_of_signals_for_the_web_ui_are_ones_that_the_signals_take() -> None:
-    """Each signal has its row, and each input makes the signal; to a pack it makes the same one, for the ids beside it."""
+    """Each signal has its row, and each input makes the signal; to a pack the same one, for the ids beside it."""
     types = {name: kind for kind, name in SIGNAL_NAMES.items()}
     rows = table("docs/web-ui.md", "Send a signal")
 
@@ -386,7 +386,7 @@ def test_every_python_block_compiles(page: str) -> None:
 
 @pytest.fixture
 def load(tmp_path: Path) -> Iterator[Load]:
-    """Write the files that the pages tell a reader to save, and import one; nothing stays behind."""
+    """Write the files that the pages say to save, and import one; nothing stays behind."""
     for text in PAGES.values():
         for name, body in SAVED_BLOCK.findall(text):
             (tmp_path / name).write_text(body, "utf-8")

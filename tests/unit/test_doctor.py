@@ -95,7 +95,7 @@ def test_a_cluster_with_few_shards_is_told(store: str, shards: int, level: Level
     [
         (Serving(("a",), 900, timedelta(seconds=30)), Level.FINE),
         (Serving(("a",), 900, timedelta(minutes=3)), Level.WARNING),
-        (Serving((), 900, timedelta(minutes=3)), Level.FINE),  # the check of workers tells that there are none
+        (Serving((), 900, timedelta(minutes=3)), Level.FINE),  # the check of workers reports that there are none
     ],
 )
 def test_a_backlog_counts_by_how_long_it_waits(serving: Serving, level: Level) -> None:

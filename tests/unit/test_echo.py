@@ -63,7 +63,7 @@ def message(payload: Any, version: int = 0) -> Message:
 async def test_echo_returns_what_its_payload_asks_for(
     context: Context, payload: Any, version: int, expected: Again | Done | Reject
 ) -> None:
-    """Delay, pull-forward, tolerance and the number of cycles come from the payload; without one it comes back for ever."""
+    """Delay, pull-forward, tolerance and number of cycles come from the payload; without one it comes back for ever."""
     assert await echo(message(payload, version), context) == expected
 
 

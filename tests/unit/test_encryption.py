@@ -1,4 +1,4 @@
-"""The key ring and the codec: what is a key, what is sealed with which, and what a wrong one is told."""
+"""The key ring and the codec: what is a key, what is encrypted with which, and the error for a wrong one."""
 
 import base64
 import time

@@ -60,7 +60,7 @@ def test_a_lane_that_can_do_it_is_not_warned_of(due: list[int]) -> None:
 
 
 def test_an_overload_names_when_it_begins_how_late_it_makes_and_what_would_cure_it() -> None:
-    """Twice as much as it can do in one hour, half of it in the next: an hour late at most, clear half an hour after."""
+    """Twice what the lane can do in one hour, half of it in the next: at most 1 h late, clear half an hour after."""
     found = find_overload("short", EDGES, [10, 72_000, 18_000, 0], TEN_A_SECOND)
 
     assert found is not None
@@ -68,8 +68,8 @@ def test_an_overload_names_when_it_begins_how_late_it_makes_and_what_would_cure_
     assert found.clear_at == 3 * HOUR + 1800
     assert describe_overload(EDGES, found) == (
         "lane short from 1970-01-01 01:00:00 UTC to 1970-01-01 02:00:00 UTC: more is due than the 10 messages a second "
-        "that it can do; the last of 90,000 runs 1 h late, and all have run by 1970-01-01 03:30:00 UTC. Spread them over "
-        "at least 2 h 30 min with a tolerance, or run 2.0 times as many workers"
+        "that it can do; the last of 90,000 runs 1 h late, and all have run by 1970-01-01 03:30:00 UTC. "
+        "Spread them over at least 2 h 30 min with a tolerance, or run 2.0 times as many workers"
     )
 
 

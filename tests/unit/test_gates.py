@@ -46,7 +46,7 @@ def test_a_message_says_what_it_waits_for(opens_in: float, reason: str) -> None:
 
 @pytest.mark.parametrize(("lasts", "is_for_good"), [(HORIZON, True), (timedelta(days=3600), False)])
 def test_a_gate_closed_for_good_stays_so_when_workers_hear_of_it_late(lasts: timedelta, *, is_for_good: bool) -> None:
-    """It counts from when a worker has heard of it, which may be a minute or a week later."""
+    """It counts from when a worker gets it, which may be a minute or a week later."""
     closing = Closing.lasting(lasts)
     heard = closing._replace(closed_at=closing.closed_at + timedelta(days=7).total_seconds())
 

@@ -16,7 +16,7 @@ RESERVE = 0.25
 
 
 def beat(number: int, free: int) -> Slots:
-    """Make a worker's heartbeat: 32 slots, so many of them free."""
+    """Make a worker's heartbeat: 32 slots, `free` of them free."""
     return Slots(32, free, NOW + timedelta(seconds=2 * number))
 
 
@@ -95,7 +95,7 @@ def test_what_is_not_wanted_is_saved_for_a_second_and_no_longer() -> None:
 
 
 def test_a_message_is_not_woken_twice_for_one_due_time() -> None:
-    """The index is behind; once it tells another due time, that counts."""
+    """The index is behind; once it has another due time, that counts."""
     woken, sleeper = RecentlyPulled(), Sleeper(NOW, "a:1", is_pack=False)
     woken.note(sleeper, None)
 

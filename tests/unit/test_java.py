@@ -16,7 +16,7 @@ ANCIENT = 'java version "1.8.0_402"'
 
 
 def write_java(home: Path, says: str, code: int = 0) -> Path:
-    """Make a program that tells this version as Java does."""
+    """Make a program that prints this version as Java does."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {code}\n")

@@ -1,4 +1,4 @@
-"""Kafka's connection settings: what they become, which of them don't go together, and what a client's errors ask for."""
+"""Kafka's connection settings: what they become, which exclude each other, and what a client's errors ask for."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""Logs: a line tells what happened and which message it was about, in the format that the settings ask for."""
+"""Logs: a line says what happened and which message it was about, in the format that the settings ask for."""
 
 import json
 import subprocess
@@ -65,7 +65,7 @@ def test_the_level_is_that_of_the_settings() -> None:
 
 
 def test_a_chatty_library_is_told_once_in_a_while() -> None:
-    """It repeats itself thirty times a second while a broker is away; what it says for the first time is told at once."""
+    """It repeats itself thirty times a second while a broker is away; a message that is new is logged at once."""
     code = (
         "for n in range(50):\n    logging.getLogger('aiokafka.conn').error('no node %s', n)\n"
         "logging.getLogger('aiokafka.conn').error('another')\n"
@@ -81,7 +81,7 @@ def test_a_chatty_library_is_told_once_in_a_while() -> None:
 
 
 def test_what_a_workflow_logs_names_the_workflow() -> None:
-    """The SDK tells about a workflow in a mapping of its own; only who it is, is kept."""
+    """The SDK describes a workflow in a mapping of its own; only its ids are kept."""
     code = (
         "about = {'workflow_id': 'a/1', 'run_id': 'r', 'task_queue': 'q'}\n"
         "logging.getLogger('temporalio.workflow').warning('x', extra={'temporal_workflow': about})"
@@ -94,7 +94,7 @@ def test_what_a_workflow_logs_names_the_workflow() -> None:
 
 
 def test_a_line_written_on_the_way_of_a_message_names_it() -> None:
-    """Whoever writes it, also in a thread; what the line itself says comes first, and what the SDK says of a pack last."""
+    """Whoever writes the line, also in a thread; its own fields come first, the SDK's on the pack last."""
     code = (
         "import asyncio\n"
         "from types import SimpleNamespace\n"

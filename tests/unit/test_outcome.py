@@ -1,4 +1,4 @@
-"""What handlers may return, how it travels, and what they are told when it can't."""
+"""What handlers may return, how it is encoded, and the error when it can't be."""
 
 from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
@@ -83,7 +83,10 @@ def test_what_a_handler_returns_travels_as_an_outcome(returned: object, expected
         ),
         (
             Again(after=HOUR, earliest=MOMENT.replace(tzinfo=None)),
-            "Again(earliest=datetime datetime.datetime(2026, 11, 21, 20, 0)) is no datetime with a time zone; add tzinfo=UTC",
+            (
+                "Again(earliest=datetime datetime.datetime(2026, 11, 21, 20, 0)) is no datetime with a time zone; "
+                "add tzinfo=UTC"
+            ),
         ),
         (Again(after=HOUR, lane="express"), "Again(lane='express') names no lane; use one of short, medium, long"),
         (

@@ -21,7 +21,7 @@ class Clock:
 
 
 def throttled(clock: Clock, *, answered: int = 200, ceiling: float = 0.0) -> Pace:
-    """Make a pace whose server has answered so many calls in the last two seconds, and then had no room."""
+    """Make a pace whose server has answered `answered` calls in the last two seconds, and then had no room."""
     pace = Pace(ceiling, clock)
     for _ in range(answered):
         pace.note_answered()

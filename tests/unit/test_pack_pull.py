@@ -1,4 +1,4 @@
-"""Pulling a pack forward: so many of its earliest due messages run ahead of time, and none that must not."""
+"""Pulling a pack forward: a number of its earliest due messages run ahead of time, and none that must not."""
 
 import math
 from dataclasses import asdict, replace

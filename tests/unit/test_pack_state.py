@@ -194,7 +194,7 @@ def test_nothing_is_taken_early(moment: float, is_taken: bool) -> None:  # noqa:
 
 
 def test_what_begins_depends_on_no_clock() -> None:
-    """A replay may see other times: due is what was due when a timer was set or a chunk sent, or is asked for at once."""
+    """A replay may see other times: due is what was due when a timer was set or a chunk sent, or is asked for."""
     for later in (0.0, 5.0):
         pack = build()
         admit(pack, entry("a"), entry("b", NOW + 3), entry("c", NOW + 3), now=NOW + later, sent_at=NOW)
@@ -354,7 +354,7 @@ def test_each_message_of_a_batch_gets_its_own_outcome() -> None:
 
 
 def test_an_outcome_is_decided_on_once() -> None:
-    """What a batch tells twice, or after its message has gone on in another one, is passed over."""
+    """An outcome that comes twice, or after its message has gone on in another batch, is skipped."""
     pack = hold(entry("a"), entry("b"))
     old = take(pack)
     pack.apply_outcomes(old, [(0, AGAIN)], NOW)
@@ -420,7 +420,7 @@ def test_a_pack_wakes_with_the_first_that_can_wait_no_longer(entries: list[Entry
 
 
 def test_a_wake_does_for_all_that_fall_due_while_the_pack_waits_for_more() -> None:
-    """A thousand messages that come back all through the hour need a few dozen wakes an hour, whatever its place in tolerances."""
+    """A thousand messages that come back all through the hour need a few dozen wakes, wherever each is placed."""
     for number in range(10):
         entries = [entry(f"m{n}", NOW + 3.6 * n, latest_at=NOW + 3.6 * n + 300) for n in range(1000)]
         pack = hold(*entries, kind=f"feed{number}", coalesce=300.0)

@@ -150,7 +150,7 @@ def test_finished_messages_are_forgotten_before_one_is_parked_for_want_of_room()
     """Remembering the past is the least of what a pack does."""
     pack = fill()
     run(pack, AGAIN)
-    for _ in range(2):  # so many bytes are two batches
+    for _ in range(2):  # this many bytes are two batches
         run(pack, Outcome("done", result="y" * 3900), now=NOW + 9)
     assert len(list(pack.finished())) == 98
     tell(pack, "a", Revise("z" * 30_000))

@@ -63,7 +63,7 @@ def test_the_hash_is_the_same_on_every_machine(text: str, expected: float) -> No
 
 
 def test_the_hash_spreads_ids_evenly_between_zero_and_one() -> None:
-    """10,000 ids fill a hundred equal buckets evenly: chi-square with 99 degrees of freedom stays in its usual range."""
+    """10,000 ids fill 100 equal buckets evenly: chi-square with 99 degrees of freedom stays in its normal range."""
     hashes = [unit_hash(f"feed:{number}") for number in range(10_000)]
     buckets = [0] * 100
     for value in hashes:

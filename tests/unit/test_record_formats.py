@@ -289,7 +289,10 @@ DEAD: list[tuple[Record, Options, str, str, str]] = [
         {},
         "UnknownKind",
         "kind",
-        "as the event's type no handler for 'com.example.x' is loaded; loaded: feed, report; or start the bridge with --kind",
+        (
+            "as the event's type no handler for 'com.example.x' is loaded; "
+            "loaded: feed, report; or start the bridge with --kind"
+        ),
     ),
     (record({"schema_version": 2, "new": 1}), {}, "UnknownSchemaVersion", "schema_version", "reads schema_version 1"),
     (record({"schema_version": "1"}), {}, "UnknownSchemaVersion", "schema_version", "is '1'"),

@@ -421,7 +421,7 @@ def test_a_parquet_moment_with_a_zone_is_taken(tmp_path: Path, unit: str) -> Non
 def test_a_parquet_row_that_cannot_become_a_message_is_refused(
     tmp_path: Path, column: dict[str, Any], sentence: str
 ) -> None:
-    """A naive moment, a broken number and what JSON does not know are told with their field."""
+    """A naive moment, a broken number and what JSON does not know are reported with their field."""
     rows = parquet(tmp_path, kind=["feed"], id=["1"], **column)
 
     assert reason(rows[0]).startswith(sentence)

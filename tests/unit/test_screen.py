@@ -17,7 +17,7 @@ ROWS = [(LONG, "short", "in 3 h"), ("feed:1", "short", "soon")]
     [("abc", 3, "abc"), ("abcdefgh", 5, "ab…gh"), ("abcdefgh", 4, "ab…h"), ("", 2, "")],
 )
 def test_text_is_cut_in_the_middle(text: str, width: int, expected: str) -> None:
-    """Both ends stay, because either may be what tells names apart."""
+    """Both ends stay, because names may differ in either."""
     assert shorten(text, width) == expected
 
 

@@ -1,4 +1,4 @@
-"""Settings: where they come from, which source wins, and what a wrong one is told."""
+"""Settings: where they come from, which source wins, and the error for a wrong one."""
 
 import pickle
 from dataclasses import asdict, fields
@@ -86,7 +86,7 @@ def test_other_variables_of_the_environment_are_left_alone() -> None:
 
 
 def test_a_variable_with_our_prefix_that_is_no_setting_is_found_with_what_it_is_like() -> None:
-    """So a typo can be told; what is like nothing is told without a guess."""
+    """The error for a typo names the setting it resembles; a name that resembles none gets no guess."""
     environ = {"DORMICE_HANDLER": "a", "DORMICE_UNHEARD_OF": "x", "DORMICE_IN_FLIGHT": "1", "HANDLER": "b"}
 
     assert list(find_unknown_variables(environ)) == [

@@ -67,8 +67,11 @@ def test_what_is_not_known_stays_as_it_is() -> None:
 
 
 def test_our_own_sentence_comes_out_of_a_task() -> None:
-    """What a task has raised is told as if it had been raised here."""
-    trace = "PythonException: \nTraceback (most recent call last):\n  File …\nshared.errors.GiveUp: a.csv: has changed; try again\n"
+    """What a task has raised is reported as if it had been raised here."""
+    trace = (
+        "PythonException: \nTraceback (most recent call last):\n  File …\n"
+        "shared.errors.GiveUp: a.csv: has changed; try again\n"
+    )
 
     with pytest.raises(GiveUp, match=r"^a\.csv: has changed; try again$"), told_of_spark():
         raise RuntimeError(trace)

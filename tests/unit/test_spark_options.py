@@ -139,7 +139,10 @@ def test_a_bad_option_of_a_save_is_refused_in_one_sentence(given: dict[str, str]
     [
         (
             {"receipts": "/r"},
-            "receipts: there is no such option; known: address, callsPerSecond, encryptionKey, encryptionKeysFile, handlers, ",
+            (
+                "receipts: there is no such option; "
+                "known: address, callsPerSecond, encryptionKey, encryptionKeysFile, handlers, "
+            ),
         ),
         ({"partitions": "none"}, "partitions: is 'none'; give a whole number of at least 1"),
     ],

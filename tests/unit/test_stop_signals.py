@@ -1,4 +1,4 @@
-"""What is told to end ends, with all that it has started, whoever told it and however its parent went."""
+"""What gets a stop signal ends, with all that it has started, whoever sent it and however its parent ended."""
 
 import asyncio
 import os
@@ -52,7 +52,7 @@ async def test_a_signal_lets_work_end_what_it_has_started(number: signal.Signals
 
 
 def test_a_terminal_that_ends_lets_a_worker_drain() -> None:
-    """It may hang up twice, and that is no second signal: that one ends a drain at once."""
+    """A terminal may hang up twice without it counting as a second signal, which would end a drain at once."""
     first, second = threading.Semaphore(0), threading.Event()
     with take_signals(first.release, second.set):
         os.kill(os.getpid(), signal.SIGHUP)
@@ -90,7 +90,10 @@ async def test_what_ignores_being_told_to_end_does_not_outlive_its_leash() -> No
 
 async def test_what_ignores_being_told_to_end_does_not_outlive_who_started_it() -> None:
     """When its parent is gone, however it went, the pipe from there closes; the leash then insists after a while."""
-    code = "import sys, starter.local.leash; starter.local.leash.GRACE_SECONDS = 0.2; starter.local.leash.main(sys.argv[1:])"
+    code = (
+        "import sys, starter.local.leash; "
+        "starter.local.leash.GRACE_SECONDS = 0.2; starter.local.leash.main(sys.argv[1:])"
+    )
     pipe = asyncio.subprocess.PIPE
     leash = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", code, sys.executable, "-c", DEAF), cwd=ROOT, stdin=pipe, stdout=pipe

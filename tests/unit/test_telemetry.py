@@ -1,4 +1,4 @@
-"""Telemetry: what is published is told as declared, to whoever a setting names, and costs nothing without one."""
+"""Telemetry: metrics are published as declared, to what a setting names, and cost nothing without one."""
 
 import re
 import socket
@@ -26,7 +26,7 @@ READINGS = [Reading(LAG, 7, FEEDS), Reading(REBALANCES, 2, {"group": "dormice"})
 
 
 def fetch(address: str) -> dict[str, float]:
-    """Give the series of ours that an address tells."""
+    """Give the series of ours that an address publishes."""
     lines = httpx.get(f"http://{address}/metrics", trust_env=False).text.splitlines()
     return {(found := line.rpartition(" "))[0]: float(found[2]) for line in lines if line.startswith("dormice_")}
 
@@ -188,7 +188,7 @@ def test_a_span_is_received_with_its_links_its_parent_and_its_error(receiver: Re
 
 
 def test_what_a_library_tells_is_sent_where_it_is_part_of_a_sampled_cycle(receiver: Receiver) -> None:
-    """With the message's ids on it; what it tells of other messages is dropped. In a process where nobody else traces."""
+    """With the message's ids on it; its spans of other messages are dropped. In a process where nobody else traces."""
     code = (
         "from opentelemetry import trace\n"
         "from types import SimpleNamespace\n"
@@ -213,7 +213,7 @@ def test_what_a_library_tells_is_sent_where_it_is_part_of_a_sampled_cycle(receiv
 
 
 def test_a_receiver_that_never_answers_holds_nobody_up() -> None:
-    """Neither while spans are told nor for long at the end."""
+    """Neither while spans are sent nor for long at the end."""
     before = set(threading.enumerate())
     with socket.create_server(("127.0.0.1", 0)) as silent:
         settings = Settings(telemetry_otlp=f"http://127.0.0.1:{silent.getsockname()[1]}", trace_ratio=1.0)

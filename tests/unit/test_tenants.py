@@ -19,5 +19,6 @@ def test_what_is_no_weight_is_refused_in_a_sentence(text: str) -> None:
         read_weights(Settings(tenant_weights=(text,)))
 
     assert str(refused.value) == (
-        f"tenant_weights: {text!r} is no TENANT=WEIGHT with a weight from 0.001 to 1000; write for example acme=3,trial=0.2"
+        f"tenant_weights: {text!r} is no TENANT=WEIGHT with a weight from 0.001 to 1000; "
+        "write for example acme=3,trial=0.2"
     )
