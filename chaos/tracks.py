@@ -163,13 +163,17 @@ class Track:
     def _check_repeated(self, entry: Entry, findings: Findings) -> None:
         """Check that a repeated call has the due time of the first one, and is not of an old version.
 
-        A message of a lost batch is due again when the loss is noticed: after its first call began, and at no moment for
-        which a call of the version before has asked.
+        A message of a lost batch is due again when the loss is noticed: after its first call began, and at no moment
+        for which a call of the version before has asked.
         """
         if is_by_record(self.group) or is_steered(self.number):
             return
         before = self.dues.get((entry.version, entry.attempt))
-        if before is not None and abs(before[0] - entry.due) > CLOCK_SECONDS and not self._is_due_anew(entry, before[1]):
+        if (
+            before is not None
+            and abs(before[0] - entry.due) > CLOCK_SECONDS
+            and not self._is_due_anew(entry, before[1])
+        ):
             sentence = f"{self.name}: version {entry.version} was due at {before[0]:.3f}, {entry.due:.3f}"
             findings.add("duplicated", sentence)
         if entry.version < self.newest - REMEMBERED:

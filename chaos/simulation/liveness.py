@@ -56,7 +56,10 @@ def _check_pack(run: Run, now: float, found: dict[str, MessageState]) -> None:
         if not state.ended:
             _check_late(f"{run.workflow_id}, {state.id}", state, now)
     if view is not None and (len(pack.forwarding) or pack.leaving):
-        raise Violation(f"{run.workflow_id} still has {len(pack.forwarding)} messages of other packs, and {len(pack.leaving)} that leave")
+        raise Violation(
+            f"{run.workflow_id} still has {len(pack.forwarding)} messages of other packs, "
+            f"and {len(pack.leaving)} that leave"
+        )
 
 
 def _check_late(name: str, state: MessageState, now: float) -> None:

@@ -54,6 +54,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 }
+LINE_MAX = 120
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 SAVED_BLOCK = re.compile(r"`(\w+\.py)`[^`]*?:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -99,6 +100,14 @@ def test_every_link_leads_somewhere(page: str) -> None:
             broken.append(target)
 
     assert broken == []
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.keys() - {"docs/cli-reference.md"}))
+def test_a_line_fits_the_screen(page: str) -> None:
+    """At most 120 characters, rows of tables excepted, which Markdown can't break."""
+    long = [line for line in prose(page).splitlines() if len(line) > LINE_MAX and not line.lstrip().startswith("|")]
+
+    assert long == []
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
