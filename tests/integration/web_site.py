@@ -94,6 +94,7 @@ class WebSite:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = False  # server_close waits for every request, so nothing outlives its test
+    request_queue_size = 1024  # five by default: of a burst the kernel would drop most, for seconds each time
 
     def __init__(self, site: WebSite) -> None:
         super().__init__(("127.0.0.1", 0), _Request)
@@ -108,7 +109,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Request(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    timeout = 5  # seconds; a connection left open by a failing test ends by itself
+    timeout = 20  # seconds; a connection left open by a failing test ends by itself
     server: _Server  # pyright: ignore[reportIncompatibleVariableOverride] — it is this one and no other
 
     def do_GET(self) -> None:
