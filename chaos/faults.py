@@ -7,7 +7,7 @@ from dataclasses import dataclass
 TASK_TIMEOUT_SECONDS = 12.0
 """Timeout of workflow tasks in a run: short, so that a stopped worker often loses its tasks."""
 
-PAUSE_SECONDS = (9.0, 23.0)
+PAUSE_SECONDS = (14.0, 36.0)
 """Time from one fault to the next."""
 
 OVERLAP_SHARE = 0.2

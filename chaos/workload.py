@@ -30,7 +30,7 @@ class Sizes:
 
     solo: int = 600
     medium: int = 400
-    packed: int = 9_000
+    packed: int = 7_000
     packed_medium: int = 300
     records: int = 60
     packed_records: int = 400
