@@ -102,10 +102,10 @@ async def test_each_row_is_found_or_told(
         await control.stop(kind, "39")
 
         async def has_settled() -> bool:
-            shown = [await control.look_up(kind, str(n)) for n in range(5)]
-            return {listed.state for listed in shown} == {"done"}
+            shown = [await control.look_up(kind, str(n)) for n in (*range(5), 39)]
+            return [listed.state for listed in shown] == ["done"] * 5 + ["stopped"]
 
-        await wait_until(has_settled, "five messages are done")
+        await wait_until(has_settled, "five messages are done and one is stopped")
         first = await reconcile(spark, manifest, control)
         problems = differences(manifest)
         await start(starter, kind, [MISSED, FAILED])
