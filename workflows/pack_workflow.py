@@ -103,7 +103,7 @@ class PackWorkflow(PackSignals):
             # a local batch's result must be in the history before other packs continue from it
             await self._settle()
         while part := self._pack.forwarding.first(FORWARDED_AT_ONCE):
-            self._shut()
+            self._hold_signals()
             call = {
                 "pack": {**self._pack.heading(), "task_timeout": workflow.info().task_timeout.total_seconds()},
                 "strays": part,
@@ -118,7 +118,7 @@ class PackWorkflow(PackSignals):
         while (batch := self._pack.take(self._open_lanes(), workflow.time())) is not None:
             self._batches[batch.number] = batch
             if _is_local(batch):
-                self._shut()
+                self._hold_signals()
             task = self._tasks[batch.number] = asyncio.create_task(self._run_batch(batch))
             task.add_done_callback(self._note_fault)
 
@@ -128,7 +128,7 @@ class PackWorkflow(PackSignals):
             self._fault = fault
             self._is_stirred = True
 
-    def _shut(self) -> None:
+    def _hold_signals(self) -> None:
         # during a local activity neither timers nor signals may take effect
         self._signal_buffer.hold()
         self._alarm.set(math.inf)

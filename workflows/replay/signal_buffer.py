@@ -31,7 +31,7 @@ class SignalBuffer:
 
     def __init__(self, *, is_serial: bool) -> None:
         self.is_serial = is_serial
-        self._is_deaf = False
+        self._is_holding = False
         self._waiting: deque[tuple[Callable[[], None], bool]] = deque()
         self._wakes: Callable[[], bool] = _never
 
@@ -47,7 +47,7 @@ class SignalBuffer:
 
     def hold(self) -> None:
         """Hold signals back from now on, because a local activity begins."""
-        self._is_deaf = True
+        self._is_holding = True
 
     def release_when_idle(self, wakes: Callable[[], bool] | None = None) -> None:
         """Release signals as soon as the caller has begun to wait; call this right before the wait.
@@ -58,15 +58,15 @@ class SignalBuffer:
         asyncio.get_running_loop().call_soon(self._open, wakes or _never)
 
     def _open(self, wakes: Callable[[], bool]) -> None:
-        self._is_deaf = False
+        self._is_holding = False
         self._wakes = wakes if self.is_serial else _never
         self._work_off()
 
     def _work_off(self) -> None:
-        while self._waiting and not self._is_deaf:
+        while self._waiting and not self._is_holding:
             apply, _ = self._waiting.popleft()
             apply()
-            self._is_deaf = self._wakes()
+            self._is_holding = self._wakes()
 
 
 def is_serial_run(*, is_started_so: bool) -> bool:
