@@ -8,7 +8,7 @@ from shared.errors import GiveUp
 from shared.settings import Settings
 from spark.prepare.manifest import names_of
 from spark.source.source import KAFKA_PREFIX, to_place
-from spark.source.topic import Piece, find_pieces, read_piece
+from spark.source.topic import OffsetRange, find_pieces, read_piece
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,7 +61,7 @@ def _make_reader(settings: Settings) -> Callable[[Iterable[Any]], Iterator[Any]]
         values: list[str] = []
         for batch in batches:
             for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                for record in read_piece(settings, Piece(*cells)):
+                for record in read_piece(settings, OffsetRange(*cells)):
                     values.append((record.value or b"").decode(errors="replace"))
                     if len(values) == BATCH_RECORDS:
                         yield arrow.RecordBatch.from_pydict({"value": values})

@@ -26,7 +26,7 @@ STALL_POLLS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class OffsetRange:
     """Offsets of one partition, from `begin` up to but not including `end`."""
 
     topic: str
@@ -35,7 +35,7 @@ class Piece:
     end: int
 
 
-def find_pieces(settings: Settings, topic: str, since: datetime | None, until: datetime | None) -> list[Piece]:
+def find_pieces(settings: Settings, topic: str, since: datetime | None, until: datetime | None) -> list[OffsetRange]:
     """Give the present records of a topic, in pieces for tasks; raises InvalidSetting for a missing topic.
 
     `since` and `until` are compared with the records' timestamps. Raises GiveUp when no record lies between them, and
@@ -48,28 +48,28 @@ def find_pieces(settings: Settings, topic: str, since: datetime | None, until: d
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Watermarks:
     """The first offset of a partition that exists, and the first that does not exist yet."""
 
     begin: int
     end: int
 
 
-def find_bounds(settings: Settings, topic: str) -> dict[int, Bounds]:
+def find_bounds(settings: Settings, topic: str) -> dict[int, Watermarks]:
     """Give the present bounds of each partition of a topic; raises InvalidSetting for a missing topic."""
     return asyncio.run(_find_bounds(settings, topic))
 
 
-async def _find_bounds(settings: Settings, topic: str) -> dict[int, Bounds]:
+async def _find_bounds(settings: Settings, topic: str) -> dict[int, Watermarks]:
     async with _open_topic(settings, topic) as (consumer, partitions):
         begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
-    return {each.partition: Bounds(begins[each], ends[each]) for each in partitions}
+    return {each.partition: Watermarks(begins[each], ends[each]) for each in partitions}
 
 
-def cut_pieces(topic: str, partition: int, begin: int, end: int) -> Iterator[Piece]:
+def cut_pieces(topic: str, partition: int, begin: int, end: int) -> Iterator[OffsetRange]:
     """Cut offsets of a partition into pieces for tasks."""
     for start in range(begin, end, PIECE_RECORDS):
-        yield Piece(topic, partition, start, min(start + PIECE_RECORDS, end))
+        yield OffsetRange(topic, partition, start, min(start + PIECE_RECORDS, end))
 
 
 @asynccontextmanager
@@ -83,11 +83,13 @@ async def _open_topic(settings: Settings, topic: str) -> AsyncGenerator[tuple[An
         yield consumer, [_partition(topic, number) for number in range(topics[topic])]
 
 
-async def _find_pieces(settings: Settings, topic: str, since: datetime | None, until: datetime | None) -> list[Piece]:
+async def _find_pieces(
+    settings: Settings, topic: str, since: datetime | None, until: datetime | None
+) -> list[OffsetRange]:
     async with _open_topic(settings, topic) as (consumer, partitions):
         begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
         firsts, lasts = [await _find_offsets(consumer, partitions, moment) for moment in (since, until)]
-    pieces: list[Piece] = []
+    pieces: list[OffsetRange] = []
     for partition in partitions:
         end: int = lasts[partition] if partition in lasts else ends[partition]
         begin: int = firsts[partition] if partition in firsts else begins[partition] if since is None else end
@@ -104,7 +106,7 @@ async def _find_offsets(consumer: Any, partitions: list[Any], moment: datetime |
     return {partition: answer.offset for partition, answer in found.items() if answer is not None}
 
 
-def read_piece(settings: Settings, piece: Piece) -> Iterator[Record]:
+def read_piece(settings: Settings, piece: OffsetRange) -> Iterator[Record]:
     """Give the records of a piece in their order; raises RetryLater when the broker stops sending them."""
     with asyncio.Runner() as runner:
         records = _read_piece(settings, piece)
@@ -115,7 +117,7 @@ def read_piece(settings: Settings, piece: Piece) -> Iterator[Record]:
             runner.run(records.aclose())
 
 
-async def _read_piece(settings: Settings, piece: Piece) -> AsyncGenerator[list[Record]]:
+async def _read_piece(settings: Settings, piece: OffsetRange) -> AsyncGenerator[list[Record]]:
     async with _open_consumer(settings) as consumer:
         partition = _partition(piece.topic, piece.partition)
         consumer.assign([partition])

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from shared.errors import RetryLater
 from shared.telemetry.spans import NO_SPAN
 from shared.temporal.backoff import backoff_seconds
-from starter.bridge.intake import Intake
 from starter.bridge.offsets import Assignment
 from starter.bridge.pending_record import PendingRecord, read_delivery
+from starter.bridge.record_scheduler import RecordScheduler
 from starter.bridge.record_spans import RecordSpans, describe_held
 from starter.bridge.window import limits_of, size_for
 from starter.records.formats import Formats
@@ -43,7 +43,7 @@ class DeliveryLoop:
 
     def __init__(
         self,
-        intake: Intake[PendingRecord],
+        intake: RecordScheduler[PendingRecord],
         assignment: Assignment,
         formats: Formats,
         starter: BulkStarter,

@@ -22,7 +22,7 @@ from shared.settings import Settings
 from shared.temporal.connect import client_options
 from shared.temporal.search_attributes import REQUIRED
 from starter.local.disk import check_room
-from starter.local.slim import slim_visibility
+from starter.local.visibility_indexes import slim_visibility
 
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
@@ -200,7 +200,7 @@ async def start_on_leash(
         sys.executable,
         "-P",  # a folder named like our packages in the working folder must not be imported
         "-m",
-        "starter.local.leash",
+        "starter.local.parent_watch",
         *command,
         stdin=asyncio.subprocess.PIPE,
         stdout=output,

@@ -28,8 +28,8 @@ from shared.temporal.connect import CALL_TIMEOUT, describe_queue, is_missing, tr
 from starter.starting.layouts import Layouts
 from starter.starting.pack_starter import is_polled
 from starter.steering.selection import Selection
-from starter.steering.status.listing import Listed
-from starter.steering.status.standstill import to_standstill
+from starter.steering.status.failing_workflows import to_standstill
+from starter.steering.status.listing import ListedMessage
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 PATIENCE_SECONDS = 20.0
@@ -92,7 +92,7 @@ class Packs:
         """Query how many messages a pack holds, what it waits for, and how many packs it believes its kind has."""
         return await self._ask(layout, index, "overview")
 
-    async def iterate(self, layouts: Layouts, selection: Selection) -> AsyncIterator[Listed]:
+    async def iterate(self, layouts: Layouts, selection: Selection) -> AsyncIterator[ListedMessage]:
         """List the packed messages of a selection, pack by pack."""
         async for layout, index in self._packs_of(layouts, selection):
             async for message in self._read_pages(layout, index, _to_request(selection)):
@@ -242,8 +242,8 @@ def _to_request(selection: Selection) -> dict[str, Any]:
     return {name: value for name, value in wanted.items() if value is not None}
 
 
-def _to_listed(kind: str, message: dict[str, Any]) -> Listed:
-    return Listed(
+def _to_listed(kind: str, message: dict[str, Any]) -> ListedMessage:
+    return ListedMessage(
         kind=kind,
         id=message["id"],
         lane=message["lane"],

@@ -22,12 +22,12 @@ from starter.starting.layouts import Layouts
 from starter.steering.grouping import Group, group_names
 from starter.steering.packs import Packs
 from starter.steering.pending_effects import explain_pending, find_blocking_state
+from starter.steering.status.failing_workflows import to_standstill
 from starter.steering.status.queries import query_or_none
-from starter.steering.status.standstill import to_standstill
 
 
 @dataclass(slots=True)
-class Tally:
+class SignalCounts:
     """Running totals of one signal sent to many messages."""
 
     sent: int = 0
@@ -69,7 +69,7 @@ class Sender:
         return "".join(sent.pending)
 
     async def send_to_each(
-        self, names: AsyncIterable[tuple[str, str]], signal: Signal, tally: Tally, *, are_named: bool
+        self, names: AsyncIterable[tuple[str, str]], signal: Signal, tally: SignalCounts, *, are_named: bool
     ) -> None:
         """Send a signal to each of a stream, see `Control.send_to_each`."""
         check_signal(signal, self._settings)
@@ -90,7 +90,7 @@ class Sender:
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from failures
 
-    async def _send_patiently(self, group: Group, signal: Signal, tally: Tally, *, are_named: bool) -> None:
+    async def _send_patiently(self, group: Group, signal: Signal, tally: SignalCounts, *, are_named: bool) -> None:
         give_up_at = time.monotonic() + self._settings.patience.total_seconds()
         attempts = 0
         while True:

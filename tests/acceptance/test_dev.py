@@ -158,7 +158,7 @@ async def test_a_worker_that_is_killed_is_started_again(begin: Begin, run: Run) 
     await start(run, dev)
     await wait_until(lambda: has_version(dev, 1), "the message has come back")
     for process in dev.family:
-        if "-m starter worker" in " ".join(process.cmdline()) and "starter.local.leash" not in process.cmdline():
+        if "-m starter worker" in " ".join(process.cmdline()) and "starter.local.parent_watch" not in process.cmdline():
             process.kill()
 
     await wait_until(lambda: has_version(dev, 4), "the message goes on", seconds=60)

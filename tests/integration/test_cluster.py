@@ -23,7 +23,7 @@ from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from shared.temporal.search_attributes import REQUIRED
 from starter.control import Control
-from starter.local.slim import TABLE
+from starter.local.visibility_indexes import TABLE
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import serving, wait_until

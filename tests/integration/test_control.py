@@ -25,8 +25,8 @@ from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_po
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from starter.steering.selection import Selection
-from starter.steering.sender import Tally
-from starter.steering.status.listing import Listed
+from starter.steering.sender import SignalCounts
+from starter.steering.status.listing import ListedMessage
 from tests.conftest import Begin, Serve, Start, wait_until
 from tests.subjects import PACK, Subject, declare
 
@@ -160,7 +160,7 @@ async def test_a_list_tells_what_is_there(served: Control, begin: Begin, kind: s
     early = [found.id async for found in served.list(Selection(kind=kind, due_before=LATER + timedelta(hours=1)))]
     medium = [found.id async for found in served.list(Selection(kind=kind, lane="medium"))]
 
-    assert listed["a:b"] == Listed(
+    assert listed["a:b"] == ListedMessage(
         kind=kind,
         id="a:b",
         lane="short",
@@ -205,7 +205,7 @@ async def test_names_that_are_nobodys_are_counted_and_told(served: Control, begi
     """One wrong name among many stops nothing."""
     await begin(kind, "a", scheduled_at=LATER)
     told: list[str] = []
-    tally = Tally(report=told.append)
+    tally = SignalCounts(report=told.append)
 
     await served.send_to_each(names((kind, "a"), (kind, "nobody"), (kind, "a")), RunNow(), tally)
 
@@ -392,7 +392,7 @@ async def test_of_messages_that_are_named_those_are_reported_that_do_not_run(
     await wait_until(lambda: _is_paused(served, kind, others[0]), "it is paused")
 
     pairs = [(kind, name) for name in ("a", *others)]
-    await served.send_to_each(names(*pairs), RunNow(), tally := Tally(report=told.append), are_named=True)
+    await served.send_to_each(names(*pairs), RunNow(), tally := SignalCounts(report=told.append), are_named=True)
 
     assert (tally.sent, tally.waiting, tally.missing) == (3, 0, 0)
     assert [sentence.split()[0] for sentence in told] == [f"{kind}:{others[0]}"]
@@ -424,7 +424,7 @@ async def test_a_server_that_is_away_is_waited_for_by_bulk_and_told_by_single_ve
 ) -> None:
     """Fifty signals ride out a killed server; one verb says within seconds that nobody answers."""
     options = EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None, slim=False)
-    tally = Tally()
+    tally = SignalCounts()
     async with run_embedded(options) as server:
         control = Control(await server.connect(), dataclasses.replace(settings, patience=timedelta(minutes=1)))
         starter = BulkStarter(await server.connect(), settings, encodings=declare(encoding, "echo"))

@@ -15,7 +15,7 @@ from shared.messages.placement import pack_workflow_id, workflow_id
 from shared.settings import Settings
 from starter.control import Control
 from starter.starting.bulk import BulkStarter
-from starter.steering.status.standstill import find_standstill, repair
+from starter.steering.status.failing_workflows import find_standstill, repair
 from tests.conftest import Serve, wait_until
 from tests.subjects import declare
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from shared.errors import InvalidSetting
-from starter.bridge.intake import Intake, IntakeLimits
 from starter.bridge.offsets import Partition
+from starter.bridge.record_scheduler import InFlightLimits, RecordScheduler
 
 FEEDS = Partition("feeds", 0)
 PRICES = Partition("prices", 0)
 ORDERS = Partition("orders", 0)
-WIDE = IntakeLimits(100, 100, partition_high=100, partition_low=100, total_high=300, total_low=300)
+WIDE = InFlightLimits(100, 100, partition_high=100, partition_low=100, total_high=300, total_low=300)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,16 @@ class Parcel:
     epoch: int = 1
 
 
-def hold(limits: IntakeLimits, *partitions: Partition) -> Intake[Parcel]:
+def hold(limits: InFlightLimits, *partitions: Partition) -> RecordScheduler[Parcel]:
     """Make an intake that holds partitions under the epoch 1."""
-    intake = Intake[Parcel](limits)
+    intake = RecordScheduler[Parcel](limits)
     intake.assign(partitions, 1)
     return intake
 
 
-def offer(intake: Intake[Parcel], keys: str, partition: Partition = FEEDS, *, epoch: int = 1, start: int = 0) -> int:
+def offer(
+    intake: RecordScheduler[Parcel], keys: str, partition: Partition = FEEDS, *, epoch: int = 1, start: int = 0
+) -> int:
     """Offer a record per letter, `-` for one without a key; says how many were held."""
     parcels = [
         Parcel(None if key == "-" else key.encode(), offset, partition, epoch) for offset, key in enumerate(keys, start)
@@ -43,7 +45,7 @@ def offer(intake: Intake[Parcel], keys: str, partition: Partition = FEEDS, *, ep
     return sum(intake.offer(partition, epoch, parcel) for parcel in parcels)
 
 
-def rounds(intake: Intake[Parcel]) -> list[list[int]]:
+def rounds(intake: RecordScheduler[Parcel]) -> list[list[int]]:
     """Take and finish until nothing is left; gives the offsets that began together."""
     found: list[list[int]] = []
     while taken := intake.take():
@@ -79,7 +81,7 @@ def test_records_of_one_key_go_one_after_the_other(keys: str, began: list[list[i
         (replace(WIDE, in_flight=1), [[0], [10], [1], [11], [2], [12]]),
     ],
 )
-def test_places_are_limited_and_partitions_take_turns(limits: IntakeLimits, began: list[list[int]]) -> None:
+def test_places_are_limited_and_partitions_take_turns(limits: InFlightLimits, began: list[list[int]]) -> None:
     """One bound a partition, one bound for all, and no partition waits while another has two turns."""
     intake = hold(limits, FEEDS, PRICES)
     offer(intake, "abc", FEEDS)
@@ -134,7 +136,7 @@ def test_other_limits_count_from_now_on() -> None:
     offer(intake, "abcdef")
     taken = intake.take()
     offer(intake, "ghi", start=6)
-    intake.resize(IntakeLimits(4, 4, partition_high=4, partition_low=4, total_high=4, total_low=4))
+    intake.resize(InFlightLimits(4, 4, partition_high=4, partition_low=4, total_high=4, total_low=4))
     closed = (intake.take(), intake.pausing)
     for parcel in taken[:3]:
         intake.finished(parcel)
@@ -293,7 +295,7 @@ def test_limits_under_which_nothing_would_go_on_are_refused(changes: dict[str, i
     assert str(caught.value) == sentence
 
 
-TIGHT = IntakeLimits(2, 3, partition_high=5, partition_low=3, total_high=8, total_low=5)
+TIGHT = InFlightLimits(2, 3, partition_high=5, partition_low=3, total_high=8, total_low=5)
 partitions = st.sampled_from([FEEDS, PRICES, ORDERS])
 
 
@@ -302,7 +304,7 @@ class Work(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.intake = Intake[Parcel](TIGHT)
+        self.intake = RecordScheduler[Parcel](TIGHT)
         self.epochs: dict[Partition, int] = {}
         self.epoch = 0
         self.waiting: list[Parcel] = []

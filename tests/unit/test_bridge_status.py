@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starter.bridge.intake import Intake, QueueDepth
-from starter.bridge.monitoring.status import BridgeStatus, Moment, PartitionStatus, to_partition_status
+from starter.bridge.monitoring.status import BridgeStatus, ClockReading, PartitionStatus, to_partition_status
 from starter.bridge.offsets import Partition, PartitionOffsets
+from starter.bridge.record_scheduler import QueueDepth, RecordScheduler
 from starter.bridge.window import limits_of
 
 FEEDS = Partition("feeds", 3)
-NOON = Moment(monotonic=100.0, epoch=1_800_000_000.0)
+NOON = ClockReading(monotonic=100.0, epoch=1_800_000_000.0)
 NOTHING = QueueDepth(0, 0, "")
 
 
@@ -113,7 +113,7 @@ class Parcel:
 
 def test_a_blocked_partition_says_how_much_it_holds_and_why() -> None:
     """As the intake has it; a partition that is not held holds nothing."""
-    intake = Intake[Parcel](limits_of(1000))
+    intake = RecordScheduler[Parcel](limits_of(1000))
     intake.assign([FEEDS], 1)
     for offset in range(3):
         intake.offer(FEEDS, 1, Parcel(offset))

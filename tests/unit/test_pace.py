@@ -6,7 +6,7 @@ import math
 import pytest
 
 from shared.temporal.backoff import BACKOFF_MAX_SECONDS, backoff_seconds
-from starter.starting.calls.pace import Pace
+from starter.starting.calls.rate_limiter import RateLimiter
 
 
 class Clock:
@@ -20,16 +20,16 @@ class Clock:
         return self.now
 
 
-def throttled(clock: Clock, *, answered: int = 200, ceiling: float = 0.0) -> Pace:
+def throttled(clock: Clock, *, answered: int = 200, ceiling: float = 0.0) -> RateLimiter:
     """Make a pace whose server has answered `answered` calls in the last two seconds, and then had no room."""
-    pace = Pace(ceiling, clock)
+    pace = RateLimiter(ceiling, clock)
     for _ in range(answered):
         pace.note_answered()
     pace.note_throttled()
     return pace
 
 
-async def grow(pace: Pace, clock: Clock, seconds: float) -> None:
+async def grow(pace: RateLimiter, clock: Clock, seconds: float) -> None:
     """Let time pass with calls going out all along."""
     until = clock.now + seconds
     while clock.now < until:
@@ -40,7 +40,7 @@ async def grow(pace: Pace, clock: Clock, seconds: float) -> None:
 async def test_without_a_ceiling_nothing_waits_until_the_server_objects() -> None:
     """A fast server is used as fast as it is."""
     clock = Clock()
-    pace = Pace(0.0, clock)
+    pace = RateLimiter(0.0, clock)
 
     for _ in range(1000):
         await pace.take()  # a place in the future would wait for the clock for ever
@@ -117,7 +117,7 @@ async def test_the_rate_never_falls_to_nothing(ceiling: float, slowest: float) -
 async def test_answers_of_long_ago_do_not_count() -> None:
     """What the server bore before a pause says nothing about what it bears now."""
     clock = Clock()
-    pace = Pace(0.0, clock)
+    pace = RateLimiter(0.0, clock)
     for _ in range(1000):
         pace.note_answered()
     clock.now += 60.0
@@ -130,7 +130,7 @@ async def test_answers_of_long_ago_do_not_count() -> None:
 async def test_places_are_given_at_the_rate_and_in_order() -> None:
     """A ceiling of 200 a second is kept by the real clock, first come first served."""
     loop = asyncio.get_running_loop()
-    pace = Pace(200.0)
+    pace = RateLimiter(200.0)
     order: list[int] = []
     began = loop.time()
 
@@ -147,7 +147,7 @@ async def test_places_are_given_at_the_rate_and_in_order() -> None:
 async def test_a_throttle_also_slows_the_call_that_was_waiting_when_it_came() -> None:
     """Places are not handed out ahead: who waits goes at the rate of the moment when the turn comes."""
     clock = Clock()
-    pace = Pace(1000.0, clock)
+    pace = RateLimiter(1000.0, clock)
     for _ in range(20):
         pace.note_answered()
     await pace.take()

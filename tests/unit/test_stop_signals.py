@@ -91,8 +91,8 @@ async def test_what_ignores_being_told_to_end_does_not_outlive_its_leash() -> No
 async def test_what_ignores_being_told_to_end_does_not_outlive_who_started_it() -> None:
     """When its parent is gone, however it went, the pipe from there closes; the leash then insists after a while."""
     code = (
-        "import sys, starter.local.leash; "
-        "starter.local.leash.GRACE_SECONDS = 0.2; starter.local.leash.main(sys.argv[1:])"
+        "import sys, starter.local.parent_watch; "
+        "starter.local.parent_watch.GRACE_SECONDS = 0.2; starter.local.parent_watch.main(sys.argv[1:])"
     )
     pipe = asyncio.subprocess.PIPE
     leash = await asyncio.create_subprocess_exec(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
     from starter.starting.layouts import Layouts
-    from starter.steering.status.standstill import Standstill
+    from starter.steering.status.failing_workflows import FailingWorkflow
 
 Name = tuple[str, str] | str
 """Kind and id of a message, or the id of another workflow."""
@@ -65,7 +65,7 @@ async def _repair(args: argparse.Namespace, settings: Settings, names: list[Name
 
     from shared.temporal.connect import translate_rpc_error
     from starter.cli.connection import open_client
-    from starter.steering.status.standstill import list_signals_since, list_standstills, repair
+    from starter.steering.status.failing_workflows import list_signals_since, list_standstills, repair
 
     client, found, failed = await open_client(settings), 0, 0
     reported = list_standstills(client, settings.task_queue_prefix)
@@ -84,7 +84,7 @@ async def _repair(args: argparse.Namespace, settings: Settings, names: list[Name
     return found, failed
 
 
-def _report(args: argparse.Namespace, standstill: "Standstill", signals: list[str], run_id: str) -> None:
+def _report(args: argparse.Namespace, standstill: "FailingWorkflow", signals: list[str], run_id: str) -> None:
     if args.json:
         print_json(
             {
@@ -105,12 +105,12 @@ def _report(args: argparse.Namespace, standstill: "Standstill", signals: list[st
         echo_err("  begun again from there; 'dormice show' tells how it goes on")
 
 
-async def _find_named(client: "Client", settings: Settings, names: list[Name]) -> "AsyncIterator[Standstill]":
+async def _find_named(client: "Client", settings: Settings, names: list[Name]) -> "AsyncIterator[FailingWorkflow]":
     from temporalio.service import RPCError
 
     from shared.temporal.connect import is_missing, translate_rpc_error
     from starter.starting.layouts import Layouts
-    from starter.steering.status.standstill import find_standstill
+    from starter.steering.status.failing_workflows import find_standstill
 
     layouts = Layouts(client, settings)
     ids = {name if isinstance(name, str) else await _place(layouts, *name): name for name in names}

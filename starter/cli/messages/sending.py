@@ -17,7 +17,7 @@ from starter.screen import echo_err, plural, print_json
 
 if TYPE_CHECKING:
     from starter.control import Control
-    from starter.steering.sender import Tally
+    from starter.steering.sender import SignalCounts
 
 Name = tuple[str, str]
 
@@ -27,7 +27,7 @@ TOLD_EVERY_SECONDS = 5.0
 NO_MATCH = "no message matches; 'dormice list' shows those that are alive"
 
 
-class Names:
+class NamedMessages:
     """Messages that were named on the command line, or for "-" on standard input, one a line."""
 
     def __init__(self, given: Sequence[str]) -> None:
@@ -41,12 +41,12 @@ class Names:
 
     async def read(self) -> AsyncIterator[Name]:
         """Give (kind, id) of each."""
-        from starter.files.feed import Feed
+        from starter.files.threaded_iterator import ThreadedIterator
 
         for name in self._given:
             yield name
         if self._is_stdin:
-            async for number, line in Feed(enumerate(sys.stdin.buffer, start=1)):
+            async for number, line in ThreadedIterator(enumerate(sys.stdin.buffer, start=1)):
                 text = line.decode(errors="replace").strip()
                 if not text:
                     continue
@@ -64,7 +64,7 @@ def _read_name(text: str) -> Name:
         raise InvalidSetting(f"KIND:ID {exc}") from exc
 
 
-class Sending:
+class SignalRun:
     """One signal on its way to many messages."""
 
     def __init__(self, verb: str, signal: Signal, *, is_json: bool) -> None:
@@ -98,9 +98,9 @@ class Sending:
 
     async def run(self, control: "Control", names: AsyncIterator[Name], *, are_named: bool = False) -> int:
         """Send the signal to each; then, or when interrupted, print how many got it. Gives the exit code."""
-        from starter.steering.sender import Tally
+        from starter.steering.sender import SignalCounts
 
-        tally = Tally(report=_report)
+        tally = SignalCounts(report=_report)
         reporting = asyncio.create_task(self._tell_now_and_then(tally))
         is_complete = False
         try:
@@ -114,12 +114,12 @@ class Sending:
         is_partial = tally.waiting or (are_named and (tally.missing or self.unknown or self.passed_over))
         return PARTLY if is_partial else FINE
 
-    async def _tell_now_and_then(self, tally: "Tally") -> None:
+    async def _tell_now_and_then(self, tally: "SignalCounts") -> None:
         while True:
             await asyncio.sleep(TOLD_EVERY_SECONDS)
             echo_err(f"{self._verb}: sent to {plural(tally.sent, 'message')} so far")
 
-    def _summarize(self, tally: "Tally", *, is_complete: bool) -> None:
+    def _summarize(self, tally: "SignalCounts", *, is_complete: bool) -> None:
         missing = tally.missing + self.unknown
         counts = {"waiting": tally.waiting, "not_found": missing, "passed_over": self.passed_over}
         if self._is_json:

@@ -22,9 +22,9 @@ from starter.cli.processes.dev import DEFAULT_DATA
 from starter.screen import describe_moment, echo_err, plural, print_fields, print_json
 
 if TYPE_CHECKING:
-    from starter.steering.shown import Shown
+    from starter.steering.message_view import MessageView
 
-Print = Callable[["Shown", dict[str, Any]], None]
+Print = Callable[["MessageView", dict[str, Any]], None]
 WHY = ("kind", "id", "workflow_id", "state", "due_at", "why", "decisions")
 """The fields that `explain --json` prints."""
 
@@ -49,7 +49,7 @@ def add_show(commands: Commands) -> None:
 def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace, settings: Settings) -> int:
     """Print each message; exit code 1 if one is not known, 3 if one can't be asked now."""
 
-    def print_line(_: "Shown", document: dict[str, Any]) -> None:
+    def print_line(_: "MessageView", document: dict[str, Any]) -> None:
         print_json({name: document[name] for name in keys or document})
 
     print_one = print_line if args.json else print_text
@@ -88,7 +88,7 @@ async def _print_each(print_one: Print, settings: Settings, names: Sequence[tupl
     return code
 
 
-def to_document(shown: "Shown", web_ui: str) -> dict[str, Any]:
+def to_document(shown: "MessageView", web_ui: str) -> dict[str, Any]:
     """Give a message as the object that `--json` prints; `web_ui` is where the page of its workflow is."""
     listed = shown.listed
     status = shown.status or shown.ended or {}
@@ -129,26 +129,26 @@ def _read_moment(text: str) -> datetime:
     return datetime.fromisoformat(text.replace(" UTC", "Z"))
 
 
-def _has_ended_otherwise(shown: "Shown") -> bool:
+def _has_ended_otherwise(shown: "MessageView") -> bool:
     from starter.steering.status.listing import ENDED_OTHERWISE
 
     return shown.listed.state in ENDED_OTHERWISE.values()
 
 
-def _state_of(shown: "Shown") -> str:
+def _state_of(shown: "MessageView") -> str:
     if _has_ended_otherwise(shown):
         return shown.listed.state
     return (shown.status or shown.ended or {}).get("state", shown.listed.state)
 
 
-def _why(shown: "Shown") -> str | None:
+def _why(shown: "MessageView") -> str | None:
     if _has_ended_otherwise(shown):
         return f"its workflow was ended as {shown.listed.state}, by something else than the message itself"
     reason = shown.listed.parked_reason
     return (shown.status or {}).get("why") or (f"parked: {reason}" if reason else None)
 
 
-def _print_all(shown: "Shown", document: dict[str, Any]) -> None:
+def _print_all(shown: "MessageView", document: dict[str, Any]) -> None:
     from starter.steering.status.web_ui import UNKNOWN
 
     fields = [
@@ -171,13 +171,13 @@ def _print_all(shown: "Shown", document: dict[str, Any]) -> None:
     _print_decisions(document)
 
 
-def _describe_payload(shown: "Shown") -> str:
+def _describe_payload(shown: "MessageView") -> str:
     if not shown.is_payload_kept:
         return "- (its pack kept none when the message finished)"
     return "-" if shown.status is None else json.dumps(shown.status["payload"], ensure_ascii=False)
 
 
-def _print_why(_: "Shown", document: dict[str, Any]) -> None:
+def _print_why(_: "MessageView", document: dict[str, Any]) -> None:
     print_fields([(document["workflow_id"], document["why"] or document["state"])])
     _print_decisions(document)
 

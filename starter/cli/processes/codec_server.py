@@ -37,12 +37,12 @@ def run_codec_server(args: argparse.Namespace, settings: Settings) -> int:
     """Serve until SIGINT or SIGTERM."""
     from shared.temporal.encryption import EncryptionCodec, read_keys
     from shared.values.secret import find_secret
-    from starter.local.codec_server import Gatekeeper, make_codec_server
+    from starter.local.codec_server import AccessPolicy, make_codec_server
 
     keys = read_keys(settings)
     if not keys:
         raise InvalidSetting("encryption_keys: none is set, so there is nothing to decrypt; set encryption_keys_file")
-    gatekeeper = Gatekeeper(find_secret(settings, "codec_token"), settings.codec_origins)
+    gatekeeper = AccessPolicy(find_secret(settings, "codec_token"), settings.codec_origins)
     with make_codec_server((args.host, args.port), EncryptionCodec(keys), gatekeeper) as server:
 
         def end(_number: int, _frame: object) -> None:

@@ -14,7 +14,7 @@ SLOWEST = 1.0
 SAVED_SECONDS = 0.1  # an idle bucket saves no more than this, so that no burst follows a pause
 
 
-class Pace:
+class RateLimiter:
     """Limits the rate of calls.
 
     The rate starts at `ceiling` calls a second (0 = no limit), halves when the server answers that it is at its

@@ -35,7 +35,7 @@ _HARMLESS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Standstill:
+class FailingWorkflow:
     """One workflow that stands still because its task fails."""
 
     workflow_id: str
@@ -49,13 +49,13 @@ class Standstill:
         return f"the task of its workflow {self.workflow_id} fails (attempt {self.attempts}): {self.reason}"
 
 
-async def find_standstill(client: Client, workflow_id: str, run_id: str | None = None) -> Standstill | None:
+async def find_standstill(client: Client, workflow_id: str, run_id: str | None = None) -> FailingWorkflow | None:
     """Return why a workflow makes no progress, or None when its task does not fail."""
     handle = client.get_workflow_handle(workflow_id, run_id=run_id)
     return await to_standstill(client, await handle.describe(rpc_timeout=CALL_TIMEOUT))
 
 
-async def to_standstill(client: Client, described: WorkflowExecutionDescription) -> Standstill | None:
+async def to_standstill(client: Client, described: WorkflowExecutionDescription) -> FailingWorkflow | None:
     """Do what `find_standstill` does for a workflow that is described already."""
     attempts = described.raw_description.pending_workflow_task.attempt
     if attempts < ATTEMPTS_LEAST:
@@ -67,7 +67,7 @@ async def to_standstill(client: Client, described: WorkflowExecutionDescription)
             failed = event.workflow_task_failed_event_attributes
             if failed.cause not in _HARMLESS:
                 reason = failed.failure.message.partition("\n")[0] or WorkflowTaskFailedCause.Name(failed.cause)
-                return Standstill(described.id, described.run_id, attempts, reason)
+                return FailingWorkflow(described.id, described.run_id, attempts, reason)
     return None
 
 
@@ -80,7 +80,7 @@ def query_reported(prefix: str) -> str:
     )
 
 
-async def list_standstills(client: Client, prefix: str) -> AsyncIterator[Standstill]:
+async def list_standstills(client: Client, prefix: str) -> AsyncIterator[FailingWorkflow]:
     """Find all workflows on the lanes of a prefix whose tasks fail, as reported by the server.
 
     Raises RetryLater or Misconfigured.
@@ -94,7 +94,7 @@ async def list_standstills(client: Client, prefix: str) -> AsyncIterator[Standst
         raise translate_rpc_error(exc) from exc
 
 
-async def repair(client: Client, standstill: Standstill, *, without_signals: bool = False) -> str:
+async def repair(client: Client, standstill: FailingWorkflow, *, without_signals: bool = False) -> str:
     """Reset a workflow to its last good task; returns the id of the new run.
 
     The server sends all later signals again, in order, unless `without_signals`. Handler calls after that task are made
@@ -114,7 +114,7 @@ async def repair(client: Client, standstill: Standstill, *, without_signals: boo
     return answer.run_id
 
 
-async def list_signals_since(client: Client, standstill: Standstill) -> list[str]:
+async def list_signals_since(client: Client, standstill: FailingWorkflow) -> list[str]:
     """Name the signals that have come since the last good task, oldest first."""
     names: list[str] = []
     async for event in _read_backwards(client, standstill.workflow_id, standstill.run_id):
@@ -125,7 +125,7 @@ async def list_signals_since(client: Client, standstill: Standstill) -> list[str
     return names[::-1]
 
 
-async def _find_last_good(client: Client, standstill: Standstill) -> int:
+async def _find_last_good(client: Client, standstill: FailingWorkflow) -> int:
     """Give the id of the event that completed the last good task; if there is none, of the start of the first task."""
     first = 0
     async for event in _read_backwards(client, standstill.workflow_id, standstill.run_id):

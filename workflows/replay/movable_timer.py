@@ -8,7 +8,7 @@ from datetime import timedelta
 from temporalio import workflow
 
 
-class Alarm:
+class MovableTimer:
     """Rings once a moment has come; its timer runs on as long as the moment stays the same."""
 
     def __init__(self, ring: Callable[[float], None]) -> None:
