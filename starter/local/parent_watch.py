@@ -1,4 +1,4 @@
-"""Keeps a child process on a leash: `python -m starter.local.parent_watch COMMAND …` ends COMMAND when its own parent is gone.
+"""Parent watch: `python -m starter.local.parent_watch COMMAND …` ends COMMAND when its own parent is gone.
 
 The parent holds the write end of this process's standard input. When the parent dies in any way, the pipe closes and
 the child gets SIGTERM, then SIGKILL if it does not end. A terminal's Ctrl-C reaches neither of them, because the
