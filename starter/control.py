@@ -112,9 +112,9 @@ class Control:
 
         A message that ends meanwhile counts as `missing`. Raises what `send_to_each` raises.
         """
-        tally = SignalCounts()
-        await self.send_to_each(self.names(selection, keep), signal, tally)
-        return tally
+        counts = SignalCounts()
+        await self.send_to_each(self.names(selection, keep), signal, counts)
+        return counts
 
     async def send_to_each(
         self, names: AsyncIterable[tuple[str, str]], signal: Signal, tally: SignalCounts, *, are_named: bool = False

@@ -106,7 +106,7 @@ class VisibilityIndex:
     async def _list(self, query: str, wanted: int, now: datetime) -> list[SleepingWorkflow]:
         self.calls += 1
         executions = self._client.list_workflows(query, page_size=PAGE, limit=PAGE, rpc_timeout=CALL_TIMEOUT)
-        found = [sleeper async for execution in executions if (sleeper := _to_sleeper(execution)) is not None]
+        found = [sleeping async for execution in executions if (sleeping := _to_sleeper(execution)) is not None]
         found.sort()
         self._too_near = self._too_far = None
         if len(found) > 2 * wanted:  # half of these may be gone at the next look

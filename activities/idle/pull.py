@@ -115,15 +115,15 @@ class RecentPulls:
     def __init__(self) -> None:
         self._by_id: dict[str, tuple[datetime, datetime | None, float]] = {}
 
-    def note(self, sleeper: SleepingWorkflow, until: datetime | None) -> None:
+    def note(self, sleeping: SleepingWorkflow, until: datetime | None) -> None:
         """Note a woken workflow; `until` is for a pack: what was due until then has been woken."""
-        self._by_id.pop(sleeper.workflow_id, None)
-        self._by_id[sleeper.workflow_id] = (sleeper.due_at, until, time.monotonic())
+        self._by_id.pop(sleeping.workflow_id, None)
+        self._by_id[sleeping.workflow_id] = (sleeping.due_at, until, time.monotonic())
 
-    def due_of(self, sleeper: SleepingWorkflow) -> datetime | None:
-        """Return when a sleeper's next message is due, as far as known; None for one that was just woken."""
-        indexed, until, _ = self._by_id.get(sleeper.workflow_id, (None, None, 0.0))
-        return sleeper.due_at if indexed != sleeper.due_at else until
+    def due_of(self, sleeping: SleepingWorkflow) -> datetime | None:
+        """Return when a sleeping workflow's next message is due, as far as known; None for one that was just woken."""
+        indexed, until, _ = self._by_id.get(sleeping.workflow_id, (None, None, 0.0))
+        return sleeping.due_at if indexed != sleeping.due_at else until
 
     def forget_old(self, now: float) -> int:
         """Forget what the index must know by now; gives how many are left."""
@@ -236,24 +236,24 @@ class PullLoop:
         for first in range(0, len(chosen), SIGNALS_AT_ONCE):
             await asyncio.gather(*map(self._pull, chosen[first : first + SIGNALS_AT_ONCE]))
 
-    async def _pull(self, sleeper: SleepingWorkflow) -> None:
+    async def _pull(self, sleeping: SleepingWorkflow) -> None:
         now = datetime.now(UTC)
-        if sleeper.due_at <= now:
+        if sleeping.due_at <= now:
             return
-        handle = self._client.get_workflow_handle(sleeper.workflow_id)
+        handle = self._client.get_workflow_handle(sleeping.workflow_id)
         try:
-            await handle.signal(SIGNAL_NAMES[PullForward], self._to_signal(sleeper, now), rpc_timeout=CALL_TIMEOUT)
+            await handle.signal(SIGNAL_NAMES[PullForward], self._to_signal(sleeping, now), rpc_timeout=CALL_TIMEOUT)
         except RPCError as exc:
             if not is_missing(exc):
                 raise
             return
-        self._woken.note(sleeper, self._until if sleeper.is_pack else None)
-        early = (sleeper.due_at - now).total_seconds()
+        self._woken.note(sleeping, self._until if sleeping.is_pack else None)
+        early = (sleeping.due_at - now).total_seconds()
         self.note_early(early)
-        self.pulled = self.pulled.plus(is_pack=sleeper.is_pack, early_seconds=early)
+        self.pulled = self.pulled.plus(is_pack=sleeping.is_pack, early_seconds=early)
 
-    def _to_signal(self, sleeper: SleepingWorkflow, now: datetime) -> PullForward | dict[str, Any]:
-        if not sleeper.is_pack:
-            return PullForward(sleeper.due_at.isoformat())
+    def _to_signal(self, sleeping: SleepingWorkflow, now: datetime) -> PullForward | dict[str, Any]:
+        if not sleeping.is_pack:
+            return PullForward(sleeping.due_at.isoformat())
         until = self._until.timestamp()
         return asdict(PullMany(self._limits.pack_messages, now.timestamp(), until, uuid.uuid4().hex))

@@ -49,10 +49,10 @@ def _parse(lines: "DataFrame") -> "DataFrame":
 
 
 def _read_topic(spark: "SparkSession", topic: str, settings: Settings) -> "DataFrame":
-    pieces = find_pieces(settings, topic, None, None)
-    rows = [(piece.topic, piece.partition, piece.begin, piece.end) for piece in pieces]
+    ranges = find_pieces(settings, topic, None, None)
+    rows = [(each.topic, each.partition, each.begin, each.end) for each in ranges]
     frame: Any = spark.createDataFrame(rows, PIECES_DDL)  # pyright: ignore[reportUnknownMemberType] — takes frames of pandas too, which has no types
-    return frame.repartition(len(pieces)).mapInArrow(_make_reader(settings), "value string")
+    return frame.repartition(len(ranges)).mapInArrow(_make_reader(settings), "value string")
 
 
 def _make_reader(settings: Settings) -> Callable[[Iterable[Any]], Iterator[Any]]:

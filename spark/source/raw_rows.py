@@ -103,7 +103,7 @@ class CellReader:
 
 @dataclass(frozen=True, slots=True)
 class RecordReader:
-    """Records of a Kafka topic, from the columns topic, partition, begin and end: each task reads its pieces itself."""
+    """Records of a Kafka topic, from the columns topic, partition, begin and end: each task reads its offset ranges."""
 
     options: FormatOptions
     settings: Settings

@@ -164,11 +164,11 @@ def _open_topic(spark: "SparkSession", source: Source) -> OpenSource:
     if source.mapping.lane is not None:
         raise InvalidSetting("--lane: is for rows; records tell theirs, or say where it is with --lane-from")
     topic = source.place.removeprefix(KAFKA_PREFIX)
-    pieces = find_pieces(source.settings, topic, source.since, source.until)
-    rows = [(piece.topic, piece.partition, piece.begin, piece.end) for piece in pieces]
+    ranges = find_pieces(source.settings, topic, source.since, source.until)
+    rows = [(each.topic, each.partition, each.begin, each.end) for each in ranges]
     frame = spark.createDataFrame(rows, "topic string, partition int, begin long, end long")  # pyright: ignore[reportUnknownMemberType] — also takes frames of pandas, which has no types
-    # one task per piece, so that no task waits for the records of another
-    return OpenSource(frame.repartition(len(pieces)), RecordReader(source.mapping.options, source.settings))
+    # one task per offset range, so that no task waits for the records of another
+    return OpenSource(frame.repartition(len(ranges)), RecordReader(source.mapping.options, source.settings))
 
 
 def _check_columns(table: "DataFrame", source: Source) -> None:

@@ -89,16 +89,16 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
         return advance(begins, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def partitions(self, start: Offsets, end: Offsets) -> list[OffsetRangePartition]:
-        """Cut the records into tasks; each reads a piece of one partition."""
+        """Cut the records into tasks; each reads one offset range."""
         topic = self._options.topic
         return [
-            OffsetRangePartition(piece)
+            OffsetRangePartition(offset_range)
             for number, to in end.items()
-            for piece in cut_pieces(topic, int(number), start.get(number, 0), to)
+            for offset_range in cut_pieces(topic, int(number), start.get(number, 0), to)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Give a piece's records; raises RetryLater when the broker stops sending them."""
+        """Give an offset range's records; raises RetryLater when the broker stops sending them."""
         if not isinstance(partition, OffsetRangePartition):
             raise TypeError(f"Spark gave a {type(partition).__name__} that is none of ours")
         for record in read_piece(self._options.settings, partition.piece):

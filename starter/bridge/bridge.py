@@ -171,7 +171,7 @@ class Bridge:
                         offsets.advance(position)
 
     def apply_pauses(self) -> None:
-        """Bring the consumer's pauses in line with the intake's."""
+        """Bring the consumer's pauses in line with the record scheduler's."""
         assigned, paused = self._consumer.assignment(), self._consumer.paused()
         held_back = {TopicPartition(*partition) for partition in self.intake.pausing} & assigned
         if begin := held_back - paused:

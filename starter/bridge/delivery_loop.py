@@ -36,14 +36,14 @@ WriteDeadLetter = Callable[[Record, str, str], Awaitable[None]]
 
 
 class DeliveryLoop:
-    """Delivers the records that the intake gives out.
+    """Delivers the records that the record scheduler gives out.
 
     A record is acknowledged only when the Temporal server has its message, or the broker its dead letter, for good.
     """
 
     def __init__(
         self,
-        intake: RecordScheduler[PendingRecord],
+        scheduler: RecordScheduler[PendingRecord],
         assignment: Assignment,
         formats: Formats,
         starter: BulkStarter,
@@ -51,7 +51,7 @@ class DeliveryLoop:
         *,
         spans: RecordSpans,
     ) -> None:
-        self._intake = intake
+        self._intake = scheduler
         self._assignment = assignment
         self._formats = formats
         self._starter = starter

@@ -1,4 +1,4 @@
-"""The intake: which received records may begin now, and which partitions must pause."""
+"""The record scheduler: which received records may begin now, and which partitions must pause."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from starter.bridge.offsets import NOTHING, Partition
 
 
 class KeyedRecord(Protocol):
-    """What the intake must know of a record: records with the same key begin in offset order; None means no key."""
+    """What must be known of a record: records with the same key begin in offset order; None means no key."""
 
     @property
     def partition(self) -> Partition: ...  # noqa: D102 — described above

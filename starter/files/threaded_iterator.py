@@ -1,4 +1,4 @@
-"""A feed: reads a blocking iterable in a thread of its own, for a consumer on the event loop."""
+"""A threaded iterator: reads a blocking iterable in a thread of its own, for a consumer on the event loop."""
 
 import asyncio
 import contextlib

@@ -51,9 +51,7 @@ class AccessPolicy:
         return None if any(known) else HTTPStatus.UNAUTHORIZED
 
 
-def make_codec_server(
-    address: tuple[str, int], codec: EncryptionCodec, gatekeeper: AccessPolicy
-) -> ThreadingHTTPServer:
+def make_codec_server(address: tuple[str, int], codec: EncryptionCodec, policy: AccessPolicy) -> ThreadingHTTPServer:
     """Open a server of Temporal's remote codec protocol: POST /encode and /decode take and give Payloads as JSON.
 
     The caller runs `serve_forever`. Raises InvalidSetting when the address can't be had.
@@ -62,7 +60,7 @@ def make_codec_server(
     class Handler(_Handler):
         pass
 
-    Handler.codec, Handler.gatekeeper = codec, gatekeeper
+    Handler.codec, Handler.gatekeeper = codec, policy
     try:
         server = ThreadingHTTPServer(address, Handler)
     except OSError as exc:

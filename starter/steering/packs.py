@@ -191,7 +191,7 @@ class Packs:
         try:
             described = await handle.describe(rpc_timeout=CALL_TIMEOUT)
             queue = await describe_queue(self._client, described.task_queue, report_stats=True)
-            standstill = await to_standstill(self._client, described)
+            failing = await to_standstill(self._client, described)
         except RPCError:
             return None  # the caller's patience decides
         if not is_polled(queue):
@@ -201,8 +201,8 @@ class Packs:
                 f"start one (with worker versioning, of the current version): dormice worker --lane {layout.lane}"
                 + ("" if prefix == self._settings.task_queue_prefix else f" --set task_queue_prefix={prefix}")
             )
-        if standstill is not None:
-            raise StandsStill(f"{standstill.describe()}; 'dormice repair --help' says what to do")
+        if failing is not None:
+            raise StandsStill(f"{failing.describe()}; 'dormice repair --help' says what to do")
         task = described.raw_description.pending_workflow_task
         is_begun = task.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_STARTED
         is_in_turn = task.attempt <= 1 and (is_begun or queue.stats.tasks_dispatch_rate > 0)

@@ -100,36 +100,38 @@ class SignalRun:
         """Send the signal to each; then, or when interrupted, print how many got it. Gives the exit code."""
         from starter.steering.sender import SignalCounts
 
-        tally = SignalCounts(report=_report)
-        reporting = asyncio.create_task(self._tell_now_and_then(tally))
+        signal_counts = SignalCounts(report=_report)
+        reporting = asyncio.create_task(self._tell_now_and_then(signal_counts))
         is_complete = False
         try:
-            await control.send_to_each(names, self._signal, tally, are_named=are_named)
+            await control.send_to_each(names, self._signal, signal_counts, are_named=are_named)
             is_complete = True
         finally:
             reporting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reporting
-            self._summarize(tally, is_complete=is_complete)
-        is_partial = tally.waiting or (are_named and (tally.missing or self.unknown or self.passed_over))
+            self._summarize(signal_counts, is_complete=is_complete)
+        is_partial = signal_counts.waiting or (
+            are_named and (signal_counts.missing or self.unknown or self.passed_over)
+        )
         return PARTLY if is_partial else FINE
 
-    async def _tell_now_and_then(self, tally: "SignalCounts") -> None:
+    async def _tell_now_and_then(self, signal_counts: "SignalCounts") -> None:
         while True:
             await asyncio.sleep(TOLD_EVERY_SECONDS)
-            echo_err(f"{self._verb}: sent to {plural(tally.sent, 'message')} so far")
+            echo_err(f"{self._verb}: sent to {plural(signal_counts.sent, 'message')} so far")
 
-    def _summarize(self, tally: "SignalCounts", *, is_complete: bool) -> None:
-        missing = tally.missing + self.unknown
-        counts = {"waiting": tally.waiting, "not_found": missing, "passed_over": self.passed_over}
+    def _summarize(self, signal_counts: "SignalCounts", *, is_complete: bool) -> None:
+        missing = signal_counts.missing + self.unknown
+        counts = {"waiting": signal_counts.waiting, "not_found": missing, "passed_over": self.passed_over}
         if self._is_json:
-            print_json({"verb": self._verb, "sent": tally.sent, **counts})
-        elif is_complete and not tally.sent and not any(counts.values()):
+            print_json({"verb": self._verb, "sent": signal_counts.sent, **counts})
+        elif is_complete and not signal_counts.sent and not any(counts.values()):
             echo_err(f"{self._verb}: {NO_MATCH}")
         else:
-            waiting = f" ({tally.waiting:,} of them can't take it yet)" if tally.waiting else ""
+            waiting = f" ({signal_counts.waiting:,} of them can't take it yet)" if signal_counts.waiting else ""
             others = f", {self.passed_over:,} passed over" if self.passed_over else ""
-            sent = f"sent to {plural(tally.sent, 'message')}{waiting}"
+            sent = f"sent to {plural(signal_counts.sent, 'message')}{waiting}"
             echo_err(f"{self._verb}: {sent}, {missing:,} not found{others}")
 
 

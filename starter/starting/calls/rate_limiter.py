@@ -1,4 +1,4 @@
-"""The pace of a starter: a token bucket whose rate follows what the server can handle (AIMD)."""
+"""The rate limiter of a starter: a token bucket whose rate follows what the server can handle (AIMD)."""
 
 import asyncio
 import math

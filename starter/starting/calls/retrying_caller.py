@@ -1,4 +1,4 @@
-"""The retrying caller: sends calls at the server's pace, each repeated until it is answered or refused."""
+"""The retrying caller: sends calls at the rate limiter's rate, each repeated until it is answered or refused."""
 
 import asyncio
 import time
