@@ -72,8 +72,8 @@ async def test_messages_live_on_postgres_through_a_killed_server(cluster: Cluste
     kinds = {"tick": tick, "tick-packed": packed}
 
     async def read_versions(control: Control) -> list[int]:
-        shown = [await control.show(kind, str(n)) for kind in kinds for n in range(10)]
-        return [each.status["version"] if each.status else -1 for each in shown]
+        views = [await control.show(kind, str(n)) for kind in kinds for n in range(10)]
+        return [each.status["version"] if each.status else -1 for each in views]
 
     client = await cluster.connect()
     starter = BulkStarter(client, settings, encodings={"tick-packed": pack})

@@ -172,7 +172,7 @@ async def test_the_files_hold_no_plaintext_of_a_payload(stage: Stage) -> None:
         await wait_until(lambda: living.has(version=5), "the revision has run")
         assert (await ending.wait_ended())["result"] == f"{word} done"
         await wait_until(lambda: parked.has(phase="parked"), "it is parked")
-        shown = await control.show(stage.kind, "living")
+        view = await control.show(stage.kind, "living")
         selection = Selection(kind=stage.kind, state="parked")
         listed = await wait_until(lambda: anext(aiter(control.list(selection)), None), "it is listed")
 
@@ -181,7 +181,7 @@ async def test_the_files_hold_no_plaintext_of_a_payload(stage: Stage) -> None:
     await plain.client.start_workflow("nobody", f"plain {word}", id=f"plain-{name}", task_queue="nobody")
     # names are plain: by them the server finds a workflow
     assert stage.find_in_files(f"plain {word}", f"{word} ", f'"{word}"', f"{word}-", name) == {f"plain {word}", name}
-    assert any(f"{word} sleeps" in decision["reason"] for decision in shown.decisions)
+    assert any(f"{word} sleeps" in decision["reason"] for decision in view.decisions)
     assert listed.parked_reason == f"attempt 1 of 1: RuntimeError: {word} went wrong"
 
 

@@ -322,12 +322,12 @@ async def test_a_feed_whose_source_blocks_holds_nobody_up() -> None:
         gate.wait()
         yield 2
 
-    feed = ThreadedIterator(read())
+    iterator = ThreadedIterator(read())
     items: list[int] = []
     try:
-        async for item in feed:
+        async for item in iterator:
             items.append(item)
-            feed.stop()
+            iterator.stop()
     finally:
         gate.set()
 
@@ -343,10 +343,10 @@ async def test_a_feed_runs_ahead_by_a_bounded_number_of_items() -> None:
             read.append(number)
             yield number
 
-    feed = ThreadedIterator(count())
-    async for _ in feed:
+    iterator = ThreadedIterator(count())
+    async for _ in iterator:
         await wait_until(lambda: len(read) > 256, "the reader runs ahead")
         await asyncio.sleep(0)
-        feed.stop()
+        iterator.stop()
 
     assert len(read) < 1000

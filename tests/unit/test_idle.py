@@ -37,7 +37,7 @@ def test_it_begins_with_the_slots_that_are_free_beyond_the_reserve() -> None:
 
 @pytest.mark.parametrize("is_spent", [True, False])
 def test_what_nobody_uses_does_not_grow(*, is_spent: bool) -> None:
-    """A lane without sleepers is no quicker one for that; nor is there anything without end."""
+    """A lane without sleeping workflows is no quicker one for that; nor is there anything without end."""
     allowance = PullRate()
     for number in range(100):
         allowance.follow(beat(number, 32), RESERVE)
@@ -96,10 +96,10 @@ def test_what_is_not_wanted_is_saved_for_a_second_and_no_longer() -> None:
 
 def test_a_message_is_not_woken_twice_for_one_due_time() -> None:
     """The index is behind; once it has another due time, that counts."""
-    woken, sleeper = RecentPulls(), SleepingWorkflow(NOW, "a:1", is_pack=False)
-    woken.note(sleeper, None)
+    woken, sleeping = RecentPulls(), SleepingWorkflow(NOW, "a:1", is_pack=False)
+    woken.note(sleeping, None)
 
-    assert woken.due_of(sleeper) is None
+    assert woken.due_of(sleeping) is None
     assert woken.due_of(SleepingWorkflow(NOW + timedelta(hours=1), "a:1", is_pack=False)) == NOW + timedelta(hours=1)
     assert woken.due_of(SleepingWorkflow(NOW, "a:2", is_pack=False)) == NOW
 
@@ -113,7 +113,7 @@ def test_a_pack_counts_as_due_when_the_pull_before_ended() -> None:
 
 
 def test_who_was_woken_a_while_ago_is_forgotten() -> None:
-    """Memory follows the rate, not the number of sleepers."""
+    """Memory follows the rate, not the number of sleeping workflows."""
     woken = RecentPulls()
     woken.note(SleepingWorkflow(NOW, "a:1", is_pack=False), None)
 
