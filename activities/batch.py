@@ -12,7 +12,7 @@ from temporalio.service import RPCError
 
 from activities.api.handler import Handler
 from activities.dispatch import Dispatch, fail, stamp_end
-from activities.server_calls.left_runs import LeftRuns
+from activities.server_calls.continued_runs import ContinuedRuns
 from shared.lanes import LANES
 from shared.messages.decision import begin, decide
 from shared.messages.json_value import encode_json
@@ -49,7 +49,7 @@ class BatchDispatch:
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
         self._room = asyncio.Semaphore(dispatch.settings.handlers_at_once)
-        self.left_runs = LeftRuns()
+        self.left_runs = ContinuedRuns()
 
     @activity.defn(name=RUN_BATCH)
     async def run_batch(self, wire: Any) -> Any:

@@ -23,7 +23,7 @@ from activities.reporting.cycle_metrics import record_cycle
 from activities.reporting.cycle_span import FAILURES, begin_cycle, end_cycle
 from activities.reporting.outcome_events import OutcomeEvents
 from shared.errors import InvalidOutcome
-from shared.keepers.gates import Closing
+from shared.keepers.gates import GateClosure
 from shared.lanes import LANES
 from shared.messages.decision import Spread
 from shared.messages.message import HandlerCall, Outcome, clip_reason
@@ -162,7 +162,7 @@ class Dispatch:
             return Outcome("reject", clip_reason(str(exc)))
         except RetryAfter as exc:
             if exc.gate:
-                await self.gates.close(exc.gate, Closing.lasting(exc.gate_delay, str(exc)))
+                await self.gates.close(exc.gate, GateClosure.lasting(exc.gate_delay, str(exc)))
             return Outcome("retry_after", clip_reason(str(exc)), after=exc.delay.total_seconds())
         except TimeoutError as exc:
             return fail(found, _describe(exc) if str(exc) else f"no outcome within {timeout.total_seconds():g} s")

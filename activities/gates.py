@@ -14,7 +14,7 @@ from shared.keepers.gates import (
     CLOSE,
     GATES_MEMO,
     GATES_WORKFLOW,
-    Closing,
+    GateClosure,
     gates_workflow_id,
     pick_closed,
     read_closings,
@@ -44,19 +44,19 @@ class Gates:
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self._shared: dict[str, Closing] = {}
-        self._own: dict[str, Closing] = {}
+        self._shared: dict[str, GateClosure] = {}
+        self._own: dict[str, GateClosure] = {}
         self._untold: set[str] = set()
         self._read_at = 0.0
         self._reading: asyncio.Task[None] | None = None
 
-    async def find_closing(self, gate: str) -> Closing | None:
+    async def find_closing(self, gate: str) -> GateClosure | None:
         """Return the closing of a gate; None while it is open."""
         await self._keep_up()
         found = self._find(gate)
         return found if found is not None and found.opens_at > time.time() else None
 
-    async def close(self, gate: str, closing: Closing) -> None:
+    async def close(self, gate: str, closing: GateClosure) -> None:
         """Close a gate for all processes; does nothing if it is closed for about as long already."""
         known = self._find(gate)
         now = time.time()
@@ -70,7 +70,7 @@ class Gates:
             async with asyncio.timeout(ASK_SECONDS):
                 await self._tell()
 
-    def _find(self, gate: str) -> Closing | None:
+    def _find(self, gate: str) -> GateClosure | None:
         return self._own.get(gate) or self._shared.get(gate)
 
     async def _keep_up(self) -> None:
@@ -101,7 +101,7 @@ class Gates:
                 self._untold.discard(gate)
 
 
-def wait_at(gate: str, closing: Closing, now: float) -> Outcome:
+def wait_at(gate: str, closing: GateClosure, now: float) -> Outcome:
     """Make the outcome of a message whose gate is closed: it comes back when the gate opens, spread over some time.
 
     Because a person may open the gate early, the message looks again after as long as the gate has been closed so far,
@@ -120,7 +120,7 @@ async def signal_gates(client: Client, prefix: str, task_queue: str, signal: str
     await signal_beginning(client, GATES_WORKFLOW, gates_workflow_id(prefix), task_queue, signal, dict(wire))
 
 
-async def fetch_closings(client: Client, prefix: str) -> dict[str, Closing] | None:
+async def fetch_closings(client: Client, prefix: str) -> dict[str, GateClosure] | None:
     """Read which gates are closed; None while their workflow waits for its first worker. Raises RPCError."""
     memo = await read_memo(client, gates_workflow_id(prefix))
     if memo is None:

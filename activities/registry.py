@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 from types import ModuleType
 
 from activities.api.handler import Handler
-from shared.errors import HandlerProblem
+from shared.errors import InvalidHandler
 from shared.messages.encoding import Pack
 from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
@@ -18,12 +18,12 @@ class Registry(Mapping[str, Handler]):
     """Kind → handler, fixed once built."""
 
     def __init__(self, found: Iterable[tuple[str, Handler]]) -> None:
-        """Take (where it comes from, handler) pairs; raises HandlerProblem when two of them claim one kind."""
+        """Take (where it comes from, handler) pairs; raises InvalidHandler when two of them claim one kind."""
         self._handlers: dict[str, Handler] = {}
         self.origins: dict[str, str] = {}
         for origin, handler in found:
             if self._handlers.get(handler.kind, handler) is not handler:
-                raise HandlerProblem(
+                raise InvalidHandler(
                     f"kind {handler.kind!r} has two handlers, in {self.origins[handler.kind]} and in {origin}; "
                     "rename one of them"
                 )
@@ -44,7 +44,7 @@ class Registry(Mapping[str, Handler]):
 
 
 def load_registry(settings: Settings) -> Registry:
-    """Load our own handlers, the installed ones and the setting `handlers`; raises HandlerProblem if one can't load."""
+    """Load our own handlers, the installed ones and the setting `handlers`; raises InvalidHandler if one can't load."""
     return Registry([*_own(), *_installed(), *_configured(settings.handlers)])
 
 
@@ -69,7 +69,7 @@ def _installed() -> Iterator[tuple[str, Handler]]:
         try:
             loaded = point.load()
         except Exception as exc:
-            raise HandlerProblem(f"entry point {point.name} = {point.value} can't be loaded ({exc!r})") from exc
+            raise InvalidHandler(f"entry point {point.name} = {point.value} can't be loaded ({exc!r})") from exc
         yield from _handlers_in(loaded, point.value)
 
 
@@ -78,7 +78,7 @@ def _configured(modules: Iterable[str]) -> Iterator[tuple[str, Handler]]:
         try:
             module = importlib.import_module(name)
         except Exception as exc:
-            raise HandlerProblem(
+            raise InvalidHandler(
                 f"handlers: module {name!r} can't be imported ({exc!r}); correct DORMICE_HANDLERS or PYTHONPATH"
             ) from exc
         yield from _handlers_in(module, name)
@@ -90,5 +90,5 @@ def _handlers_in(loaded: object, origin: str) -> Iterator[tuple[str, Handler]]:
         return
     found = [h for h in vars(loaded).values() if isinstance(h, Handler)] if isinstance(loaded, ModuleType) else []
     if not found:
-        raise HandlerProblem(f"handlers: {origin} holds no handler; decorate a function with @handler(...)")
+        raise InvalidHandler(f"handlers: {origin} holds no handler; decorate a function with @handler(...)")
     yield from ((origin, h) for h in found)

@@ -1,7 +1,7 @@
 """Cycles per second, warm and cold, against the bare loop on the same server in the same run.
 
-Cold is the normal case with millions asleep: fifty times more sleepers than cached workflows, so every wake replays.
-More is always due than the machine can do, so the rate is what it can do.
+Cold is the normal case with millions asleep: fifty times more sleeping workflows than cached ones, so every wake
+replays. More is always due than the machine can do, so the rate is what it can do.
 """
 
 from statistics import median

@@ -172,7 +172,7 @@ async def _measuring(
 
 
 def _entering(folder: Path | None) -> list[str]:
-    """Give what comes before a command that is to run in another folder; its leash is this checkout's own."""
+    """Give what comes before a command that is to run in another folder; its parent watch is this checkout's own."""
     return [] if folder is None else ["env", "-C", str(folder)]
 
 

@@ -49,7 +49,7 @@ async def main(arguments: list[str]) -> None:
 
 
 async def _drain(server: EmbeddedServer, prefix: str, ledger: Ledger, count: int, over: float) -> float:
-    """Give how many sleepers a second run when more fall due, over a stretch, than the lane can do."""
+    """Give how many messages a second run when more fall due, over a stretch, than the lane can do."""
     due = await _let_sleep(server, prefix, count, over)
     await _wait_for(ledger, count + 1, due)
     return _rate(ledger.entries)

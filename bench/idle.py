@@ -22,7 +22,7 @@ from shared.messages.placement import MESSAGE_WORKFLOW
 from shared.settings import Settings
 from shared.temporal.search_attributes import attributes_at_start
 from starter.local.embedded import EmbeddedServer
-from starter.steering.keepers.idle import Idle
+from starter.steering.keepers.idle import IdleControl
 
 PAIRS = 4
 SECONDS, WINDOWS, RAMP = 5.0, 6, 3
@@ -71,7 +71,7 @@ async def main(_: list[str]) -> None:
 
 async def _measure(server: EmbeddedServer, prefix: str, *, is_on: bool) -> Measured:
     """Give what a worker does in the windows after the ramp."""
-    await Idle(await server.connect(), Settings(task_queue_prefix=prefix)).switch("short", is_on=is_on)
+    await IdleControl(await server.connect(), Settings(task_queue_prefix=prefix)).switch("short", is_on=is_on)
     order = Order(what="dormice", prefix=prefix, seconds=SECONDS, windows=WINDOWS_MAX, index_after=INDEX_AFTER)
     async with asyncio.timeout(SECONDS * WINDOWS_MAX), working(server, order) as windows:
         while len(busy := [m for m in windows if m.cycles]) < WINDOWS:  # noqa: ASYNC110 — another process grows it

@@ -1,8 +1,8 @@
 """A thousand, ten thousand, fifty thousand asleep: the worker's memory and rate must not notice; bytes per message.
 
-Each number has a server of its own, where the sleepers are due in an hour and never touched. Beside them a fixed set of
-other messages, and of bare loops, is worked on: a short window on one server after the other, round after round, so
-that what changes with the hour on a shared machine changes for all alike.
+Each number has a server of its own, where the sleeping messages are due in an hour and never touched. Beside them a
+fixed set of other messages, and of bare loops, is worked on: a short window on one server after the other, round after
+round, so that what changes with the hour on a shared machine changes for all alike.
 """
 
 from collections.abc import Mapping

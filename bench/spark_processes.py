@@ -103,11 +103,11 @@ async def run_beside(command: list[str], variables: Mapping[str, str]) -> AsyncG
 
 
 async def _watch(process_id: int, most: dict[str, int]) -> None:
-    leash = psutil.Process(process_id)
+    watch = psutil.Process(process_id)
     while True:
         seen = dict.fromkeys(most, 0)
         with contextlib.suppress(psutil.NoSuchProcess):
-            for root in leash.children():
+            for root in watch.children():
                 for process in (root, *root.children(recursive=True)):
                     with contextlib.suppress(psutil.NoSuchProcess):
                         seen[_sort_of(process, root)] += process.memory_info().rss

@@ -37,7 +37,7 @@ class Part(ABC):
     @property
     @abstractmethod
     def members(self) -> list[psutil.Process]:
-        """The part's living processes, without the leash that holds them."""
+        """The part's living processes, without the parent watch that ends them."""
 
     @abstractmethod
     async def start(self) -> None:
@@ -90,12 +90,12 @@ class LeashedPart(Part):
 
     @property
     def members(self) -> list[psutil.Process]:
-        """What the leash holds."""
+        """The processes under the parent watch."""
         return [] if self._process is None else find_children(self._process.pid)
 
     @property
     def is_alive(self) -> bool:
-        """Whether the leash runs, which ends together with the program."""
+        """Whether the parent watch runs, which ends together with the program."""
         return self._process is not None and self._process.returncode is None
 
     @property
@@ -112,7 +112,7 @@ class LeashedPart(Part):
                 output.fileno(),
                 {**self._environment, "PYTHONPATH": os.pathsep.join(path)},
             )
-        while self.is_alive and not self.members:  # noqa: ASYNC110 — there is no event for the leash's child
+        while self.is_alive and not self.members:  # noqa: ASYNC110 — there is no event for the parent watch's child
             await asyncio.sleep(0.02)
         if self.is_older:
             self.older_ids |= {member.pid for member in self.members}
@@ -123,7 +123,7 @@ class LeashedPart(Part):
             await end_on_leash(self._process, END_SECONDS)
 
     async def note_death(self) -> None:
-        """Wait for the leash, which ends when its processes are gone."""
+        """Wait for the parent watch, which ends when its processes are gone."""
         if self._process is not None:
             await self._process.wait()
 
@@ -133,7 +133,7 @@ class LeashedPart(Part):
 
 
 class OwnedPart(Part):
-    """The embedded server or the broker, whose own classes start them and hold the leash."""
+    """The embedded server or the broker, whose own classes start them and their parent watch."""
 
     def __init__(self, name: str, owned: EmbeddedServer | EmbeddedBroker) -> None:
         super().__init__(name)
@@ -141,7 +141,7 @@ class OwnedPart(Part):
 
     @property
     def members(self) -> list[psutil.Process]:
-        """What the leash holds."""
+        """The processes under the parent watch."""
         found = self._owned.process_id
         return [] if found is None else find_children(found)
 
@@ -154,7 +154,7 @@ class OwnedPart(Part):
         await self._owned.stop()
 
     async def note_death(self) -> None:
-        """End the leash as well."""
+        """End the parent watch as well."""
         await self._owned.stop()
 
 

@@ -15,7 +15,7 @@ from chaos.groups import GROUPS, MEDIUM, NUMBER_OF, PACKED, PACKED_MEDIUM, SOLO
 from chaos.ledger import Ledger, What
 from chaos.workload import Sizes
 from shared.errors import DormiceError, MessageNotFound, PackNotServed, StandsStill
-from shared.keepers.gates import Closing, gates_workflow_id
+from shared.keepers.gates import GateClosure, gates_workflow_id
 from shared.messages.placement import pack_workflow_id, workflow_id
 from shared.messages.signals import Pause, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal
 from shared.settings import Settings
@@ -88,7 +88,7 @@ class Steering:
     async def _begin_gates(self) -> None:
         """Close a gate that no handler uses, so that the gates' workflow exists and can be signalled."""
         with contextlib.suppress(DormiceError):
-            await GateControl(self._client, self._settings).close(GATE, Closing.lasting(GATE_CLOSED))
+            await GateControl(self._client, self._settings).close(GATE, GateClosure.lasting(GATE_CLOSED))
 
     async def _steer_one(self) -> None:
         group = self._draw.choice(list(self._counts))

@@ -9,7 +9,7 @@ from pathlib import Path
 from cluster.postgres import USER, Postgres
 from cluster.program import Program
 from shared.errors import Misconfigured
-from starter.local.slim import TABLE, indexes_to_keep
+from starter.local.visibility_indexes import TABLE, indexes_to_keep
 
 CORE, VISIBILITY = "temporal", "temporal_visibility"
 

@@ -17,13 +17,13 @@ DormiceError
 │   ├── StartRefused
 │   ├── DeadRecord       (starter.records.record)
 │   ├── NotADeadLetter   (starter.records.dead_letters)
-│   ├── TopicMissing     (starter.records.dead_letter_box)
+│   ├── TopicMissing     (starter.records.dead_letter_topic)
 │   ├── AddressRefused   (activities.http.address_guard)
 │   ├── BodyTooLarge     (activities.http.client)
 │   └── VisitRefused     (activities.handlers.http)
 └── Misconfigured        a person must change something before anything works
     ├── InvalidSetting
-    ├── HandlerProblem
+    ├── InvalidHandler
     ├── PayloadKeyMissing
     ├── DiskFull
     └── ServerNotReady
@@ -104,7 +104,7 @@ class InvalidSetting(Misconfigured):
     """A setting's value is unusable; the text names the setting and where it came from."""
 
 
-class HandlerProblem(Misconfigured):
+class InvalidHandler(Misconfigured):
     """A handler module can't be loaded, or two handlers claim one kind."""
 
 

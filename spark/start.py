@@ -15,7 +15,7 @@ from spark.format.data_source import FORMAT, register_temporal
 from spark.prepare.manifest import Manifest
 from spark.session.faults import told_of_spark
 from spark.tasks.options import read_write_options, write_connection_options, write_settings_options
-from spark.tasks.placing import settle_layouts, share_out
+from spark.tasks.partitioning import settle_layouts, share_out
 from spark.tasks.receipts import StartCounts, read_notes, remove_notes
 from starter.files.progress import Progress, open_progress
 from starter.starting.receipts import StartOutcome

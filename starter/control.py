@@ -17,11 +17,11 @@ from shared.temporal.connect import translate_rpc_error
 from starter.starting.bulk import BulkStarter
 from starter.starting.layouts import Layouts
 from starter.starting.receipts import Receipt, StartOutcome
+from starter.steering.message_view import MessageReader, MessageView
 from starter.steering.packs import Packs
 from starter.steering.selection import Selection
-from starter.steering.sender import Sender, Tally
-from starter.steering.shown import MessageReader, Shown
-from starter.steering.status.listing import Listed, to_listed
+from starter.steering.sender import Sender, SignalCounts
+from starter.steering.status.listing import ListedMessage, to_listed
 
 PAGE_SIZE = 500
 
@@ -106,18 +106,18 @@ class Control:
         return await self._sender.send(kind, message_id, signal)
 
     async def send_to_all(
-        self, selection: Selection, signal: Signal, keep: Callable[[Listed], bool] = lambda _: True
-    ) -> Tally:
+        self, selection: Selection, signal: Signal, keep: Callable[[ListedMessage], bool] = lambda _: True
+    ) -> SignalCounts:
         """Send a signal to every message of a selection for which `keep` is true, and return the totals.
 
         A message that ends meanwhile counts as `missing`. Raises what `send_to_each` raises.
         """
-        tally = Tally()
-        await self.send_to_each(self.names(selection, keep), signal, tally)
-        return tally
+        counts = SignalCounts()
+        await self.send_to_each(self.names(selection, keep), signal, counts)
+        return counts
 
     async def send_to_each(
-        self, names: AsyncIterable[tuple[str, str]], signal: Signal, tally: Tally, *, are_named: bool = False
+        self, names: AsyncIterable[tuple[str, str]], signal: Signal, tally: SignalCounts, *, are_named: bool = False
     ) -> None:
         """Send a signal to each (kind, id) of a stream, at most `in_flight` calls at once, counting in `tally`.
 
@@ -128,7 +128,7 @@ class Control:
         """
         await self._sender.send_to_each(names, signal, tally, are_named=are_named)
 
-    async def list(self, selection: Selection, limit: int | None = None) -> AsyncIterator[Listed]:
+    async def list(self, selection: Selection, limit: int | None = None) -> AsyncIterator[ListedMessage]:
         """List a selection, at most `limit`: messages with their own workflow, newest start first, then packed ones.
 
         The first come from the index, which is eventually consistent; the others from the packs which, by the index,
@@ -150,7 +150,7 @@ class Control:
                     return
 
     async def names(
-        self, selection: Selection, keep: Callable[[Listed], bool] = lambda _: True
+        self, selection: Selection, keep: Callable[[ListedMessage], bool] = lambda _: True
     ) -> AsyncIterator[tuple[str, str]]:
         """Give (kind, id) of every message of a selection for which `keep` is true."""
         async for listed in self.list(selection):
@@ -165,11 +165,11 @@ class Control:
             raise translate_rpc_error(exc) from exc
         return solo + await self._packs.count(self._layouts, selection)
 
-    async def look_up(self, kind: str, message_id: str) -> Listed:
+    async def look_up(self, kind: str, message_id: str) -> ListedMessage:
         """Look up one message, alive or finished, at the server or its pack, never in the index: always up to date."""
         return await self._reader.look_up(kind, message_id)
 
-    async def show(self, kind: str, message_id: str) -> Shown:
+    async def show(self, kind: str, message_id: str) -> MessageView:
         """Show one message, alive or finished; without a worker to ask, only what the server knows.
 
         Only its pack knows a packed message: PackNotServed is raised when no worker serves the pack.

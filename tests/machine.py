@@ -183,17 +183,17 @@ class MessageMachine(RuleBasedStateMachine):
 
     async def _compare(self, message: ExpectedMessage) -> str:
         try:
-            shown = await self.control.show(message.kind, message.id)
+            view = await self.control.show(message.kind, message.id)
         except MessageNotFound:
             is_forgotten = message.ended and message.is_packed and self.now(message) - message.due.start > 23 * 3600
             return "" if is_forgotten else "it is lost"
-        found = shown.ended if message.ended else shown.status
+        found = view.ended if message.ended else view.status
         if found is None:
-            return f"show knows no {'end' if message.ended else 'status'}: {shown.note}"
-        if difference := message.find_difference(found, [d["reason"] for d in shown.decisions]):
+            return f"show knows no {'end' if message.ended else 'status'}: {view.note}"
+        if difference := message.find_difference(found, [d["reason"] for d in view.decisions]):
             return difference
         message.note_seen(found)
-        return "" if shown.listed.state == message.phase else f"listed as {shown.listed.state}, not {message.phase}"
+        return "" if view.listed.state == message.phase else f"listed as {view.listed.state}, not {message.phase}"
 
     def _calls_of(self, message: ExpectedMessage) -> list[tuple[int, str]]:
         return [(e.version, e.note) for e in self.folder.ledger.entries if e.id == message.name]

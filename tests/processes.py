@@ -110,7 +110,7 @@ async def run_to_end(*command: str, cwd: Path, env: Mapping[str, str]) -> tuple[
 
 
 async def kill(server: EmbeddedServer) -> None:
-    """Kill the server program itself, not the leash that our fixture ends it by; returns when both are gone."""
+    """Kill the server program itself, not the parent watch that our fixture ends it by; returns when both are gone."""
     assert server.process_id is not None
     for child in psutil.Process(server.process_id).children():
         child.kill()

@@ -18,7 +18,7 @@ from shared.telemetry.logs import set_up_logs
 from worker.health import CHECK_EVERY, Report, encode_report
 from worker.main import (
     EXIT_OK,
-    StopOrder,
+    StopRequest,
     WorkerOptions,
     count_cores,
     leave,
@@ -87,7 +87,7 @@ def run_child(descriptor: int) -> NoReturn:
     leave(to_exit_code(run))
 
 
-def _follow_parent(parent: socket.socket, report: Callable[[], Report], order: StopOrder) -> None:
+def _follow_parent(parent: socket.socket, report: Callable[[], Report], order: StopRequest) -> None:
     """Report readiness on each change and from time to time; when the parent ends for any reason, order to stop."""
     reported: Report | None = None
     reported_at = 0.0

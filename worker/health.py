@@ -38,7 +38,7 @@ CHECK_EVERY = timedelta(seconds=10)
 ANSWER_MAX_AGE = timedelta(seconds=30)
 
 
-class Polling(Protocol):
+class PollingWorker(Protocol):
     """What readiness needs to know of a lane's worker."""
 
     @property
@@ -58,11 +58,11 @@ class Readiness:
 
     is_stopping: Callable[[], bool]
     answer_max_age: timedelta = ANSWER_MAX_AGE
-    workers: tuple[Polling, ...] = ()
+    workers: tuple[PollingWorker, ...] = ()
     answered_at: float = field(default=float("-inf"), init=False)
     """Monotonic seconds of the server's last answer."""
 
-    def take_workers(self, workers: Iterable[Polling]) -> None:
+    def take_workers(self, workers: Iterable[PollingWorker]) -> None:
         """Watch these workers from now on."""
         self.workers = tuple(workers)
 

@@ -32,7 +32,7 @@ from worker.lanes.leaders import begin_leaders, check_lanes
 from worker.lanes.tenants import read_weights, weigh_tenants
 from worker.process.event_loop import new_event_loop, run_unstoppably
 from worker.process.memory import tune_memory
-from worker.process.stuck import StuckRuns, begin_anew
+from worker.process.stuck_runs import StuckRuns, begin_anew
 from worker.run import WorkerPlan, run_workers
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class WorkerOptions:
     health_address: tuple[str, int] | None = None
 
 
-class StopOrder:
+class StopRequest:
     """The order to stop, given by a signal, by the parent's end or by a lane that failed.
 
     Giving it twice changes nothing. It also works while a handler blocks the event loop: unless `close` is called
@@ -123,7 +123,7 @@ class StopOrder:
         self._overrun.cancel()
 
 
-FollowParent = Callable[[Callable[[], Report], StopOrder], None]
+FollowParent = Callable[[Callable[[], Report], StopRequest], None]
 """Reports readiness to a parent process, and gives the order to stop when the parent does; runs in a thread."""
 
 
@@ -151,7 +151,7 @@ def run_process(options: WorkerOptions, follow_parent: FollowParent | None = Non
         begin_anew_if_stuck()
         leave(EXIT_FAILED, "drain time is over and handlers still run: leaving")
 
-    order = StopOrder(runner.get_loop(), options.drain + HAND_BACK, overrun)
+    order = StopRequest(runner.get_loop(), options.drain + HAND_BACK, overrun)
     stuck = StuckRuns(order.give)
     at_once = functools.partial(leave, EXIT_AT_ONCE, "second signal: leaving at once")
     signals = take_signals(end, at_once if follow_parent is None else end)
@@ -169,7 +169,7 @@ async def _take_signals_and_run(signals: AbstractContextManager[None], run: Coro
 
 
 async def _run(
-    options: WorkerOptions, order: StopOrder, telemetry: Telemetry, follow_parent: FollowParent | None
+    options: WorkerOptions, order: StopRequest, telemetry: Telemetry, follow_parent: FollowParent | None
 ) -> int:
     readiness = Readiness(lambda: order.is_given)
     if follow_parent is not None:
@@ -210,7 +210,7 @@ async def prepare(settings: Settings, metrics: MetricBuffer | None = None) -> tu
     return client, registry
 
 
-async def serve_lanes(client: Client, plan: WorkerPlan, order: StopOrder, readiness: Readiness) -> None:
+async def serve_lanes(client: Client, plan: WorkerPlan, order: StopRequest, readiness: Readiness) -> None:
     """Run the plan's workers until the order to stop, and watch the server.
 
     When workers fail because the server is gone or has changed, raises the DormiceError that says so.

@@ -25,7 +25,7 @@ from worker.main import (
     EXIT_OK,
     EXIT_UNREACHABLE,
     HAND_BACK,
-    StopOrder,
+    StopRequest,
     WorkerOptions,
     alongside,
     leave,
@@ -83,7 +83,7 @@ def _check(options: WorkerOptions) -> None:
 
 def _run_parent(options: WorkerOptions) -> int:
     runner = asyncio.Runner()
-    children = [Child(number) for number in range(1, options.processes + 1)]
+    children = [ChildProcess(number) for number in range(1, options.processes + 1)]
 
     def end_all(code: int, farewell: str) -> None:
         for child in children:
@@ -92,7 +92,7 @@ def _run_parent(options: WorkerOptions) -> int:
 
     overrun = functools.partial(end_all, EXIT_FAILED, "drain time is over and processes still run: leaving")
     # the children's own limit comes first; this one is for a child that can't end itself
-    order = StopOrder(runner.get_loop(), options.drain + 2 * HAND_BACK, overrun)
+    order = StopRequest(runner.get_loop(), options.drain + 2 * HAND_BACK, overrun)
     at_once = functools.partial(end_all, EXIT_AT_ONCE, "second signal: leaving at once")
     signals = take_signals(order.give, at_once)
     with contextlib.closing(order), signals, contextlib.closing(runner):
@@ -102,7 +102,7 @@ def _run_parent(options: WorkerOptions) -> int:
 class _Parent:
     """Keeps the children running until the order to stop, then waits for them to drain."""
 
-    def __init__(self, options: WorkerOptions, order: StopOrder, children: "list[Child]") -> None:
+    def __init__(self, options: WorkerOptions, order: StopRequest, children: "list[ChildProcess]") -> None:
         self._options = options
         self._order = order
         self._children = children
@@ -128,7 +128,7 @@ class _Parent:
             return {"ready": False, "reason": reasons[0], "processes": reports}
         return {"ready": True, "processes": reports}
 
-    async def _keep(self, child: "Child") -> int:
+    async def _keep(self, child: "ChildProcess") -> int:
         """Run a child again and again; return its last exit code."""
         options = replace(self._options, processes=1, health_address=None)
         while True:
@@ -147,7 +147,7 @@ class _Parent:
                 return EXIT_OK
 
 
-class Child:
+class ChildProcess:
     """One worker process and its successors, each an interpreter of its own on the other end of a socket.
 
     The socket carries the options one way and readiness the other; closing our half of it is the order to drain,

@@ -15,7 +15,7 @@ from activities.batch import BatchDispatch
 from activities.dispatch import Dispatch
 from activities.gates import Gates
 from activities.http.client import HttpClient
-from activities.idle.pull import Shifts
+from activities.idle.pull import PullActivities
 from activities.registry import Registry
 from activities.reporting.outcome_events import OutcomeEvents
 from activities.server_calls.local_activities import forward_signals, set_own_priority
@@ -65,7 +65,7 @@ def build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch
             batches.run_batch,
             set_own_priority,
             forward_signals,
-            Shifts(plan.telemetry).pull_ahead,
+            PullActivities(plan.telemetry).pull_ahead,
         ],
         workflow_runner=SandboxedWorkflowRunner() if plan.settings.sandbox else UnsandboxedWorkflowRunner(),
         max_cached_workflows=max(profile.cached_workflows, profile.workflow_slots),

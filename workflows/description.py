@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from shared.keepers.capacity import Measured
-from shared.keepers.gates import Closing
+from shared.keepers.capacity import WorkerCapacity
+from shared.keepers.gates import GateClosure
 from shared.messages.message import Decision, MessageState
 from shared.messages.timespan import format_moment, format_seconds
 from workflows.packs.batch import PackSummary
@@ -125,7 +125,7 @@ def describe_pack(kind: str, lane: str, summary: PackSummary) -> str:
     return f"{total}\n\nlane {lane}, next due {next_due or 'never'}"
 
 
-def describe_gates(closings: Mapping[str, Closing]) -> str:
+def describe_gates(closings: Mapping[str, GateClosure]) -> str:
     """Write the Web UI's current details of the gates: which are closed, until when and why."""
     lines = [
         f"- **{escape_markdown(name)}** opens "
@@ -143,7 +143,7 @@ def describe_layout(layout: Mapping[str, Any]) -> str:
     return f"{packs}, lane {layout['lane']}, coalescing {coalesce}"
 
 
-def describe_capacity(by_worker: Mapping[str, Measured]) -> str:
+def describe_capacity(by_worker: Mapping[str, WorkerCapacity]) -> str:
     """Write the Web UI's current details of a lane's capacity."""
     most = sum(measured.per_second for measured in by_worker.values())
     return f"**{most:,.1f} messages a second** at most, by what {len(by_worker)} worker processes have measured so far"

@@ -14,7 +14,7 @@ from shared.messages.signals import (
     RunNow,
     Signal,
     Stop,
-    Unreadable,
+    UnreadableSignal,
 )
 from workflows.replay.signal_handlers import IgnoresUnknownSignals, log_ignored, signal_handler
 
@@ -24,13 +24,13 @@ _TYPE_NAMES = {name: kind.__name__ for kind, name in SIGNAL_NAMES.items()}
 class MessageSignals(IgnoresUnknownSignals):
     """Passes each signal to `_take`, also one that can't be read."""
 
-    def _take(self, signal: Signal | Unreadable) -> None:
+    def _take(self, signal: Signal | UnreadableSignal) -> None:
         raise NotImplementedError
 
     def ignore_signal(self, name: str, problem: str) -> None:
         """Remember that a signal is ignored, and why."""
         log_ignored(name, problem)
-        self._take(Unreadable(_TYPE_NAMES.get(name, name), problem))
+        self._take(UnreadableSignal(_TYPE_NAMES.get(name, name), problem))
 
     @signal_handler(partial(read_signal, RunNow))
     def run_now(self, signal: RunNow = RunNow()) -> None:

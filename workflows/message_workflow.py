@@ -15,16 +15,16 @@ with workflow.unsafe.imports_passed_through():
     from shared.messages.json_value import find_size_flaw
     from shared.messages.message import PAYLOAD_MAX, SERIAL, HandlerCall, MessageState, Outcome
     from shared.messages.placement import MESSAGE_WORKFLOW
-    from shared.messages.signals import Revise, Signal, Stop, Unreadable, moment_of
+    from shared.messages.signals import Revise, Signal, Stop, UnreadableSignal, moment_of
     from shared.messages.timespan import format_moment
     from shared.temporal.search_attributes import attribute_updates, parked_memo
     from workflows.description import describe_decisions, describe_markdown, describe_status
     from workflows.message_signals import MessageSignals
     from workflows.options import ONCE, SERVER_CALL_RETRY, SERVER_CALL_TIMEOUT, SETTLE_DELAY, handler_timeout
-    from workflows.replay.alarm import span_until
     from workflows.replay.cancellation import is_requested, shield_from_cancellation
     from workflows.replay.history_length import SIGNAL_EVENTS, HistoryLength, measure_arguments
     from workflows.replay.missing_key import missing_key_outcome
+    from workflows.replay.movable_timer import span_until
     from workflows.replay.run_now_queue import asks_at_once
     from workflows.replay.signal_buffer import SignalBuffer, is_serial_run
 
@@ -289,16 +289,16 @@ class MessageWorkflow(MessageSignals):
             size = measure_arguments(arguments)
             self._signal_buffer.hear(lambda: self._length.add(SIGNAL_EVENTS, size), is_signal=False)
 
-    def _take(self, signal: Signal | Unreadable) -> None:
+    def _take(self, signal: Signal | UnreadableSignal) -> None:
         self._signal_buffer.hear(lambda: self._apply(signal))
 
-    def _apply(self, signal: Signal | Unreadable) -> None:
+    def _apply(self, signal: Signal | UnreadableSignal) -> None:
         if isinstance(signal, Revise) and (flaw := find_size_flaw(signal.payload, self._payload_max_bytes)):
-            signal = Unreadable(Revise.__name__, f"the payload {flaw}")
+            signal = UnreadableSignal(Revise.__name__, f"the payload {flaw}")
         before = self._state
         self._state = decide(before, signal, workflow.time())
         is_asked = asks_at_once(signal, before, self._state, self._replay_time)
-        if is_asked is not None and not isinstance(signal, Unreadable):
+        if is_asked is not None and not isinstance(signal, UnreadableSignal):
             self._is_asked = is_asked
             self._asked_moment = None if is_asked else moment_of(signal)
 

@@ -43,10 +43,10 @@ with workflow.unsafe.imports_passed_through():
     from workflows.packs.batch import Batch
     from workflows.packs.signals import PackSignals
     from workflows.packs.state import PackState
-    from workflows.replay.alarm import Alarm
     from workflows.replay.cancellation import ignores_cancellation, set_details
     from workflows.replay.history_length import BATCH_EVENTS, HistoryLength
     from workflows.replay.missing_key import missing_key_outcome
+    from workflows.replay.movable_timer import MovableTimer
     from workflows.replay.signal_buffer import SignalBuffer, is_serial_run
 
 
@@ -78,7 +78,7 @@ class PackWorkflow(PackSignals):
         self._pack.is_serial = is_serial_run(is_started_so=self._pack.is_started_serial)
         self._signal_buffer = SignalBuffer(is_serial=self._pack.is_serial)
         self._length = HistoryLength()
-        self._alarm = Alarm(lambda wake: self._hear(lambda: self._pack.wake(wake)))
+        self._alarm = MovableTimer(lambda wake: self._hear(lambda: self._pack.wake(wake)))
         self._pack.reach(workflow.info().workflow_start_time.timestamp())
 
     @workflow.run

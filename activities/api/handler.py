@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from activities.api.context import Context
 from activities.api.outcome import Again, Done, Message, Reject, read_gate
-from shared.errors import HandlerProblem
+from shared.errors import InvalidHandler
 from shared.keepers.gates import check_gate
 from shared.lanes import LANES
 from shared.messages.encoding import Pack
@@ -74,7 +74,7 @@ def handler(
     `encoding=Pack(…)` keeps many messages in one workflow; left out, each has a workflow of its own.
     `gate` names what its messages need, or is a function of the message that names it: while that gate is closed, see
     `RetryAfter`, they wait without a call. The function must be quick, because it runs before each call.
-    Raises HandlerProblem at import when a value is unusable.
+    Raises InvalidHandler at import when a value is unusable.
 
         @handler("feed", lane="short", max_attempts=5)
         async def poll(message: Message, ctx: Context) -> Again:
@@ -83,24 +83,24 @@ def handler(
     """
     where = f"handler {kind!r}"
     if not _KIND.fullmatch(kind) or len(kind) > KIND_MAX_BYTES:
-        raise HandlerProblem(f"{where}: a kind is 1 to {KIND_MAX_BYTES} of a-z 0-9 _ . -, letter or digit first")
+        raise InvalidHandler(f"{where}: a kind is 1 to {KIND_MAX_BYTES} of a-z 0-9 _ . -, letter or digit first")
     if lane not in LANES:
-        raise HandlerProblem(f"{where}: there is no lane {lane!r}; use one of {', '.join(LANES)}")
+        raise InvalidHandler(f"{where}: there is no lane {lane!r}; use one of {', '.join(LANES)}")
     if max_attempts < 1:
-        raise HandlerProblem(f"{where}: max_attempts is {max_attempts}; give at least 1")
+        raise InvalidHandler(f"{where}: max_attempts is {max_attempts}; give at least 1")
     if timeout is not None and not timedelta(0) < timeout <= LANES[lane].handler_timeout_max:
-        raise HandlerProblem(
+        raise InvalidHandler(
             f"{where}: a timeout of {timeout} is not between 0 and {LANES[lane].handler_timeout_max} on lane {lane}; "
             "use a longer lane"
         )
     if isinstance(gate, str):
         _check_gate(where, gate)
     if not timedelta(0) < backoff <= backoff_max:
-        raise HandlerProblem(f"{where}: backoff {backoff} must be above 0 and at most backoff_max {backoff_max}")
+        raise InvalidHandler(f"{where}: backoff {backoff} must be above 0 and at most backoff_max {backoff_max}")
 
     def decorate(function: HandlerFunction) -> Handler:
         if not inspect.iscoroutinefunction(function):
-            raise HandlerProblem(f"{where}: {function!r} is no 'async def'; handlers run on one event loop")
+            raise InvalidHandler(f"{where}: {function!r} is no 'async def'; handlers run on one event loop")
         return Handler(
             kind=kind,
             function=function,
@@ -120,4 +120,4 @@ def _check_gate(where: str, gate: str) -> None:
     try:
         check_gate(gate)
     except ValueError as exc:
-        raise HandlerProblem(f"{where}: {exc}") from exc
+        raise InvalidHandler(f"{where}: {exc}") from exc

@@ -40,7 +40,7 @@ class VisitRefused(GiveUp):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class VisitPlan:
     """What a payload asks for; `seen` is what earlier visits stored there, see `http`."""
 
     payload: Mapping[str, Any]
@@ -51,7 +51,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class VisitResponse:
     """The last answer of a visit; `digest` is of a 2xx body, else empty; `page` stands for the URL it came from."""
 
     status: int
@@ -104,7 +104,7 @@ async def http(message: Message, ctx: Context) -> Again | Reject:
     return _decide(plan, answer, ctx)
 
 
-def _read_plan(payload: Any) -> Plan:
+def _read_plan(payload: Any) -> VisitPlan:
     given = _read_object(payload)
     kept = _read_object(given.get("seen"))
     seen = {key: kept[key] for key in SEEN if isinstance(kept.get(key), str | int | float)}
@@ -114,7 +114,7 @@ def _read_plan(payload: Any) -> Plan:
         interval = timedelta(seconds=seen["interval"])
     if not isinstance(given.get("url"), str):
         raise VisitRefused("payload.url: is missing; give the http or https address to visit, as a string")
-    return Plan(given, read_url(given["url"]), rules.bounds.clamp(interval), rules, seen)
+    return VisitPlan(given, read_url(given["url"]), rules.bounds.clamp(interval), rules, seen)
 
 
 def _read_object(value: Any) -> Mapping[str, Any]:
@@ -148,7 +148,7 @@ def _is_seconds(value: Any) -> bool:
     return is_number and 1 <= value <= HORIZON.total_seconds()
 
 
-async def _visit(plan: Plan, ctx: Context) -> Answer:
+async def _visit(plan: VisitPlan, ctx: Context) -> VisitResponse:
     url = plan.url
     for _ in range(REDIRECTS_MAX + 1):
         request = ctx.http.build_request("GET", url, headers=_request_headers(plan.seen, _digest(str(url).encode())))
@@ -181,8 +181,8 @@ def _keep_validator(value: Any) -> str:
     return value if is_plain and len(value) <= VALIDATOR_MAX_BYTES else ""
 
 
-async def _read_answer(response: httpx.Response, max_bytes: int) -> Answer:
-    answer = Answer(response.status_code, response.headers, _digest(str(response.url).encode()))
+async def _read_answer(response: httpx.Response, max_bytes: int) -> VisitResponse:
+    answer = VisitResponse(response.status_code, response.headers, _digest(str(response.url).encode()))
     if not response.is_success and response.status_code != 304:
         return answer
     body = hashlib.blake2b(digest_size=DIGEST_BYTES)
@@ -192,7 +192,7 @@ async def _read_answer(response: httpx.Response, max_bytes: int) -> Answer:
     return replace(answer, digest=body.hexdigest() if response.is_success else "")
 
 
-def _decide(plan: Plan, answer: Answer, ctx: Context) -> Again | Reject:
+def _decide(plan: VisitPlan, answer: VisitResponse, ctx: Context) -> Again | Reject:
     status = answer.status
     if answer.digest or (status == 304 and plan.seen.get("digest")):
         return _come_back(plan, answer, ctx)
@@ -211,7 +211,7 @@ def _decide(plan: Plan, answer: Answer, ctx: Context) -> Again | Reject:
     return Reject(f"payload.url: {show_url(plan.url)} answered {status}; correct it, or replay once the site is mended")
 
 
-def _come_back(plan: Plan, answer: Answer, ctx: Context) -> Again:
+def _come_back(plan: VisitPlan, answer: VisitResponse, ctx: Context) -> Again:
     before, bounds = plan.seen.get("digest"), plan.rules.bounds
     is_changed = answer.digest not in ("", before) if before else None
     interval = nutch_adaptive(plan.interval, is_changed=is_changed, rules=plan.rules)
@@ -227,7 +227,9 @@ def _come_back(plan: Plan, answer: Answer, ctx: Context) -> Again:
     )
 
 
-def _remember(seen: Mapping[str, Any], answer: Answer, interval: timedelta, changed: datetime | None) -> dict[str, Any]:
+def _remember(
+    seen: Mapping[str, Any], answer: VisitResponse, interval: timedelta, changed: datetime | None
+) -> dict[str, Any]:
     # a 304 may leave out what has not changed
     before: Mapping[str, Any] = seen if answer.status == 304 else {}
     etag = _keep_validator(answer.headers.get("etag", before.get("etag")))
@@ -243,7 +245,7 @@ def _remember(seen: Mapping[str, Any], answer: Answer, interval: timedelta, chan
     return {key: value for key, value in kept.items() if value}
 
 
-def _with_seen(plan: Plan, seen: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def _with_seen(plan: VisitPlan, seen: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """Give the payload for the next visit; what does not fit the payload limit is dropped, validators first."""
     bare = {key: value for key, value in plan.payload.items() if key != "seen"}
     without_validators = {key: value for key, value in seen.items() if key not in VALIDATORS}

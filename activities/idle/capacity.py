@@ -9,7 +9,7 @@ from temporalio.api.worker.v1 import WorkerHeartbeat
 from temporalio.api.workflowservice.v1 import ListWorkersRequest
 from temporalio.client import Client
 
-from shared.keepers.capacity import CAPACITY_MEMO, Measured, capacity_workflow_id, read_measured
+from shared.keepers.capacity import CAPACITY_MEMO, WorkerCapacity, capacity_workflow_id, read_measured
 from shared.lanes import LANES, lane_of_queue
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue, read_memo
 from shared.temporal.deployment import find_taking, to_version
@@ -46,7 +46,7 @@ class Capacity:
             told_at = max(told_at, beat.heartbeat_time.ToDatetime(UTC))
         return Slots(free + used, free, told_at)
 
-    async def read_measured(self) -> list[Measured | None]:
+    async def read_measured(self) -> list[WorkerCapacity | None]:
         """Give the highest rate that each live worker process has reported, None for one without a report."""
         memo = await read_memo(self._client, capacity_workflow_id(self._queue)) or {}
         reported = read_measured(memo.get(CAPACITY_MEMO, {}))

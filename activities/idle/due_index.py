@@ -27,7 +27,7 @@ WIDER = 10
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Sleeper:
+class SleepingWorkflow:
     """A sleeping workflow: a message, or a pack, which stands for the first of its messages."""
 
     due_at: datetime
@@ -43,7 +43,7 @@ class DueIndex(Protocol):
         """Whether the last answer was empty because the search takes longer: call again soon."""
         ...
 
-    async def find_first(self, wanted: int, now: datetime) -> list[Sleeper]:
+    async def find_first(self, wanted: int, now: datetime) -> list[SleepingWorkflow]:
         """Give about `wanted` of those due next that may run ahead of time at `now`, the earliest due first.
 
         Gives fewer, or none, if there are not as many, or if one call is too short to find them: then the next call
@@ -72,7 +72,7 @@ class VisibilityIndex:
         """A window is being narrowed; see the interface."""
         return self._too_far is not None
 
-    async def find_first(self, wanted: int, now: datetime) -> list[Sleeper]:
+    async def find_first(self, wanted: int, now: datetime) -> list[SleepingWorkflow]:
         """Give those due first; see the interface."""
         try:
             for _ in range(CALLS_MAX - 1):
@@ -103,10 +103,10 @@ class VisibilityIndex:
         self._span = near + (far - near) / 2 - now
         return False
 
-    async def _list(self, query: str, wanted: int, now: datetime) -> list[Sleeper]:
+    async def _list(self, query: str, wanted: int, now: datetime) -> list[SleepingWorkflow]:
         self.calls += 1
         executions = self._client.list_workflows(query, page_size=PAGE, limit=PAGE, rpc_timeout=CALL_TIMEOUT)
-        found = [sleeper async for execution in executions if (sleeper := _to_sleeper(execution)) is not None]
+        found = [sleeping async for execution in executions if (sleeping := _to_sleeper(execution)) is not None]
         found.sort()
         self._too_near = self._too_far = None
         if len(found) > 2 * wanted:  # half of these may be gone at the next look
@@ -122,10 +122,10 @@ class VisibilityIndex:
         )
 
 
-def _to_sleeper(execution: WorkflowExecution) -> Sleeper | None:
+def _to_sleeper(execution: WorkflowExecution) -> SleepingWorkflow | None:
     due_at = execution.typed_search_attributes.get(DUE_AT)
     is_pack = execution.workflow_type == PACK_WORKFLOW
-    return None if due_at is None else Sleeper(due_at, execution.id, is_pack)
+    return None if due_at is None else SleepingWorkflow(due_at, execution.id, is_pack)
 
 
 def format_query_time(moment: datetime) -> str:

@@ -54,7 +54,7 @@ those found are checked each time."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Overdue:
+class OverdueWorkflow:
     """A workflow whose message, or a pack whose first one, has been due at least since `due_at`, with tolerance."""
 
     due_at: datetime
@@ -75,7 +75,7 @@ class OverdueIndex:
         self.calls = 0
         """Number of calls to the visibility store."""
 
-    async def find_oldest(self, wanted: int, now: datetime, beyond: timedelta = timedelta(0)) -> list[Overdue]:
+    async def find_oldest(self, wanted: int, now: datetime, beyond: timedelta = timedelta(0)) -> list[OverdueWorkflow]:
         """Give about `wanted` of those overdue by more than `beyond`, the longest overdue first.
 
         Workflows overdue by less than twice the setting `index_after` are not found. Raises RetryLater and
@@ -132,13 +132,13 @@ class OverdueIndex:
 
     async def _check(
         self, candidates: Sequence[WorkflowExecution], wanted: int, now: datetime, beyond: timedelta
-    ) -> list[Overdue]:
+    ) -> list[OverdueWorkflow]:
         unknown = [c.id for c in candidates if c.id not in self._found_well]
         checked = await asyncio.gather(*map(self._check_one, unknown[:CHECKED_MAX]))
         self._found_well |= {name: now for name, overdue in zip(unknown, checked, strict=False) if overdue is None}
         return sorted(overdue for overdue in checked if overdue is not None and now - overdue.due_at > beyond)[:wanted]
 
-    async def _check_one(self, workflow_id: str) -> Overdue | None:
+    async def _check_one(self, workflow_id: str) -> OverdueWorkflow | None:
         """Return since when a workflow is surely overdue; None if it has ended, is held, or its handler is at work."""
         try:
             described = await self._client.get_workflow_handle(workflow_id).describe(rpc_timeout=CALL_TIMEOUT)
@@ -156,7 +156,7 @@ class OverdueIndex:
             due_at = None
         else:
             due_at = self._find_latest(described)
-        return None if due_at is None else Overdue(due_at, workflow_id, is_pack)
+        return None if due_at is None else OverdueWorkflow(due_at, workflow_id, is_pack)
 
     def _find_latest(self, workflow: WorkflowExecution | WorkflowExecutionDescription) -> datetime:
         """Return the latest time at which it was due, as far as the server knows."""

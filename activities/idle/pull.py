@@ -17,9 +17,9 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities.idle.capacity import Capacity, Slots
-from activities.idle.due_index import DueIndex, Sleeper, VisibilityIndex
+from activities.idle.due_index import DueIndex, SleepingWorkflow, VisibilityIndex
 from shared.errors import RetryLater
-from shared.keepers.idle import PULL_AHEAD, SHIFT_SECONDS, IdleLimits, Pulled
+from shared.keepers.idle import PULL_AHEAD, SHIFT_SECONDS, IdleLimits, PullCounts
 from shared.lanes import lane_of_queue
 from shared.messages.signals import SIGNAL_NAMES, PullForward, PullMany
 from shared.telemetry.metrics import EARLINESS
@@ -53,7 +53,7 @@ REMEMBERED_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shifts:
+class PullActivities:
     """Holds what the calls of `pull_ahead` in one process share."""
 
     telemetry: Telemetry
@@ -63,7 +63,7 @@ class Shifts:
         """Spend idle capacity for one shift, or until cancelled; gives the totals, with those of a broken-off try."""
         client, queue, details = activity.client(), activity.info().task_queue, activity.info().heartbeat_details
         shift = PullLoop(client, queue, IdleLimits.load(call["limits"]), VisibilityIndex(client, queue))
-        shift.pulled = Pulled.load(details[0]["pulled"] if details else {})
+        shift.pulled = PullCounts.load(details[0]["pulled"] if details else {})
         shift.note_early = functools.partial(self.telemetry.record, EARLINESS, labels={"lane": lane_of_queue(queue)})
         with contextlib.suppress(asyncio.CancelledError):
             await shift.run(time.monotonic() + SHIFT_SECONDS)
@@ -109,21 +109,21 @@ class PullRate:
         return count
 
 
-class RecentlyPulled:
+class RecentPulls:
     """Workflows woken lately; the index lags, and never learns of a due time that moved by less than a minute."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, tuple[datetime, datetime | None, float]] = {}
 
-    def note(self, sleeper: Sleeper, until: datetime | None) -> None:
+    def note(self, sleeping: SleepingWorkflow, until: datetime | None) -> None:
         """Note a woken workflow; `until` is for a pack: what was due until then has been woken."""
-        self._by_id.pop(sleeper.workflow_id, None)
-        self._by_id[sleeper.workflow_id] = (sleeper.due_at, until, time.monotonic())
+        self._by_id.pop(sleeping.workflow_id, None)
+        self._by_id[sleeping.workflow_id] = (sleeping.due_at, until, time.monotonic())
 
-    def due_of(self, sleeper: Sleeper) -> datetime | None:
-        """Return when a sleeper's next message is due, as far as known; None for one that was just woken."""
-        indexed, until, _ = self._by_id.get(sleeper.workflow_id, (None, None, 0.0))
-        return sleeper.due_at if indexed != sleeper.due_at else until
+    def due_of(self, sleeping: SleepingWorkflow) -> datetime | None:
+        """Return when a sleeping workflow's next message is due, as far as known; None for one that was just woken."""
+        indexed, until, _ = self._by_id.get(sleeping.workflow_id, (None, None, 0.0))
+        return sleeping.due_at if indexed != sleeping.due_at else until
 
     def forget_old(self, now: float) -> int:
         """Forget what the index must know by now; gives how many are left."""
@@ -143,8 +143,8 @@ class PullLoop:
         self._index = index
         self._capacity = Capacity(client, queue)
         self._allowance = PullRate()
-        self._waiting: deque[Sleeper] = deque()
-        self._woken = RecentlyPulled()
+        self._waiting: deque[SleepingWorkflow] = deque()
+        self._woken = RecentPulls()
         self._until = datetime.fromtimestamp(0, UTC)
         self._look_at = self._slots_at = 0.0
         self._look_seconds = LOOK_SECONDS
@@ -154,7 +154,7 @@ class PullLoop:
         self._busy_since = 0.0
         self._failures = 0
         """Calls that failed since the last successful look; until the next one, `state` says that it waits."""
-        self.pulled = Pulled()
+        self.pulled = PullCounts()
         self.note_early: Callable[[float], None] = lambda _: None
         """Called for each wake, with how many seconds early it was."""
         self.state = "looking"
@@ -232,28 +232,28 @@ class PullLoop:
         self._look_seconds = LOOK_SECONDS if goes_on else min(self._look_seconds * 2, LOOK_MAX_SECONDS)
         self._look_at = now + self._look_seconds
 
-    async def _wake(self, chosen: list[Sleeper]) -> None:
+    async def _wake(self, chosen: list[SleepingWorkflow]) -> None:
         for first in range(0, len(chosen), SIGNALS_AT_ONCE):
             await asyncio.gather(*map(self._pull, chosen[first : first + SIGNALS_AT_ONCE]))
 
-    async def _pull(self, sleeper: Sleeper) -> None:
+    async def _pull(self, sleeping: SleepingWorkflow) -> None:
         now = datetime.now(UTC)
-        if sleeper.due_at <= now:
+        if sleeping.due_at <= now:
             return
-        handle = self._client.get_workflow_handle(sleeper.workflow_id)
+        handle = self._client.get_workflow_handle(sleeping.workflow_id)
         try:
-            await handle.signal(SIGNAL_NAMES[PullForward], self._to_signal(sleeper, now), rpc_timeout=CALL_TIMEOUT)
+            await handle.signal(SIGNAL_NAMES[PullForward], self._to_signal(sleeping, now), rpc_timeout=CALL_TIMEOUT)
         except RPCError as exc:
             if not is_missing(exc):
                 raise
             return
-        self._woken.note(sleeper, self._until if sleeper.is_pack else None)
-        early = (sleeper.due_at - now).total_seconds()
+        self._woken.note(sleeping, self._until if sleeping.is_pack else None)
+        early = (sleeping.due_at - now).total_seconds()
         self.note_early(early)
-        self.pulled = self.pulled.plus(is_pack=sleeper.is_pack, early_seconds=early)
+        self.pulled = self.pulled.plus(is_pack=sleeping.is_pack, early_seconds=early)
 
-    def _to_signal(self, sleeper: Sleeper, now: datetime) -> PullForward | dict[str, Any]:
-        if not sleeper.is_pack:
-            return PullForward(sleeper.due_at.isoformat())
+    def _to_signal(self, sleeping: SleepingWorkflow, now: datetime) -> PullForward | dict[str, Any]:
+        if not sleeping.is_pack:
+            return PullForward(sleeping.due_at.isoformat())
         until = self._until.timestamp()
         return asdict(PullMany(self._limits.pack_messages, now.timestamp(), until, uuid.uuid4().hex))

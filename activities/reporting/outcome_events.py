@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from shared.kafka.connection import kafka_options
-from shared.kafka.safe_producer import BrokerTrouble, SafeProducer, Sendable
+from shared.kafka.safe_producer import BrokerError, OutgoingRecord, SafeProducer
 from shared.messages.decision import Spread
 from shared.messages.json_value import encode_to_keep
 from shared.messages.message import HandlerCall, Outcome
@@ -43,7 +43,7 @@ class OutcomeEvents:
         self._topic = settings.outcomes_topic
         options = kafka_options(settings) | {"compression_type": "lz4"}
         self._outlet = SafeProducer(options, PATIENCE.total_seconds())
-        self._held: deque[tuple[Sendable, asyncio.Future[None]]] = deque()
+        self._held: deque[tuple[OutgoingRecord, asyncio.Future[None]]] = deque()
         self._has_more = asyncio.Event()
         self._is_troubled = False
         self._given_up = 0
@@ -73,7 +73,7 @@ class OutcomeEvents:
         """Send the event of a cycle that began at `started_at` (seconds since the epoch); broker faults never raise."""
         event = to_event(call, outcome, started_at, spread)
         headers = (("traceparent", outcome.traced.encode()),) if outcome.traced else ()
-        record = Sendable(workflow_id(call.kind, call.id).encode(), encode_to_keep(event), headers)
+        record = OutgoingRecord(workflow_id(call.kind, call.id).encode(), encode_to_keep(event), headers)
         sent = asyncio.get_running_loop().create_future()
         self._held.append((record, sent))
         if len(self._held) > HELD_MAX:
@@ -92,7 +92,7 @@ class OutcomeEvents:
             batch = list(islice(self._held, SENT_AT_ONCE))
             try:
                 await self._outlet.send_all(self._topic, [record for record, _ in batch])
-            except BrokerTrouble as exc:
+            except BrokerError as exc:
                 self._is_troubled = True
                 logger.warning("outcomes not told yet", extra={"action": "outcomes_held", "reason": str(exc)})
                 await asyncio.sleep(RETRY_AFTER.total_seconds())

@@ -94,7 +94,7 @@ class Bridge:
         waiting = list(batch)
         while waiting:
             now: list[int] = []
-            for offset in waiting:  # like the real intake, at most one record of a message at a time
+            for offset in waiting:  # like the real record scheduler, at most one record of a message at a time
                 if self.topic[offset].message_id not in {self.topic[o].message_id for o in now}:
                     now.append(offset)
             await asyncio.gather(*(self._hand_over(assignment, epoch, offset) for offset in now))

@@ -30,7 +30,7 @@ Topics = Mapping[str, int]
 """Topic → number of its partitions."""
 
 
-class BrokerTrouble(RetryLater):
+class BrokerError(RetryLater):
     """The broker refused something or did not answer; the text names its error, the topic and what to do."""
 
     def __init__(self, topic: str, error: Exception) -> None:
@@ -43,12 +43,12 @@ class BrokerTrouble(RetryLater):
 
 @contextlib.asynccontextmanager
 async def translate_errors(topic: str) -> AsyncGenerator[None]:
-    """Turn aiokafka's errors about a topic into BrokerTrouble."""
+    """Turn aiokafka's errors about a topic into BrokerError."""
     errors: Any = importlib.import_module("aiokafka.errors")
     try:
         yield
     except (errors.KafkaError, TimeoutError, OSError) as exc:
-        raise BrokerTrouble(topic, exc) from exc
+        raise BrokerError(topic, exc) from exc
 
 
 @contextlib.asynccontextmanager
@@ -68,7 +68,7 @@ async def list_topics(admin: Any) -> Topics:
 
 
 @dataclass(frozen=True, slots=True)
-class Sendable:
+class OutgoingRecord:
     """A record to send; `timestamp` is in milliseconds since 1970, None is the moment of sending."""
 
     key: bytes | None
@@ -94,7 +94,7 @@ class SafeProducer:
         self._retiring: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Connect; raises BrokerTrouble."""
+        """Connect; raises BrokerError."""
         async with translate_errors(""), asyncio.timeout(self._patience):
             await self._get_producer()
 
@@ -103,16 +103,16 @@ class SafeProducer:
         self._retire(self._producer)
         await asyncio.gather(*self._retiring)
 
-    async def send(self, topic: str, partition: int, record: Sendable) -> None:
-        """Send to a partition, modulo the topic's number of partitions; raises BrokerTrouble."""
+    async def send(self, topic: str, partition: int, record: OutgoingRecord) -> None:
+        """Send to a partition, modulo the topic's number of partitions; raises BrokerError."""
         if record.key is not None or record.value is not None:
             await self._send(topic, partition, record, _send_one)
             return
         async with self._batching:  # concurrent batches that wait for room use up each other's time
             await self._send(topic, partition, record, _send_batch)
 
-    async def send_all(self, topic: str, records: Iterable[Sendable]) -> None:
-        """Send each record to the partition of its key; after BrokerTrouble any of them may have been written."""
+    async def send_all(self, topic: str, records: Iterable[OutgoingRecord]) -> None:
+        """Send each record to the partition of its key; after BrokerError any of them may have been written."""
         async with self._lend_producer(topic) as producer:
             sent = [
                 await producer.send(topic, r.value, r.key, None, r.timestamp, list(r.headers))  # in order of their keys
@@ -120,7 +120,7 @@ class SafeProducer:
             ]
             await asyncio.gather(*sent)
 
-    async def _send(self, topic: str, partition: int, record: Sendable, send: "_Send") -> None:
+    async def _send(self, topic: str, partition: int, record: OutgoingRecord, send: "_Send") -> None:
         async with self._lend_producer(topic) as producer:
             await send(producer, topic, partition % len(await producer.partitions_for(topic)), record)
 
@@ -131,7 +131,7 @@ class SafeProducer:
             async with translate_errors(topic), asyncio.timeout(self._patience):
                 producer = await self._get_producer()
                 yield producer
-        except BrokerTrouble:
+        except BrokerError:
             self._retire(producer)
             raise
 
@@ -156,11 +156,11 @@ class SafeProducer:
             task.add_done_callback(self._retiring.discard)
 
 
-async def _send_one(producer: Any, topic: str, partition: int, record: Sendable) -> None:
+async def _send_one(producer: Any, topic: str, partition: int, record: OutgoingRecord) -> None:
     await producer.send_and_wait(topic, record.value, record.key, partition, record.timestamp, list(record.headers))
 
 
-async def _send_batch(producer: Any, topic: str, partition: int, record: Sendable) -> None:
+async def _send_batch(producer: Any, topic: str, partition: int, record: OutgoingRecord) -> None:
     """Send a record with neither key nor value as a batch of one: Kafka accepts it, aiokafka's `send` does not."""
     batch = producer.create_batch()
     batch.append(timestamp=record.timestamp, key=record.key, value=record.value, headers=list(record.headers))
@@ -177,4 +177,4 @@ async def _close(producer: Any, patience_seconds: float) -> None:
     await closing
 
 
-_Send = Callable[[Any, str, int, Sendable], Awaitable[None]]
+_Send = Callable[[Any, str, int, OutgoingRecord], Awaitable[None]]

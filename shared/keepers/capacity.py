@@ -30,7 +30,7 @@ class Measurement(NamedTuple):
     per_second: float
 
 
-class Measured(NamedTuple):
+class WorkerCapacity(NamedTuple):
     """The highest rate of one worker process, and when it reported (seconds since the epoch)."""
 
     per_second: float
@@ -61,6 +61,6 @@ def _is_rate(value: Any) -> bool:
     return is_number(value) and 0 <= value <= PER_SECOND_MAX
 
 
-def read_measured(wire: Mapping[str, Any]) -> dict[str, Measured]:
+def read_measured(wire: Mapping[str, Any]) -> dict[str, WorkerCapacity]:
     """Read the measurements in the memo, by identity of the worker process."""
-    return {worker: Measured(*values[: len(Measured._fields)]) for worker, values in wire.items()}
+    return {worker: WorkerCapacity(*values[: len(WorkerCapacity._fields)]) for worker, values in wire.items()}

@@ -27,7 +27,7 @@ HEARD_WITHIN = timedelta(days=30)
 """Longest time until a worker learns of a closing; a closing of ten years less this time counts as permanent."""
 
 
-class Closing(NamedTuple):
+class GateClosure(NamedTuple):
     """Since when a gate is closed and when it opens by itself, in seconds since the epoch."""
 
     closed_at: float
@@ -46,7 +46,7 @@ class Closing(NamedTuple):
         return self.opens_at - self.closed_at >= (HORIZON - HEARD_WITHIN).total_seconds()
 
 
-class Close(NamedTuple):
+class CloseRequest(NamedTuple):
     """Content of the signal `close`; without `replaces` it counts only if the gate then opens later than before."""
 
     gate: str
@@ -67,12 +67,12 @@ def check_gate(name: str) -> str:
     return name
 
 
-def read_close(arguments: Sequence[Any]) -> Close:
+def read_close(arguments: Sequence[Any]) -> CloseRequest:
     """Read the signal `close`; raises ValueError with half a sentence."""
     given = read_object(arguments)
     opens_at = require("opens_at", given.get("opens_at"), is_moment, "seconds since the epoch")
     reason = require("reason", given.get("reason", ""), is_text, "a string")
-    return Close(_read_gate(given), opens_at, clip_reason(reason), given.get("replaces") is True)
+    return CloseRequest(_read_gate(given), opens_at, clip_reason(reason), given.get("replaces") is True)
 
 
 def read_open(arguments: Sequence[Any]) -> str:
@@ -84,11 +84,11 @@ def _read_gate(given: Mapping[str, Any]) -> str:
     return check_gate(require("gate", given.get("gate"), is_text, "its name"))
 
 
-def read_closings(wire: Mapping[str, Any]) -> dict[str, Closing]:
+def read_closings(wire: Mapping[str, Any]) -> dict[str, GateClosure]:
     """Read the closed gates in the memo."""
-    return {name: Closing(*closing[: len(Closing._fields)]) for name, closing in wire.items()}
+    return {name: GateClosure(*closing[: len(GateClosure._fields)]) for name, closing in wire.items()}
 
 
-def pick_closed(closings: Mapping[str, Closing], now: float) -> dict[str, Closing]:
+def pick_closed(closings: Mapping[str, GateClosure], now: float) -> dict[str, GateClosure]:
     """Keep only the gates that are still closed at `now`."""
     return {name: closing for name, closing in closings.items() if closing.opens_at > now}

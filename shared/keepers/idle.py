@@ -65,7 +65,7 @@ class IdleLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PullCounts:
     """Totals of what has been pulled forward: single messages, packs, and by how many seconds together."""
 
     messages: int = 0
@@ -73,14 +73,14 @@ class Pulled:
     early_seconds: float = 0.0
     """Sum over messages and over packs' first messages."""
 
-    def plus(self, *, is_pack: bool, early_seconds: float) -> "Pulled":
+    def plus(self, *, is_pack: bool, early_seconds: float) -> "PullCounts":
         """Count one more."""
-        return self.and_also(Pulled(int(not is_pack), int(is_pack), early_seconds))
+        return self.and_also(PullCounts(int(not is_pack), int(is_pack), early_seconds))
 
-    def and_also(self, other: "Pulled") -> "Pulled":
+    def and_also(self, other: "PullCounts") -> "PullCounts":
         """Add the counts of another object."""
         early = round(self.early_seconds + other.early_seconds, 3)
-        return Pulled(self.messages + other.messages, self.packs + other.packs, early)
+        return PullCounts(self.messages + other.messages, self.packs + other.packs, early)
 
     @property
     def mean_early_seconds(self) -> float:

@@ -21,7 +21,7 @@ from shared.messages.signals import (
     RunNow,
     Signal,
     Stop,
-    Unreadable,
+    UnreadableSignal,
     to_epoch,
 )
 from shared.messages.timespan import HORIZON, format_seconds
@@ -43,7 +43,7 @@ def begin(state: MessageState) -> MessageState:
 
 def decide(
     state: MessageState,
-    event: Outcome | Signal | Unreadable,
+    event: Outcome | Signal | UnreadableSignal,
     now: float,
     *,
     replay_time: float | None = None,
@@ -66,7 +66,7 @@ def decide(
         return state
     if isinstance(event, Outcome):
         return _settle(_fold(state, event, now, spread), now)
-    if isinstance(event, Unreadable):
+    if isinstance(event, UnreadableSignal):
         return state.remember(now, "ignored", clip_reason(f"{event.name}: {event.problem}"))
     try:
         return _apply(_begin_anew(state, now), event, now, now if replay_time is None else replay_time)

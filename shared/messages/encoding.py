@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from shared.errors import HandlerProblem
+from shared.errors import InvalidHandler
 
 PACKS_MAX = 1_000_000
 SIZE_MAX = 5_000
@@ -17,7 +17,7 @@ class Pack:
     `packs` is how many workflows the kind is spread over when its first message is started; it is kept with the
     kind from then on, and `dormice repack` raises it. `size` is how many messages one pack takes before it refuses
     new ones. `coalesce` is how long a pack waits for more to fall due before it wakes, never beyond a message's own
-    tolerance. Raises HandlerProblem when a value is unusable.
+    tolerance. Raises InvalidHandler when a value is unusable.
     """
 
     packs: int = 100
@@ -27,8 +27,8 @@ class Pack:
     def __post_init__(self) -> None:
         """Check the values."""
         if not 1 <= self.packs <= PACKS_MAX:
-            raise HandlerProblem(f"Pack(packs={self.packs}): give a number from 1 to {PACKS_MAX:,}")
+            raise InvalidHandler(f"Pack(packs={self.packs}): give a number from 1 to {PACKS_MAX:,}")
         if not 1 <= self.size <= SIZE_MAX:
-            raise HandlerProblem(f"Pack(size={self.size}): give a number from 1 to {SIZE_MAX:,}")
+            raise InvalidHandler(f"Pack(size={self.size}): give a number from 1 to {SIZE_MAX:,}")
         if self.coalesce < timedelta(0):
-            raise HandlerProblem(f"Pack(coalesce={self.coalesce}): give no time or more")
+            raise InvalidHandler(f"Pack(coalesce={self.coalesce}): give no time or more")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from temporalio.common import RawValue
 
 from shared.messages.json_value import find_flaw, parse_json
-from shared.messages.signals import SIGNAL_NAMES, PullMany, Signal, Unreadable
+from shared.messages.signals import SIGNAL_NAMES, PullMany, Signal, UnreadableSignal
 from shared.messages.timespan import MOMENT_MAX
 
 SHOWN_MAX = 40
@@ -26,11 +26,11 @@ _SIGNAL_TYPES = {name: kind for kind, name in SIGNAL_NAMES.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Steering:
+class PackSignal:
     """A signal for some messages of a pack, or what is wrong with it; the pack recognizes a repetition by `token`."""
 
     ids: list[str]
-    signal: Signal | Unreadable
+    signal: Signal | UnreadableSignal
     token: str = ""
 
 
@@ -79,7 +79,7 @@ def read_signal(kind: type[AnySignal], arguments: Sequence[Any]) -> AnySignal:
     return _build(kind, read_checked_object(arguments))
 
 
-def read_steering(name: str, arguments: Sequence[Any]) -> Steering:
+def read_steering(name: str, arguments: Sequence[Any]) -> PackSignal:
     """Read a signal as a pack gets it, with the `ids` that it is for; raises if it names no messages.
 
     Any other fault is remembered by the messages that it names.
@@ -92,13 +92,13 @@ def read_steering(name: str, arguments: Sequence[Any]) -> Steering:
     try:
         if token != "":
             check_token(token)
-        return Steering(cast("list[str]", ids), _build(kind, _check_content(given)), token)
+        return PackSignal(cast("list[str]", ids), _build(kind, _check_content(given)), token)
     except ValueError as exc:
         readable = token if is_token(token) else ""
-        return Steering(cast("list[str]", ids), Unreadable(kind.__name__, str(exc)), readable)
+        return PackSignal(cast("list[str]", ids), UnreadableSignal(kind.__name__, str(exc)), readable)
 
 
-def read_pull_forward(arguments: Sequence[Any]) -> Steering | PullMany:
+def read_pull_forward(arguments: Sequence[Any]) -> PackSignal | PullMany:
     """Read a pack's `pull_forward`: for the messages in `ids`, or without `ids` for the `count` earliest due."""
     given = read_object(arguments)
     if "ids" in given:

@@ -105,7 +105,7 @@ class PullMany:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableSignal:
     """A signal that could not be read: its name, and the problem as half a sentence. It changes nothing."""
 
     name: str

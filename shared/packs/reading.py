@@ -27,7 +27,7 @@ _ADVICE = "start messages with dormice"
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BatchProgress:
     """Outcomes by position that a batch has finished while its other handlers still work, and when."""
 
     batch: int
@@ -58,7 +58,7 @@ def read_chunk(arguments: Sequence[Any]) -> dict[str, Any]:
     return chunk
 
 
-def read_report(arguments: Sequence[Any]) -> Report:
+def read_report(arguments: Sequence[Any]) -> BatchProgress:
     """Read a batch's report of finished messages."""
     news = read_object(arguments)
     batch, outcomes, ended_at = (news.get(name) for name in ("batch", "outcomes", "ended_at"))
@@ -66,7 +66,7 @@ def read_report(arguments: Sequence[Any]) -> Report:
         raise ValueError("a report wants the number of a batch, outcomes and ended_at; workers send it")
     if not isinstance(outcomes, list) or not all(map(_is_finished, cast("list[Any]", outcomes))):
         raise ValueError("its outcomes are no list of positions with an outcome each; workers send it")
-    return Report(cast("int", batch), [(n, wire) for n, wire in cast("Any", outcomes)], cast("float", ended_at))
+    return BatchProgress(cast("int", batch), [(n, wire) for n, wire in cast("Any", outcomes)], cast("float", ended_at))
 
 
 def read_pack_count(arguments: Sequence[Any]) -> int:

@@ -28,7 +28,7 @@ _OF_TEMPORAL = ("temporal_workflow", "temporal_activity")
 _OF_CORE = "temporal_log"
 
 
-class About(Protocol):
+class MessageFields(Protocol):
     """Which message some work is about; read only when a line is written or a span begins."""
 
     @property
@@ -42,7 +42,7 @@ class About(Protocol):
         ...
 
 
-ABOUT: ContextVar[About | None] = ContextVar("ABOUT", default=None)
+ABOUT: ContextVar[MessageFields | None] = ContextVar("ABOUT", default=None)
 """What the current task works on; the tasks and threads that it starts inherit it."""
 
 

@@ -21,7 +21,7 @@ class Metric:
     """Upper bounds of a histogram's buckets, ascending."""
 
 
-class Reading(NamedTuple):
+class MetricValue(NamedTuple):
     """The current value of a metric, for one set of labels."""
 
     metric: Metric

@@ -25,7 +25,7 @@ from temporalio.runtime import (
 from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import Settings
 from shared.telemetry.logs import ABOUT
-from shared.telemetry.metrics import DURATION_BOUNDS, PUBLISHED_METRICS, WORKER_METRICS, Metric, Reading
+from shared.telemetry.metrics import DURATION_BOUNDS, PUBLISHED_METRICS, WORKER_METRICS, Metric, MetricValue
 from shared.telemetry.spans import NO_LINKS, NO_SPAN, NOTHING, Attributes, Carrier, Span, draw
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Telemetry:
     def __init__(self, *, is_on: bool) -> None:
         self.is_on = is_on
         """Whether anything is exported; if not, callers need not measure."""
-        self._latest: Mapping[str, list[Reading]] = {}
+        self._latest: Mapping[str, list[MetricValue]] = {}
         self._recorders: dict[str, Recorder] = {}
         self.core = MetricBuffer(CORE_UPDATES_MAX, MetricBufferDurationFormat.SECONDS) if is_on else None
         """Buffer that the runtime fills with the core's measurements; they are passed on once a second."""
@@ -68,9 +68,9 @@ class Telemetry:
         self._ratio = 0.0
         self._begin_span: BeginSpan | None = None
 
-    def publish(self, readings: Iterable[Reading]) -> None:
+    def publish(self, readings: Iterable[MetricValue]) -> None:
         """Replace all earlier readings with these; a series that is left out ends."""
-        latest: dict[str, list[Reading]] = {}
+        latest: dict[str, list[MetricValue]] = {}
         for reading in readings:
             latest.setdefault(reading.metric.name, []).append(reading)
         self._latest = latest  # exporters read from other threads: replaced, never changed in place
@@ -109,7 +109,7 @@ class Telemetry:
         """Register `recorder` for the values recorded under a name."""
         self._recorders[name] = recorder
 
-    def read(self, metric: Metric) -> list[Reading]:
+    def read(self, metric: Metric) -> list[MetricValue]:
         """Give the readings published last; may be called from any thread."""
         return self._latest.get(metric.name, [])
 

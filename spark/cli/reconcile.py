@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark.prepare.manifest import Manifest
-    from spark.report.reconcile import Balance
+    from spark.report.reconcile import Reconciliation
 
 
 def add_reconcile(commands: Commands) -> None:
@@ -44,14 +44,14 @@ def run_reconcile(args: argparse.Namespace, settings: Settings) -> int:
     return FINE if balance.is_complete else PARTLY
 
 
-async def _reconcile(spark: "SparkSession", manifest: "Manifest", settings: Settings) -> "Balance":
+async def _reconcile(spark: "SparkSession", manifest: "Manifest", settings: Settings) -> "Reconciliation":
     from spark.report.reconcile import reconcile
     from starter.cli.connection import open_control
 
     return await reconcile(spark, manifest, await open_control(settings))
 
 
-def _report(args: argparse.Namespace, manifest: "Manifest", balance: "Balance") -> None:
+def _report(args: argparse.Namespace, manifest: "Manifest", balance: "Reconciliation") -> None:
     if args.json:
         print_json({"manifest": manifest.id, **asdict(balance), "is_complete": balance.is_complete})
     else:

@@ -7,7 +7,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
-from spark.format.writer import Written, current_task
+from spark.format.writer import WriteCommit, current_task
 from spark.tasks.batches import check_schema
 from spark.tasks.options import read_write_options
 from spark.tasks.pickling import PicklableByName
@@ -29,13 +29,13 @@ class TemporalStreamWriter(PicklableByName, DataSourceStreamArrowWriter):
         """Read options and schema; raises an error of one sentence for a bad one."""
         self._order = TaskSpec.of(read_write_options(given), check_schema(schema))
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> WriteCommit:
         """Start the rows of one task of a micro-batch, in the task's own process."""
         partition, attempt = current_task()
         query, batch = _local_property(QUERY_ID), int(_local_property(BATCH_ID))
         order = self._order.in_session(f"{query}|{batch}")
         name = f"{query}-{batch:08d}-{partition:05d}"
-        return Written(partition, start_rows(order, iterator, name, attempt))
+        return WriteCommit(partition, start_rows(order, iterator, name, attempt))
 
 
 def _local_property(name: str) -> str:

@@ -17,7 +17,7 @@ from spark.tasks.starting import TaskSpec, check_connection, start_rows
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class WriteCommit(WriterCommitMessage):
     """What a task returns to the driver: its counts; its receipts are in their file already."""
 
     partition: int
@@ -32,11 +32,11 @@ class TemporalWriter(PicklableByName, DataSourceArrowWriter):
         self._order = TaskSpec.of(read_write_options(given), check_schema(schema))
         check_connection(self._order.options)
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> WriteCommit:
         """Start the rows of one task, in the task's own process."""
         partition, attempt = current_task()
         name = f"{self._order.options.run}-{partition:05d}"
-        return Written(partition, start_rows(self._order, iterator, name, attempt))
+        return WriteCommit(partition, start_rows(self._order, iterator, name, attempt))
 
 
 def refuse_overwrite(*, is_overwriting: bool) -> None:

@@ -16,7 +16,7 @@ from shared.messages.envelope import EnvelopeRules
 from spark.prepare.manifest import DESCRIPTION, MESSAGES_DDL, REJECTS_DDL, Manifest, names_of, read_table, to_uri
 from spark.prepare.summary import write_summary
 from spark.prepare.validator import VERDICTS_DDL, Spread, Validator
-from spark.source.source import Opened, Source, open_source
+from spark.source.source import OpenSource, Source, open_source
 from starter.files.duplicates import DuplicateRule
 from starter.local.disk import explain_write_error, is_full_error
 
@@ -88,7 +88,9 @@ def _in_place(target: Path) -> Generator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _write(spark: "SparkSession", opened: Opened, source: Source, folder: Path, options: PrepareOptions) -> Manifest:
+def _write(
+    spark: "SparkSession", opened: OpenSource, source: Source, folder: Path, options: PrepareOptions
+) -> Manifest:
     from pyspark import StorageLevel  # noqa: PLC0415 — an extra, and slow to import
     from pyspark.sql import functions as f  # noqa: PLC0415
 

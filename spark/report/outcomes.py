@@ -8,7 +8,7 @@ from shared.errors import GiveUp
 from shared.settings import Settings
 from spark.prepare.manifest import names_of
 from spark.source.source import KAFKA_PREFIX, to_place
-from spark.source.topic import Piece, find_pieces, read_piece
+from spark.source.topic import OffsetRange, find_pieces, read_piece
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,10 +49,10 @@ def _parse(lines: "DataFrame") -> "DataFrame":
 
 
 def _read_topic(spark: "SparkSession", topic: str, settings: Settings) -> "DataFrame":
-    pieces = find_pieces(settings, topic, None, None)
-    rows = [(piece.topic, piece.partition, piece.begin, piece.end) for piece in pieces]
+    ranges = find_pieces(settings, topic, None, None)
+    rows = [(each.topic, each.partition, each.begin, each.end) for each in ranges]
     frame: Any = spark.createDataFrame(rows, PIECES_DDL)  # pyright: ignore[reportUnknownMemberType] — takes frames of pandas too, which has no types
-    return frame.repartition(len(pieces)).mapInArrow(_make_reader(settings), "value string")
+    return frame.repartition(len(ranges)).mapInArrow(_make_reader(settings), "value string")
 
 
 def _make_reader(settings: Settings) -> Callable[[Iterable[Any]], Iterator[Any]]:
@@ -61,7 +61,7 @@ def _make_reader(settings: Settings) -> Callable[[Iterable[Any]], Iterator[Any]]
         values: list[str] = []
         for batch in batches:
             for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                for record in read_piece(settings, Piece(*cells)):
+                for record in read_piece(settings, OffsetRange(*cells)):
                     values.append((record.value or b"").decode(errors="replace"))
                     if len(values) == BATCH_RECORDS:
                         yield arrow.RecordBatch.from_pydict({"value": values})

@@ -48,7 +48,7 @@ class Difference:
 
 
 @dataclass(slots=True, kw_only=True)
-class Balance:
+class Reconciliation:
     """Where the rows of a source are now."""
 
     rows: int
@@ -72,7 +72,9 @@ class Balance:
         return self.rows == placed and not self.missing and not self.flaws
 
 
-async def reconcile(spark: "SparkSession", manifest: Manifest, control: Control, examples_max: int = 20) -> Balance:
+async def reconcile(
+    spark: "SparkSession", manifest: Manifest, control: Control, examples_max: int = 20
+) -> Reconciliation:
     """Compare a manifest with what the server knows, and write any differences to differences.jsonl in its folder.
 
     Reads like `list` does: solo messages from the index, packs page by page. A message that finished longer ago than
@@ -124,7 +126,7 @@ def _write_part(path: Path, rows: list[tuple[str, str, str]]) -> None:
     parquet.write_table(arrow.table({name: list(values) for name, values in columns.items()}), path)
 
 
-def _compare(spark: "SparkSession", manifest: Manifest, known: Path) -> tuple[Balance, list[Difference]]:
+def _compare(spark: "SparkSession", manifest: Manifest, known: Path) -> tuple[Reconciliation, list[Difference]]:
     """Count the rows by place, and give LOOKED_UP_MAX messages at most that have none; the others go to REST."""
     placed = _place(manifest.read_messages(spark), manifest.read_receipts(spark), read_table(spark, known, KNOWN_DDL))
     placed = placed.cache()
@@ -137,7 +139,7 @@ def _compare(spark: "SparkSession", manifest: Manifest, known: Path) -> tuple[Ba
             rest.writelines(_write_lines(missing))
     finally:
         placed.unpersist()
-    balance = Balance(
+    balance = Reconciliation(
         rows=manifest.rows,
         duplicates=manifest.duplicates,
         rejected=manifest.rejects + counts.get("rejected", 0),
@@ -183,7 +185,7 @@ def _find_flaws(manifest: Manifest, messages: int, rejects: int) -> list[str]:
     ]
 
 
-async def _look_closer(control: Control, suspects: list[Difference], balance: Balance) -> list[Difference]:
+async def _look_closer(control: Control, suspects: list[Difference], balance: Reconciliation) -> list[Difference]:
     """Look up each message that the index did not show; one that is found after all is added to the balance."""
     room = asyncio.Semaphore(LOOKED_UP_AT_ONCE)
 
@@ -195,7 +197,7 @@ async def _look_closer(control: Control, suspects: list[Difference], balance: Ba
     return [difference for difference in looked if difference is not None]
 
 
-async def _look_up(control: Control, suspect: Difference, balance: Balance) -> Difference | None:
+async def _look_up(control: Control, suspect: Difference, balance: Reconciliation) -> Difference | None:
     try:
         listed = await control.look_up(suspect.kind, suspect.id)
     except MessageNotFound:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
+class JdbcDriver:
     """A JDBC driver: its Maven coordinates, and its class, because Java does not find it in a fetched package."""
 
     package: str
@@ -12,15 +12,15 @@ class Driver:
 
 
 DRIVERS = {
-    "jdbc:postgresql:": Driver("org.postgresql:postgresql:42.7.4", "org.postgresql.Driver"),
-    "jdbc:mysql:": Driver("com.mysql:mysql-connector-j:9.1.0", "com.mysql.cj.jdbc.Driver"),
-    "jdbc:mariadb:": Driver("org.mariadb.jdbc:mariadb-java-client:3.5.1", "org.mariadb.jdbc.Driver"),
-    "jdbc:sqlite:": Driver("org.xerial:sqlite-jdbc:3.47.1.0", "org.sqlite.JDBC"),
+    "jdbc:postgresql:": JdbcDriver("org.postgresql:postgresql:42.7.4", "org.postgresql.JdbcDriver"),
+    "jdbc:mysql:": JdbcDriver("com.mysql:mysql-connector-j:9.1.0", "com.mysql.cj.jdbc.JdbcDriver"),
+    "jdbc:mariadb:": JdbcDriver("org.mariadb.jdbc:mariadb-java-client:3.5.1", "org.mariadb.jdbc.JdbcDriver"),
+    "jdbc:sqlite:": JdbcDriver("org.xerial:sqlite-jdbc:3.47.1.0", "org.sqlite.JDBC"),
 }
 """Drivers by the prefix of a URL; other databases need `--packages` and `--option driver=CLASS`."""
 
 
-def find_driver(place: str) -> Driver | None:
+def find_driver(place: str) -> JdbcDriver | None:
     """Give the driver of a JDBC URL; None for other places and for databases not in DRIVERS."""
     return next((driver for prefix, driver in DRIVERS.items() if place.startswith(prefix)), None)
 

@@ -9,9 +9,9 @@ from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
 from shared.settings import Settings
 from spark.source.mapping import RowMapping, to_invalid_envelope
-from spark.source.topic import Piece, read_piece
+from spark.source.topic import OffsetRange, read_piece
 from starter.files.rows import Line, Row, make_row, read_csv_records, read_json_lines
-from starter.records.formats import Formats, Start
+from starter.records.formats import Formats, StartRequest
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord, Record
 
@@ -103,7 +103,7 @@ class CellReader:
 
 @dataclass(frozen=True, slots=True)
 class RecordReader:
-    """Records of a Kafka topic, from the columns topic, partition, begin and end: each task reads its pieces itself."""
+    """Records of a Kafka topic, from the columns topic, partition, begin and end: each task reads its offset ranges."""
 
     options: FormatOptions
     settings: Settings
@@ -113,7 +113,7 @@ class RecordReader:
         formats = Formats(self.options, rules)
         for batch in batches:
             for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                for record in read_piece(self.settings, Piece(*cells)):
+                for record in read_piece(self.settings, OffsetRange(*cells)):
                     number = record.partition * PARTITION_STEP + record.offset
                     yield Row(number, {}, _show(record), number), self._decode(record, formats)
 
@@ -122,7 +122,7 @@ class RecordReader:
             wish = formats.decode(record)
         except DeadRecord as exc:
             return to_invalid_envelope(exc)
-        if isinstance(wish, Start):
+        if isinstance(wish, StartRequest):
             return wish.envelope
         return InvalidEnvelope(
             "value", "is null, which stops a message, and here messages are only started; see 'dormice bridge'"

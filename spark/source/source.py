@@ -57,7 +57,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenSource:
     """A source that can be read: the frame of its raw rows, and their reader."""
 
     frame: "DataFrame"
@@ -77,7 +77,7 @@ def guess_form(place: str) -> Form:
     raise GiveUp(f"{place}: its name tells no format; add --format with one of {', '.join(FORMS)}")
 
 
-def open_source(spark: "SparkSession", source: Source) -> Opened:
+def open_source(spark: "SparkSession", source: Source) -> OpenSource:
     """Check and open a source before its rows are read; raises GiveUp when it can't give any message.
 
     Rows are numbered across all files in the order of their paths: text files by line, Parquet by row.
@@ -94,7 +94,7 @@ def open_source(spark: "SparkSession", source: Source) -> Opened:
     return _open_lines(spark, source)
 
 
-def _open_lines(spark: "SparkSession", source: Source) -> Opened:
+def _open_lines(spark: "SparkSession", source: Source) -> OpenSource:
     # the readers handle line ends other than \n, as in any file
     text = spark.read.options(lineSep="\n", **source.reader_options).text(to_place(source.place))
     frame = text.selectExpr(f"{FILE} file", f"{BLOCK} block", "cast(value as binary) value")
@@ -102,12 +102,12 @@ def _open_lines(spark: "SparkSession", source: Source) -> Opened:
     if not total:
         raise GiveUp(f"{source.place}: is empty; there is nothing to start")
     if source.form == "jsonl":
-        return Opened(frame, LineReader(starts, source.mapping))
+        return OpenSource(frame, LineReader(starts, source.mapping))
     header = _read_first_line(frame, min(starts))
     names = read_header(iter((Line.of(1, header, 0),)), source.place)
     source.mapping.reader(names, source.place, is_text=True)  # only a check: each task makes its own reader
     reader = LineReader(starts, source.mapping, header, tuple(names), source.place, source.spans_lines)
-    return Opened(frame, reader)
+    return OpenSource(frame, reader)
 
 
 def _find_starts(frame: "DataFrame") -> tuple[Starts, int]:
@@ -131,15 +131,15 @@ def _read_first_line(frame: "DataFrame", first: tuple[str, int]) -> bytes:
     return bytes(found["value"]).rstrip(b"\r")
 
 
-def _open_parquet(spark: "SparkSession", source: Source) -> Opened:
+def _open_parquet(spark: "SparkSession", source: Source) -> OpenSource:
     table = spark.read.options(**source.reader_options).parquet(to_place(source.place))
     _check_columns(table, source)
     frame = table.selectExpr(f"{FILE} file", "_metadata.row_index row", "struct(*) cells")
     starts, _ = _find_starts(table.selectExpr(f"{FILE} file", "0L block"))
-    return Opened(frame, CellReader(starts, source.mapping, tuple(table.columns), source.name))
+    return OpenSource(frame, CellReader(starts, source.mapping, tuple(table.columns), source.name))
 
 
-def _open_database(spark: "SparkSession", source: Source) -> Opened:
+def _open_database(spark: "SparkSession", source: Source) -> OpenSource:
     """Read a table with one task, because rows are numbered in the order in which the database returns them."""
     if not source.table:
         raise InvalidSetting("--table: is missing; name a table, or write a query in quotes")
@@ -152,7 +152,7 @@ def _open_database(spark: "SparkSession", source: Source) -> Opened:
     _check_columns(table, source)
     frame = table.selectExpr("'' file", "monotonically_increasing_id() row", "struct(*) cells")
     frame = frame.repartition(spark.sparkContext.defaultParallelism)  # so that many tasks validate the rows
-    return Opened(frame, CellReader({}, source.mapping, tuple(table.columns), source.name))
+    return OpenSource(frame, CellReader({}, source.mapping, tuple(table.columns), source.name))
 
 
 def _login(settings: Settings) -> dict[str, str]:
@@ -160,15 +160,15 @@ def _login(settings: Settings) -> dict[str, str]:
     return {name: value for name, value in (("user", settings.jdbc_user), ("password", password)) if value}
 
 
-def _open_topic(spark: "SparkSession", source: Source) -> Opened:
+def _open_topic(spark: "SparkSession", source: Source) -> OpenSource:
     if source.mapping.lane is not None:
         raise InvalidSetting("--lane: is for rows; records tell theirs, or say where it is with --lane-from")
     topic = source.place.removeprefix(KAFKA_PREFIX)
-    pieces = find_pieces(source.settings, topic, source.since, source.until)
-    rows = [(piece.topic, piece.partition, piece.begin, piece.end) for piece in pieces]
+    ranges = find_pieces(source.settings, topic, source.since, source.until)
+    rows = [(each.topic, each.partition, each.begin, each.end) for each in ranges]
     frame = spark.createDataFrame(rows, "topic string, partition int, begin long, end long")  # pyright: ignore[reportUnknownMemberType] — also takes frames of pandas, which has no types
-    # one task per piece, so that no task waits for the records of another
-    return Opened(frame.repartition(len(pieces)), RecordReader(source.mapping.options, source.settings))
+    # one task per offset range, so that no task waits for the records of another
+    return OpenSource(frame.repartition(len(ranges)), RecordReader(source.mapping.options, source.settings))
 
 
 def _check_columns(table: "DataFrame", source: Source) -> None:

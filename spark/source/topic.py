@@ -1,4 +1,4 @@
-"""Topics: the records of a Kafka topic between two moments or offsets, read piece by piece in Spark's tasks.
+"""Topics: the records of a Kafka topic between two moments or offsets, read in offset ranges by Spark's tasks.
 
 The client and the settings are those of the bridge: Spark's own connector would need jars and a second set of options
 for the same login.
@@ -26,7 +26,7 @@ STALL_POLLS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class OffsetRange:
     """Offsets of one partition, from `begin` up to but not including `end`."""
 
     topic: str
@@ -35,41 +35,41 @@ class Piece:
     end: int
 
 
-def find_pieces(settings: Settings, topic: str, since: datetime | None, until: datetime | None) -> list[Piece]:
-    """Give the present records of a topic, in pieces for tasks; raises InvalidSetting for a missing topic.
+def find_pieces(settings: Settings, topic: str, since: datetime | None, until: datetime | None) -> list[OffsetRange]:
+    """Give the present records of a topic, as offset ranges for tasks; raises InvalidSetting for a missing topic.
 
     `since` and `until` are compared with the records' timestamps. Raises GiveUp when no record lies between them, and
     what `check_broker` raises.
     """
-    pieces = asyncio.run(_find_pieces(settings, topic, since, until))
-    if not pieces:
+    ranges = asyncio.run(_find_pieces(settings, topic, since, until))
+    if not ranges:
         raise GiveUp(f"kafka:{topic}: holds no records between --since and --until; there is nothing to start")
-    return pieces
+    return ranges
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Watermarks:
     """The first offset of a partition that exists, and the first that does not exist yet."""
 
     begin: int
     end: int
 
 
-def find_bounds(settings: Settings, topic: str) -> dict[int, Bounds]:
+def find_bounds(settings: Settings, topic: str) -> dict[int, Watermarks]:
     """Give the present bounds of each partition of a topic; raises InvalidSetting for a missing topic."""
     return asyncio.run(_find_bounds(settings, topic))
 
 
-async def _find_bounds(settings: Settings, topic: str) -> dict[int, Bounds]:
+async def _find_bounds(settings: Settings, topic: str) -> dict[int, Watermarks]:
     async with _open_topic(settings, topic) as (consumer, partitions):
         begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
-    return {each.partition: Bounds(begins[each], ends[each]) for each in partitions}
+    return {each.partition: Watermarks(begins[each], ends[each]) for each in partitions}
 
 
-def cut_pieces(topic: str, partition: int, begin: int, end: int) -> Iterator[Piece]:
-    """Cut offsets of a partition into pieces for tasks."""
+def cut_pieces(topic: str, partition: int, begin: int, end: int) -> Iterator[OffsetRange]:
+    """Cut offsets of a partition into offset ranges for tasks."""
     for start in range(begin, end, PIECE_RECORDS):
-        yield Piece(topic, partition, start, min(start + PIECE_RECORDS, end))
+        yield OffsetRange(topic, partition, start, min(start + PIECE_RECORDS, end))
 
 
 @asynccontextmanager
@@ -83,16 +83,18 @@ async def _open_topic(settings: Settings, topic: str) -> AsyncGenerator[tuple[An
         yield consumer, [_partition(topic, number) for number in range(topics[topic])]
 
 
-async def _find_pieces(settings: Settings, topic: str, since: datetime | None, until: datetime | None) -> list[Piece]:
+async def _find_pieces(
+    settings: Settings, topic: str, since: datetime | None, until: datetime | None
+) -> list[OffsetRange]:
     async with _open_topic(settings, topic) as (consumer, partitions):
         begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
         firsts, lasts = [await _find_offsets(consumer, partitions, moment) for moment in (since, until)]
-    pieces: list[Piece] = []
+    ranges: list[OffsetRange] = []
     for partition in partitions:
         end: int = lasts[partition] if partition in lasts else ends[partition]
         begin: int = firsts[partition] if partition in firsts else begins[partition] if since is None else end
-        pieces += cut_pieces(topic, partition.partition, begin, end)
-    return pieces
+        ranges += cut_pieces(topic, partition.partition, begin, end)
+    return ranges
 
 
 async def _find_offsets(consumer: Any, partitions: list[Any], moment: datetime | None) -> dict[Any, int]:
@@ -104,10 +106,10 @@ async def _find_offsets(consumer: Any, partitions: list[Any], moment: datetime |
     return {partition: answer.offset for partition, answer in found.items() if answer is not None}
 
 
-def read_piece(settings: Settings, piece: Piece) -> Iterator[Record]:
-    """Give the records of a piece in their order; raises RetryLater when the broker stops sending them."""
+def read_piece(settings: Settings, offset_range: OffsetRange) -> Iterator[Record]:
+    """Give the records of an offset range in their order; raises RetryLater when the broker stops sending them."""
     with asyncio.Runner() as runner:
-        records = _read_piece(settings, piece)
+        records = _read_piece(settings, offset_range)
         try:
             while batch := runner.run(anext(records, None)):
                 yield from batch
@@ -115,23 +117,23 @@ def read_piece(settings: Settings, piece: Piece) -> Iterator[Record]:
             runner.run(records.aclose())
 
 
-async def _read_piece(settings: Settings, piece: Piece) -> AsyncGenerator[list[Record]]:
+async def _read_piece(settings: Settings, offset_range: OffsetRange) -> AsyncGenerator[list[Record]]:
     async with _open_consumer(settings) as consumer:
-        partition = _partition(piece.topic, piece.partition)
+        partition = _partition(offset_range.topic, offset_range.partition)
         consumer.assign([partition])
-        consumer.seek(partition, piece.begin)
+        consumer.seek(partition, offset_range.begin)
         stalled = 0
         # the position also moves past compacted and uncommitted records, which are never returned
-        while (position := await consumer.position(partition)) < piece.end:
+        while (position := await consumer.position(partition)) < offset_range.end:
             found = await consumer.getmany(partition, timeout_ms=POLL_MS, max_records=POLL_RECORDS)
-            records = [to_record(raw) for raw in found.get(partition, ()) if raw.offset < piece.end]
+            records = [to_record(raw) for raw in found.get(partition, ()) if raw.offset < offset_range.end]
             if records:
                 yield records
             stalled = 0 if await consumer.position(partition) > position else stalled + 1
             if stalled >= STALL_POLLS:
                 raise RetryLater(
-                    f"kafka:{piece.topic}: partition {piece.partition} gives nothing beyond offset {position}; "
-                    "try again"
+                    f"kafka:{offset_range.topic}: partition {offset_range.partition} gives nothing beyond "
+                    f"offset {position}; try again"
                 )
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from shared.errors import GiveUp
-from spark.source.topic import Bounds, Piece, cut_pieces, find_bounds, read_piece
+from spark.source.topic import OffsetRange, Watermarks, cut_pieces, find_bounds, read_piece
 from spark.tasks.options import read_topic_options
 from spark.tasks.pickling import PicklableByName
 
@@ -34,10 +34,10 @@ Offsets = dict[str, int]
 
 
 @dataclass
-class PiecePartition(InputPartition):
+class OffsetRangePartition(InputPartition):
     """What one task reads."""
 
-    piece: Piece
+    piece: OffsetRange
 
 
 class TopicDataSource(DataSource):
@@ -88,18 +88,18 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
         ends = {number: b.end for number, b in bounds.items()} if self._target is None else self._target
         return advance(begins, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
-    def partitions(self, start: Offsets, end: Offsets) -> list[PiecePartition]:
-        """Cut the records into tasks; each reads a piece of one partition."""
+    def partitions(self, start: Offsets, end: Offsets) -> list[OffsetRangePartition]:
+        """Cut the records into tasks; each reads one offset range."""
         topic = self._options.topic
         return [
-            PiecePartition(piece)
+            OffsetRangePartition(offset_range)
             for number, to in end.items()
-            for piece in cut_pieces(topic, int(number), start.get(number, 0), to)
+            for offset_range in cut_pieces(topic, int(number), start.get(number, 0), to)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Give a piece's records; raises RetryLater when the broker stops sending them."""
-        if not isinstance(partition, PiecePartition):
+        """Give an offset range's records; raises RetryLater when the broker stops sending them."""
+        if not isinstance(partition, OffsetRangePartition):
             raise TypeError(f"Spark gave a {type(partition).__name__} that is none of ours")
         for record in read_piece(self._options.settings, partition.piece):
             moment = datetime.fromtimestamp(record.timestamp / 1000, UTC)
@@ -108,13 +108,13 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
                 *(record.key, record.value, list(record.headers)),
             )
 
-    def _look(self) -> dict[str, Bounds]:
+    def _look(self) -> dict[str, Watermarks]:
         time.sleep(max(0.0, self._looked_at + LOOK_SECONDS - time.monotonic()))
         found = find_bounds(self._options.settings, self._options.topic)
         self._looked_at = time.monotonic()
         return {str(number): bounds for number, bounds in found.items()}
 
-    def _refuse_loss(self, start: Offsets, bounds: Mapping[str, Bounds]) -> None:
+    def _refuse_loss(self, start: Offsets, bounds: Mapping[str, Watermarks]) -> None:
         topic = self._options.topic
         for number, offset in start.items():
             there = bounds.get(number)

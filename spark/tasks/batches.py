@@ -35,7 +35,7 @@ _TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRow:
     """A row that can't become a message, with its kind and id as far as it has them."""
 
     kind: str
@@ -69,7 +69,7 @@ class BatchReader:
         self._columns = Columns(names, _SOURCE)
         self._rules = rules
 
-    def read(self, batch: Any) -> Iterator[Envelope | Refused]:
+    def read(self, batch: Any) -> Iterator[Envelope | RefusedRow]:
         """Give the messages of one `pyarrow.RecordBatch`, in its order."""
         cells = zip(*(batch.column(name).to_pylist() for name in self._names), strict=True)
         for row in cells:
@@ -77,4 +77,4 @@ class BatchReader:
                 yield parse_envelope(self._columns.to_fields(row), self._rules)
             except InvalidEnvelope as exc:
                 named = dict(zip(self._names, row, strict=True))
-                yield Refused(str(named["kind"] or ""), str(named["id"] or ""), str(exc))
+                yield RefusedRow(str(named["kind"] or ""), str(named["id"] or ""), str(exc))

@@ -18,7 +18,7 @@ from shared.messages.placement import workflow_id
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import check_server, connect
-from spark.tasks.batches import BatchReader, Refused
+from spark.tasks.batches import BatchReader, RefusedRow
 from spark.tasks.options import WriteOptions
 from spark.tasks.receipts import ProgressNote, ReceiptFile, StartCounts, open_receipts
 from starter.starting.bulk import BulkStarter
@@ -127,7 +127,7 @@ class _Task:
         reader = BatchReader(self._order.names, self._order.rules)
         async for batch in _read_in_thread(self._batches):
             for row in reader.read(batch):
-                if isinstance(row, Refused):
+                if isinstance(row, RefusedRow):
                     name = workflow_id(row.kind, row.id)
                     file.add(name, row.kind, row.id, StartOutcome.REJECTED, reason=row.reason)
                 else:

@@ -15,9 +15,9 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from shared.errors import RetryLater
 from shared.telemetry.sdk import Telemetry
 from starter.bridge.delivery_loop import DeliveryLoop, WriteDeadLetter
-from starter.bridge.intake import Intake
 from starter.bridge.offsets import Assignment, Partition, PartitionOffsets
 from starter.bridge.pending_record import PendingRecord, decode_record
+from starter.bridge.record_scheduler import RecordScheduler
 from starter.bridge.record_spans import RecordSpans
 from starter.bridge.watchdog import LOOKS, Watchdog
 from starter.bridge.window import FEWEST, limits_of
@@ -81,7 +81,7 @@ class Bridge:
         self.options = options
         self._formats = formats
         self.starter = starter
-        self.intake = Intake[PendingRecord](limits_of(FEWEST))
+        self.intake = RecordScheduler[PendingRecord](limits_of(FEWEST))
         self.assignment = Assignment()
         spans = RecordSpans(telemetry or Telemetry(is_on=False), options.group)
         self.desk = DeliveryLoop(self.intake, self.assignment, formats, starter, bury, spans=spans)
@@ -171,7 +171,7 @@ class Bridge:
                         offsets.advance(position)
 
     def apply_pauses(self) -> None:
-        """Bring the consumer's pauses in line with the intake's."""
+        """Bring the consumer's pauses in line with the record scheduler's."""
         assigned, paused = self._consumer.assignment(), self._consumer.paused()
         held_back = {TopicPartition(*partition) for partition in self.intake.pausing} & assigned
         if begin := held_back - paused:

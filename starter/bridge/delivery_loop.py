@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from shared.errors import RetryLater
 from shared.telemetry.spans import NO_SPAN
 from shared.temporal.backoff import backoff_seconds
-from starter.bridge.intake import Intake
 from starter.bridge.offsets import Assignment
 from starter.bridge.pending_record import PendingRecord, read_delivery
+from starter.bridge.record_scheduler import RecordScheduler
 from starter.bridge.record_spans import RecordSpans, describe_held
 from starter.bridge.window import limits_of, size_for
 from starter.records.formats import Formats
@@ -36,14 +36,14 @@ WriteDeadLetter = Callable[[Record, str, str], Awaitable[None]]
 
 
 class DeliveryLoop:
-    """Delivers the records that the intake gives out.
+    """Delivers the records that the record scheduler gives out.
 
     A record is acknowledged only when the Temporal server has its message, or the broker its dead letter, for good.
     """
 
     def __init__(
         self,
-        intake: Intake[PendingRecord],
+        scheduler: RecordScheduler[PendingRecord],
         assignment: Assignment,
         formats: Formats,
         starter: BulkStarter,
@@ -51,7 +51,7 @@ class DeliveryLoop:
         *,
         spans: RecordSpans,
     ) -> None:
-        self._intake = intake
+        self._intake = scheduler
         self._assignment = assignment
         self._formats = formats
         self._starter = starter

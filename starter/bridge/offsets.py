@@ -20,7 +20,7 @@ class Partition(NamedTuple):
         return f"{self.topic}/{self.number}"
 
 
-class Outstanding(NamedTuple):
+class UnacknowledgedRecord(NamedTuple):
     """When an unacknowledged record was received, in monotonic seconds, and the record's own timestamp in ms."""
 
     received_at: float
@@ -46,8 +46,8 @@ class PartitionOffsets:
         self.epoch = epoch
         self.ignored = 0
         """Acknowledgements of offsets that were not outstanding: unknown or repeated ones."""
-        self._outstanding: dict[int, Outstanding] = {}
-        self._last = Outstanding(0.0, NO_TIMESTAMP)
+        self._outstanding: dict[int, UnacknowledgedRecord] = {}
+        self._last = UnacknowledgedRecord(0.0, NO_TIMESTAMP)
         self._next = NOTHING
         self._committed = NOTHING
 
@@ -63,7 +63,7 @@ class PartitionOffsets:
             )
         self._next = offset + 1
         if timestamp != self._last.timestamp or now != self._last.received_at:  # else share one object
-            self._last = Outstanding(now, timestamp)
+            self._last = UnacknowledgedRecord(now, timestamp)
         self._outstanding[offset] = self._last
 
     def acknowledged(self, offset: int) -> bool:
@@ -114,7 +114,7 @@ class PartitionOffsets:
         return len(self._outstanding)
 
     @property
-    def oldest(self) -> Outstanding | None:
+    def oldest(self) -> UnacknowledgedRecord | None:
         """The first outstanding record; None without one."""
         return next(iter(self._outstanding.values()), None)
 

@@ -6,7 +6,7 @@ from shared.messages.placement import workflow_id
 from shared.telemetry.spans import NO_SPAN, Span
 from starter.bridge.offsets import Partition
 from starter.records.dead_letters import find_origin
-from starter.records.formats import Formats, Start
+from starter.records.formats import Formats, StartRequest
 from starter.records.record import DeadRecord, Record
 from starter.starting.delivery import Delivery
 
@@ -48,6 +48,6 @@ def read_delivery(record: Record, formats: Formats) -> Delivery:
     """Say what a record asks for; raises DeadRecord."""
     wanted = formats.decode(record)
     source, offset = find_origin(record)
-    if isinstance(wanted, Start):
+    if isinstance(wanted, StartRequest):
         return Delivery(wanted.envelope.kind, wanted.envelope.id, source, offset, wanted.envelope, wanted.trace)
     return Delivery(wanted.kind, wanted.id, source, offset)

@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from starter.bridge.intake import IntakeLimits
+from starter.bridge.record_scheduler import InFlightLimits
 
 FEWEST, MOST = 1_000, 100_000
 """Limits for records under way. The lower one keeps the starter busy, the upper one bounds the memory."""
@@ -30,11 +30,11 @@ def size_for(in_hand: int) -> int:
 
 
 @lru_cache(maxsize=MOST // STEP)
-def limits_of(in_flight: int) -> IntakeLimits:
+def limits_of(in_flight: int) -> InFlightLimits:
     """Give the limits for `in_flight` records under way, and for some more that wait."""
     share = in_flight // 2  # one slow partition leaves room for the others
     waiting = min(in_flight, WAITING)
-    return IntakeLimits(
+    return InFlightLimits(
         in_flight_per_partition=share,
         in_flight=in_flight,
         partition_high=share + waiting,

@@ -31,7 +31,7 @@ def run_interruptibly(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 def call_at_signals(first: Callable[[], object]) -> None:
-    """Call `first` at the first signal to end; the second one exits at once, and the leashes end the children.
+    """Call `first` at the first signal to end; the second one exits at once, and the parent watches end the children.
 
     A later SIGHUP does not count, because a terminal that closes may send two.
     """

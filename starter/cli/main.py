@@ -26,9 +26,9 @@ from starter.cli.operations.gates import add_gates
 from starter.cli.operations.idle import add_idle
 from starter.cli.operations.plan import add_plan
 from starter.cli.operations.repack import add_repack
-from starter.cli.processes.catalogue import add_catalogue
 from starter.cli.processes.codec_server import add_codec_server
 from starter.cli.processes.dev import add_dev
+from starter.cli.processes.inventory import add_catalogue
 from starter.cli.processes.worker import add_worker
 from starter.cli.records.bridge import add_bridge
 from starter.cli.records.bridge_status import add_bridge_status

@@ -13,15 +13,15 @@ from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
 from starter.files.duplicates import DuplicateFilter, DuplicateRule, FirstRows, NewestRows, find_repeated
-from starter.files.feed import Feed
 from starter.files.rows import Row, RowSource
+from starter.files.threaded_iterator import ThreadedIterator
 from starter.local.disk import explain_write_error
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import Receipt, StartOutcome
 
 
 @dataclass(slots=True)
-class Summary:
+class LoadCounts:
     """Running totals of one load."""
 
     rows: int = 0
@@ -103,14 +103,14 @@ class Load:
     """
 
     def __init__(self, source: RowSource, options: LoadOptions) -> None:
-        self.summary = Summary()
+        self.summary = LoadCounts()
         self.flaw: GiveUp | None = None
         """Why the source could not be read to its end; the rows before that were started."""
         self.is_stopped = False
         self._source = source
         self.options = options
-        self._feed = Feed(source)
-        self._rejects = Rejects(options.rejects, source.number_name)
+        self._feed = ThreadedIterator(source)
+        self._rejects = RejectFile(options.rejects, source.number_name)
         self._failures = 0
         self.rule: DuplicateRule = options.duplicates or ("newest" if source.is_repeatable else "first")
         self._duplicates: DuplicateFilter = FirstRows()
@@ -215,7 +215,7 @@ class Load:
         self._rejects.write(row, name, reason)
 
 
-class Rejects:
+class RejectFile:
     """The file of rejected rows; it appears, complete, when the load ends, and only if there are any."""
 
     def __init__(self, path: Path, number_name: str) -> None:

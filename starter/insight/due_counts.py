@@ -24,7 +24,7 @@ INDEX_PAUSE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackedDue:
+class PackDueCounts:
     """Counts from packs: by (kind, lane), how many messages are due in the interval that ends with the n-th time."""
 
     due: Mapping[tuple[str, str], Mapping[int, int]]
@@ -77,7 +77,7 @@ class DueCounts:
         except RPCError as exc:
             raise translate_rpc_error(exc) from exc
 
-    async def count_packed(self, edges: Sequence[float]) -> PackedDue:
+    async def count_packed(self, edges: Sequence[float]) -> PackDueCounts:
         """Count by kind and lane, in each interval that ends with one of the edges."""
         of_kind = defaultdict[str, list[tuple[Layout, int]]](list)
         for layout, index in await self._packs.list_packs(self._layouts, Selection()):
@@ -92,7 +92,7 @@ class DueCounts:
                 silent.append(kind)
             for lane, counts in _add_up(answers).items():
                 due[kind, lane] = {n: round(count * len(packs) / len(answers)) for n, count in counts.items()}
-        return PackedDue(due=due, packs=sum(map(len, of_kind.values())), asked=asked, silent=silent)
+        return PackDueCounts(due=due, packs=sum(map(len, of_kind.values())), asked=asked, silent=silent)
 
     def _choose(self, kind: str, packs: Sequence[tuple[Layout, int]]) -> Sequence[tuple[Layout, int]]:
         if not 0 < self._sample < len(packs):

@@ -15,7 +15,7 @@ from activities.idle.capacity import Capacity
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from shared.temporal.connect import translate_rpc_error
-from starter.insight.due_counts import DueCounts, PackedDue
+from starter.insight.due_counts import DueCounts, PackDueCounts
 from starter.steering.selection import Selection
 
 INTERVALS_MAX = 36
@@ -66,7 +66,7 @@ class Forecast:
     lanes: Mapping[str, Sequence[int]]
     """The same by lane, whatever `due` is grouped by."""
     capacity: Mapping[str, LaneCapacity]
-    packed: PackedDue
+    packed: PackDueCounts
     overloads: Sequence[Overload] = field(default_factory=tuple[Overload, ...])
 
 

@@ -23,7 +23,7 @@ DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class Workload:
     """The load to plan for; times are seconds. On each day `starts_per_day` messages end and are replaced."""
 
     messages: int
@@ -125,7 +125,7 @@ class Plan:
         return self.asleep_bytes + self.closed_bytes
 
 
-def make_plan(demand: Demand, encoding: EncodingName) -> Plan:
+def make_plan(demand: Workload, encoding: EncodingName) -> Plan:
     """Work out what the demand needs in an encoding. The formulas are those of the functions below."""
     in_batch = find_batch(demand) if encoding == "pack" else 1.0
     workflows = demand.messages if encoding == "solo" else math.ceil(demand.messages / demand.pack_messages)
@@ -166,7 +166,7 @@ def with_room(cores: float) -> float:
     return cores / value_of("headroom")
 
 
-def find_batch(demand: Demand) -> float:
+def find_batch(demand: Workload) -> float:
     """Messages that one wake of a pack runs: messages in a pack * 0.75 * tolerance / mean interval, from 1 to 500.
 
     A pack waits for half to all of its coalescing time for more messages to be due, three quarters on average
@@ -175,7 +175,7 @@ def find_batch(demand: Demand) -> float:
     return min(max(1.0, demand.pack_messages * 0.75 * demand.slack / demand.mean_interval), float(BATCH_MAX))
 
 
-def find_load(demand: Demand, encoding: EncodingName, in_batch: float) -> Cost:
+def find_load(demand: Workload, encoding: EncodingName, in_batch: float) -> Cost:
     """Cost of a second: its cycles and its starts. A packed cycle costs its share of a batch and a part of its own.
 
     Handlers on `medium` and `long` are ordinary activities: 7 database transactions a cycle instead of 3
@@ -212,7 +212,7 @@ def read_cost(name: str) -> Cost:
     )
 
 
-def find_closed_bytes(demand: Demand, encoding: EncodingName) -> float:
+def find_closed_bytes(demand: Workload, encoding: EncodingName) -> float:
     """Bytes of the ended runs that the server keeps for the retention.
 
     Solo: a run ends after every fifth cycle, and the bytes measured for a cycle include that. A pack deletes the run
@@ -224,7 +224,7 @@ def find_closed_bytes(demand: Demand, encoding: EncodingName) -> float:
     return ended + demand.cycles_per_second * demand.retention * value_of("solo.cycle.disk_bytes")
 
 
-def count_processes(demand: Demand, encoding: EncodingName, in_batch: float, cores: float) -> int:
+def count_processes(demand: Workload, encoding: EncodingName, in_batch: float, cores: float) -> int:
     """Worker processes: each uses one core, and has a limited number of slots for handlers that wait for I/O.
 
     Handlers that run at once are the rate times the handler time. Slots: on `short` 32 workflow tasks, where a batch
@@ -260,7 +260,7 @@ def find_start_seconds(messages: int, encoding: EncodingName, cores: float) -> f
     return messages / (rate * max(1.0, cores / 2) if encoding == "solo" else rate)
 
 
-def find_herd_seconds(demand: Demand, encoding: EncodingName, processes: int) -> float:
+def find_herd_seconds(demand: Workload, encoding: EncodingName, processes: int) -> float:
     """Seconds until a herd has run, if these workers do nothing else: the cost of its cycles divided by their cores.
 
     Packs then run the largest possible batches.
@@ -270,7 +270,7 @@ def find_herd_seconds(demand: Demand, encoding: EncodingName, processes: int) ->
     return demand.herd * cost / processes
 
 
-def count_actions(demand: Demand, encoding: EncodingName, in_batch: float) -> float:
+def count_actions(demand: Workload, encoding: EncodingName, in_batch: float) -> float:
     """Billable actions a second on Temporal Cloud.
 
     A solo cycle: its timer, its activity, its search attributes, and a fifth of a continue-as-new. A pack's batch: the
@@ -293,7 +293,7 @@ def fits_postgres(used: Cost) -> bool:
     )
 
 
-def find_place(demand: Demand, encoding: EncodingName, used: Cost, wakes: float) -> tuple[str, tuple[str, ...]]:
+def find_place(demand: Workload, encoding: EncodingName, used: Cost, wakes: float) -> tuple[str, tuple[str, ...]]:
     """Say where the load can run, and give advice."""
     cores = with_room(used.worker + used.server + used.database)
     advice: list[str] = []

@@ -22,7 +22,7 @@ TOKEN_MIN = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Gatekeeper:
+class AccessPolicy:
     """Who may call: pages of these origins, and whoever has the token."""
 
     token: str
@@ -51,7 +51,7 @@ class Gatekeeper:
         return None if any(known) else HTTPStatus.UNAUTHORIZED
 
 
-def make_codec_server(address: tuple[str, int], codec: EncryptionCodec, gatekeeper: Gatekeeper) -> ThreadingHTTPServer:
+def make_codec_server(address: tuple[str, int], codec: EncryptionCodec, policy: AccessPolicy) -> ThreadingHTTPServer:
     """Open a server of Temporal's remote codec protocol: POST /encode and /decode take and give Payloads as JSON.
 
     The caller runs `serve_forever`. Raises InvalidSetting when the address can't be had.
@@ -60,7 +60,7 @@ def make_codec_server(address: tuple[str, int], codec: EncryptionCodec, gatekeep
     class Handler(_Handler):
         pass
 
-    Handler.codec, Handler.gatekeeper = codec, gatekeeper
+    Handler.codec, Handler.gatekeeper = codec, policy
     try:
         server = ThreadingHTTPServer(address, Handler)
     except OSError as exc:
@@ -73,7 +73,7 @@ def make_codec_server(address: tuple[str, int], codec: EncryptionCodec, gatekeep
 
 class _Handler(BaseHTTPRequestHandler):
     codec: EncryptionCodec
-    gatekeeper: Gatekeeper
+    gatekeeper: AccessPolicy
     timeout = STALL_SECONDS  # of the socket: a client that stalls is cut off
     server_version = "dormice"
     sys_version = ""

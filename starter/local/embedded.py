@@ -22,7 +22,7 @@ from shared.settings import Settings
 from shared.temporal.connect import client_options
 from shared.temporal.search_attributes import REQUIRED
 from starter.local.disk import check_room
-from starter.local.slim import slim_visibility
+from starter.local.visibility_indexes import slim_visibility
 
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
@@ -34,7 +34,7 @@ LISTENING_PORTS = range(10_240, 32_768)
 """Below the ports that Linux and macOS give to outgoing connections, which could take one before a server listens."""
 
 # The development server's own limits allow a few calls a second. Here the server has one machine for itself, and the
-# starter paces itself. In this version, priorities work without a setting.
+# starter limits its own rate. In this version, priorities work without a setting.
 DYNAMIC_CONFIG = {
     "frontend.rps": 20_000,
     "frontend.namespaceRPS": 20_000,
@@ -120,7 +120,7 @@ async def run_embedded(options: EmbeddedOptions) -> AsyncGenerator["EmbeddedServ
 
 
 class EmbeddedServer:
-    """One running server process, on a leash so that it never outlives this process."""
+    """One running server process, under a parent watch so that it never outlives this process."""
 
     def __init__(self, options: EmbeddedOptions, lock: int | None = None) -> None:
         """Take the options; `lock` is a file descriptor that stays open for as long as the process lives."""
@@ -140,7 +140,7 @@ class EmbeddedServer:
 
     @property
     def process_id(self) -> int | None:
-        """Process id of the server's leash, None while it is down."""
+        """Process id of the server's parent watch, None while it is down."""
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
@@ -200,7 +200,7 @@ async def start_on_leash(
         sys.executable,
         "-P",  # a folder named like our packages in the working folder must not be imported
         "-m",
-        "starter.local.leash",
+        "starter.local.parent_watch",
         *command,
         stdin=asyncio.subprocess.PIPE,
         stdout=output,
@@ -221,16 +221,16 @@ async def end_on_leash(process: asyncio.subprocess.Process, seconds: float) -> i
                 await process.wait()
         except TimeoutError:
             if process.stdin is not None:
-                process.stdin.close()  # the leash kills its child before it goes
+                process.stdin.close()  # the parent watch kills its child before it goes
             await process.wait()
     return process.returncode or 0
 
 
 async def kill_on_leash(process: asyncio.subprocess.Process) -> None:
-    """End a process that `start_on_leash` started, and its leash, with SIGKILL; one that has ended is no error."""
+    """Kill a process that `start_on_leash` started, and its parent watch; one that has ended already is no error."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # the leash leads its own process group
+            os.killpg(process.pid, signal.SIGKILL)  # the parent watch leads its own process group
     await process.wait()
 
 

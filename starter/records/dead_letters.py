@@ -10,10 +10,10 @@ from shared.errors import GiveUp
 from shared.kafka.safe_producer import (
     PATIENCE_SECONDS,
     RECORD_MAX_BYTES,
-    BrokerTrouble,
+    BrokerError,
     Headers,
+    OutgoingRecord,
     SafeProducer,
-    Sendable,
     list_topics,
     open_admin,
     translate_errors,
@@ -204,7 +204,7 @@ class DeadLetterWriter:
         self._making = asyncio.Lock()
 
     async def start(self) -> None:
-        """Connect; raises BrokerTrouble."""
+        """Connect; raises BrokerError."""
         await self._outlet.start()
 
     async def stop(self) -> None:
@@ -214,7 +214,7 @@ class DeadLetterWriter:
     async def write(
         self, record: Record, error_class: str, message: str, stage: str = "", attempts: int | None = None
     ) -> None:
-        """Write a record's dead letter, and make its topic if it is missing; raises BrokerTrouble.
+        """Write a record's dead letter, and make its topic if it is missing; raises BrokerError.
 
         Without `stage`, the error class decides between "decode" and "deliver"; without `attempts`, the count
         continues from a replay's header. After an error a record may be written twice: readers count that as one.
@@ -225,9 +225,9 @@ class DeadLetterWriter:
         try:
             await self._ensure(record.topic)
             await self._outlet.send(
-                topic, record.partition, Sendable(record.key, record.value, headers, record.timestamp)
+                topic, record.partition, OutgoingRecord(record.key, record.value, headers, record.timestamp)
             )
-        except BrokerTrouble:
+        except BrokerError:
             self._topics.discard(topic)
             raise
 

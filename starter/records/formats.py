@@ -22,14 +22,14 @@ _TRACEPARENT_MAX_BYTES = 200
 _TRACESTATE = re.compile(rb"[\t -~]*")
 
 
-class Start(NamedTuple):
+class StartRequest(NamedTuple):
     """Start the message, or revise it when it is alive; `trace` is empty when the record has no trace context."""
 
     envelope: Envelope
     trace: Mapping[str, str] = NO_TRACE
 
 
-class Stop(NamedTuple):
+class StopRequest(NamedTuple):
     """End the message for good."""
 
     kind: str
@@ -45,7 +45,7 @@ class Formats:
         self._rules = rules
         options.check_kind(rules)
 
-    def decode(self, record: Record) -> Start | Stop:
+    def decode(self, record: Record) -> StartRequest | StopRequest:
         """Say what a record asks for; raises DeadRecord and nothing else.
 
         A null value is a tombstone. Otherwise the headers decide whether a record is a CloudEvent, whatever the
@@ -63,7 +63,7 @@ class Formats:
         if record.value is None:
             return self._decode_tombstone(RecordView(record.key, headers))
         if not headers:
-            return Start(self._check(self._read_fields(record.key, record.value, headers)))
+            return StartRequest(self._check(self._read_fields(record.key, record.value, headers)))
         event = read_event(record.value, headers)
         if event is None:
             fields = self._read_fields(record.key, record.value, headers)
@@ -71,7 +71,7 @@ class Formats:
             fields = self._read_event_fields(event, RecordView(record.key, headers, event.data, event.attributes))
         if fields.get("correlation_id", "") == "" and (correlation_id := _read_correlation_id(headers)):
             fields = {**fields, "correlation_id": correlation_id}
-        return Start(self._check(fields), read_trace_context(headers))
+        return StartRequest(self._check(fields), read_trace_context(headers))
 
     def _check_size(self, record: Record) -> None:
         size = len(record.value or b"") + len(record.key or b"")
@@ -118,7 +118,7 @@ class Formats:
                 raise DeadRecord(exc.flaw, reason, exc.field) from exc
         return event_type
 
-    def _decode_tombstone(self, sight: RecordView) -> Stop:
+    def _decode_tombstone(self, sight: RecordView) -> StopRequest:
         kind, id_from = self._options.kind, self._options.id_from
         from_header = isinstance(id_from, HeaderOrigin)
         key = "" if from_header and _is_told(kind) else KeyOrigin().find(sight)
@@ -134,7 +134,7 @@ class Formats:
             # with --id-from key, starts use the whole key as the id, so their tombstones do too
             message_id = message_id if from_header or isinstance(id_from, KeyOrigin) else rest
         envelope = self._check({"kind": name, "id": message_id})
-        return Stop(envelope.kind, envelope.id)
+        return StopRequest(envelope.kind, envelope.id)
 
 
 def _agree_on_kind(fields: dict[str, Any], kind: Any) -> None:

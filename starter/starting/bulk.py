@@ -42,7 +42,7 @@ Wish = Envelope | Delivery
 
 
 class BulkStarter:
-    """Starts messages: a bounded number at once, at the server's pace, each retried until accepted or refused.
+    """Starts messages: a bounded number at once, at a rate the server allows, each retried until accepted or refused.
 
     Idempotent: a message that is alive is never started twice, and a retry counts as the first start if the server
     had accepted that one and its answer was lost. This holds for one call of `start`; a caller that is retried as a

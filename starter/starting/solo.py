@@ -22,7 +22,7 @@ Tag = TypeVar("Tag")
 
 
 class SoloStarter:
-    """Starts messages with one call each, at the caller's pace."""
+    """Starts messages with one call each, at the caller's rate."""
 
     def __init__(self, client: Client, settings: Settings, caller: RetryingCaller) -> None:
         self._client = client

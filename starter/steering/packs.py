@@ -28,8 +28,8 @@ from shared.temporal.connect import CALL_TIMEOUT, describe_queue, is_missing, tr
 from starter.starting.layouts import Layouts
 from starter.starting.pack_starter import is_polled
 from starter.steering.selection import Selection
-from starter.steering.status.listing import Listed
-from starter.steering.status.standstill import to_standstill
+from starter.steering.status.failing_workflows import to_standstill
+from starter.steering.status.listing import ListedMessage
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 PATIENCE_SECONDS = 20.0
@@ -92,7 +92,7 @@ class Packs:
         """Query how many messages a pack holds, what it waits for, and how many packs it believes its kind has."""
         return await self._ask(layout, index, "overview")
 
-    async def iterate(self, layouts: Layouts, selection: Selection) -> AsyncIterator[Listed]:
+    async def iterate(self, layouts: Layouts, selection: Selection) -> AsyncIterator[ListedMessage]:
         """List the packed messages of a selection, pack by pack."""
         async for layout, index in self._packs_of(layouts, selection):
             async for message in self._read_pages(layout, index, _to_request(selection)):
@@ -191,7 +191,7 @@ class Packs:
         try:
             described = await handle.describe(rpc_timeout=CALL_TIMEOUT)
             queue = await describe_queue(self._client, described.task_queue, report_stats=True)
-            standstill = await to_standstill(self._client, described)
+            failing = await to_standstill(self._client, described)
         except RPCError:
             return None  # the caller's patience decides
         if not is_polled(queue):
@@ -201,8 +201,8 @@ class Packs:
                 f"start one (with worker versioning, of the current version): dormice worker --lane {layout.lane}"
                 + ("" if prefix == self._settings.task_queue_prefix else f" --set task_queue_prefix={prefix}")
             )
-        if standstill is not None:
-            raise StandsStill(f"{standstill.describe()}; 'dormice repair --help' says what to do")
+        if failing is not None:
+            raise StandsStill(f"{failing.describe()}; 'dormice repair --help' says what to do")
         task = described.raw_description.pending_workflow_task
         is_begun = task.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_STARTED
         is_in_turn = task.attempt <= 1 and (is_begun or queue.stats.tasks_dispatch_rate > 0)
@@ -242,8 +242,8 @@ def _to_request(selection: Selection) -> dict[str, Any]:
     return {name: value for name, value in wanted.items() if value is not None}
 
 
-def _to_listed(kind: str, message: dict[str, Any]) -> Listed:
-    return Listed(
+def _to_listed(kind: str, message: dict[str, Any]) -> ListedMessage:
+    return ListedMessage(
         kind=kind,
         id=message["id"],
         lane=message["lane"],

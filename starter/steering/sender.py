@@ -22,12 +22,12 @@ from starter.starting.layouts import Layouts
 from starter.steering.grouping import Group, group_names
 from starter.steering.packs import Packs
 from starter.steering.pending_effects import explain_pending, find_blocking_state
+from starter.steering.status.failing_workflows import to_standstill
 from starter.steering.status.queries import query_or_none
-from starter.steering.status.standstill import to_standstill
 
 
 @dataclass(slots=True)
-class Tally:
+class SignalCounts:
     """Running totals of one signal sent to many messages."""
 
     sent: int = 0
@@ -69,7 +69,7 @@ class Sender:
         return "".join(sent.pending)
 
     async def send_to_each(
-        self, names: AsyncIterable[tuple[str, str]], signal: Signal, tally: Tally, *, are_named: bool
+        self, names: AsyncIterable[tuple[str, str]], signal: Signal, counts: SignalCounts, *, are_named: bool
     ) -> None:
         """Send a signal to each of a stream, see `Control.send_to_each`."""
         check_signal(signal, self._settings)
@@ -81,7 +81,7 @@ class Sender:
                     group = await anext(source, None)
                 if group is None:
                     return
-                await self._send_patiently(group, signal, tally, are_named=are_named)
+                await self._send_patiently(group, signal, counts, are_named=are_named)
 
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -90,16 +90,16 @@ class Sender:
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from failures
 
-    async def _send_patiently(self, group: Group, signal: Signal, tally: Tally, *, are_named: bool) -> None:
+    async def _send_patiently(self, group: Group, signal: Signal, counts: SignalCounts, *, are_named: bool) -> None:
         give_up_at = time.monotonic() + self._settings.patience.total_seconds()
         attempts = 0
         while True:
             try:
                 sent = await self._send_to_group(group, signal, is_named=are_named)
             except (PackNotServed, StandsStill) as exc:
-                tally.sent += len(group.ids)
-                tally.waiting += len(group.ids)
-                tally.report(f"{exc}; the signal is kept and takes effect then")
+                counts.sent += len(group.ids)
+                counts.waiting += len(group.ids)
+                counts.report(f"{exc}; the signal is kept and takes effect then")
                 return
             except RetryLater:
                 if time.monotonic() >= give_up_at:
@@ -107,10 +107,10 @@ class Sender:
                 attempts += 1
                 await asyncio.sleep(backoff_seconds(attempts))
             else:
-                tally.sent += len(group.ids) - len(sent.missing)
-                tally.missing += len(sent.missing)
+                counts.sent += len(group.ids) - len(sent.missing)
+                counts.missing += len(sent.missing)
                 for sentence in [*(_describe_missing(group.kind, name) for name in sent.missing), *sent.pending]:
-                    tally.report(sentence)
+                    counts.report(sentence)
                 return
 
     async def _send_to_group(self, group: Group, signal: Signal, *, is_named: bool) -> _Sent:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from starter.local.kafka.broker import EmbeddedBroker
-from starter.records.dead_letter_box import LetterSelection, open_box
+from starter.records.dead_letter_topic import LetterSelection, open_box
 from starter.records.dead_letters import DeadLetterWriter
 from starter.records.record import Record
 from tests.acceptance.conftest import Ran, Run

@@ -13,12 +13,12 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities import Context, Done, Message, handler
 from shared.errors import StandsStill
-from shared.keepers.gates import CLOSE, GATES_WORKFLOW, Closing, gates_workflow_id
+from shared.keepers.gates import CLOSE, GATES_WORKFLOW, GateClosure, gates_workflow_id
 from shared.lanes import task_queue
 from shared.settings import Settings
 from starter.control import Control
 from starter.steering.keepers.gates import GateControl, GatesNotServed
-from starter.steering.status.standstill import find_standstill
+from starter.steering.status.failing_workflows import find_standstill
 from tests.acceptance.conftest import Run
 from tests.conftest import Begin, Serve, wait_until
 from workflows.keepers.layout_workflow import LayoutWorkflow
@@ -136,7 +136,7 @@ async def test_the_workflow_of_the_gates_is_named_by_its_id_and_brought_back(
     gates = GateControl(client, settings)
     runner = UnsandboxedWorkflowRunner()
     async with Worker(client, task_queue=queue, workflows=[BrokenGates], workflow_runner=runner):
-        await gates.close("host:a", Closing.lasting(timedelta(hours=1)))
+        await gates.close("host:a", GateClosure.lasting(timedelta(hours=1)))
         await wait_until(lambda: find_standstill(client, name), "its task fails")
 
     ran = await run("repair", name, f"{settings.task_queue_prefix}~gates", "--json")

@@ -44,7 +44,7 @@ class Dev:
 
     @property
     def family(self) -> list[psutil.Process]:
-        """All processes below it: leashes, server, worker."""
+        """All processes below it: parent watches, server, worker."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
 
@@ -68,8 +68,8 @@ def begin(spawn: Spawn, environment: dict[str, str]) -> Begin:
 async def has_version(dev: Dev, least: int) -> bool:
     """Say whether the message has come back this number of times."""
     assert dev.address is not None
-    shown = await Control(await Client.connect(dev.address), Settings()).show("echo", "hello")
-    return shown.status is not None and shown.status["version"] >= least
+    view = await Control(await Client.connect(dev.address), Settings()).show("echo", "hello")
+    return view.status is not None and view.status["version"] >= least
 
 
 async def start(run: Run, dev: Dev) -> None:
@@ -119,8 +119,8 @@ async def test_a_secret_given_by_flag_is_on_no_other_command_line_and_all_listen
     control = Control(await connect(keyed, {"TEMPORAL_ADDRESS": dev.address}), keyed)
 
     async def has_run() -> bool:
-        shown = await control.show("echo", "hello")
-        return shown.status is not None and shown.status["version"] > 0
+        view = await control.show("echo", "hello")
+        return view.status is not None and view.status["version"] > 0
 
     await wait_until(has_run, "the worker has read it")
     listening = {c.laddr for process in dev.family for c in process.net_connections("inet") if c.status == LISTENING}
@@ -158,7 +158,7 @@ async def test_a_worker_that_is_killed_is_started_again(begin: Begin, run: Run) 
     await start(run, dev)
     await wait_until(lambda: has_version(dev, 1), "the message has come back")
     for process in dev.family:
-        if "-m starter worker" in " ".join(process.cmdline()) and "starter.local.leash" not in process.cmdline():
+        if "-m starter worker" in " ".join(process.cmdline()) and "starter.local.parent_watch" not in process.cmdline():
             process.kill()
 
     await wait_until(lambda: has_version(dev, 4), "the message goes on", seconds=60)

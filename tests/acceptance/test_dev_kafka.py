@@ -69,7 +69,7 @@ def begin(spawn: Spawn, environment: dict[str, str]) -> Iterator[Begin]:
 
 
 def family_of(dev: Dev) -> list[psutil.Process]:
-    """All processes below it: leashes, server, broker, worker."""
+    """All processes below it: parent watches, server, broker, worker."""
     return psutil.Process(dev.process.pid).children(recursive=True)
 
 

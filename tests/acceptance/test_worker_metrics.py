@@ -9,13 +9,13 @@ import httpx
 import pytest
 from temporalio.client import Client
 
-from shared.keepers.gates import Closing
+from shared.keepers.gates import GateClosure
 from shared.lanes import task_queue
 from shared.messages.message import MessageState
 from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
 from starter.steering.keepers.gates import GateControl
-from starter.steering.keepers.idle import Idle
+from starter.steering.keepers.idle import IdleControl
 from tests.asleep import start_asleep
 from tests.conftest import Start, wait_until
 from tests.processes import worker_process
@@ -46,7 +46,7 @@ async def test_a_worker_tells_what_its_handlers_came_to(
             await start(payload={"fail": how})
     for _ in range(3):
         await start(payload={"cycles": 1})
-    await GateControl(client, settings).close("host:127.0.0.1:9", Closing.lasting(timedelta(hours=1)))
+    await GateControl(client, settings).close("host:127.0.0.1:9", GateClosure.lasting(timedelta(hours=1)))
     async with worker_process(server, settings, "--lane", "short"):
         done = 'dormice_cycles_total{kind="echo",lane="short",outcome="done"}'
 
@@ -95,7 +95,7 @@ async def test_what_idle_capacity_wakes_is_told_by_how_early_it_is(
     for _ in range(3):
         state = MessageState("echo", message_id(), "short", now + 7200, now - 1, payload={"delay": 36000})
         await start_asleep(client, queue, state, now)
-    idle = Idle(client, settings)
+    idle = IdleControl(client, settings)
     await idle.switch("short", is_on=True)
     async with worker_process(server, settings, "--lane", "short"):
 

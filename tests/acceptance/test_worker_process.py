@@ -28,10 +28,10 @@ from shared.lanes import task_queue
 from shared.settings import Settings
 from starter.control import Control
 from starter.local.embedded import EmbeddedServer, find_free_port
-from starter.steering.keepers.idle import Idle
+from starter.steering.keepers.idle import IdleControl
 from tests.conftest import Start, wait_until
 from tests.processes import is_gone
-from worker.processes import DEATHS_MAX, Child
+from worker.processes import DEATHS_MAX, ChildProcess
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
@@ -284,7 +284,7 @@ async def test_what_the_settings_say_of_its_lanes_is_told_to_the_server(
         )
     )
     assert dict(described.config.fairness_weight_overrides) == {"acme": 3.0, "b": 0.5}
-    idle = Idle(client, settings)
+    idle = IdleControl(client, settings)
 
     async def is_on() -> bool:
         return (await idle.status("short")).is_on
@@ -420,7 +420,7 @@ async def test_a_parent_gives_up_on_a_child_that_keeps_dying(run: Run) -> None:
 
 def test_pauses_before_a_restart_double_and_end() -> None:
     """Each death inside a minute doubles the pause, within half of it for jitter; the fifth ends the attempts."""
-    child = Child(1)
+    child = ChildProcess(1)
     pauses = [child.next_pause(-9, now) for now in (0.0, 10.0, 20.0, 30.0, 40.0)]
 
     assert pauses.pop() is None
@@ -431,13 +431,13 @@ def test_pauses_before_a_restart_double_and_end() -> None:
 
 def test_a_refusal_is_not_tried_again() -> None:
     """Exit code 2: a person must change something first."""
-    assert Child(1).next_pause(2, 0.0) is None
+    assert ChildProcess(1).next_pause(2, 0.0) is None
 
 
 @pytest.mark.parametrize(("code", "seconds"), [(-9, 16.0), (3, 1.0)], ids=["rare deaths", "no server"])
 def test_some_deaths_never_add_up(code: int, seconds: float) -> None:
     """A child that dies now and then, or finds no server, is started again for ever."""
-    child = Child(1)
+    child = ChildProcess(1)
 
     assert all(child.next_pause(code, number * seconds) is not None for number in range(50))
 

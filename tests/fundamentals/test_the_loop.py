@@ -64,10 +64,10 @@ async def test_a_rejected_message_is_parked_until_a_person_replays_it(
     async with serve(judge):
         message = await start("picky", name)
         await wait_until(lambda: _state_is(control, "picky", name, "parked"), "the message is parked")
-        shown = await control.show("picky", name)
+        view = await control.show("picky", name)
 
-        assert shown.status is not None
-        assert shown.status["why"] == "parked: it has no colour"
+        assert view.status is not None
+        assert view.status["why"] == "parked: it has no colour"
 
         is_repaired.set()
         await control.run_now("picky", name)

@@ -26,9 +26,9 @@ from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from shared.temporal.connect import connect
 from starter.control import Control
-from starter.insight.doctor.examination import Scope, examine
-from starter.insight.doctor.finding import Level
+from starter.insight.doctor.finding import Severity
 from starter.insight.doctor.machine import Machine
+from starter.insight.doctor.run_checks import Scope, examine
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
 
@@ -171,7 +171,7 @@ async def test_the_doctor_is_told_of_the_cluster_if_it_may_see_it(
     login: Login, settings: Settings, tmp_path: Path
 ) -> None:
     """With rights to the namespace alone it looks at all the rest."""
-    seen: dict[str, tuple[Level, Level]] = {}
+    seen: dict[str, tuple[Severity, Severity]] = {}
     for system in ((), ("temporal-system:read",)):
 
         async def open_client(settings: Settings, permissions: tuple[str, ...] = system) -> Client:
@@ -182,4 +182,4 @@ async def test_the_doctor_is_told_of_the_cluster_if_it_may_see_it(
         levels = {finding.check: finding.level for finding in findings}
         seen["".join(system)] = levels["server"], levels["limits"]
 
-    assert seen == {"": (Level.FINE, Level.UNKNOWN), "temporal-system:read": (Level.FINE, Level.WARNING)}
+    assert seen == {"": (Severity.FINE, Severity.UNKNOWN), "temporal-system:read": (Severity.FINE, Severity.WARNING)}

@@ -20,7 +20,7 @@ from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
 from starter.bridge.bridge import Bridge
 from starter.local.kafka.broker import EmbeddedBroker
-from starter.records.dead_letter_box import DeadLetterBox, LetterSelection, open_box
+from starter.records.dead_letter_topic import DeadLetterTopic, LetterSelection, open_box
 from starter.records.dead_letters import DeadLetter
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
@@ -226,7 +226,7 @@ async def _mix(broker: EmbeddedBroker, topic: str, good: int, bad: list[tuple[st
         await producer.flush()
 
 
-async def _all_letters(box: DeadLetterBox) -> list[DeadLetter]:
+async def _all_letters(box: DeadLetterTopic) -> list[DeadLetter]:
     return [letter async for letter, _ in box.find(LetterSelection())]
 
 

@@ -15,7 +15,7 @@ from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
 from starter.bridge.bridge import Bridge
 from starter.local.kafka.broker import EmbeddedBroker
-from starter.records.dead_letter_box import LetterSelection, open_box
+from starter.records.dead_letter_topic import LetterSelection, open_box
 from starter.records.dead_letters import SUFFIX
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions

@@ -34,13 +34,13 @@ async def test_a_lane_has_one_canary_however_many_workers_begin(
             await begin_leaders(client, wanted, ["short", "medium"])
         first = (await handle.describe()).run_id
         due_at = await wait_until(has_run, "it has run")
-        shown = await control.show(CANARY, name)
+        view = await control.show(CANARY, name)
         await begin_leaders(client, wanted, ["medium"])
 
         assert 0 < due_at - time.time() <= 60
-        assert shown.listed.lane == "medium"
-        assert shown.status is not None
-        assert shown.status["earliest_at"] == shown.status["due_at"]
+        assert view.listed.lane == "medium"
+        assert view.status is not None
+        assert view.status["earliest_at"] == view.status["due_at"]
         assert (await handle.describe()).run_id == first
         await wait_until(lambda: _has_one(control), "it is in the lists, as any message")
         await control.stop(CANARY, name)

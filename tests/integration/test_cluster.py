@@ -23,7 +23,7 @@ from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from shared.temporal.search_attributes import REQUIRED
 from starter.control import Control
-from starter.local.slim import TABLE
+from starter.local.visibility_indexes import TABLE
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import serving, wait_until
@@ -72,8 +72,8 @@ async def test_messages_live_on_postgres_through_a_killed_server(cluster: Cluste
     kinds = {"tick": tick, "tick-packed": packed}
 
     async def read_versions(control: Control) -> list[int]:
-        shown = [await control.show(kind, str(n)) for kind in kinds for n in range(10)]
-        return [each.status["version"] if each.status else -1 for each in shown]
+        views = [await control.show(kind, str(n)) for kind in kinds for n in range(10)]
+        return [each.status["version"] if each.status else -1 for each in views]
 
     client = await cluster.connect()
     starter = BulkStarter(client, settings, encodings={"tick-packed": pack})

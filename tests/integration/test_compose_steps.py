@@ -18,7 +18,7 @@ from shared.settings import Settings
 from shared.temporal.connect import check_server, client_options
 from starter.local.embedded import EmbeddedServer
 from starter.local.kafka.broker import EmbeddedBroker
-from starter.local.slim import index_of_column
+from starter.local.visibility_indexes import index_of_column
 from tests.databases import run_postgres
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def test_the_slimming_step_keeps_what_the_embedded_server_keeps() -> None:
     """The names in slim.sql are those of the code, beside the primary key and the two columns."""
     script = (ROOT / "deploy" / "postgres" / "slim.sql").read_text("utf-8")
     listed = script.partition("NOT IN (")[2].partition("'by_' ||")[0]
-    slim: Any = importlib.import_module("starter.local.slim")
+    slim: Any = importlib.import_module("starter.local.visibility_indexes")
 
     assert {name.strip(" '\n") for name in listed.split(",")} - {""} == {*slim._SYSTEM, "executions_visibility_pkey"}
 

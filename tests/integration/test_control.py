@@ -25,8 +25,8 @@ from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_po
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from starter.steering.selection import Selection
-from starter.steering.sender import Tally
-from starter.steering.status.listing import Listed
+from starter.steering.sender import SignalCounts
+from starter.steering.status.listing import ListedMessage
 from tests.conftest import Begin, Serve, Start, wait_until
 from tests.subjects import PACK, Subject, declare
 
@@ -74,9 +74,9 @@ async def is_counted(control: Control, selection: Selection, expected: int) -> b
 
 async def status_of(control: Control, kind: str, message_id: str) -> dict[str, Any]:
     """Ask a message."""
-    shown = await control.show(kind, message_id)
-    assert shown.status is not None, shown.note
-    return shown.status
+    view = await control.show(kind, message_id)
+    assert view.status is not None, view.note
+    return view.status
 
 
 async def test_every_verb_changes_its_message(
@@ -160,7 +160,7 @@ async def test_a_list_tells_what_is_there(served: Control, begin: Begin, kind: s
     early = [found.id async for found in served.list(Selection(kind=kind, due_before=LATER + timedelta(hours=1)))]
     medium = [found.id async for found in served.list(Selection(kind=kind, lane="medium"))]
 
-    assert listed["a:b"] == Listed(
+    assert listed["a:b"] == ListedMessage(
         kind=kind,
         id="a:b",
         lane="short",
@@ -194,22 +194,22 @@ async def test_a_signal_goes_to_all_of_a_selection_that_are_kept(served: Control
         await begin(kind, str(number), scheduled_at=LATER)
     await wait_until(lambda: is_counted(served, Selection(kind=kind), 10), "all are indexed")
 
-    tally = await served.send_to_all(Selection(kind=kind), Pause(), lambda listed: int(listed.id) >= 7)
+    counts = await served.send_to_all(Selection(kind=kind), Pause(), lambda listed: int(listed.id) >= 7)
     await wait_until(lambda: is_counted(served, Selection(kind=kind, state="paused"), 3), "three are paused")
 
     paused = {found.id async for found in served.list(Selection(kind=kind, state="paused"))}
-    assert (tally.sent, tally.waiting, tally.missing, paused) == (3, 0, 0, {"7", "8", "9"})
+    assert (counts.sent, counts.waiting, counts.missing, paused) == (3, 0, 0, {"7", "8", "9"})
 
 
 async def test_names_that_are_nobodys_are_counted_and_told(served: Control, begin: Begin, kind: str) -> None:
     """One wrong name among many stops nothing."""
     await begin(kind, "a", scheduled_at=LATER)
     told: list[str] = []
-    tally = Tally(report=told.append)
+    counts = SignalCounts(report=told.append)
 
-    await served.send_to_each(names((kind, "a"), (kind, "nobody"), (kind, "a")), RunNow(), tally)
+    await served.send_to_each(names((kind, "a"), (kind, "nobody"), (kind, "a")), RunNow(), counts)
 
-    assert (tally.sent, tally.missing) == (2, 1)
+    assert (counts.sent, counts.missing) == (2, 1)
     assert told == [f"no message {kind}:nobody is alive; 'dormice list' shows those that are"]
 
 
@@ -219,18 +219,18 @@ async def test_a_message_that_has_ended_takes_no_signal_but_is_shown(served: Con
     stopped = await begin(kind, "stopped", scheduled_at=LATER)
     await served.stop(kind, "stopped", "enough")
     await stopped.wait_ended()
-    shown = [await served.show(kind, name) for name in ("done", "stopped")]
-    why = [each.status and each.status["why"] for each in shown]
+    views = [await served.show(kind, name) for name in ("done", "stopped")]
+    why = [each.status and each.status["why"] for each in views]
     with pytest.raises(MessageNotFound):
         await served.send(kind, "done", Revise({}))
 
-    assert [each.listed.state for each in shown] == ["done", "stopped"]
-    assert [each.ended for each in shown] == [
+    assert [each.listed.state for each in views] == ["done", "stopped"]
+    assert [each.ended for each in views] == [
         {"state": "done", "version": 1, "result": "well done"},
         {"state": "stopped", "version": 0, "result": None},
     ]
     assert why == ["done since done", "stopped since stop (enough)"]
-    assert [(each.decisions[-1]["what"], each.decisions[-1]["reason"]) for each in shown] == [
+    assert [(each.decisions[-1]["what"], each.decisions[-1]["reason"]) for each in views] == [
         ("done", ""),
         ("stop", "enough"),
     ]
@@ -282,11 +282,11 @@ async def test_without_a_worker_the_server_tells_what_it_knows(control: Control,
     """Lane, state, due time and priority are the server's own knowledge; the note says why there is no more."""
     await start(kind, "a", lane="long", priority=2, scheduled_at=LATER)
 
-    shown = await control.show(kind, "a")
+    view = await control.show(kind, "a")
 
-    assert (shown.listed.lane, shown.listed.state, shown.listed.due_at) == ("long", "active", LATER)
-    assert (shown.status, shown.ended, shown.decisions, shown.priority) == (None, None, [], 2)
-    assert shown.note == "no worker of lane long could tell more within 5 s"
+    assert (view.listed.lane, view.listed.state, view.listed.due_at) == ("long", "active", LATER)
+    assert (view.status, view.ended, view.decisions, view.priority) == (None, None, [], 2)
+    assert view.note == "no worker of lane long could tell more within 5 s"
 
 
 async def test_a_message_that_was_terminated_is_not_shown_as_active(control: Control, start: Start, kind: str) -> None:
@@ -392,9 +392,9 @@ async def test_of_messages_that_are_named_those_are_reported_that_do_not_run(
     await wait_until(lambda: _is_paused(served, kind, others[0]), "it is paused")
 
     pairs = [(kind, name) for name in ("a", *others)]
-    await served.send_to_each(names(*pairs), RunNow(), tally := Tally(report=told.append), are_named=True)
+    await served.send_to_each(names(*pairs), RunNow(), counts := SignalCounts(report=told.append), are_named=True)
 
-    assert (tally.sent, tally.waiting, tally.missing) == (3, 0, 0)
+    assert (counts.sent, counts.waiting, counts.missing) == (3, 0, 0)
     assert [sentence.split()[0] for sentence in told] == [f"{kind}:{others[0]}"]
 
 
@@ -424,7 +424,7 @@ async def test_a_server_that_is_away_is_waited_for_by_bulk_and_told_by_single_ve
 ) -> None:
     """Fifty signals ride out a killed server; one verb says within seconds that nobody answers."""
     options = EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None, slim=False)
-    tally = Tally()
+    counts = SignalCounts()
     async with run_embedded(options) as server:
         control = Control(await server.connect(), dataclasses.replace(settings, patience=timedelta(minutes=1)))
         starter = BulkStarter(await server.connect(), settings, encodings=declare(encoding, "echo"))
@@ -433,14 +433,14 @@ async def test_a_server_that_is_away_is_waited_for_by_bulk_and_told_by_single_ve
         _kill(server)
         await server.wait()
         pairs = [("echo", str(number)) for number in range(50)]
-        sending = asyncio.create_task(control.send_to_each(names(*pairs), Stop(), tally))
+        sending = asyncio.create_task(control.send_to_each(names(*pairs), Stop(), counts))
         with pytest.raises(ServerUnreachable, match="the server did not answer"):
             await control.stop("echo", "0")
         await server.start()
         await sending
 
     assert started == [StartOutcome.STARTED] * 50
-    assert (tally.sent, tally.missing) == (50, 0)
+    assert (counts.sent, counts.missing) == (50, 0)
 
 
 def _kill(server: EmbeddedServer) -> None:

@@ -13,7 +13,7 @@ from temporalio.client import Client
 
 from activities import Again, Context, Done, Message, RetryAfter, handler
 from activities.api.handler import Handler
-from shared.keepers.gates import Closing
+from shared.keepers.gates import GateClosure
 from shared.settings import Settings
 from shared.telemetry.sdk import start_telemetry
 from starter.local.kafka.broker import EmbeddedBroker
@@ -117,7 +117,7 @@ async def test_what_a_closed_gate_sends_away_is_no_cycle(traced: Traced, begin: 
         return Done()
 
     gates = GateControl(traced.client, traced.settings)
-    await gates.close(kind, Closing.lasting(timedelta(seconds=4)))
+    await gates.close(kind, GateClosure.lasting(timedelta(seconds=4)))
     async with traced.serve(work):
         message = await begin(kind)
         await wait_until(lambda: ran == [message.id], "it ran once the gate was open")

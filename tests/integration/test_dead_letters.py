@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from shared.kafka.safe_producer import BrokerTrouble, SafeProducer, Sendable, list_topics, open_admin
+from shared.kafka.safe_producer import BrokerError, OutgoingRecord, SafeProducer, list_topics, open_admin
 from starter.local.kafka.broker import EmbeddedBroker
-from starter.records.dead_letter_box import DeadLetterBox, LetterSelection, LetterState, TopicMissing, open_box
+from starter.records.dead_letter_topic import DeadLetterTopic, LetterSelection, LetterState, TopicMissing, open_box
 from starter.records.dead_letters import SUFFIX, DeadLetter, DeadLetterWriter
 from starter.records.record import Record
 from tests.topics import create_topic
@@ -80,13 +80,13 @@ async def read(options: dict[str, Any], topic: str, partition: int = 0) -> list[
 
 
 async def find(
-    box: DeadLetterBox, selection: LetterSelection = EVERYTHING, *, is_all: bool = False
+    box: DeadLetterTopic, selection: LetterSelection = EVERYTHING, *, is_all: bool = False
 ) -> list[tuple[DeadLetter, LetterState]]:
     """Give what a box finds."""
     return [found async for found in box.find(selection, is_all=is_all)]
 
 
-async def letters_of(box: DeadLetterBox, selection: LetterSelection = EVERYTHING) -> list[DeadLetter]:
+async def letters_of(box: DeadLetterTopic, selection: LetterSelection = EVERYTHING) -> list[DeadLetter]:
     """Give the letters that wait."""
     return [letter for letter, _ in await find(box, selection)]
 
@@ -160,7 +160,7 @@ async def test_one_that_the_broker_refuses_is_told_and_the_next_one_is_written(
     """A topic of somebody else's making may be too narrow; an idempotent producer must not lose count over it."""
     await create_topic(broker.address, topic + SUFFIX, max_message_bytes=2_000)
 
-    with pytest.raises(BrokerTrouble) as told:
+    with pytest.raises(BrokerError) as told:
         await lay(writer, make(topic, 0, value=bytes(5_000)))
     await lay(writer, make(topic, 1), make(topic, 2, partition=1))
 
@@ -178,7 +178,7 @@ async def test_a_broker_that_is_away_is_told_and_the_same_letter_counts_once(
     try:
         await lay(writer, make(topic, 0))
         await broker.stop()
-        with pytest.raises(BrokerTrouble, match=rf"^topic {topic}{SUFFIX}: \w+; see whether the broker is well"):
+        with pytest.raises(BrokerError, match=rf"^topic {topic}{SUFFIX}: \w+; see whether the broker is well"):
             await lay(writer, make(topic, 1))
         await broker.start()
         await lay(writer, make(topic, 1), make(topic, 1))
@@ -192,7 +192,7 @@ async def test_a_broker_that_is_away_is_told_and_the_same_letter_counts_once(
 async def test_a_writer_without_a_broker_says_so_at_its_start() -> None:
     """Nothing is left open."""
     writer = DeadLetterWriter({"bootstrap_servers": "127.0.0.1:9"}, patience_seconds=5)
-    with pytest.raises(BrokerTrouble, match=r"^the Kafka broker: KafkaConnectionError; see whether"):
+    with pytest.raises(BrokerError, match=r"^the Kafka broker: KafkaConnectionError; see whether"):
         await writer.start()
     await writer.stop()
 
@@ -244,7 +244,7 @@ async def test_a_crash_between_replay_and_mark_replays_the_same_name_and_one_fai
     try:
         async with open_box(options, topic) as box:
             (letter,) = await letters_of(box)
-            sendable = Sendable(letter.record.key, letter.record.value, letter.replay_headers)
+            sendable = OutgoingRecord(letter.record.key, letter.record.value, letter.replay_headers)
             await outlet.send(letter.topic, letter.partition, sendable)  # and nobody marks it
             await box.replay(await letters_of(box))
 
@@ -309,7 +309,7 @@ async def test_a_record_that_is_no_dead_letter_is_passed_over(
     await lay(writer, make(topic, 0))
     outlet = SafeProducer(options)
     try:
-        await outlet.send(topic + SUFFIX, 0, Sendable(b"somebody", b"else's", ()))
+        await outlet.send(topic + SUFFIX, 0, OutgoingRecord(b"somebody", b"else's", ()))
     finally:
         await outlet.stop()
 

@@ -23,9 +23,9 @@ from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from shared.temporal.connect import connect
 from starter.insight.doctor.checks import CHECKS
-from starter.insight.doctor.examination import Scope, examine
-from starter.insight.doctor.finding import Finding, Level, find_worst
+from starter.insight.doctor.finding import Finding, Severity, find_worst
 from starter.insight.doctor.machine import Machine
+from starter.insight.doctor.run_checks import Scope, examine
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.dead_letters import SUFFIX
@@ -48,7 +48,7 @@ class Report:
         """Give the findings of a check."""
         return [f for f in self.findings if f.check == check and f.about == about]
 
-    def tells(self, check: str, level: Level, words: str, remedy: str = "", about: str = "") -> bool:
+    def tells(self, check: str, level: Severity, words: str, remedy: str = "", about: str = "") -> bool:
         """Say whether a check has found something of that level, with these words and what to do."""
         return any(
             f.level is level and words in f.seen and f.remedy and remedy in f.remedy for f in self.of(check, about)
@@ -93,7 +93,7 @@ async def test_a_sound_installation_gives_no_cause_for_complaint_until_its_worke
 
         async def find() -> Report | None:
             report = await look()
-            return report if all(report.of("workers", lane)[0].level is Level.FINE for lane in LANES) else None
+            return report if all(report.of("workers", lane)[0].level is Severity.FINE for lane in LANES) else None
 
         report = await wait_until(find, "all lanes are served")
         # before, the server goes by its last poll, and that is not old for more than a minute
@@ -103,11 +103,11 @@ async def test_a_sound_installation_gives_no_cause_for_complaint_until_its_worke
 
         async def is_missed() -> bool:
             report = await look()
-            return report.tells("workers", Level.WRONG, "no worker, and 1 message alive", "dormice worker", "short")
+            return report.tells("workers", Severity.WRONG, "no worker, and 1 message alive", "dormice worker", "short")
 
         await wait_until(is_missed, "the worker is known to be gone")
 
-    complaints = [f for f in report.findings if f.level not in (Level.FINE, Level.UNKNOWN)]
+    complaints = [f for f in report.findings if f.level not in (Severity.FINE, Severity.UNKNOWN)]
     assert complaints == []
     assert list(dict.fromkeys(f.check for f in report.findings)) == list(CHECKS)
 
@@ -127,11 +127,11 @@ async def test_a_server_that_is_away_costs_only_the_checks_that_need_it(look: Lo
     """It is reported in one sentence; handlers and settings are checked all the same."""
     report = await look(open_client=to(f"127.0.0.1:{find_free_port()}"))
 
-    assert report.tells("server", Level.UNREACHABLE, "no Temporal server answers", "dormice dev")
-    assert find_worst(report.findings) is Level.UNREACHABLE
-    assert [f.check for f in report.findings if f.level is Level.UNREACHABLE] == ["server"]
-    assert report.of("handlers")[0].level is Level.FINE
-    assert report.of("clock") == [Finding(Level.UNKNOWN, "not looked at, see server", check="clock")]
+    assert report.tells("server", Severity.UNREACHABLE, "no Temporal server answers", "dormice dev")
+    assert find_worst(report.findings) is Severity.UNREACHABLE
+    assert [f.check for f in report.findings if f.level is Severity.UNREACHABLE] == ["server"]
+    assert report.of("handlers")[0].level is Severity.FINE
+    assert report.of("clock") == [Finding(Severity.UNKNOWN, "not looked at, see server", check="clock")]
 
 
 async def test_a_server_that_never_answers_does_not_hang_the_doctor(look: Look) -> None:
@@ -140,14 +140,14 @@ async def test_a_server_that_never_answers_does_not_hang_the_doctor(look: Look) 
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         report = await look(open_client=to(address), seconds=0.5)
 
-    assert report.tells("server", Level.UNREACHABLE, "nothing came within 0.5 s", "--seconds")
+    assert report.tells("server", Severity.UNREACHABLE, "nothing came within 0.5 s", "--seconds")
 
 
 async def test_a_missing_namespace_is_told(look: Look, client: Client) -> None:
     """What lies in it can't be looked at then."""
     report = await look(asked=Client(client.service_client, namespace="nowhere"))
 
-    assert report.tells("namespace", Level.WRONG, "nowhere", "TEMPORAL_NAMESPACE")
+    assert report.tells("namespace", Severity.WRONG, "nowhere", "TEMPORAL_NAMESPACE")
     assert report.of("workers")[0].seen == "not looked at, see namespace"
 
 
@@ -180,8 +180,8 @@ async def test_a_bare_namespace_lacks_attributes_and_forgets_soon(look: Look, cl
     report = await look(asked=await register(client, "doctor-bare", timedelta(hours=1), {}))
 
     command = "temporal operator search-attribute create --name Kind --type Keyword"
-    assert report.tells("search attributes", Level.WRONG, "Kind, Lane, State, DueAt, EarliestAt missing", command)
-    assert report.tells("retention", Level.WARNING, "known for 1 h", "namespace update --namespace doctor-bare")
+    assert report.tells("search attributes", Severity.WRONG, "Kind, Lane, State, DueAt, EarliestAt missing", command)
+    assert report.tells("retention", Severity.WARNING, "known for 1 h", "namespace update --namespace doctor-bare")
 
 
 async def test_an_attribute_of_another_type_is_told(look: Look, client: Client) -> None:
@@ -196,7 +196,7 @@ async def test_an_attribute_of_another_type_is_told(look: Look, client: Client) 
     report = await look(asked=await register(client, "doctor-typed", timedelta(days=3), attributes))
 
     (finding,) = report.of("search attributes")
-    assert finding.level is Level.WRONG
+    assert finding.level is Severity.WRONG
     assert finding.seen.startswith("DueAt is of type Keyword, and has to be Datetime")
     assert "search-attribute remove --name DueAt --namespace doctor-typed" in finding.remedy
 
@@ -207,7 +207,7 @@ async def test_a_namespace_out_of_use_is_told(look: Look, client: Client) -> Non
     await client.workflow_service.deprecate_namespace(DeprecateNamespaceRequest(namespace="doctor-old"))
     report = await look(asked=made)
 
-    assert report.tells("namespace", Level.WRONG, "'doctor-old' is deprecated", "TEMPORAL_NAMESPACE")
+    assert report.tells("namespace", Severity.WRONG, "'doctor-old' is deprecated", "TEMPORAL_NAMESPACE")
 
 
 @pytest.fixture(scope="module")
@@ -228,9 +228,11 @@ async def test_a_server_with_another_set_up_is_found_out(look: Look, poor_server
     """Its indexes, its missing heartbeats and its limit are reported, each with what to change."""
     report = await look(asked=await poor_server.connect(), data=poor_server.options.data)
 
-    assert report.tells("visibility", Level.WARNING, "indexes that nobody reads", "dormice dev")
-    assert report.tells("worker heartbeats", Level.WARNING, "takes no heartbeats", "frontend.WorkerHeartbeatsEnabled")
-    assert report.tells("limits", Level.WARNING, "payload_max_bytes is 4,096", "DORMICE_PAYLOAD_MAX_BYTES to 4000")
+    assert report.tells("visibility", Severity.WARNING, "indexes that nobody reads", "dormice dev")
+    assert report.tells(
+        "worker heartbeats", Severity.WARNING, "takes no heartbeats", "frontend.WorkerHeartbeatsEnabled"
+    )
+    assert report.tells("limits", Severity.WARNING, "payload_max_bytes is 4,096", "DORMICE_PAYLOAD_MAX_BYTES to 4000")
 
 
 async def test_the_folder_of_another_server_says_nothing_of_this_one(
@@ -240,7 +242,7 @@ async def test_the_folder_of_another_server_says_nothing_of_this_one(
     for data in (poor_server.options.data, tmp_path):
         (finding,) = (await look(data=data)).of("visibility")
 
-        assert finding.level is Level.UNKNOWN
+        assert finding.level is Severity.UNKNOWN
         assert "--data" in finding.remedy
 
 
@@ -251,8 +253,8 @@ async def test_a_clock_that_differs_from_the_servers_is_told(
     """Either way, by about as much as it does, and nothing is left of the workflow that it took."""
     report = await look(now=lambda: time.time() + ahead)
 
-    assert report.tells("clock", Level.WARNING, "this machine is 5 min", "NTP")
-    assert report.tells("clock", Level.WARNING, "ahead of the server" if ahead > 0 else "behind the server")
+    assert report.tells("clock", Severity.WARNING, "this machine is 5 min", "NTP")
+    assert report.tells("clock", Severity.WARNING, "ahead of the server" if ahead > 0 else "behind the server")
 
     async def is_clean() -> bool:
         query = f"WorkflowId STARTS_WITH '{settings.task_queue_prefix}~doctor'"
@@ -267,7 +269,7 @@ async def test_a_message_whose_kind_nobody_knows_here_is_told(look: Look, start:
 
     async def is_told() -> bool:
         (finding,) = (await look()).of("kinds")
-        return finding.level is Level.WARNING and kind in finding.seen and "DORMICE_HANDLERS" in finding.remedy
+        return finding.level is Severity.WARNING and kind in finding.seen and "DORMICE_HANDLERS" in finding.remedy
 
     await wait_until(is_told, "the index has the message")
 
@@ -284,10 +286,10 @@ async def test_what_is_overdue_while_workers_are_there_is_named(
             report = await look(now=lambda: time.time() + 3600)
             assert [finding.about for finding in report.findings if finding.check == "overdue"] == ["long"]
             words = f"echo:{name} is overdue by 4"  # 48 minutes, or a moment less
-            return report.tells("overdue", Level.WRONG, words, f"'dormice show echo:{name}'", "long")
+            return report.tells("overdue", Severity.WRONG, words, f"'dormice show echo:{name}'", "long")
 
         await wait_until(is_told, "it is named")
-        assert (await look()).of("overdue", "long")[0].level is Level.FINE
+        assert (await look()).of("overdue", "long")[0].level is Severity.FINE
 
 
 async def test_workers_of_two_versions_are_told(server: EmbeddedServer, look: Look, settings: Settings) -> None:
@@ -312,7 +314,7 @@ async def test_workers_of_two_versions_are_told(server: EmbeddedServer, look: Lo
         async def are_told() -> bool:
             report = await look()
             words = "2 workers of dormice 0.0.0, dormice 0.0.1"
-            return report.tells("workers", Level.WARNING, words, "replace the older ones", "short")
+            return report.tells("workers", Severity.WARNING, words, "replace the older ones", "short")
 
         await wait_until(are_told, "both workers have told of themselves")
 
@@ -333,7 +335,7 @@ def test_what_a_worker_would_refuse_is_told_beforehand(
     """A handler module that can't be imported is named; so is a setting that can't be meant."""
     report = Report(Machine(Settings(**changes), tmp_path).look())
 
-    assert report.tells(check, Level.WRONG, words, remedy)
+    assert report.tells(check, Severity.WRONG, words, remedy)
 
 
 def test_a_low_limit_of_open_files_is_told(settings: Settings, tmp_path: Path) -> None:
@@ -345,23 +347,23 @@ def test_a_low_limit_of_open_files_is_told(settings: Settings, tmp_path: Path) -
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
-    assert report.tells("open files", Level.WARNING, "may open 600", "ulimit -n")
+    assert report.tells("open files", Severity.WARNING, "may open 600", "ulimit -n")
 
 
 def test_a_disk_that_is_nearly_full_is_told(server: EmbeddedServer, settings: Settings) -> None:
     """Before the database can't grow any more."""
     report = Report(Machine(settings, server.options.data, disk_least_bytes=2**63).look())
 
-    assert report.tells("disk", Level.WARNING, "GB are free for", "make room")
+    assert report.tells("disk", Severity.WARNING, "GB are free for", "make room")
 
 
 async def test_a_broker_that_is_away_costs_only_the_checks_that_need_it(look: Look) -> None:
     """The server is looked at all the same."""
     report = await look(topics=("orders",), kafka_servers=f"127.0.0.1:{find_free_port()}")
 
-    assert report.tells("broker", Level.UNREACHABLE, "no Kafka broker answers", "kafka_servers")
+    assert report.tells("broker", Severity.UNREACHABLE, "no Kafka broker answers", "kafka_servers")
     assert report.of("topic")[0].seen == "not looked at, see broker"
-    assert report.of("server")[0].level is Level.FINE
+    assert report.of("server")[0].level is Severity.FINE
 
 
 async def test_topics_that_are_missing_or_may_lose_records_are_told(
@@ -376,12 +378,12 @@ async def test_topics_that_are_missing_or_may_lose_records_are_told(
     await create_topic(broker.address, long)
     report = await look(topics=(single, stuck, missing, long), outcomes_topic=outcomes, kafka_servers=broker.address)
 
-    assert report.of("broker")[0].level is Level.FINE
-    assert report.tells("topic", Level.WARNING, "3 partitions, 1 replica", "3 replicas", single)
-    assert report.tells("topic", Level.WRONG, "takes no record", "set min.insync.replicas to 1", stuck)
-    assert report.tells("topic", Level.WRONG, "no such topic", f"--create --topic {missing}", missing)
-    assert report.tells("dead letters", Level.WARNING, "1 replica", "", single + SUFFIX)
-    assert report.of("dead letters", stuck + SUFFIX)[0].level is Level.FINE
-    assert report.tells("dead letters", Level.WRONG, "at most 249 characters", "shorten", long + SUFFIX)
+    assert report.of("broker")[0].level is Severity.FINE
+    assert report.tells("topic", Severity.WARNING, "3 partitions, 1 replica", "3 replicas", single)
+    assert report.tells("topic", Severity.WRONG, "takes no record", "set min.insync.replicas to 1", stuck)
+    assert report.tells("topic", Severity.WRONG, "no such topic", f"--create --topic {missing}", missing)
+    assert report.tells("dead letters", Severity.WARNING, "1 replica", "", single + SUFFIX)
+    assert report.of("dead letters", stuck + SUFFIX)[0].level is Severity.FINE
+    assert report.tells("dead letters", Severity.WRONG, "at most 249 characters", "shorten", long + SUFFIX)
     assert report.of("dead letters", missing + SUFFIX) == []
-    assert report.tells("outcomes", Level.WRONG, "no such topic", f"--create --topic {outcomes}", outcomes)
+    assert report.tells("outcomes", Severity.WRONG, "no such topic", f"--create --topic {outcomes}", outcomes)

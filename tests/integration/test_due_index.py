@@ -73,7 +73,7 @@ async def find(index: VisibilityIndex, field: Field, wanted: int) -> list[str]:
         found = await index.find_first(wanted, field.now)
         assert index.calls - before <= CALLS_MAX
         if found:
-            return [sleeper.workflow_id.partition(":")[2] or sleeper.workflow_id for sleeper in found]
+            return [sleeping.workflow_id.partition(":")[2] or sleeping.workflow_id for sleeping in found]
     pytest.fail("nothing was found in ten looks")
 
 

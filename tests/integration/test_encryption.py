@@ -29,7 +29,7 @@ from activities.gates import Gates
 from activities.http.client import HttpClient
 from activities.registry import Registry
 from shared.errors import PayloadKeyMissing, StandsStill
-from shared.keepers.gates import Closing
+from shared.keepers.gates import GateClosure
 from shared.lanes import task_queue
 from shared.messages.envelope import Envelope
 from shared.messages.signals import Revise, RunNow
@@ -41,7 +41,7 @@ from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from starter.steering.keepers.gates import GateControl, GatesNotServed
-from starter.steering.keepers.idle import Idle
+from starter.steering.keepers.idle import IdleControl
 from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
 from tests.subjects import Subject, declare
@@ -172,7 +172,7 @@ async def test_the_files_hold_no_plaintext_of_a_payload(stage: Stage) -> None:
         await wait_until(lambda: living.has(version=5), "the revision has run")
         assert (await ending.wait_ended())["result"] == f"{word} done"
         await wait_until(lambda: parked.has(phase="parked"), "it is parked")
-        shown = await control.show(stage.kind, "living")
+        view = await control.show(stage.kind, "living")
         selection = Selection(kind=stage.kind, state="parked")
         listed = await wait_until(lambda: anext(aiter(control.list(selection)), None), "it is listed")
 
@@ -181,7 +181,7 @@ async def test_the_files_hold_no_plaintext_of_a_payload(stage: Stage) -> None:
     await plain.client.start_workflow("nobody", f"plain {word}", id=f"plain-{name}", task_queue="nobody")
     # names are plain: by them the server finds a workflow
     assert stage.find_in_files(f"plain {word}", f"{word} ", f'"{word}"', f"{word}-", name) == {f"plain {word}", name}
-    assert any(f"{word} sleeps" in decision["reason"] for decision in shown.decisions)
+    assert any(f"{word} sleeps" in decision["reason"] for decision in view.decisions)
     assert listed.parked_reason == f"attempt 1 of 1: RuntimeError: {word} went wrong"
 
 
@@ -202,7 +202,7 @@ async def test_the_files_hold_no_plaintext_of_a_failure(stage: Stage) -> None:
 
 async def test_what_is_kept_beside_messages_is_encrypted_and_read_again(stage: Stage) -> None:
     """Gates with a person's reason, and what idle capacity is about, which comes in heartbeats."""
-    gates, idle = GateControl(stage.client, stage.settings), Idle(stage.client, stage.settings)
+    gates, idle = GateControl(stage.client, stage.settings), IdleControl(stage.client, stage.settings)
 
     async def fetch_closed() -> Any:
         with contextlib.suppress(GatesNotServed):  # the worker takes it in a moment later
@@ -214,7 +214,7 @@ async def test_what_is_kept_beside_messages_is_encrypted_and_read_again(stage: S
 
     async with stage.serve():
         await idle.switch("medium", is_on=True)
-        await gates.close("host:example.org", Closing.lasting(HOUR, f"{stage.word} closed"))
+        await gates.close("host:example.org", GateClosure.lasting(HOUR, f"{stage.word} closed"))
         closed = await wait_until(fetch_closed, "the gate is closed")
         doing = await wait_until(tell_doing, "the shift tells what it is about")
 

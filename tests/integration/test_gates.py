@@ -9,7 +9,7 @@ from temporalio.client import Client
 
 from activities import Again, Context, Done, Message, RetryAfter, handler
 from activities.api.handler import Handler
-from shared.keepers.gates import Closing
+from shared.keepers.gates import GateClosure
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from starter.starting.bulk import BulkStarter
@@ -108,7 +108,7 @@ async def test_what_a_person_says_about_a_gate_outlives_all_workers(
     """Closed before there is a worker, closed for the next one; opened, everything passes at once."""
     site = Site(kind)
     site.opens_at = 1  # nobody is asked to wait
-    await gates.close(HOST, Closing.lasting(timedelta(hours=2), "maintenance"))
+    await gates.close(HOST, GateClosure.lasting(timedelta(hours=2), "maintenance"))
     with pytest.raises(GatesNotServed, match="no worker has taken in yet"):
         await gates.fetch(time.time())
     async with serve(site.handler(), lanes=("short",)):

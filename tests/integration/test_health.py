@@ -36,7 +36,7 @@ from worker.health import (
     open_endpoint,
     watch_server,
 )
-from worker.main import StopOrder, serve_lanes
+from worker.main import StopRequest, serve_lanes
 from worker.run import WorkerPlan, run_workers
 
 READY: Report = {"ready": True}
@@ -244,7 +244,7 @@ async def test_a_lane_that_does_not_poll_yet_is_named(client: Client, settings: 
 
 async def test_lanes_that_the_server_ends_stop_their_process(client: Client, settings: Settings) -> None:
     """A worker that fails for good drains all lanes, and when the server is the cause, the error says what to do."""
-    order = StopOrder(asyncio.get_running_loop(), timedelta(minutes=1), _fail_overrun)
+    order = StopRequest(asyncio.get_running_loop(), timedelta(minutes=1), _fail_overrun)
     plan = WorkerPlan(settings=settings, registry=Registry([("the test", echo)]), lanes=("short", "medium"))
     lost = Client(client.service_client, namespace="nowhere")
 

@@ -23,7 +23,7 @@ from shared.packs.entry import measure, to_entry, to_heading
 from shared.settings import Settings
 from shared.temporal.search_attributes import pack_attributes_at_start
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
-from starter.steering.keepers.idle import Idle
+from starter.steering.keepers.idle import IdleControl
 from tests.asleep import start_asleep
 from tests.conftest import wait_until
 from tests.processes import worker_process
@@ -82,9 +82,9 @@ def sleepers(client: Client, settings: Settings, message_id: Callable[[], str]) 
 
 
 @pytest.fixture
-async def idle(client: Client, settings: Settings) -> AsyncGenerator[Idle]:
+async def idle(client: Client, settings: Settings) -> AsyncGenerator[IdleControl]:
     """What steers the idle capacity of the test's task queues; switched off at the end, for other tests' sake."""
-    idle = Idle(client, settings)
+    idle = IdleControl(client, settings)
     yield idle
     await idle.switch("short", is_on=False)
 
@@ -109,7 +109,7 @@ def correlate_ranks(values: Sequence[float]) -> float:
 
 
 async def test_idle_workers_run_what_is_due_first_and_nothing_before_its_earliest_moment(
-    server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: Idle
+    server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: IdleControl
 ) -> None:
     """Five hundred messages due in hours: in the order of their due times, each once, and early by what is counted."""
     chance = random.Random(3)
@@ -127,20 +127,20 @@ async def test_idle_workers_run_what_is_due_first_and_nothing_before_its_earlies
     assert HOUR < status.pulled.mean_early_seconds < 11 * HOUR
 
 
-async def _has_counted(idle: Idle, count: int) -> Any:
+async def _has_counted(idle: IdleControl, count: int) -> Any:
     """Give the status once it reports `count`, less what two seconds of a lost worker may have cost."""
     status = await idle.status("short")
     assert status.pulled.messages <= count
     return status if status.pulled.messages >= 0.8 * count else None
 
 
-async def _has_nobody_left(idle: Idle) -> Any:
+async def _has_nobody_left(idle: IdleControl) -> Any:
     status = await idle.status("short")
     return status if status.doing == "nobody to wake" and status.pulled.messages else None
 
 
 async def test_packs_are_pulled_in_due_order_within_the_reach(
-    server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: Idle
+    server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: IdleControl
 ) -> None:
     """Of 20,000 messages in 100 packs none runs while another is left that is due more than twice the reach before."""
     chance, reach = random.Random(5), 1800.0
@@ -160,7 +160,7 @@ async def test_packs_are_pulled_in_due_order_within_the_reach(
 
 
 async def test_due_work_comes_first(
-    server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: Idle
+    server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: IdleControl
 ) -> None:
     """As soon as messages fall due, what runs next is those, but for what was under way."""
     await sleepers.start(sleepers.state(n, HOUR + n, work=0.5) for n in range(600))
@@ -184,7 +184,7 @@ def _is_due(call: Entry, sleepers: Sleepers) -> bool:
 
 
 async def test_ten_messages_are_not_spun(
-    server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: Idle
+    server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: IdleControl
 ) -> None:
     """Each has an earliest moment of its own anew once it has run; however idle the lane is, it sleeps until then."""
     await sleepers.start(sleepers.state(n, HOUR + n) for n in range(10))
@@ -200,7 +200,7 @@ async def test_ten_messages_are_not_spun(
 
 
 async def test_another_worker_takes_over(
-    server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: Idle
+    server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: IdleControl
 ) -> None:
     """The worker that pulls is killed: it goes on elsewhere, and no version is pulled twice."""
     await sleepers.start(sleepers.state(n, HOUR + n, work=0.3) for n in range(300))
@@ -225,7 +225,7 @@ async def test_while_the_index_cannot_be_asked_nobody_is_harmed(
     )
     async with run_embedded(options) as server:
         client = await server.connect()
-        idle, sleepers = Idle(client, settings), Sleepers(client, settings, message_id())
+        idle, sleepers = IdleControl(client, settings), Sleepers(client, settings, message_id())
         await sleepers.start(sleepers.state(n, HOUR + n) for n in range(100))
         floods = [asyncio.create_task(_ask_for_ever(client)) for _ in range(20)]
         await idle.switch("short", is_on=True)
@@ -250,5 +250,5 @@ async def _ask_for_ever(client: Client) -> None:
         await asyncio.sleep(0.01)
 
 
-async def _is_doing(idle: Idle, what: str) -> bool:
+async def _is_doing(idle: IdleControl, what: str) -> bool:
     return (await idle.status("short")).doing == what

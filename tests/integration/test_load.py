@@ -17,9 +17,9 @@ from activities import Context, Done, Message, handler
 from shared.errors import GiveUp
 from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
-from starter.files.feed import Feed
 from starter.files.load import Load, LoadOptions
 from starter.files.rows import RowSource
+from starter.files.threaded_iterator import ThreadedIterator
 from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
 from starter.starting.bulk import BulkStarter
 from tests.conftest import Serve, wait_until
@@ -304,7 +304,7 @@ async def test_a_feed_gives_its_items_in_order_and_then_the_error() -> None:
     items: list[int] = []
 
     async def take() -> None:
-        async for item in Feed(read()):
+        async for item in ThreadedIterator(read()):
             items.append(item)  # noqa: PERF401 — what came before the error counts
 
     with pytest.raises(GiveUp, match="it broke"):
@@ -322,12 +322,12 @@ async def test_a_feed_whose_source_blocks_holds_nobody_up() -> None:
         gate.wait()
         yield 2
 
-    feed = Feed(read())
+    iterator = ThreadedIterator(read())
     items: list[int] = []
     try:
-        async for item in feed:
+        async for item in iterator:
             items.append(item)
-            feed.stop()
+            iterator.stop()
     finally:
         gate.set()
 
@@ -343,10 +343,10 @@ async def test_a_feed_runs_ahead_by_a_bounded_number_of_items() -> None:
             read.append(number)
             yield number
 
-    feed = Feed(count())
-    async for _ in feed:
+    iterator = ThreadedIterator(count())
+    async for _ in iterator:
         await wait_until(lambda: len(read) > 256, "the reader runs ahead")
         await asyncio.sleep(0)
-        feed.stop()
+        iterator.stop()
 
     assert len(read) < 1000

@@ -181,11 +181,11 @@ async def _lists(control: Control, selection: Selection, ids: set[str]) -> bool:
 
 
 async def _shows(control: Control, message: Subject, state: str, reason: str) -> bool:
-    shown = await control.show(message.kind, message.id)
-    if shown.status is None or shown.listed.state != state:
+    view = await control.show(message.kind, message.id)
+    if view.status is None or view.listed.state != state:
         return False
-    reasons = [d["reason"] for d in shown.decisions]
-    return any(reason in text for text in reasons) and (state != "parked" or reason in shown.listed.parked_reason)
+    reasons = [d["reason"] for d in view.decisions]
+    return any(reason in text for text in reasons) and (state != "parked" or reason in view.listed.parked_reason)
 
 
 async def test_calls_that_were_lost_with_their_workers_count_as_attempts(

@@ -54,8 +54,8 @@ def get_pack(client: Client, kind: str, index: int = 0) -> WorkflowHandle[Any, A
 
 async def has(control: Control, kind: str, message_id: str, **expected: Any) -> bool:
     """Tell whether a message's status, or what it ended with, shows the expected values."""
-    shown = await control.show(kind, message_id)
-    found = shown.status or shown.ended or {}
+    view = await control.show(kind, message_id)
+    found = view.status or view.ended or {}
     return all(found[name] == value for name, value in expected.items())
 
 

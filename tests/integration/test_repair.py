@@ -15,7 +15,7 @@ from shared.messages.placement import pack_workflow_id, workflow_id
 from shared.settings import Settings
 from starter.control import Control
 from starter.starting.bulk import BulkStarter
-from starter.steering.status.standstill import find_standstill, repair
+from starter.steering.status.failing_workflows import find_standstill, repair
 from tests.conftest import Serve, wait_until
 from tests.subjects import declare
 
@@ -61,9 +61,9 @@ async def test_repair_calls_only_what_was_under_way_again_and_that_once(  # noqa
         await wait_until(lambda: ended["quick"] and sum(keys.values()) == 2, "one has finished, one is at work")
         monkeypatch.setattr(BROKEN[encoding], fail)
         await client.get_workflow_handle(name).signal("reprioritize", {"ids": ["slow"], "priority": 1})
-        standstill = await wait_until(lambda: find_standstill(client, name), "its task fails")
+        failing = await wait_until(lambda: find_standstill(client, name), "its task fails")
 
-        await repair(client, standstill)
+        await repair(client, failing)
         monkeypatch.undo()
         may_end.set()
 

@@ -17,7 +17,7 @@ from shared.messages.envelope import Envelope, EnvelopeRules
 from shared.settings import Settings
 from spark.prepare.manifest import Manifest
 from spark.prepare.prepare import PrepareOptions, prepare
-from spark.report.reconcile import DIFFERENCES, Balance, reconcile
+from spark.report.reconcile import DIFFERENCES, Reconciliation, reconcile
 from spark.source.source import Source
 from starter.control import Control
 from starter.starting.bulk import BulkStarter
@@ -125,7 +125,7 @@ async def test_each_row_is_found_or_told(
     )
 
 
-def _counts(balance: Balance) -> dict[str, int]:
+def _counts(balance: Reconciliation) -> dict[str, int]:
     names = ("alive", "finished", "stopped", "rejected", "duplicates", "missing")
     return {name: getattr(balance, name) for name in names}
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from shared.settings import Settings
-from shared.telemetry.metrics import PUBLISHED_METRICS, WORKER_METRICS, Reading
+from shared.telemetry.metrics import PUBLISHED_METRICS, WORKER_METRICS, MetricValue
 from shared.telemetry.sdk import start_telemetry
 from starter.local.embedded import find_free_port
 from tests import watching
@@ -25,7 +25,7 @@ def told() -> set[str]:
     """The names under which Prometheus sees what our own code measures, from a real page."""
     address = f"127.0.0.1:{find_free_port()}"
     with start_telemetry(Settings(telemetry_prometheus=address), "test") as telemetry:
-        telemetry.publish([Reading(metric, 1, dict.fromkeys(metric.labels, "x")) for metric in PUBLISHED_METRICS])
+        telemetry.publish([MetricValue(metric, 1, dict.fromkeys(metric.labels, "x")) for metric in PUBLISHED_METRICS])
         for metric in WORKER_METRICS:
             telemetry.record(metric, 1, dict.fromkeys(metric.labels, "x"))
         lines = httpx.get(f"http://{address}/metrics", trust_env=False).text.splitlines()

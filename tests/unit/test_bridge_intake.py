@@ -1,4 +1,4 @@
-"""The intake: order per key, places for all, and partitions that pause before memory does."""
+"""The record scheduler: order per key, places for all, and partitions that pause before memory does."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from shared.errors import InvalidSetting
-from starter.bridge.intake import Intake, IntakeLimits
 from starter.bridge.offsets import Partition
+from starter.bridge.record_scheduler import InFlightLimits, RecordScheduler
 
 FEEDS = Partition("feeds", 0)
 PRICES = Partition("prices", 0)
 ORDERS = Partition("orders", 0)
-WIDE = IntakeLimits(100, 100, partition_high=100, partition_low=100, total_high=300, total_low=300)
+WIDE = InFlightLimits(100, 100, partition_high=100, partition_low=100, total_high=300, total_low=300)
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """A record as the intake sees it."""
+    """A record as the record scheduler sees it."""
 
     key: bytes | None
     offset: int
@@ -28,28 +28,30 @@ class Parcel:
     epoch: int = 1
 
 
-def hold(limits: IntakeLimits, *partitions: Partition) -> Intake[Parcel]:
-    """Make an intake that holds partitions under the epoch 1."""
-    intake = Intake[Parcel](limits)
-    intake.assign(partitions, 1)
-    return intake
+def hold(limits: InFlightLimits, *partitions: Partition) -> RecordScheduler[Parcel]:
+    """Make a record scheduler that holds partitions under the epoch 1."""
+    scheduler = RecordScheduler[Parcel](limits)
+    scheduler.assign(partitions, 1)
+    return scheduler
 
 
-def offer(intake: Intake[Parcel], keys: str, partition: Partition = FEEDS, *, epoch: int = 1, start: int = 0) -> int:
+def offer(
+    scheduler: RecordScheduler[Parcel], keys: str, partition: Partition = FEEDS, *, epoch: int = 1, start: int = 0
+) -> int:
     """Offer a record per letter, `-` for one without a key; says how many were held."""
     parcels = [
         Parcel(None if key == "-" else key.encode(), offset, partition, epoch) for offset, key in enumerate(keys, start)
     ]
-    return sum(intake.offer(partition, epoch, parcel) for parcel in parcels)
+    return sum(scheduler.offer(partition, epoch, parcel) for parcel in parcels)
 
 
-def rounds(intake: Intake[Parcel]) -> list[list[int]]:
+def rounds(scheduler: RecordScheduler[Parcel]) -> list[list[int]]:
     """Take and finish until nothing is left; gives the offsets that began together."""
     found: list[list[int]] = []
-    while taken := intake.take():
+    while taken := scheduler.take():
         found.append([parcel.offset for parcel in taken])
         for parcel in taken:
-            assert intake.finished(parcel)
+            assert scheduler.finished(parcel)
     return found
 
 
@@ -65,10 +67,10 @@ def rounds(intake: Intake[Parcel]) -> list[list[int]]:
 )
 def test_records_of_one_key_go_one_after_the_other(keys: str, began: list[list[int]]) -> None:
     """In the order of their offsets, with all other keys beside them."""
-    intake = hold(WIDE, FEEDS)
-    offer(intake, keys)
+    scheduler = hold(WIDE, FEEDS)
+    offer(scheduler, keys)
 
-    assert rounds(intake) == began
+    assert rounds(scheduler) == began
 
 
 @pytest.mark.parametrize(
@@ -79,153 +81,153 @@ def test_records_of_one_key_go_one_after_the_other(keys: str, began: list[list[i
         (replace(WIDE, in_flight=1), [[0], [10], [1], [11], [2], [12]]),
     ],
 )
-def test_places_are_limited_and_partitions_take_turns(limits: IntakeLimits, began: list[list[int]]) -> None:
+def test_places_are_limited_and_partitions_take_turns(limits: InFlightLimits, began: list[list[int]]) -> None:
     """One bound a partition, one bound for all, and no partition waits while another has two turns."""
-    intake = hold(limits, FEEDS, PRICES)
-    offer(intake, "abc", FEEDS)
-    offer(intake, "abc", PRICES, start=10)
+    scheduler = hold(limits, FEEDS, PRICES)
+    offer(scheduler, "abc", FEEDS)
+    offer(scheduler, "abc", PRICES, start=10)
 
-    assert rounds(intake) == began
+    assert rounds(scheduler) == began
 
 
 def test_what_was_received_first_begins_first_also_after_waiting_for_its_key() -> None:
     """The oldest record is what holds the commit up, so it never queues behind younger ones."""
-    intake = hold(replace(WIDE, in_flight=1), FEEDS)
-    offer(intake, "aaabc")
+    scheduler = hold(replace(WIDE, in_flight=1), FEEDS)
+    offer(scheduler, "aaabc")
 
-    assert rounds(intake) == [[0], [1], [2], [3], [4]]
+    assert rounds(scheduler) == [[0], [1], [2], [3], [4]]
 
 
 def test_a_full_partition_pauses_and_resumes_when_it_has_room_again() -> None:
     """Above the high mark it pauses; only below the low one does it go on."""
-    intake = hold(replace(WIDE, partition_high=4, partition_low=2), FEEDS, PRICES)
-    assert (intake.pausing, intake.resuming) == (set(), {FEEDS, PRICES})
-    offer(intake, "abcd")
-    assert intake.pausing == set()
-    offer(intake, "e", start=4)
-    assert (intake.pausing, intake.resuming) == ({FEEDS}, {PRICES})
+    scheduler = hold(replace(WIDE, partition_high=4, partition_low=2), FEEDS, PRICES)
+    assert (scheduler.pausing, scheduler.resuming) == (set(), {FEEDS, PRICES})
+    offer(scheduler, "abcd")
+    assert scheduler.pausing == set()
+    offer(scheduler, "e", start=4)
+    assert (scheduler.pausing, scheduler.resuming) == ({FEEDS}, {PRICES})
 
     pausing: list[bool] = []
-    for parcel in intake.take():
-        pausing.append(FEEDS in intake.pausing)
-        intake.finished(parcel)
+    for parcel in scheduler.take():
+        pausing.append(FEEDS in scheduler.pausing)
+        scheduler.finished(parcel)
 
     assert pausing == [True, True, True, True, False]
 
 
 def test_too_many_records_of_all_pause_every_partition() -> None:
     """Also one that has given nothing yet, until there is room for all again."""
-    intake = hold(replace(WIDE, total_high=5, total_low=3), FEEDS, PRICES, ORDERS)
-    offer(intake, "abc", FEEDS)
-    offer(intake, "abc", PRICES)
-    assert (intake.pausing, intake.resuming) == ({FEEDS, PRICES, ORDERS}, set())
+    scheduler = hold(replace(WIDE, total_high=5, total_low=3), FEEDS, PRICES, ORDERS)
+    offer(scheduler, "abc", FEEDS)
+    offer(scheduler, "abc", PRICES)
+    assert (scheduler.pausing, scheduler.resuming) == ({FEEDS, PRICES, ORDERS}, set())
 
     full: list[bool] = []
-    for parcel in intake.take():
-        full.append(intake.pausing != set())
-        intake.finished(parcel)
+    for parcel in scheduler.take():
+        full.append(scheduler.pausing != set())
+        scheduler.finished(parcel)
 
     assert full == [True, True, True, True, False, False]
 
 
 def test_other_limits_count_from_now_on() -> None:
     """Fewer places: nothing new begins until enough has ended, and full partitions pause; more: it goes on at once."""
-    intake = hold(WIDE, FEEDS)
-    offer(intake, "abcdef")
-    taken = intake.take()
-    offer(intake, "ghi", start=6)
-    intake.resize(IntakeLimits(4, 4, partition_high=4, partition_low=4, total_high=4, total_low=4))
-    closed = (intake.take(), intake.pausing)
+    scheduler = hold(WIDE, FEEDS)
+    offer(scheduler, "abcdef")
+    taken = scheduler.take()
+    offer(scheduler, "ghi", start=6)
+    scheduler.resize(InFlightLimits(4, 4, partition_high=4, partition_low=4, total_high=4, total_low=4))
+    closed = (scheduler.take(), scheduler.pausing)
     for parcel in taken[:3]:
-        intake.finished(parcel)
-    after_three = [parcel.offset for parcel in intake.take()]
-    intake.resize(WIDE)
+        scheduler.finished(parcel)
+    after_three = [parcel.offset for parcel in scheduler.take()]
+    scheduler.resize(WIDE)
 
     assert closed == ([], {FEEDS})
     assert after_three == [6]
-    assert [parcel.offset for parcel in intake.take()] == [7, 8]
-    assert intake.pausing == set()
+    assert [parcel.offset for parcel in scheduler.take()] == [7, 8]
+    assert scheduler.pausing == set()
 
 
 def test_a_blocked_partition_begins_nothing_while_others_go_on() -> None:
     """It pauses, says why, and goes on where it was once it is unblocked."""
-    intake = hold(WIDE, FEEDS, PRICES)
-    offer(intake, "aab", FEEDS)
-    offer(intake, "ab", PRICES, start=10)
-    began = intake.take()
-    intake.block(FEEDS, "feeds.dlq refuses records")
+    scheduler = hold(WIDE, FEEDS, PRICES)
+    offer(scheduler, "aab", FEEDS)
+    offer(scheduler, "ab", PRICES, start=10)
+    began = scheduler.take()
+    scheduler.block(FEEDS, "feeds.dlq refuses records")
     for parcel in began:
-        intake.finished(parcel)
-    offer(intake, "c", PRICES, start=12)
+        scheduler.finished(parcel)
+    offer(scheduler, "c", PRICES, start=12)
 
-    assert (intake.blocked, intake.pausing) == ({FEEDS: "feeds.dlq refuses records"}, {FEEDS})
-    assert rounds(intake) == [[12]]
-    intake.unblock(FEEDS)
-    assert (intake.blocked, intake.pausing) == ({}, set())
-    assert rounds(intake) == [[1]]
+    assert (scheduler.blocked, scheduler.pausing) == ({FEEDS: "feeds.dlq refuses records"}, {FEEDS})
+    assert rounds(scheduler) == [[12]]
+    scheduler.unblock(FEEDS)
+    assert (scheduler.blocked, scheduler.pausing) == ({}, set())
+    assert rounds(scheduler) == [[1]]
 
 
 def test_what_is_stuck_in_a_blocked_partition_takes_no_place_of_others() -> None:
     """Neither a place to begin nor room to be held, however many partitions are blocked."""
-    intake = hold(replace(WIDE, in_flight=2, total_high=4, total_low=1), FEEDS, PRICES)
-    offer(intake, "abcde", FEEDS)
-    stuck = intake.take()
-    assert intake.pausing == {FEEDS, PRICES}
-    intake.block(FEEDS, "no leader")
-    offer(intake, "abc", PRICES, start=10)
+    scheduler = hold(replace(WIDE, in_flight=2, total_high=4, total_low=1), FEEDS, PRICES)
+    offer(scheduler, "abcde", FEEDS)
+    stuck = scheduler.take()
+    assert scheduler.pausing == {FEEDS, PRICES}
+    scheduler.block(FEEDS, "no leader")
+    offer(scheduler, "abc", PRICES, start=10)
 
-    assert intake.pausing == {FEEDS}
-    assert rounds(intake) == [[10, 11], [12]]
-    assert (intake.in_flight, intake.waiting) == (2, 3)
-    intake.unblock(FEEDS)
-    offer(intake, "d", PRICES, start=13)
-    assert (intake.pausing, intake.take()) == ({FEEDS, PRICES}, [])
-    assert [intake.finished(parcel) for parcel in stuck] == [True, True]
-    assert rounds(intake) == [[2, 13], [3, 4]]
+    assert scheduler.pausing == {FEEDS}
+    assert rounds(scheduler) == [[10, 11], [12]]
+    assert (scheduler.in_flight, scheduler.waiting) == (2, 3)
+    scheduler.unblock(FEEDS)
+    offer(scheduler, "d", PRICES, start=13)
+    assert (scheduler.pausing, scheduler.take()) == ({FEEDS, PRICES}, [])
+    assert [scheduler.finished(parcel) for parcel in stuck] == [True, True]
+    assert rounds(scheduler) == [[2, 13], [3, 4]]
 
 
 def test_a_revoked_partition_drops_what_has_not_begun() -> None:
     """It says what is still under way, and its places are free again once that has ended."""
-    intake = hold(replace(WIDE, in_flight=2), FEEDS, PRICES)
-    offer(intake, "abcd", FEEDS)
-    began = intake.take()
-    intake.block(FEEDS, "no leader")
-    under_way = intake.revoke([FEEDS, ORDERS])
-    offer(intake, "a", PRICES)
+    scheduler = hold(replace(WIDE, in_flight=2), FEEDS, PRICES)
+    offer(scheduler, "abcd", FEEDS)
+    began = scheduler.take()
+    scheduler.block(FEEDS, "no leader")
+    under_way = scheduler.revoke([FEEDS, ORDERS])
+    offer(scheduler, "a", PRICES)
 
     assert under_way == began
-    assert (intake.waiting, intake.blocked, intake.pausing, intake.resuming) == (1, {}, set(), {PRICES})
-    assert intake.take() == []
-    assert [intake.finished(parcel) for parcel in began] == [True, True]
-    assert rounds(intake) == [[0]]
-    assert (intake.in_flight, intake.waiting) == (0, 0)
+    assert (scheduler.waiting, scheduler.blocked, scheduler.pausing, scheduler.resuming) == (1, {}, set(), {PRICES})
+    assert scheduler.take() == []
+    assert [scheduler.finished(parcel) for parcel in began] == [True, True]
+    assert rounds(scheduler) == [[0]]
+    assert (scheduler.in_flight, scheduler.waiting) == (0, 0)
 
 
 def test_what_a_new_assignment_drops_of_a_blocked_partition_never_counts() -> None:
     """Not even for a moment, which would pause all others until half of what they hold is done."""
-    intake = hold(replace(WIDE, total_high=3, total_low=1), FEEDS, PRICES)
-    offer(intake, "ab", FEEDS)
-    intake.block(FEEDS, "no leader")
-    offer(intake, "abc", PRICES)
-    intake.assign([FEEDS], 2)
+    scheduler = hold(replace(WIDE, total_high=3, total_low=1), FEEDS, PRICES)
+    offer(scheduler, "ab", FEEDS)
+    scheduler.block(FEEDS, "no leader")
+    offer(scheduler, "abc", PRICES)
+    scheduler.assign([FEEDS], 2)
 
-    assert (intake.pausing, intake.waiting) == (set(), 3)
+    assert (scheduler.pausing, scheduler.waiting) == (set(), 3)
 
 
 def test_a_key_keeps_its_order_through_a_rebalance() -> None:
     """A record that comes again waits for itself: the handling before the rebalance is not over yet."""
-    intake = hold(WIDE, FEEDS)
-    offer(intake, "ab")
-    began = intake.take()
-    intake.revoke([FEEDS])
-    intake.assign([FEEDS], 2)
-    assert offer(intake, "abc", epoch=2) == 3
+    scheduler = hold(WIDE, FEEDS)
+    offer(scheduler, "ab")
+    began = scheduler.take()
+    scheduler.revoke([FEEDS])
+    scheduler.assign([FEEDS], 2)
+    assert offer(scheduler, "abc", epoch=2) == 3
 
-    assert [(parcel.epoch, parcel.key) for parcel in intake.take()] == [(2, b"c")]
-    intake.finished(began[1])
-    assert [(parcel.epoch, parcel.key) for parcel in intake.take()] == [(2, b"b")]
-    intake.finished(began[0])
-    assert [(parcel.epoch, parcel.key) for parcel in intake.take()] == [(2, b"a")]
+    assert [(parcel.epoch, parcel.key) for parcel in scheduler.take()] == [(2, b"c")]
+    scheduler.finished(began[1])
+    assert [(parcel.epoch, parcel.key) for parcel in scheduler.take()] == [(2, b"b")]
+    scheduler.finished(began[0])
+    assert [(parcel.epoch, parcel.key) for parcel in scheduler.take()] == [(2, b"a")]
 
 
 @pytest.mark.parametrize(
@@ -240,24 +242,24 @@ def test_a_key_keeps_its_order_through_a_rebalance() -> None:
 )
 def test_an_offer_that_belongs_nowhere_changes_nothing(partition: Partition, epoch: int, start: int) -> None:
     """What a consumer still gives of a partition that has gone is dropped, and so is what it gives twice."""
-    intake = hold(WIDE, FEEDS)
-    offer(intake, "ab")
+    scheduler = hold(WIDE, FEEDS)
+    offer(scheduler, "ab")
 
-    assert offer(intake, "c", partition, epoch=epoch, start=start) == 0
-    assert (intake.waiting, rounds(intake)) == (2, [[0, 1]])
+    assert offer(scheduler, "c", partition, epoch=epoch, start=start) == 0
+    assert (scheduler.waiting, rounds(scheduler)) == (2, [[0, 1]])
 
 
 def test_finishing_what_is_not_under_way_changes_nothing() -> None:
     """Before its turn, twice, or an equal record that is another object."""
-    intake = hold(WIDE, FEEDS)
+    scheduler = hold(WIDE, FEEDS)
     parcels = [Parcel(b"a", 0), Parcel(b"a", 1)]
     for parcel in parcels:
-        intake.offer(FEEDS, 1, parcel)
-    assert intake.take() == parcels[:1]
+        scheduler.offer(FEEDS, 1, parcel)
+    assert scheduler.take() == parcels[:1]
 
-    assert [intake.finished(parcel) for parcel in (parcels[1], Parcel(b"a", 0))] == [False, False]
-    assert [intake.finished(parcels[0]), intake.finished(parcels[0])] == [True, False]
-    assert intake.take() == parcels[1:]
+    assert [scheduler.finished(parcel) for parcel in (parcels[1], Parcel(b"a", 0))] == [False, False]
+    assert [scheduler.finished(parcels[0]), scheduler.finished(parcels[0])] == [True, False]
+    assert scheduler.take() == parcels[1:]
 
 
 @pytest.mark.parametrize(
@@ -268,12 +270,12 @@ def test_a_block_has_a_reason_and_a_partition(
     partition: Partition, reason: str, expected: dict[Partition, str]
 ) -> None:
     """One that is not held any more can't be blocked, nor unblocked."""
-    intake = hold(WIDE, FEEDS)
-    intake.block(partition, reason)
+    scheduler = hold(WIDE, FEEDS)
+    scheduler.block(partition, reason)
 
-    assert intake.blocked == expected
-    intake.unblock(PRICES)
-    assert intake.blocked == expected
+    assert scheduler.blocked == expected
+    scheduler.unblock(PRICES)
+    assert scheduler.blocked == expected
 
 
 @pytest.mark.parametrize(
@@ -293,16 +295,16 @@ def test_limits_under_which_nothing_would_go_on_are_refused(changes: dict[str, i
     assert str(caught.value) == sentence
 
 
-TIGHT = IntakeLimits(2, 3, partition_high=5, partition_low=3, total_high=8, total_low=5)
+TIGHT = InFlightLimits(2, 3, partition_high=5, partition_low=3, total_high=8, total_low=5)
 partitions = st.sampled_from([FEEDS, PRICES, ORDERS])
 
 
 class Work(RuleBasedStateMachine):
-    """An intake through records, ends, blocks and rebalances, beside lists of what it holds."""
+    """A record scheduler through records, ends, blocks and rebalances, beside lists of what it holds."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.intake = Intake[Parcel](TIGHT)
+        self.intake = RecordScheduler[Parcel](TIGHT)
         self.epochs: dict[Partition, int] = {}
         self.epoch = 0
         self.waiting: list[Parcel] = []

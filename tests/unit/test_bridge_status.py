@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starter.bridge.intake import Intake, QueueDepth
-from starter.bridge.monitoring.status import BridgeStatus, Moment, PartitionStatus, to_partition_status
+from starter.bridge.monitoring.status import BridgeStatus, ClockReading, PartitionStatus, to_partition_status
 from starter.bridge.offsets import Partition, PartitionOffsets
+from starter.bridge.record_scheduler import QueueDepth, RecordScheduler
 from starter.bridge.window import limits_of
 
 FEEDS = Partition("feeds", 3)
-NOON = Moment(monotonic=100.0, epoch=1_800_000_000.0)
+NOON = ClockReading(monotonic=100.0, epoch=1_800_000_000.0)
 NOTHING = QueueDepth(0, 0, "")
 
 
@@ -103,7 +103,7 @@ def test_no_clock_makes_anything_negative(ahead: float, behind: int) -> None:
 
 
 class Parcel:
-    """A record as the intake sees it."""
+    """A record as the record scheduler sees it."""
 
     def __init__(self, offset: int) -> None:
         self.key = None
@@ -112,20 +112,20 @@ class Parcel:
 
 
 def test_a_blocked_partition_says_how_much_it_holds_and_why() -> None:
-    """As the intake has it; a partition that is not held holds nothing."""
-    intake = Intake[Parcel](limits_of(1000))
-    intake.assign([FEEDS], 1)
+    """As the record scheduler has it; a partition that is not held holds nothing."""
+    scheduler = RecordScheduler[Parcel](limits_of(1000))
+    scheduler.assign([FEEDS], 1)
     for offset in range(3):
-        intake.offer(FEEDS, 1, Parcel(offset))
-    taken = intake.take()
-    intake.offer(FEEDS, 1, Parcel(3))
-    intake.finished(taken[0])
-    intake.block(FEEDS, "the topic takes nothing")
-    status = tell(PartitionOffsets(FEEDS), intake.load_of(FEEDS), is_paused=True)
+        scheduler.offer(FEEDS, 1, Parcel(offset))
+    taken = scheduler.take()
+    scheduler.offer(FEEDS, 1, Parcel(3))
+    scheduler.finished(taken[0])
+    scheduler.block(FEEDS, "the topic takes nothing")
+    status = tell(PartitionOffsets(FEEDS), scheduler.load_of(FEEDS), is_paused=True)
 
     assert (status.in_flight, status.waiting, status.is_paused) == (2, 1, True)
     assert status.blocked == "the topic takes nothing"
-    assert intake.load_of(Partition("elsewhere", 0)) == NOTHING
+    assert scheduler.load_of(Partition("elsewhere", 0)) == NOTHING
 
 
 @pytest.mark.parametrize("member", [None, "one"])

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from shared.kafka.safe_producer import BrokerTrouble, Headers
-from starter.records.dead_letter_box import LetterSelection
+from shared.kafka.safe_producer import BrokerError, Headers
+from starter.records.dead_letter_topic import LetterSelection
 from starter.records.dead_letters import (
     ATTEMPTS,
     ORIGIN,
@@ -177,6 +177,6 @@ def test_a_selection_takes_what_fits_all_of_it(selection: LetterSelection, *, ex
 
 def test_trouble_names_the_error_the_topic_and_what_to_do() -> None:
     """Known errors have an advice of their own."""
-    assert str(BrokerTrouble("t", TimeoutError())) == (
+    assert str(BrokerError("t", TimeoutError())) == (
         "topic t: TimeoutError; see whether the broker is well; the same may succeed later"
     )

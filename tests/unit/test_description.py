@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from shared.keepers.capacity import Measured
-from shared.keepers.gates import Closing
+from shared.keepers.capacity import WorkerCapacity
+from shared.keepers.gates import GateClosure
 from shared.messages.message import Decision, MessageState
 from workflows.description import (
     describe_capacity,
@@ -174,8 +174,8 @@ def test_the_workflows_beside_messages_describe_themselves() -> None:
     """A pack, the gates, a layout and a lane's capacity say in a line or two what they hold."""
     outlook = PackSummary(0, EVENING, NOON, asleep=97, held=2, parked=1, running=1)
     closings = {
-        "host:a": Closing(NOON, EVENING, "429 <slow>"),
-        "bank": Closing(NOON, NOON + 10 * 366 * 86400),
+        "host:a": GateClosure(NOON, EVENING, "429 <slow>"),
+        "bank": GateClosure(NOON, NOON + 10 * 366 * 86400),
     }
 
     assert describe_pack("price", "short", outlook) == (
@@ -190,6 +190,6 @@ def test_the_workflows_beside_messages_describe_themselves() -> None:
     assert describe_layout({"packs": 2000, "size": 1000, "lane": "short", "coalesce": 300.0}) == (
         "**2,000 packs** of up to 1,000 messages, lane short, coalescing 5 min"
     )
-    assert describe_capacity({"a": Measured(10.5, NOON), "b": Measured(20, NOON)}) == (
+    assert describe_capacity({"a": WorkerCapacity(10.5, NOON), "b": WorkerCapacity(20, NOON)}) == (
         "**30.5 messages a second** at most, by what 2 worker processes have measured so far"
     )

@@ -31,7 +31,7 @@ from shared.lanes import LANES, task_queue
 from shared.messages.decision import MAX_DELAY, MIN_DELAY, TOLERANCE_MAX, TOLERANCE_SHARE
 from shared.messages.envelope import Envelope
 from shared.messages.message import HandlerCall, Verdict
-from shared.messages.signal_reading import Steering, read_steering
+from shared.messages.signal_reading import PackSignal, read_steering
 from shared.messages.signals import SIGNAL_NAMES
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings, describe_settings
@@ -45,7 +45,7 @@ from starter.bridge.record_spans import RecordSpans
 from starter.cli.main import build_parser
 from starter.cli.operations.doctor import CODES
 from starter.insight.doctor.checks import CHECKS
-from starter.insight.doctor.finding import Level
+from starter.insight.doctor.finding import Severity
 from starter.records.record import Record
 from starter.starting.delivery import Delivery
 from tests.sources import parse
@@ -266,7 +266,7 @@ def test_the_inputs_of_signals_for_the_web_ui_are_ones_that_the_signals_take() -
         (written,) = re.findall(r"`([^`]+)`", text)
         given = json.loads(written)
         wanted = types[name](**given)
-        assert read_steering(name, [{"ids": ["a"], **given}]) == Steering(["a"], wanted)
+        assert read_steering(name, [{"ids": ["a"], **given}]) == PackSignal(["a"], wanted)
         is_bare = all(f.default is not MISSING for f in fields(types[name]))
         assert text.startswith("none, or ") is is_bare
 
@@ -309,7 +309,7 @@ def test_the_tables_of_the_doctor_are_those_in_the_code() -> None:
     assert re.findall(r"^\| (\w+) \| (\d+) \|", codes, re.MULTILINE) == [
         (name, str(code)) for name, code in CODES.items()
     ]
-    assert [*CODES] == [*Level]
+    assert [*CODES] == [*Severity]
 
 
 def test_the_table_of_spans_attributes_is_the_one_in_the_code() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from shared.errors import HandlerProblem
+from shared.errors import InvalidHandler
 from shared.messages.encoding import PACKS_MAX, SIZE_MAX, Pack
 
 
@@ -37,7 +37,7 @@ def test_a_pack_takes_every_value_within_its_bounds(packs: int, size: int, coale
 )
 def test_a_value_out_of_bounds_is_refused_by_name(pack: dict[str, Any], sentence: str) -> None:
     """The sentence names the field, what it was and what to write."""
-    with pytest.raises(HandlerProblem) as refused:
+    with pytest.raises(InvalidHandler) as refused:
         Pack(**pack)
 
     assert str(refused.value) == sentence

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from activities.gates import wait_at
-from shared.keepers.gates import Closing, pick_closed, read_closings
+from shared.keepers.gates import GateClosure, pick_closed, read_closings
 from shared.messages.timespan import HORIZON
 
 NOW = 1_800_000_000.0
@@ -27,7 +27,7 @@ def test_a_message_waits_until_the_gate_opens_and_looks_ever_less_often(
     closed_for: float, opens_in: float, after: float, spread: float
 ) -> None:
     """After as long again as the gate has been closed, at least a minute, and never later than when it opens."""
-    outcome = wait_at("mail", Closing(NOW - closed_for, NOW + opens_in, "busy"), NOW)
+    outcome = wait_at("mail", GateClosure(NOW - closed_for, NOW + opens_in, "busy"), NOW)
 
     assert (outcome.verdict, outcome.after, outcome.tolerance) == ("gated", after, spread)
 
@@ -41,13 +41,13 @@ def test_a_message_waits_until_the_gate_opens_and_looks_ever_less_often(
 )
 def test_a_message_says_what_it_waits_for(opens_in: float, reason: str) -> None:
     """The gate, how long still, and why it was closed."""
-    assert wait_at("mail", Closing(NOW, NOW + opens_in, "busy"), NOW).reason == reason
+    assert wait_at("mail", GateClosure(NOW, NOW + opens_in, "busy"), NOW).reason == reason
 
 
 @pytest.mark.parametrize(("lasts", "is_for_good"), [(HORIZON, True), (timedelta(days=3600), False)])
 def test_a_gate_closed_for_good_stays_so_when_workers_hear_of_it_late(lasts: timedelta, *, is_for_good: bool) -> None:
     """It counts from when a worker gets it, which may be a minute or a week later."""
-    closing = Closing.lasting(lasts)
+    closing = GateClosure.lasting(lasts)
     heard = closing._replace(closed_at=closing.closed_at + timedelta(days=7).total_seconds())
 
     assert (closing.lasts_for_good, heard.lasts_for_good) == (is_for_good, is_for_good)
@@ -57,5 +57,5 @@ def test_what_was_kept_is_read_by_older_and_newer_code() -> None:
     """A closing with more to it, or without a reason, is still one; what has opened is left out."""
     read = read_closings({"a": [1.0, 9.0], "b": [1.0, 5.0, "busy", "of a later version"]})
 
-    assert read == {"a": Closing(1.0, 9.0), "b": Closing(1.0, 5.0, "busy")}
-    assert pick_closed(read, 5.0) == {"a": Closing(1.0, 9.0)}
+    assert read == {"a": GateClosure(1.0, 9.0), "b": GateClosure(1.0, 5.0, "busy")}
+    assert pick_closed(read, 5.0) == {"a": GateClosure(1.0, 9.0)}

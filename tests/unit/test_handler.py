@@ -11,7 +11,7 @@ import pytest
 from activities.api.context import Context
 from activities.api.handler import Gate, Handler, handler
 from activities.api.outcome import Again, Done, Message
-from shared.errors import HandlerProblem, InvalidOutcome
+from shared.errors import InvalidHandler, InvalidOutcome
 from shared.lanes import LANES
 from shared.settings import Settings
 
@@ -130,7 +130,7 @@ def test_every_lane_bears_its_own_default_timeout() -> None:
 )
 def test_an_unusable_declaration_is_refused_at_import(declared: dict[str, Any], phrase: str) -> None:
     """The mistake shows when the module loads, before any message runs."""
-    with pytest.raises(HandlerProblem) as caught:
+    with pytest.raises(InvalidHandler) as caught:
         handler(**declared)
 
     assert phrase in str(caught.value)
@@ -183,7 +183,7 @@ def test_a_function_that_is_not_async_is_refused() -> None:
     def block(message: Message, ctx: Context) -> Done:
         return Done()
 
-    with pytest.raises(HandlerProblem, match=r"handler 'feed': <function .*block at .*> is no 'async def'"):
+    with pytest.raises(InvalidHandler, match=r"handler 'feed': <function .*block at .*> is no 'async def'"):
         handler("feed")(block)  # pyright: ignore[reportArgumentType] — the wrong type is the point
 
 

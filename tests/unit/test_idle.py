@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from activities.idle.capacity import Slots
-from activities.idle.due_index import Sleeper
-from activities.idle.pull import RATE_MAX, REMEMBERED_SECONDS, SLOWER, STEADIER, PullRate, RecentlyPulled
-from shared.keepers.idle import IdleLimits, Pulled
+from activities.idle.due_index import SleepingWorkflow
+from activities.idle.pull import RATE_MAX, REMEMBERED_SECONDS, SLOWER, STEADIER, PullRate, RecentPulls
+from shared.keepers.idle import IdleLimits, PullCounts
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 RESERVE = 0.25
@@ -37,7 +37,7 @@ def test_it_begins_with_the_slots_that_are_free_beyond_the_reserve() -> None:
 
 @pytest.mark.parametrize("is_spent", [True, False])
 def test_what_nobody_uses_does_not_grow(*, is_spent: bool) -> None:
-    """A lane without sleepers is no quicker one for that; nor is there anything without end."""
+    """A lane without sleeping workflows is no quicker one for that; nor is there anything without end."""
     allowance = PullRate()
     for number in range(100):
         allowance.follow(beat(number, 32), RESERVE)
@@ -96,26 +96,26 @@ def test_what_is_not_wanted_is_saved_for_a_second_and_no_longer() -> None:
 
 def test_a_message_is_not_woken_twice_for_one_due_time() -> None:
     """The index is behind; once it has another due time, that counts."""
-    woken, sleeper = RecentlyPulled(), Sleeper(NOW, "a:1", is_pack=False)
-    woken.note(sleeper, None)
+    woken, sleeping = RecentPulls(), SleepingWorkflow(NOW, "a:1", is_pack=False)
+    woken.note(sleeping, None)
 
-    assert woken.due_of(sleeper) is None
-    assert woken.due_of(Sleeper(NOW + timedelta(hours=1), "a:1", is_pack=False)) == NOW + timedelta(hours=1)
-    assert woken.due_of(Sleeper(NOW, "a:2", is_pack=False)) == NOW
+    assert woken.due_of(sleeping) is None
+    assert woken.due_of(SleepingWorkflow(NOW + timedelta(hours=1), "a:1", is_pack=False)) == NOW + timedelta(hours=1)
+    assert woken.due_of(SleepingWorkflow(NOW, "a:2", is_pack=False)) == NOW
 
 
 def test_a_pack_counts_as_due_when_the_pull_before_ended() -> None:
     """Until the index knows better: a due time that moved by seconds is never written there."""
-    woken, pack, until = RecentlyPulled(), Sleeper(NOW, "a~1", is_pack=True), NOW + timedelta(minutes=15)
+    woken, pack, until = RecentPulls(), SleepingWorkflow(NOW, "a~1", is_pack=True), NOW + timedelta(minutes=15)
     woken.note(pack, until)
 
     assert woken.due_of(pack) == until
 
 
 def test_who_was_woken_a_while_ago_is_forgotten() -> None:
-    """Memory follows the rate, not the number of sleepers."""
-    woken = RecentlyPulled()
-    woken.note(Sleeper(NOW, "a:1", is_pack=False), None)
+    """Memory follows the rate, not the number of sleeping workflows."""
+    woken = RecentPulls()
+    woken.note(SleepingWorkflow(NOW, "a:1", is_pack=False), None)
 
     assert woken.forget_old(0.0) == 1
     assert woken.forget_old(1e12 + REMEMBERED_SECONDS) == 0
@@ -144,9 +144,9 @@ def test_limits_that_cannot_be_meant_are_refused(wire: dict[str, Any], sentence:
 
 def test_counts_add_up() -> None:
     """Over shifts, and over versions that knew fewer of them."""
-    first = Pulled().plus(is_pack=False, early_seconds=10).plus(is_pack=True, early_seconds=20)
-    both = first.and_also(Pulled.load({"messages": 2, "unheard_of": 1}))
+    first = PullCounts().plus(is_pack=False, early_seconds=10).plus(is_pack=True, early_seconds=20)
+    both = first.and_also(PullCounts.load({"messages": 2, "unheard_of": 1}))
 
     assert (both.messages, both.packs, both.mean_early_seconds) == (3, 1, 7.5)
-    assert Pulled.load(both.dump()) == both
-    assert Pulled().mean_early_seconds == 0
+    assert PullCounts.load(both.dump()) == both
+    assert PullCounts().mean_early_seconds == 0

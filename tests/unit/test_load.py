@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shared.messages.envelope import EnvelopeRules
 from starter.files.duplicates import find_repeated
-from starter.files.load import Load, LoadOptions, Summary
+from starter.files.load import Load, LoadCounts, LoadOptions
 from starter.files.progress import open_progress
 from starter.files.rows import RowSource
 
@@ -103,7 +103,7 @@ def test_hashes_take_eight_bytes_each() -> None:
 
 def test_progress_is_what_has_been_done_and_not_what_has_been_read() -> None:
     """All rows may have been read long before the server has taken the first one."""
-    summary = Summary(rows=200, position=5000)
+    summary = LoadCounts(rows=200, position=5000)
     read = summary.done_position
     summary.started, summary.rejected = 40, 10
 

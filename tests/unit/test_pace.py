@@ -1,4 +1,4 @@
-"""The pace: follows what the server bears, down at once and up again slowly."""
+"""The rate limiter: follows what the server bears, down at once and up again slowly."""
 
 import asyncio
 import math
@@ -6,7 +6,7 @@ import math
 import pytest
 
 from shared.temporal.backoff import BACKOFF_MAX_SECONDS, backoff_seconds
-from starter.starting.calls.pace import Pace
+from starter.starting.calls.rate_limiter import RateLimiter
 
 
 class Clock:
@@ -20,32 +20,32 @@ class Clock:
         return self.now
 
 
-def throttled(clock: Clock, *, answered: int = 200, ceiling: float = 0.0) -> Pace:
-    """Make a pace whose server has answered `answered` calls in the last two seconds, and then had no room."""
-    pace = Pace(ceiling, clock)
+def throttled(clock: Clock, *, answered: int = 200, ceiling: float = 0.0) -> RateLimiter:
+    """Make a rate limiter whose server has answered `answered` calls in the last two seconds, and then had no room."""
+    limiter = RateLimiter(ceiling, clock)
     for _ in range(answered):
-        pace.note_answered()
-    pace.note_throttled()
-    return pace
+        limiter.note_answered()
+    limiter.note_throttled()
+    return limiter
 
 
-async def grow(pace: Pace, clock: Clock, seconds: float) -> None:
+async def grow(limiter: RateLimiter, clock: Clock, seconds: float) -> None:
     """Let time pass with calls going out all along."""
     until = clock.now + seconds
     while clock.now < until:
         clock.now += 0.5
-        await pace.take()
+        await limiter.take()
 
 
 async def test_without_a_ceiling_nothing_waits_until_the_server_objects() -> None:
     """A fast server is used as fast as it is."""
     clock = Clock()
-    pace = Pace(0.0, clock)
+    limiter = RateLimiter(0.0, clock)
 
     for _ in range(1000):
-        await pace.take()  # a place in the future would wait for the clock for ever
+        await limiter.take()  # a place in the future would wait for the clock for ever
 
-    assert pace.rate == math.inf
+    assert limiter.rate == math.inf
 
 
 async def test_the_first_objection_halves_what_was_answered() -> None:
@@ -56,36 +56,36 @@ async def test_the_first_objection_halves_what_was_answered() -> None:
 async def test_objections_of_one_overload_count_as_one() -> None:
     """64 calls in flight are refused together: that is one message from the server, not 64."""
     clock = Clock()
-    pace = throttled(clock)
+    limiter = throttled(clock)
 
     for _ in range(63):
         clock.now += 0.01
-        pace.note_throttled()
+        limiter.note_throttled()
 
-    assert pace.rate == 50.0
+    assert limiter.rate == 50.0
 
 
 async def test_the_rate_is_back_after_ten_seconds() -> None:
     """It grows by a twentieth of the former rate a second."""
     clock = Clock()
-    pace = throttled(clock)
+    limiter = throttled(clock)
 
-    await grow(pace, clock, 10.0)
+    await grow(limiter, clock, 10.0)
 
-    assert pace.rate == pytest.approx(100.0)
+    assert limiter.rate == pytest.approx(100.0)
 
 
 async def test_an_objection_while_the_rate_grows_is_heard() -> None:
     """Growing is no excuse: a server that goes on objecting is given less and less."""
     clock = Clock()
-    pace = throttled(clock)
+    limiter = throttled(clock)
     rates: list[float] = []
     for _ in range(4):
-        await grow(pace, clock, 1.5)
+        await grow(limiter, clock, 1.5)
         for _ in range(10):
-            pace.note_answered()
-        pace.note_throttled()
-        rates.append(pace.rate)
+            limiter.note_answered()
+        limiter.note_throttled()
+        rates.append(limiter.rate)
 
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] < 10.0
@@ -94,48 +94,48 @@ async def test_an_objection_while_the_rate_grows_is_heard() -> None:
 async def test_the_rate_never_grows_above_the_ceiling() -> None:
     """What a person set as the most stays the most."""
     clock = Clock()
-    pace = throttled(clock, ceiling=80.0)
+    limiter = throttled(clock, ceiling=80.0)
 
-    await grow(pace, clock, 60.0)
+    await grow(limiter, clock, 60.0)
 
-    assert pace.rate == 80.0
+    assert limiter.rate == 80.0
 
 
 @pytest.mark.parametrize(("ceiling", "slowest"), [(0.0, 1.0), (10.0, 1.0), (0.25, 0.25)])
 async def test_the_rate_never_falls_to_nothing(ceiling: float, slowest: float) -> None:
     """One call a second goes on asking whether there is room again, unless even that was too much for its owner."""
     clock = Clock()
-    pace = throttled(clock, answered=0, ceiling=ceiling)
+    limiter = throttled(clock, answered=0, ceiling=ceiling)
 
     for _ in range(20):
         clock.now += 2.0
-        pace.note_throttled()
+        limiter.note_throttled()
 
-    assert pace.rate == slowest
+    assert limiter.rate == slowest
 
 
 async def test_answers_of_long_ago_do_not_count() -> None:
     """What the server bore before a pause says nothing about what it bears now."""
     clock = Clock()
-    pace = Pace(0.0, clock)
+    limiter = RateLimiter(0.0, clock)
     for _ in range(1000):
-        pace.note_answered()
+        limiter.note_answered()
     clock.now += 60.0
 
-    pace.note_throttled()
+    limiter.note_throttled()
 
-    assert pace.rate == 1.0
+    assert limiter.rate == 1.0
 
 
 async def test_places_are_given_at_the_rate_and_in_order() -> None:
     """A ceiling of 200 a second is kept by the real clock, first come first served."""
     loop = asyncio.get_running_loop()
-    pace = Pace(200.0)
+    limiter = RateLimiter(200.0)
     order: list[int] = []
     began = loop.time()
 
     async def take(number: int) -> None:
-        await pace.take()
+        await limiter.take()
         order.append(number)
 
     await asyncio.gather(*(take(number) for number in range(60)))
@@ -147,14 +147,14 @@ async def test_places_are_given_at_the_rate_and_in_order() -> None:
 async def test_a_throttle_also_slows_the_call_that_was_waiting_when_it_came() -> None:
     """Places are not handed out ahead: who waits goes at the rate of the moment when the turn comes."""
     clock = Clock()
-    pace = Pace(1000.0, clock)
+    limiter = RateLimiter(1000.0, clock)
     for _ in range(20):
-        pace.note_answered()
-    await pace.take()
-    waiting = asyncio.create_task(pace.take())
+        limiter.note_answered()
+    await limiter.take()
+    waiting = asyncio.create_task(limiter.take())
     await asyncio.sleep(0)
 
-    pace.note_throttled()  # from now on five a second
+    limiter.note_throttled()  # from now on five a second
     clock.now += 0.19
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.shield(waiting), 0.05)

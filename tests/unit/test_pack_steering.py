@@ -6,14 +6,14 @@ import pytest
 
 from shared.messages.decision import begin, decide
 from shared.messages.message import MessageState, Outcome
-from shared.messages.signals import Pause, Reprioritize, Reschedule, Revise, RunNow, Signal, Stop, Unreadable
+from shared.messages.signals import Pause, Reprioritize, Reschedule, Revise, RunNow, Signal, Stop, UnreadableSignal
 from shared.packs.entry import STATE_BYTES_MAX, measure, to_state
 from tests.unit.test_pack_state import AGAIN, DONE, NOW, REJECT, count_bytes, entry, find, hold, phases, run, take
 from workflows.packs.state import PackState
 
 LARGE = "x" * 4000
-FLAWED: list[tuple[Signal | Unreadable, str]] = [
-    (Unreadable("Revise", "holds nan, which JSON does not know"), "Revise: holds nan, which JSON does not know"),
+FLAWED: list[tuple[Signal | UnreadableSignal, str]] = [
+    (UnreadableSignal("Revise", "holds nan, which JSON does not know"), "Revise: holds nan, which JSON does not know"),
     (
         Revise("x" * 99),
         "Revise: the payload is 101 bytes of JSON, the limit is 100; keep bulk data elsewhere and send its key",
@@ -23,7 +23,7 @@ FLAWED: list[tuple[Signal | Unreadable, str]] = [
 ]
 
 
-def tell(pack: PackState, ids: str, signal: Signal | Unreadable, name: str = "s") -> dict[str, Any] | None:
+def tell(pack: PackState, ids: str, signal: Signal | UnreadableSignal, name: str = "s") -> dict[str, Any] | None:
     """Steer some messages and give the receipt."""
     pack.steer(list(ids), signal, NOW, name)
     return pack.receipts.find(name)
@@ -88,7 +88,7 @@ def test_a_parked_message_is_repaired_and_runs_again() -> None:
 @pytest.mark.parametrize(("signal", "reason"), FLAWED)
 @pytest.mark.parametrize("phase", ["asleep", "running"])
 def test_a_flawed_signal_changes_nothing_and_breaks_nobody(
-    signal: Signal | Unreadable, reason: str, phase: str
+    signal: Signal | UnreadableSignal, reason: str, phase: str
 ) -> None:
     """Whoever sent it by hand finds the reason among the message's decisions; the pack goes on."""
     pack = hold(entry("a", payload=1), entry("b"))

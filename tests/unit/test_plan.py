@@ -13,13 +13,13 @@ from shared.messages.timespan import parse_duration
 from starter.cli.main import run
 from starter.cli.operations.plan import ROWS
 from starter.insight.figures import DATABASE, FIGURES, Figure, value_of
-from starter.insight.plan import ENCODINGS, Demand, EncodingName, find_batch, find_load, make_plan
+from starter.insight.plan import ENCODINGS, EncodingName, Workload, find_batch, find_load, make_plan
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 HOUR, DAY = 3600.0, 86400.0
 
 demands = st.builds(
-    Demand,
+    Workload,
     messages=st.integers(1, 10**9),
     mean_interval=st.floats(1, 365 * DAY),
     handler_time=st.floats(0.001, DAY),
@@ -76,7 +76,7 @@ def test_a_measured_figure_is_the_one_of_its_result(name: str) -> None:
 
 
 @given(demands, encodings)
-def test_every_demand_has_a_plan_of_finite_numbers(demand: Demand, encoding: EncodingName) -> None:
+def test_every_demand_has_a_plan_of_finite_numbers(demand: Workload, encoding: EncodingName) -> None:
     """Nothing below what a server is made of, whatever is asked for."""
     plan = make_plan(demand, encoding)
 
@@ -88,10 +88,10 @@ def test_every_demand_has_a_plan_of_finite_numbers(demand: Demand, encoding: Enc
 
 
 @given(demands, encodings, st.floats(1.01, 100))
-def test_more_is_never_cheaper(demand: Demand, encoding: EncodingName, times: float) -> None:
+def test_more_is_never_cheaper(demand: Workload, encoding: EncodingName, times: float) -> None:
     """More messages, or longer handlers, need as much or more of everything."""
     before = make_plan(demand, encoding)
-    crowd = Demand(
+    crowd = Workload(
         messages=math.ceil(demand.messages * times),
         mean_interval=demand.mean_interval,
         handler_time=demand.handler_time,
@@ -107,7 +107,7 @@ def test_more_is_never_cheaper(demand: Demand, encoding: EncodingName, times: fl
 
 def test_a_pack_wakes_for_as_many_as_was_measured() -> None:
     """Ten million every four hours with a twelfth of that as tolerance: about sixty in a wake (docs/performance.md)."""
-    assert find_batch(Demand(messages=10_000_000, mean_interval=4 * HOUR, tolerance=HOUR / 3)) == pytest.approx(
+    assert find_batch(Workload(messages=10_000_000, mean_interval=4 * HOUR, tolerance=HOUR / 3)) == pytest.approx(
         60, rel=0.1
     )
 
@@ -117,7 +117,7 @@ def test_a_pack_costs_the_worker_what_it_did(count: int, interval: float) -> Non
     """The hour of a million messages, and that of ten million: milliseconds of processor time a cycle."""
     minutes = [each for each in rows(f"packs-fill-{count}") if each["cycles/s"]]
     spent = sum(each["cycles/s"] * each["cpu ms/cycle"] for each in minutes) / sum(each["cycles/s"] for each in minutes)
-    demand = Demand(messages=count, mean_interval=interval, tolerance=interval / 12)
+    demand = Workload(messages=count, mean_interval=interval, tolerance=interval / 12)
     planned = find_load(demand, "pack", find_batch(demand)).worker / demand.cycles_per_second * 1000
 
     assert planned == pytest.approx(spent, rel=0.25)
@@ -139,7 +139,7 @@ def test_a_pack_costs_the_server_and_the_database_at_least_what_it_did(share: st
     """With as many messages in a batch as were counted: never less than measured, never twice as much."""
     column, unit = COLUMNS[part]
     measured = row("database-postgresql", what=f"pack cycle, {share}")
-    demand = Demand(messages=10**6, mean_interval=DAY)
+    demand = Workload(messages=10**6, mean_interval=DAY)
     planned = getattr(find_load(demand, "pack", measured["in a batch"]), part) / demand.cycles_per_second * unit
 
     assert measured[column] * 0.97 < planned < measured[column] * 2
@@ -148,7 +148,7 @@ def test_a_pack_costs_the_server_and_the_database_at_least_what_it_did(share: st
 def test_longer_handlers_move_to_a_lane_for_them() -> None:
     """And cost the database what an ordinary activity costs."""
     short, medium, long = (
-        make_plan(Demand(messages=10**6, mean_interval=DAY, handler_time=t), "solo") for t in (1, 60, HOUR)
+        make_plan(Workload(messages=10**6, mean_interval=DAY, handler_time=t), "solo") for t in (1, 60, HOUR)
     )
 
     assert [plan.lane for plan in (short, medium, long)] == ["short", "medium", "long"]
@@ -160,7 +160,7 @@ def test_retention_costs_solo_alone() -> None:
     """A pack deletes the runs that it continued from."""
     day, month = (
         {
-            encoding: make_plan(Demand(messages=10**7, mean_interval=DAY, retention=days * DAY), encoding)
+            encoding: make_plan(Workload(messages=10**7, mean_interval=DAY, retention=days * DAY), encoding)
             for encoding in ENCODINGS
         }
         for days in (1, 30)
@@ -177,7 +177,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text("utf-8")
 def test_the_tables_of_the_page_are_what_the_calculator_says(interval: str, tolerance: float | None) -> None:
     """Ten, thirty and a hundred million, in both encodings, row by row."""
     seconds = parse_duration(interval).total_seconds()
-    demands = [Demand(messages=count * 10**6, mean_interval=seconds, tolerance=tolerance) for count in (10, 30, 100)]
+    demands = [Workload(messages=count * 10**6, mean_interval=seconds, tolerance=tolerance) for count in (10, 30, 100)]
     plans = [make_plan(demand, encoding) for demand in demands for encoding in ENCODINGS]
     header = ["", *(f"{count} M, {encoding}" for count in (10, 30, 100) for encoding in ENCODINGS)]
     rows = [

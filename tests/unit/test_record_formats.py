@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.errors import InvalidEnvelope, InvalidSetting
 from shared.messages.envelope import EnvelopeRules, parse_envelope
-from starter.records.formats import Formats, Start, Stop
+from starter.records.formats import Formats, StartRequest, StopRequest
 from starter.records.mapping import FormatOptions
 from starter.records.record import ERROR_CLASSES, DeadRecord, Record
 
@@ -35,7 +35,7 @@ def record(value: Any, headers: Pairs | dict[str, bytes] = (), key: bytes | None
     return Record("orders", 3, 17, 1_795_291_200_000, key, raw, pairs)
 
 
-def decode(given_record: Record, **options: Any) -> Start | Stop:
+def decode(given_record: Record, **options: Any) -> StartRequest | StopRequest:
     """Read one record with options as they are typed."""
     return Formats(FormatOptions.read(**options), RULES).decode(given_record)
 
@@ -43,7 +43,7 @@ def decode(given_record: Record, **options: Any) -> Start | Stop:
 def start(given_record: Record, **options: Any) -> dict[str, Any]:
     """Give what is no default in the envelope that a record starts."""
     asked = decode(given_record, **options)
-    assert isinstance(asked, Start)
+    assert isinstance(asked, StartRequest)
     return asked.envelope.model_dump(mode="json", exclude_defaults=True)
 
 
@@ -229,22 +229,22 @@ STARTS: list[tuple[Record, Options, dict[str, Any]]] = [
     ),
 ]
 
-STOPS: list[tuple[Record, Options, Stop]] = [
-    (record(None, key=b"feed:42"), {}, Stop("feed", "42")),
-    (record(None, key=b"feed:a:b"), {}, Stop("feed", "a:b")),
-    (record(None, key=b"42"), {"kind": "feed"}, Stop("feed", "42")),
-    (record(None, key=b"feed:42"), {"kind": "feed"}, Stop("feed", "feed:42")),
-    (record(None, key=b"feed:42"), {"kind": "feed", "id_from": "key"}, Stop("feed", "feed:42")),
-    (record(None, key=b"feed:42"), {"kind": "/what", "id_from": "key"}, Stop("feed", "feed:42")),
-    (record(None, key=b"feed:42"), {"kind": "/what", "id_from": "/id"}, Stop("feed", "42")),
-    (record(None, key=b"42"), {"kind": "feed", "id_from": "/id"}, Stop("feed", "42")),
-    (record(None, {"id": b"7"}, None), {"kind": "feed", "id_from": "header:id"}, Stop("feed", "7")),
-    (record(None, {"id": b"7"}, b"feed:42"), {"id_from": "header:id"}, Stop("feed", "7")),
-    (record(None, {"kind": b"report"}, b"42"), {"kind": "header:kind"}, Stop("report", "42")),
+STOPS: list[tuple[Record, Options, StopRequest]] = [
+    (record(None, key=b"feed:42"), {}, StopRequest("feed", "42")),
+    (record(None, key=b"feed:a:b"), {}, StopRequest("feed", "a:b")),
+    (record(None, key=b"42"), {"kind": "feed"}, StopRequest("feed", "42")),
+    (record(None, key=b"feed:42"), {"kind": "feed"}, StopRequest("feed", "feed:42")),
+    (record(None, key=b"feed:42"), {"kind": "feed", "id_from": "key"}, StopRequest("feed", "feed:42")),
+    (record(None, key=b"feed:42"), {"kind": "/what", "id_from": "key"}, StopRequest("feed", "feed:42")),
+    (record(None, key=b"feed:42"), {"kind": "/what", "id_from": "/id"}, StopRequest("feed", "42")),
+    (record(None, key=b"42"), {"kind": "feed", "id_from": "/id"}, StopRequest("feed", "42")),
+    (record(None, {"id": b"7"}, None), {"kind": "feed", "id_from": "header:id"}, StopRequest("feed", "7")),
+    (record(None, {"id": b"7"}, b"feed:42"), {"id_from": "header:id"}, StopRequest("feed", "7")),
+    (record(None, {"kind": b"report"}, b"42"), {"kind": "header:kind"}, StopRequest("report", "42")),
     (
         record(None, BINARY | {"ce_subject": b"s"}),
         {"kind": "header:ce_type", "id_from": "header:ce_subject"},
-        Stop("feed", "s"),
+        StopRequest("feed", "s"),
     ),
 ]
 
@@ -428,7 +428,7 @@ def test_a_record_starts_the_message_it_describes(
 
 @pytest.mark.parametrize(("given_record", "options", "expected"), STOPS, ids=range(len(STOPS)))
 def test_a_record_without_a_value_stops_the_message_it_names(
-    given_record: Record, options: Options, expected: Stop
+    given_record: Record, options: Options, expected: StopRequest
 ) -> None:
     """The key names it, or what the options point to."""
     assert decode(given_record, **options) == expected
@@ -443,7 +443,7 @@ def test_a_tombstone_names_the_message_that_a_value_under_the_same_key_starts(
     headers = {"id": name.encode()}
     begun = start(record(value, headers, name.encode()), **options)
 
-    assert decode(record(None, headers, name.encode()), **options) == Stop(begun["kind"], begun["id"])
+    assert decode(record(None, headers, name.encode()), **options) == StopRequest(begun["kind"], begun["id"])
 
 
 @pytest.mark.parametrize(("given_record", "options", "error_class", "field", "phrase"), DEAD, ids=range(len(DEAD)))
@@ -490,7 +490,7 @@ def test_a_trace_context_is_taken_over_when_it_is_one(
     headers = (("traceparent", traceparent), ("tracestate", tracestate))
     asked = decode(record({"kind": "feed", "id": "a"}, headers))
 
-    assert isinstance(asked, Start)
+    assert isinstance(asked, StartRequest)
     names = ("traceparent", "tracestate")
     assert asked.trace == {name: text for name, text in zip(names, expected, strict=True) if text}
 
@@ -584,7 +584,7 @@ def test_any_record_is_read_or_dead(
     except DeadRecord as exc:
         error_class, sentence = exc.error_class, str(exc)
     else:
-        assert isinstance(asked, Stop) == (value is None)
+        assert isinstance(asked, StopRequest) == (value is None)
         return
     assert error_class in ERROR_CLASSES
     assert sentence.encode()
@@ -606,8 +606,8 @@ def test_every_format_carries_the_same_message(message_id: str, payload: Any, pr
     envelope = {"kind": "feed", "id": message_id, "payload": payload}
     subject = message_id.encode()
     event = EVENT | {"id": event_id, "subject": message_id, "data": payload}
-    expected = Start(parse_envelope(envelope, RULES))
-    urgent = Start(parse_envelope(envelope | {"priority": priority}, RULES))
+    expected = StartRequest(parse_envelope(envelope, RULES))
+    urgent = StartRequest(parse_envelope(envelope | {"priority": priority}, RULES))
     wrapped = {"p": priority, "i": message_id, "body": payload}
 
     assert decode(record(envelope)) == expected

@@ -10,7 +10,7 @@ import pytest
 
 from activities.handlers.echo import echo
 from activities.registry import ENTRY_POINT_GROUP, Registry, envelope_rules, load_registry
-from shared.errors import HandlerProblem
+from shared.errors import InvalidHandler
 from shared.settings import Settings
 
 HANDLER = """
@@ -47,7 +47,7 @@ def declare(kind: str, lane: str = "short", name: str = "run") -> str:
 
 def refuse(*modules: str) -> str:
     """Give the sentence that a set of modules is refused with."""
-    with pytest.raises(HandlerProblem) as caught:
+    with pytest.raises(InvalidHandler) as caught:
         load_registry(Settings(handlers=modules))
     return str(caught.value)
 
@@ -118,7 +118,7 @@ def test_two_handlers_for_one_kind_in_one_module_are_refused(write: Write) -> No
         ("1 / 0", "can't be imported (ZeroDivisionError('division by zero')); correct DORMICE_HANDLERS or PYTHONPATH"),
         ("def broken(:", "can't be imported (SyntaxError("),
         ("raise ValueError('two\\nlines')", "can't be imported (ValueError('two\\nlines'))"),
-        (declare("Feed"), "can't be imported (HandlerProblem(\"handler 'Feed': a kind is 1 to 50 of"),
+        (declare("Feed"), "can't be imported (InvalidHandler(\"handler 'Feed': a kind is 1 to 50 of"),
         (declare("feed", "express"), "there is no lane 'express'"),
         (declare("feed").replace("async def", "def"), "is no 'async def'; handlers run on one event loop"),
     ],

@@ -14,10 +14,10 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
 from shared.keepers.capacity import Measurement, read_measurement
-from shared.keepers.gates import Close, read_close, read_open
+from shared.keepers.gates import CloseRequest, read_close, read_open
 from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import Layout
-from shared.messages.signal_reading import Steering, read_nothing, read_pull_forward, read_signal, read_steering
+from shared.messages.signal_reading import PackSignal, read_nothing, read_pull_forward, read_signal, read_steering
 from shared.messages.signals import (
     SIGNAL_NAMES,
     Pause,
@@ -30,11 +30,11 @@ from shared.messages.signals import (
     RunNow,
     Signal,
     Stop,
-    Unreadable,
+    UnreadableSignal,
     write_steering,
 )
 from shared.packs.entry import to_entry
-from shared.packs.reading import Report, read_chunk, read_layout, read_pack_count, read_report
+from shared.packs.reading import BatchProgress, read_chunk, read_layout, read_pack_count, read_report
 from shared.temporal.converter import DATA_CONVERTER
 
 NOW = 1_795_262_400.123
@@ -98,7 +98,7 @@ def test_a_signal_is_read_as_it_was_sent(signal: Signal) -> None:
     sent = DATA_CONVERTER.payload_converter.from_payloads(DATA_CONVERTER.payload_converter.to_payloads([signal]))
 
     assert read_signal(type(signal), sent) == read_signal(type(signal), [wire]) == signal
-    assert read_steering(name, [write_steering(["a", "b"], signal, "t")]) == Steering(["a", "b"], signal, "t")
+    assert read_steering(name, [write_steering(["a", "b"], signal, "t")]) == PackSignal(["a", "b"], signal, "t")
 
 
 @pytest.mark.parametrize("kind", [RunNow, Pause, Resume, Stop])
@@ -121,7 +121,9 @@ def test_a_signal_for_messages_of_a_pack_says_to_them_what_is_wrong() -> None:
     """Where its ids can be read; otherwise it is nobody's."""
     found = read_steering("reprioritize", [{"ids": ["a"], "priority": "1", "token": "t"}])
 
-    assert found == Steering(["a"], Unreadable("Reprioritize", "priority is '1'; give a whole number from 1 to 5"), "t")
+    assert found == PackSignal(
+        ["a"], UnreadableSignal("Reprioritize", "priority is '1'; give a whole number from 1 to 5"), "t"
+    )
     flawed: list[Any] = [{}, [1], None, "a", ["\ud800"]]
     for ids in flawed:
         with pytest.raises(ValueError, match="a pack wants an object with ids"):
@@ -144,14 +146,14 @@ RIGHT: list[tuple[Reader, list[Any], Any]] = [
     (
         read_report,
         [{"batch": 1, "outcomes": [[0, OUTCOME], [2, None]], "ended_at": NOW}],
-        Report(1, [(0, OUTCOME), (2, None)], NOW),
+        BatchProgress(1, [(0, OUTCOME), (2, None)], NOW),
     ),
     (read_pack_count, [{"packs": 7}], 7),
     (read_layout, [LAYOUT], LAYOUT),
     (
         read_close,
         [{"gate": "x", "opens_at": 5, "reason": "r\n r", "replaces": True}],
-        Close("x", 5, "r r", replaces=True),
+        CloseRequest("x", 5, "r r", replaces=True),
     ),
     (read_open, [{"gate": "x"}], "x"),
     (read_measurement, ["worker", 5], Measurement("worker", 5)),

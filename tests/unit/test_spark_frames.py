@@ -22,7 +22,7 @@ from shared.errors import GiveUp
 from shared.messages.envelope import Envelope, EnvelopeRules
 from spark.format.filters import push_down
 from spark.format.windows import Window, cut_windows
-from spark.tasks.batches import BatchReader, Refused, check_schema
+from spark.tasks.batches import BatchReader, RefusedRow, check_schema
 
 arrow: Any = importlib.import_module("pyarrow")  # it has no type stubs
 
@@ -89,9 +89,9 @@ def test_a_row_becomes_a_message_or_says_why_not() -> None:
 
     assert read == [
         Envelope(kind="feed", id="1", lane="medium", scheduled_at=NOON, payload={"a": [1]}),
-        Refused("feed", "", "id: is missing; every message needs one"),
-        Refused("none", "3", "kind: no handler for 'none' is loaded; loaded: feed"),
-        Refused("feed", "4", "priority: is 9; give a whole number from 1 (first) to 5 (last)"),
+        RefusedRow("feed", "", "id: is missing; every message needs one"),
+        RefusedRow("none", "3", "kind: no handler for 'none' is loaded; loaded: feed"),
+        RefusedRow("feed", "4", "priority: is 9; give a whole number from 1 (first) to 5 (last)"),
         Envelope(kind="feed", id="5", lane="medium", priority=2, payload="plain"),
     ]
 

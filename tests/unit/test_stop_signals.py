@@ -75,34 +75,34 @@ def test_nohup_is_respected() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
 async def test_what_ignores_being_told_to_end_does_not_outlive_its_leash() -> None:
-    """Whoever kills the leash alone leaves nothing behind."""
-    leash = await start_on_leash([sys.executable, "-c", DEAF], asyncio.subprocess.PIPE)
+    """Whoever kills the parent watch alone leaves nothing behind."""
+    watch = await start_on_leash([sys.executable, "-c", DEAF], asyncio.subprocess.PIPE)
     try:
-        assert leash.stdout is not None
-        assert await leash.stdout.readline() == b"deaf\n"
-        family = psutil.Process(leash.pid).children()
-        leash.kill()
+        assert watch.stdout is not None
+        assert await watch.stdout.readline() == b"deaf\n"
+        family = psutil.Process(watch.pid).children()
+        watch.kill()
         await wait_until(lambda: is_gone(family), "the process on the leash is gone")
         assert family
     finally:
-        await kill_on_leash(leash)
+        await kill_on_leash(watch)
 
 
 async def test_what_ignores_being_told_to_end_does_not_outlive_who_started_it() -> None:
-    """When its parent is gone, however it went, the pipe from there closes; the leash then insists after a while."""
+    """When its parent is gone, however it went, the pipe closes; the parent watch then insists after a while."""
     code = (
-        "import sys, starter.local.leash; "
-        "starter.local.leash.GRACE_SECONDS = 0.2; starter.local.leash.main(sys.argv[1:])"
+        "import sys, starter.local.parent_watch; "
+        "starter.local.parent_watch.GRACE_SECONDS = 0.2; starter.local.parent_watch.main(sys.argv[1:])"
     )
     pipe = asyncio.subprocess.PIPE
-    leash = await asyncio.create_subprocess_exec(
+    watch = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", code, sys.executable, "-c", DEAF), cwd=ROOT, stdin=pipe, stdout=pipe
     )
-    async with ending_family(leash):
-        assert leash.stdin is not None
-        assert leash.stdout is not None
-        assert await leash.stdout.readline() == b"deaf\n"
-        family = psutil.Process(leash.pid).children()
-        leash.stdin.close()
+    async with ending_family(watch):
+        assert watch.stdin is not None
+        assert watch.stdout is not None
+        assert await watch.stdout.readline() == b"deaf\n"
+        family = psutil.Process(watch.pid).children()
+        watch.stdin.close()
         await wait_until(lambda: is_gone(family), "the process on the leash is gone")
         assert family

@@ -14,7 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from shared.errors import InvalidSetting
 from shared.settings import Settings
-from shared.telemetry.metrics import LAG, PUBLISHED_METRICS, REBALANCES, WORKER_METRICS, Reading
+from shared.telemetry.metrics import LAG, PUBLISHED_METRICS, REBALANCES, WORKER_METRICS, MetricValue
 from shared.telemetry.sdk import check_ports, start_telemetry
 from shared.telemetry.spans import NO_SPAN
 from starter.local.embedded import find_free_port
@@ -22,7 +22,7 @@ from tests.receivers import Receiver, receiving
 
 ROOT = Path(__file__).parents[2]
 FEEDS = {"group": "dormice", "topic": "feeds", "partition": "0"}
-READINGS = [Reading(LAG, 7, FEEDS), Reading(REBALANCES, 2, {"group": "dormice"})]
+READINGS = [MetricValue(LAG, 7, FEEDS), MetricValue(REBALANCES, 2, {"group": "dormice"})]
 
 
 def fetch(address: str) -> dict[str, float]:

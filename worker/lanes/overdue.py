@@ -13,7 +13,7 @@ from activities.idle.overdue import OverdueIndex
 from shared.errors import Misconfigured, RetryLater
 from shared.lanes import task_queue
 from shared.settings import Settings
-from shared.telemetry.metrics import OLDEST_OVERDUE, Reading
+from shared.telemetry.metrics import OLDEST_OVERDUE, MetricValue
 from shared.telemetry.sdk import Telemetry
 from shared.temporal.connect import translate_rpc_error
 
@@ -35,11 +35,11 @@ async def measure_overdue(
     wait = min(every, FIRST_AFTER)
     while telemetry.is_on:
         await asyncio.sleep(wait.total_seconds())
-        readings: list[Reading] = []
+        readings: list[MetricValue] = []
         for lane, index in indexes.items():
             with contextlib.suppress(RetryLater, Misconfigured):
                 if await _is_first(client, task_queue(settings.task_queue_prefix, lane)):
-                    readings.append(Reading(OLDEST_OVERDUE, await _measure(index), {"lane": lane}))
+                    readings.append(MetricValue(OLDEST_OVERDUE, await _measure(index), {"lane": lane}))
         telemetry.publish(readings)
         wait = every
 

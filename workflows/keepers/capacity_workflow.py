@@ -10,8 +10,8 @@ with workflow.unsafe.imports_passed_through():
         CAPACITY_WORKFLOW,
         MEASURED,
         WORKERS_KEPT,
-        Measured,
         Measurement,
+        WorkerCapacity,
         read_measured,
         read_measurement,
     )
@@ -52,7 +52,7 @@ class CapacityWorkflow(IgnoresUnknownSignals):
     def measured(self, given: Measurement) -> None:
         """Keep the highest rate of a worker process; if there are too many, drop the one silent for longest."""
         self._told.pop(given.worker, None)
-        self._told[given.worker] = Measured(round(given.per_second, 2), round(workflow.time(), 3))
+        self._told[given.worker] = WorkerCapacity(round(given.per_second, 2), round(workflow.time(), 3))
         while len(self._told) > WORKERS_KEPT:
             del self._told[next(iter(self._told))]
         self._signals += 1

@@ -12,8 +12,8 @@ with workflow.unsafe.imports_passed_through():
         GATES_MEMO,
         GATES_WORKFLOW,
         OPEN,
-        Close,
-        Closing,
+        CloseRequest,
+        GateClosure,
         pick_closed,
         read_close,
         read_closings,
@@ -66,7 +66,7 @@ class GatesWorkflow(IgnoresUnknownSignals):
         set_details(describe_gates(self._closings))
 
     @signal_handler(read_close, CLOSE)
-    def close(self, given: Close) -> None:
+    def close(self, given: CloseRequest) -> None:
         """Close a gate; unless the signal says `replaces`, a later opening time that the gate has stays."""
         present = self._closings.get(given.gate)
         closed_at = workflow.time()
@@ -77,7 +77,7 @@ class GatesWorkflow(IgnoresUnknownSignals):
             if not given.replaces and present.opens_at >= given.opens_at:
                 return
             closed_at = present.closed_at
-        self._closings[given.gate] = Closing(round(closed_at, 3), given.opens_at, given.reason)
+        self._closings[given.gate] = GateClosure(round(closed_at, 3), given.opens_at, given.reason)
         self._note_change()
 
     @signal_handler(read_open, OPEN)

@@ -7,7 +7,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from shared.keepers.idle import IDLE_MEMO, IDLE_WORKFLOW, PULL_AHEAD, SHIFT_SECONDS, IdleLimits, Pulled
+    from shared.keepers.idle import IDLE_MEMO, IDLE_WORKFLOW, PULL_AHEAD, SHIFT_SECONDS, IdleLimits, PullCounts
     from shared.messages.signal_reading import read_checked_object, read_nothing
     from workflows.options import SERVER_CALL_RETRY
     from workflows.replay.cancellation import ignores_cancellation, set_details
@@ -28,7 +28,7 @@ class IdleWorkflow(IgnoresUnknownSignals):
         given = wire or {}
         self._is_on = bool(given.get("is_on", False))
         self._limits = IdleLimits.load(given.get("limits", {}))
-        self._pulled = Pulled.load(given.get("pulled", {}))
+        self._pulled = PullCounts.load(given.get("pulled", {}))
         self._shifts = 0
         self._is_changed = False
 
@@ -60,7 +60,7 @@ class IdleWorkflow(IgnoresUnknownSignals):
         if not shift.done():
             shift.cancel()
         try:
-            self._pulled = self._pulled.and_also(Pulled.load(await shift))
+            self._pulled = self._pulled.and_also(PullCounts.load(await shift))
         except ActivityError as exc:
             if not is_cancelled_exception(exc):  # cancelled before a worker had started it
                 raise

@@ -30,7 +30,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningMessage:
     """A message whose handler is running in a batch; `asked` is its place in the run-now queue.
 
     `state` is the message after the signals that came since, None without any; `growth` is the bytes they added.

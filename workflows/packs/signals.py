@@ -8,9 +8,9 @@ from temporalio import workflow
 
 from activities.batch import REPORT
 from shared.messages.message import Outcome
-from shared.messages.signal_reading import Steering, read_pull_forward, read_steering
-from shared.messages.signals import PullMany, Unreadable
-from shared.packs.reading import Report, read_chunk, read_pack_count, read_report
+from shared.messages.signal_reading import PackSignal, read_pull_forward, read_steering
+from shared.messages.signals import PullMany, UnreadableSignal
+from shared.packs.reading import BatchProgress, read_chunk, read_pack_count, read_report
 from workflows.packs.batch import HANDED_BACK, Batch
 from workflows.packs.state import PackState
 from workflows.replay.history_length import BYTES_MAX, SIGNAL_EVENTS, HistoryLength, measure_arguments
@@ -22,7 +22,7 @@ def _steers(name: str, read: Reader | None = None) -> Callable[[Any, dict[str, A
     """Make the handler of a signal for some messages; its argument holds their `ids` and the signal's fields."""
 
     @signal_handler(read or partial(read_steering, name), name)
-    def steer(self: "PackSignals", given: Steering | PullMany) -> None:
+    def steer(self: "PackSignals", given: PackSignal | PullMany) -> None:
         self.steer(name, given)
 
     return cast("Callable[[Any, dict[str, Any]], None]", steer)
@@ -53,7 +53,7 @@ class PackSignals(IgnoresUnknownSignals):
         self._hear(lambda: self._pack.admit(chunk, workflow.time()))
 
     @signal_handler(read_report, REPORT)
-    def report(self, news: Report) -> None:
+    def report(self, news: BatchProgress) -> None:
         """Apply outcomes of a batch while other messages of the batch are still running."""
         batch = self._batches.get(news.batch)
         if batch is not None:
@@ -64,13 +64,13 @@ class PackSignals(IgnoresUnknownSignals):
         """Move messages to other packs, now that the kind has `packs` of them."""
         self._hear(lambda: self._pack.resize(packs))
 
-    def steer(self, name: str, given: Steering | PullMany) -> None:
+    def steer(self, name: str, given: PackSignal | PullMany) -> None:
         """Apply a signal to its messages; a signal that can't be read is noted in their decisions."""
         if isinstance(given, PullMany):
             self._hear(lambda: self._pack.pull_forward(given))
             return
         ids, signal, token = given.ids, given.signal, given.token
-        if isinstance(signal, Unreadable):
+        if isinstance(signal, UnreadableSignal):
             log_ignored(name, signal.problem)
             # it makes nothing begin or end, so the pack need not wake for it
             self._signal_buffer.hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))

@@ -9,7 +9,7 @@ from shared.messages.decision import begin, decide
 from shared.messages.json_value import find_size_flaw
 from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import pack_index
-from shared.messages.signals import PullMany, Revise, Signal, Unreadable
+from shared.messages.signals import PullMany, Revise, Signal, UnreadableSignal
 from shared.packs.entry import (
     DUE,
     ID,
@@ -25,15 +25,15 @@ from shared.packs.entry import (
     to_entry,
     to_state,
 )
-from workflows.packs.batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch, PackSummary, Running, summarize
+from workflows.packs.batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch, PackSummary, RunningMessage, summarize
+from workflows.packs.config import PackConfig
 from workflows.packs.finished import FinishedMessages
 from workflows.packs.forwarding_queue import ForwardingQueue, find_leaving, remove_leaving
-from workflows.packs.heading import PackHeading
 from workflows.packs.receipts import KNOWN, REVISED, STOPPED, PackReceipts, tell_full, tell_too_big
 from workflows.replay.run_now_queue import RunNowQueue, is_newer, may_begin, pick_pulled, to_signal
 
 
-class PackState(PackHeading):
+class PackState(PackConfig):
     """All messages of one pack; mutable, so that a change of one does not copy a thousand."""
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
@@ -45,7 +45,7 @@ class PackState(PackHeading):
         self._suspects: set[str] = set(wire.get("suspects", ()))
         self.receipts = PackReceipts(wire.get("receipts", {}))
         self.forwarding = ForwardingQueue(wire.get("strays", ()))
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, RunningMessage] = {}
         self.leaving: dict[str, int] = {}
         """Messages that leave for other packs once their handlers have ended, each with its new pack."""
         self._batches = 0
@@ -154,8 +154,8 @@ class PackState(PackHeading):
             self._run_now.note_sent(entry, chunk.get("sent_at", now))
         return STOPPED if asked.ended else REVISED
 
-    def steer(self, ids: Sequence[str], signal: Signal | Unreadable, now: float, token: str = "") -> None:
-        """Apply a signal to messages; its receipt notes ids not alive. Unreadable signals are not forwarded."""
+    def steer(self, ids: Sequence[str], signal: Signal | UnreadableSignal, now: float, token: str = "") -> None:
+        """Apply a signal to messages; its receipt notes ids not alive. UnreadableSignal signals are not forwarded."""
         if token and token in self.receipts:
             return
         missing: list[int] = []
@@ -167,14 +167,14 @@ class PackState(PackHeading):
                 moved.setdefault(index, []).append(position)
             else:
                 missing.append(position)
-        if isinstance(signal, Unreadable):
+        if isinstance(signal, UnreadableSignal):
             moved = {}  # another pack could not read it either
         else:
             self.forwarding.forward_steering(ids, signal, token, moved)
         if token:
             self.receipts.note_signal(token, missing, moved, now)
 
-    def _steer(self, message_id: str, signal: Signal | Unreadable, now: float) -> None:
+    def _steer(self, message_id: str, signal: Signal | UnreadableSignal, now: float) -> None:
         running = self._running.get(message_id)
         if running is None:
             entry = self._entries[message_id]
@@ -193,7 +193,7 @@ class PackState(PackHeading):
                 self._steer(message_id, signal, pull.at)
             self.receipts.note_signal(pull.token, [], {}, pull.at)
 
-    def _state_of(self, running: Running) -> MessageState:
+    def _state_of(self, running: RunningMessage) -> MessageState:
         return running.state or begin(to_state(running.entry, self.kind, self.lane))
 
     def moved_to(self, message_id: str) -> int | None:
@@ -265,7 +265,7 @@ class PackState(PackHeading):
         for entry in self._run_now.in_order(e for e in due if lane_of(e, self.lane) == lane):
             message_id = entry[ID]
             del self._entries[message_id]
-            self._running[message_id] = Running(number, entry, self._run_now.forget(message_id))
+            self._running[message_id] = RunningMessage(number, entry, self._run_now.forget(message_id))
             entries.append(entry)
             if self.bytes > BATCH_BYTES_MAX:  # otherwise all entries fit together
                 room -= measure(entry)
@@ -289,7 +289,7 @@ class PackState(PackHeading):
                 self.bytes += growth
                 self._entries[message_id] = entry
 
-    def _fit(self, running: Running, after: MessageState, now: float) -> MessageState:
+    def _fit(self, running: RunningMessage, after: MessageState, now: float) -> MessageState:
         """Return what became of a message, or park it with its old payload if the pack has no room for the new one."""
         before = self._state_of(running)
         bound = self._bound(before, Outcome("again", payload=after.payload, is_payload_changed=True))
@@ -346,9 +346,9 @@ class PackState(PackHeading):
             return outcome
         return Outcome("reject", reason=f"its new payload {tell_too_big(self.heading(), self.bytes)}")
 
-    def _apply(self, state: MessageState, signal: Signal | Unreadable, now: float) -> MessageState:
+    def _apply(self, state: MessageState, signal: Signal | UnreadableSignal, now: float) -> MessageState:
         if isinstance(signal, Revise) and (flaw := self._find_payload_flaw(state, signal)):
-            signal = Unreadable("Revise", f"the payload {flaw}")
+            signal = UnreadableSignal("Revise", f"the payload {flaw}")
         after = decide(state, signal, now, replay_time=self.replay_time)
         self._run_now.note_signal(signal, state, after, self.replay_time)
         return after

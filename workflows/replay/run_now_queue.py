@@ -16,7 +16,7 @@ from shared.messages.signals import (
     RunNow,
     Signal,
     Stop,
-    Unreadable,
+    UnreadableSignal,
     moment_of,
 )
 from shared.packs.entry import DUE, EARLY, ID, Entry, is_ended, is_held, lane_of, priority_of, sources_of, tenant_of
@@ -31,13 +31,13 @@ def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Sig
 
 
 def asks_at_once(
-    signal: Signal | Unreadable, before: MessageState, after: MessageState, replay_time: float
+    signal: Signal | UnreadableSignal, before: MessageState, after: MessageState, replay_time: float
 ) -> bool | None:
     """Return True if a signal made its message due at once, False if due at another moment, None if neither.
 
     A moment that the signal names is compared with `replay_time`, never with the time at which the signal came.
     """
-    if isinstance(signal, Unreadable) or is_ignored(before, after):
+    if isinstance(signal, UnreadableSignal) or is_ignored(before, after):
         return None
     if isinstance(signal, RunNow) or ((moment := moment_of(signal)) is not None and moment <= replay_time):
         return True
@@ -94,7 +94,7 @@ class RunNowQueue:
             self._order[entry[ID]] = order
 
     def note_signal(
-        self, signal: Signal | Unreadable, before: MessageState, after: MessageState, replay_time: float
+        self, signal: Signal | UnreadableSignal, before: MessageState, after: MessageState, replay_time: float
     ) -> None:
         """Add or remove a message as its signal asked, with the replay time when the signal was applied."""
         is_asked = asks_at_once(signal, before, after, replay_time)

@@ -21,7 +21,7 @@ KEY_PATIENCE_SECONDS = 3600.0
 NO_KEY = "it is encrypted by a key that no worker had; give workers the key before those who send, and send it again"
 
 
-class Signalled(Protocol):
+class SignalReceiver(Protocol):
     """A workflow that takes signals."""
 
     signals_received: int
@@ -66,7 +66,7 @@ def signal_handler(read: Reader, name: str = "") -> Callable[[Handler], Handler]
     def register(handle: Handler) -> Handler:
         signal = name or handle.__name__
 
-        def receive(self: Signalled, *arguments: Any) -> None:
+        def receive(self: SignalReceiver, *arguments: Any) -> None:
             self.signals_received += 1
             self.count_input(arguments)
             if is_unopened(arguments, self.signals_received):

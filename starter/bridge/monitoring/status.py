@@ -8,8 +8,8 @@ from pydantic import TypeAdapter
 
 from starter.bridge.bridge import Bridge
 from starter.bridge.delivery_loop import DEAD
-from starter.bridge.intake import QueueDepth
 from starter.bridge.offsets import PartitionOffsets
+from starter.bridge.record_scheduler import QueueDepth
 from starter.starting.receipts import StartOutcome
 
 OUTCOMES = (*(outcome.value for outcome in StartOutcome), DEAD)
@@ -17,14 +17,14 @@ OUTCOMES = (*(outcome.value for outcome in StartOutcome), DEAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class ClockReading:
     """One moment on both clocks, in seconds: the monotonic one and the one since 1970."""
 
     monotonic: float
     epoch: float
 
     @classmethod
-    def now(cls) -> "Moment":
+    def now(cls) -> "ClockReading":
         """Read both clocks."""
         return cls(monotonic=time.monotonic(), epoch=time.time())
 
@@ -80,9 +80,9 @@ class BridgeStatus:
         return TypeAdapter(cls).validate_json(raw)
 
 
-def read_status(bridge: Bridge, moment: Moment | None = None) -> BridgeStatus:
+def read_status(bridge: Bridge, moment: ClockReading | None = None) -> BridgeStatus:
     """Read a bridge's status; makes no call, so it is cheap and works while broker and server are away."""
-    moment = moment or Moment.now()
+    moment = moment or ClockReading.now()
     paused, found = bridge.paused, bridge.assignment.find
     return BridgeStatus(
         group=bridge.options.group,
@@ -109,7 +109,7 @@ def read_status(bridge: Bridge, moment: Moment | None = None) -> BridgeStatus:
 
 
 def to_partition_status(
-    offsets: PartitionOffsets, load: QueueDepth, *, end: int | None, is_paused: bool, moment: Moment
+    offsets: PartitionOffsets, load: QueueDepth, *, end: int | None, is_paused: bool, moment: ClockReading
 ) -> PartitionStatus:
     """Put together what is known about a partition."""
     committed, partition = offsets.last_committed, offsets.partition
@@ -131,7 +131,7 @@ def to_partition_status(
     )
 
 
-def _to_time_lag(offsets: PartitionOffsets, lag: int | None, moment: Moment) -> float | None:
+def _to_time_lag(offsets: PartitionOffsets, lag: int | None, moment: ClockReading) -> float | None:
     if offsets.oldest is not None:
         timestamp = offsets.oldest.timestamp
         # a producer's clock may be ahead of ours

@@ -22,7 +22,7 @@ from starter.files.progress import Progress, open_progress
 from starter.screen import echo_err, plural, print_json
 
 if TYPE_CHECKING:
-    from starter.files.load import Load, Summary
+    from starter.files.load import Load, LoadCounts
     from starter.files.rows import RowSource
     from starter.starting.bulk import BulkStarter
 
@@ -202,19 +202,19 @@ class _Run:
         return FINE if self._load.summary.is_clean else PARTLY
 
 
-def _describe_counts(summary: "Summary") -> str:
+def _describe_counts(summary: "LoadCounts") -> str:
     return (
         f"{summary.started:,} started, {summary.already_running:,} already running, {summary.rejected:,} rejected, "
         f"{summary.failed:,} failed{_describe_duplicates(summary)}"
     )
 
 
-def _describe_duplicates(summary: "Summary") -> str:
+def _describe_duplicates(summary: "LoadCounts") -> str:
     return f", {plural(summary.duplicates, 'duplicate')}" if summary.duplicates else ""
 
 
 @contextlib.asynccontextmanager
-async def _showing(progress: Progress, summary: "Summary") -> AsyncGenerator[None]:
+async def _showing(progress: Progress, summary: "LoadCounts") -> AsyncGenerator[None]:
     """Show regularly how far the load is."""
 
     async def show() -> Any:

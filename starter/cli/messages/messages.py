@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from activities.registry import Registry
     from shared.messages.envelope import Envelope
     from starter.starting.receipts import Receipt
-    from starter.steering.status.listing import Listed
+    from starter.steering.status.listing import ListedMessage
 
 LIST_EPILOG = """\
 IN says "soon" where the index does not know when: such a message is due by now, or within a minute or so, because
@@ -109,7 +109,7 @@ async def _list(args: argparse.Namespace, settings: Settings) -> None:
 
     control = await open_control(settings)
     selection = read_filter(args)
-    found: list[Listed] = []
+    found: list[ListedMessage] = []
     shown = 0
     async for listed in control.list(selection, args.limit):
         shown += 1
@@ -125,7 +125,7 @@ async def _list(args: argparse.Namespace, settings: Settings) -> None:
         echo_err(f"{shown:,} of {plural(total, 'message')}; --limit N lists more")
 
 
-def to_line(listed: "Listed") -> dict[str, Any]:
+def to_line(listed: "ListedMessage") -> dict[str, Any]:
     """Give a listed message as the object that `--json` prints."""
     line: dict[str, Any] = {
         "kind": listed.kind,
@@ -142,7 +142,7 @@ def to_line(listed: "Listed") -> dict[str, Any]:
     return line
 
 
-def _to_cells(listed: "Listed") -> tuple[str, ...]:
+def _to_cells(listed: "ListedMessage") -> tuple[str, ...]:
     name = workflow_id(listed.kind, listed.id)
     if listed.state != "active":
         return name, listed.lane, listed.state, "-", "-"

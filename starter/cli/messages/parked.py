@@ -17,13 +17,13 @@ from starter.cli.arguments import CommandParser, Commands
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.cli.interruption import run_interruptibly
 from starter.cli.messages.messages import to_line
-from starter.cli.messages.sending import Name, Names, Sending
+from starter.cli.messages.sending import Name, NamedMessages, SignalRun
 from starter.screen import describe_moment, echo_err, print_json, print_table
 from starter.steering.selection import Selection
 
 if TYPE_CHECKING:
     from starter.control import Control
-    from starter.steering.status.listing import Listed
+    from starter.steering.status.listing import ListedMessage
 
 
 def add_parked(commands: Commands) -> None:
@@ -61,7 +61,7 @@ async def _list(args: argparse.Namespace, settings: Settings) -> None:
     from starter.cli.connection import open_control
 
     control = await open_control(settings)
-    found: list[Listed] = []
+    found: list[ListedMessage] = []
     is_kept, is_cut = _make_filter(args), False
     async for listed in control.list(Selection(kind=args.kind, state="parked")):
         if is_kept(listed):
@@ -79,14 +79,14 @@ async def _list(args: argparse.Namespace, settings: Settings) -> None:
         echo_err(f"the first {args.limit:,} of more; --limit N lists more")
 
 
-def _to_cells(listed: "Listed") -> tuple[str, str, str]:
+def _to_cells(listed: "ListedMessage") -> tuple[str, str, str]:
     return workflow_id(listed.kind, listed.id), describe_moment(listed.parked_at), listed.parked_reason
 
 
-def _make_filter(args: argparse.Namespace) -> "Callable[[Listed], bool]":
+def _make_filter(args: argparse.Namespace) -> "Callable[[ListedMessage], bool]":
     since = None if args.older_than is None else datetime.now(UTC) - args.older_than
 
-    def is_kept(listed: "Listed") -> bool:
+    def is_kept(listed: "ListedMessage") -> bool:
         is_old = since is None or (listed.parked_at is not None and listed.parked_at < since)
         return is_old and (args.reason is None or args.reason in listed.parked_reason)
 
@@ -94,15 +94,15 @@ def _make_filter(args: argparse.Namespace) -> "Callable[[Listed], bool]":
 
 
 def _run_verb(verb: str, signal: Signal, args: argparse.Namespace, settings: Settings) -> int:
-    sending = Sending(verb, signal, is_json=args.json)
+    sending = SignalRun(verb, signal, is_json=args.json)
     if not args.ids:
         return run_interruptibly(_send_to_selection(args, settings, sending))
     if args.kind or args.reason or args.older_than:
         raise InvalidSetting(f"parked {verb}: messages and a filter are given; use one of the two")
-    return run_interruptibly(_send_to_named(Names(args.ids), settings, sending))
+    return run_interruptibly(_send_to_named(NamedMessages(args.ids), settings, sending))
 
 
-async def _send_to_selection(args: argparse.Namespace, settings: Settings, sending: Sending) -> int:
+async def _send_to_selection(args: argparse.Namespace, settings: Settings, sending: SignalRun) -> int:
     from starter.cli.connection import open_control
 
     control = await open_control(settings)
@@ -112,7 +112,7 @@ async def _send_to_selection(args: argparse.Namespace, settings: Settings, sendi
     return await sending.run(control, names)
 
 
-async def _send_to_named(names: Names, settings: Settings, sending: Sending) -> int:
+async def _send_to_named(names: NamedMessages, settings: Settings, sending: SignalRun) -> int:
     from starter.cli.connection import open_control
 
     control = await open_control(settings)
@@ -120,7 +120,7 @@ async def _send_to_named(names: Names, settings: Settings, sending: Sending) -> 
     return code or (PARTLY if names.wrong else FINE)
 
 
-async def _find_parked(control: "Control", names: Names, sending: Sending) -> AsyncIterator[Name]:
+async def _find_parked(control: "Control", names: NamedMessages, sending: SignalRun) -> AsyncIterator[Name]:
     """Give the names of parked messages; the others are reported and left alone."""
     async for kind, message_id in names.read():
         try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
     from starter.starting.layouts import Layouts
-    from starter.steering.status.standstill import Standstill
+    from starter.steering.status.failing_workflows import FailingWorkflow
 
 Name = tuple[str, str] | str
 """Kind and id of a message, or the id of another workflow."""
@@ -65,52 +65,52 @@ async def _repair(args: argparse.Namespace, settings: Settings, names: list[Name
 
     from shared.temporal.connect import translate_rpc_error
     from starter.cli.connection import open_client
-    from starter.steering.status.standstill import list_signals_since, list_standstills, repair
+    from starter.steering.status.failing_workflows import list_signals_since, list_standstills, repair
 
     client, found, failed = await open_client(settings), 0, 0
     reported = list_standstills(client, settings.task_queue_prefix)
-    async for standstill in _find_named(client, settings, names) if names else reported:
+    async for failing in _find_named(client, settings, names) if names else reported:
         found += 1
         run_id = ""
         try:
-            signals = await list_signals_since(client, standstill)
+            signals = await list_signals_since(client, failing)
             if not args.dry_run:
-                run_id = await repair(client, standstill, without_signals=args.without_signals)
+                run_id = await repair(client, failing, without_signals=args.without_signals)
         except RPCError as exc:
             failed += 1
-            echo_err(f"dormice: {standstill.workflow_id} could not be begun again: {translate_rpc_error(exc)}")
+            echo_err(f"dormice: {failing.workflow_id} could not be begun again: {translate_rpc_error(exc)}")
             continue
-        _report(args, standstill, signals, run_id)
+        _report(args, failing, signals, run_id)
     return found, failed
 
 
-def _report(args: argparse.Namespace, standstill: "Standstill", signals: list[str], run_id: str) -> None:
+def _report(args: argparse.Namespace, failing: "FailingWorkflow", signals: list[str], run_id: str) -> None:
     if args.json:
         print_json(
             {
-                "workflow_id": standstill.workflow_id,
-                "run_id": standstill.run_id,
-                "attempts": standstill.attempts,
-                "reason": standstill.reason,
+                "workflow_id": failing.workflow_id,
+                "run_id": failing.run_id,
+                "attempts": failing.attempts,
+                "reason": failing.reason,
                 "signals": signals,
                 "new_run_id": run_id or None,
             }
         )
         return
     kept = "left out" if args.without_signals else "kept"
-    echo_err(f"{standstill.workflow_id}: its task fails (attempt {standstill.attempts}): {standstill.reason}")
+    echo_err(f"{failing.workflow_id}: its task fails (attempt {failing.attempts}): {failing.reason}")
     if signals:
         echo_err(f"  {plural(len(signals), 'signal')} since its last good task, {kept}: {', '.join(signals)}")
     if run_id:
         echo_err("  begun again from there; 'dormice show' tells how it goes on")
 
 
-async def _find_named(client: "Client", settings: Settings, names: list[Name]) -> "AsyncIterator[Standstill]":
+async def _find_named(client: "Client", settings: Settings, names: list[Name]) -> "AsyncIterator[FailingWorkflow]":
     from temporalio.service import RPCError
 
     from shared.temporal.connect import is_missing, translate_rpc_error
     from starter.starting.layouts import Layouts
-    from starter.steering.status.standstill import find_standstill
+    from starter.steering.status.failing_workflows import find_standstill
 
     layouts = Layouts(client, settings)
     ids = {name if isinstance(name, str) else await _place(layouts, *name): name for name in names}

@@ -17,7 +17,7 @@ from starter.screen import echo_err, plural, print_json
 
 if TYPE_CHECKING:
     from starter.control import Control
-    from starter.steering.sender import Tally
+    from starter.steering.sender import SignalCounts
 
 Name = tuple[str, str]
 
@@ -27,7 +27,7 @@ TOLD_EVERY_SECONDS = 5.0
 NO_MATCH = "no message matches; 'dormice list' shows those that are alive"
 
 
-class Names:
+class NamedMessages:
     """Messages that were named on the command line, or for "-" on standard input, one a line."""
 
     def __init__(self, given: Sequence[str]) -> None:
@@ -41,12 +41,12 @@ class Names:
 
     async def read(self) -> AsyncIterator[Name]:
         """Give (kind, id) of each."""
-        from starter.files.feed import Feed
+        from starter.files.threaded_iterator import ThreadedIterator
 
         for name in self._given:
             yield name
         if self._is_stdin:
-            async for number, line in Feed(enumerate(sys.stdin.buffer, start=1)):
+            async for number, line in ThreadedIterator(enumerate(sys.stdin.buffer, start=1)):
                 text = line.decode(errors="replace").strip()
                 if not text:
                     continue
@@ -64,7 +64,7 @@ def _read_name(text: str) -> Name:
         raise InvalidSetting(f"KIND:ID {exc}") from exc
 
 
-class Sending:
+class SignalRun:
     """One signal on its way to many messages."""
 
     def __init__(self, verb: str, signal: Signal, *, is_json: bool) -> None:
@@ -98,38 +98,40 @@ class Sending:
 
     async def run(self, control: "Control", names: AsyncIterator[Name], *, are_named: bool = False) -> int:
         """Send the signal to each; then, or when interrupted, print how many got it. Gives the exit code."""
-        from starter.steering.sender import Tally
+        from starter.steering.sender import SignalCounts
 
-        tally = Tally(report=_report)
-        reporting = asyncio.create_task(self._tell_now_and_then(tally))
+        signal_counts = SignalCounts(report=_report)
+        reporting = asyncio.create_task(self._tell_now_and_then(signal_counts))
         is_complete = False
         try:
-            await control.send_to_each(names, self._signal, tally, are_named=are_named)
+            await control.send_to_each(names, self._signal, signal_counts, are_named=are_named)
             is_complete = True
         finally:
             reporting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reporting
-            self._summarize(tally, is_complete=is_complete)
-        is_partial = tally.waiting or (are_named and (tally.missing or self.unknown or self.passed_over))
+            self._summarize(signal_counts, is_complete=is_complete)
+        is_partial = signal_counts.waiting or (
+            are_named and (signal_counts.missing or self.unknown or self.passed_over)
+        )
         return PARTLY if is_partial else FINE
 
-    async def _tell_now_and_then(self, tally: "Tally") -> None:
+    async def _tell_now_and_then(self, signal_counts: "SignalCounts") -> None:
         while True:
             await asyncio.sleep(TOLD_EVERY_SECONDS)
-            echo_err(f"{self._verb}: sent to {plural(tally.sent, 'message')} so far")
+            echo_err(f"{self._verb}: sent to {plural(signal_counts.sent, 'message')} so far")
 
-    def _summarize(self, tally: "Tally", *, is_complete: bool) -> None:
-        missing = tally.missing + self.unknown
-        counts = {"waiting": tally.waiting, "not_found": missing, "passed_over": self.passed_over}
+    def _summarize(self, signal_counts: "SignalCounts", *, is_complete: bool) -> None:
+        missing = signal_counts.missing + self.unknown
+        counts = {"waiting": signal_counts.waiting, "not_found": missing, "passed_over": self.passed_over}
         if self._is_json:
-            print_json({"verb": self._verb, "sent": tally.sent, **counts})
-        elif is_complete and not tally.sent and not any(counts.values()):
+            print_json({"verb": self._verb, "sent": signal_counts.sent, **counts})
+        elif is_complete and not signal_counts.sent and not any(counts.values()):
             echo_err(f"{self._verb}: {NO_MATCH}")
         else:
-            waiting = f" ({tally.waiting:,} of them can't take it yet)" if tally.waiting else ""
+            waiting = f" ({signal_counts.waiting:,} of them can't take it yet)" if signal_counts.waiting else ""
             others = f", {self.passed_over:,} passed over" if self.passed_over else ""
-            sent = f"sent to {plural(tally.sent, 'message')}{waiting}"
+            sent = f"sent to {plural(signal_counts.sent, 'message')}{waiting}"
             echo_err(f"{self._verb}: {sent}, {missing:,} not found{others}")
 
 

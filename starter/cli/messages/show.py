@@ -22,9 +22,9 @@ from starter.cli.processes.dev import DEFAULT_DATA
 from starter.screen import describe_moment, echo_err, plural, print_fields, print_json
 
 if TYPE_CHECKING:
-    from starter.steering.shown import Shown
+    from starter.steering.message_view import MessageView
 
-Print = Callable[["Shown", dict[str, Any]], None]
+Print = Callable[["MessageView", dict[str, Any]], None]
 WHY = ("kind", "id", "workflow_id", "state", "due_at", "why", "decisions")
 """The fields that `explain --json` prints."""
 
@@ -49,7 +49,7 @@ def add_show(commands: Commands) -> None:
 def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace, settings: Settings) -> int:
     """Print each message; exit code 1 if one is not known, 3 if one can't be asked now."""
 
-    def print_line(_: "Shown", document: dict[str, Any]) -> None:
+    def print_line(_: "MessageView", document: dict[str, Any]) -> None:
         print_json({name: document[name] for name in keys or document})
 
     print_one = print_line if args.json else print_text
@@ -75,53 +75,53 @@ async def _print_each(print_one: Print, settings: Settings, names: Sequence[tupl
     code, separator = FINE, ""
     for kind, message_id in names:
         try:
-            shown = await control.show(kind, message_id)
+            view = await control.show(kind, message_id)
         except (MessageNotFound, RetryLater) as exc:
             echo_err(f"dormice: {exc}")
             code = max(code, code_of(exc))
             continue
         sys.stdout.write(separator)
-        print_one(shown, to_document(shown, ui_address + find_page(client.namespace, shown.lives_in)))
+        print_one(view, to_document(view, ui_address + find_page(client.namespace, view.lives_in)))
         separator = "" if is_json else "\n"
-        if shown.note:
-            echo_err(f"note: {shown.note}; shown is what the server itself knows")
+        if view.note:
+            echo_err(f"note: {view.note}; shown is what the server itself knows")
     return code
 
 
-def to_document(shown: "Shown", web_ui: str) -> dict[str, Any]:
+def to_document(view: "MessageView", web_ui: str) -> dict[str, Any]:
     """Give a message as the object that `--json` prints; `web_ui` is where the page of its workflow is."""
-    listed = shown.listed
-    status = shown.status or shown.ended or {}
-    is_due = shown.ended is None and not _has_ended_otherwise(shown) and listed.state != "parked"
+    listed = view.listed
+    status = view.status or view.ended or {}
+    is_due = view.ended is None and not _has_ended_otherwise(view) and listed.state != "parked"
     due_at, earliest_at = listed.due_at, listed.earliest_at
-    if shown.status is not None:
-        due_at = datetime.fromtimestamp(shown.status["due_at_epoch"], UTC)
-        earliest_at = _read_moment(shown.status["earliest_at"])
+    if view.status is not None:
+        due_at = datetime.fromtimestamp(view.status["due_at_epoch"], UTC)
+        earliest_at = _read_moment(view.status["earliest_at"])
     return {
         "kind": listed.kind,
         "id": listed.id,
         "workflow_id": workflow_id(listed.kind, listed.id),
-        "state": _state_of(shown),
+        "state": _state_of(view),
         "lane": status.get("lane", listed.lane),
         "due_at": due_at if is_due else None,
         "earliest_at": earliest_at if is_due else None,
-        "is_due_soon": shown.status is None and listed.is_due_soon,
-        "why": _why(shown),
+        "is_due_soon": view.status is None and listed.is_due_soon,
+        "why": _why(view),
         "version": status.get("version"),
         "attempt": status.get("attempt"),
-        "priority": status.get("priority", shown.priority),
+        "priority": status.get("priority", view.priority),
         "tenant": status.get("tenant"),
         "payload": status.get("payload"),
-        "is_payload_kept": shown.is_payload_kept,
+        "is_payload_kept": view.is_payload_kept,
         "revision": status.get("revision"),
         "sources": status.get("sources"),
         "correlation_id": status.get("correlation_id"),
         "result": status.get("result"),
-        "decisions": [{**d, "at": _read_moment(d["at"]), "due_at": _read_moment(d["due_at"])} for d in shown.decisions],
+        "decisions": [{**d, "at": _read_moment(d["at"]), "due_at": _read_moment(d["due_at"])} for d in view.decisions],
         "started_at": listed.started_at,
-        "history_events": shown.history_length,
+        "history_events": view.history_length,
         "web_ui": web_ui,
-        "note": shown.note or None,
+        "note": view.note or None,
     }
 
 
@@ -129,26 +129,26 @@ def _read_moment(text: str) -> datetime:
     return datetime.fromisoformat(text.replace(" UTC", "Z"))
 
 
-def _has_ended_otherwise(shown: "Shown") -> bool:
+def _has_ended_otherwise(view: "MessageView") -> bool:
     from starter.steering.status.listing import ENDED_OTHERWISE
 
-    return shown.listed.state in ENDED_OTHERWISE.values()
+    return view.listed.state in ENDED_OTHERWISE.values()
 
 
-def _state_of(shown: "Shown") -> str:
-    if _has_ended_otherwise(shown):
-        return shown.listed.state
-    return (shown.status or shown.ended or {}).get("state", shown.listed.state)
+def _state_of(view: "MessageView") -> str:
+    if _has_ended_otherwise(view):
+        return view.listed.state
+    return (view.status or view.ended or {}).get("state", view.listed.state)
 
 
-def _why(shown: "Shown") -> str | None:
-    if _has_ended_otherwise(shown):
-        return f"its workflow was ended as {shown.listed.state}, by something else than the message itself"
-    reason = shown.listed.parked_reason
-    return (shown.status or {}).get("why") or (f"parked: {reason}" if reason else None)
+def _why(view: "MessageView") -> str | None:
+    if _has_ended_otherwise(view):
+        return f"its workflow was ended as {view.listed.state}, by something else than the message itself"
+    reason = view.listed.parked_reason
+    return (view.status or {}).get("why") or (f"parked: {reason}" if reason else None)
 
 
-def _print_all(shown: "Shown", document: dict[str, Any]) -> None:
+def _print_all(view: "MessageView", document: dict[str, Any]) -> None:
     from starter.steering.status.web_ui import UNKNOWN
 
     fields = [
@@ -159,25 +159,25 @@ def _print_all(shown: "Shown", document: dict[str, Any]) -> None:
         ("version", _or_dash(document["version"])),
         ("attempt", _or_dash(document["attempt"])),
         ("priority", str(document["priority"])),
-        ("payload", _describe_payload(shown)),
+        ("payload", _describe_payload(view)),
     ]
-    if shown.ended is not None:
+    if view.ended is not None:
         fields.append(("result", json.dumps(document["result"], ensure_ascii=False)))
     fields += [(key.replace("_", " "), str(document[key])) for key in ("tenant", "correlation_id") if document[key]]
-    fields.append(("history", f"{plural(shown.history_length, 'event')} in this run"))
+    fields.append(("history", f"{plural(view.history_length, 'event')} in this run"))
     hint = "" if document["web_ui"].startswith("http") else f" {UNKNOWN}"
     fields.append(("Web UI", document["web_ui"] + hint))
     print_fields(fields)
     _print_decisions(document)
 
 
-def _describe_payload(shown: "Shown") -> str:
-    if not shown.is_payload_kept:
+def _describe_payload(view: "MessageView") -> str:
+    if not view.is_payload_kept:
         return "- (its pack kept none when the message finished)"
-    return "-" if shown.status is None else json.dumps(shown.status["payload"], ensure_ascii=False)
+    return "-" if view.status is None else json.dumps(view.status["payload"], ensure_ascii=False)
 
 
-def _print_why(_: "Shown", document: dict[str, Any]) -> None:
+def _print_why(_: "MessageView", document: dict[str, Any]) -> None:
     print_fields([(document["workflow_id"], document["why"] or document["state"])])
     _print_decisions(document)
 

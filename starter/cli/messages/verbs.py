@@ -15,7 +15,7 @@ from starter.cli import arguments
 from starter.cli.arguments import CommandParser, Commands, add_filter, read_filter
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.cli.interruption import run_interruptibly
-from starter.cli.messages.sending import Names, Sending
+from starter.cli.messages.sending import NamedMessages, SignalRun
 
 MakeSignal = Callable[[argparse.Namespace], Signal]
 
@@ -81,11 +81,11 @@ def _run(verb: str, make: MakeSignal, args: argparse.Namespace, settings: Settin
     signal = make(args)
     check_signal(signal, settings)
     has_filter = not read_filter(args).is_everything
-    sending = Sending(verb, signal, is_json=args.json)
+    sending = SignalRun(verb, signal, is_json=args.json)
     if args.ids:
         if args.everything or has_filter:
             raise InvalidSetting(f"{verb}: messages and a filter are given; use one of the two")
-        return run_interruptibly(_send_to_named(Names(args.ids), settings, sending))
+        return run_interruptibly(_send_to_named(NamedMessages(args.ids), settings, sending))
     if args.everything is has_filter:
         raise InvalidSetting(
             f"{verb}: name messages as KIND:ID, or select them with --kind, --lane, --state or --due-before; "
@@ -94,7 +94,7 @@ def _run(verb: str, make: MakeSignal, args: argparse.Namespace, settings: Settin
     return run_interruptibly(_send_to_selection(args, settings, sending))
 
 
-async def _send_to_selection(args: argparse.Namespace, settings: Settings, sending: Sending) -> int:
+async def _send_to_selection(args: argparse.Namespace, settings: Settings, sending: SignalRun) -> int:
     from starter.cli.connection import open_control
 
     control = await open_control(settings)
@@ -104,7 +104,7 @@ async def _send_to_selection(args: argparse.Namespace, settings: Settings, sendi
     return await sending.run(control, control.names(selection))
 
 
-async def _send_to_named(names: Names, settings: Settings, sending: Sending) -> int:
+async def _send_to_named(names: NamedMessages, settings: Settings, sending: SignalRun) -> int:
     from starter.cli.connection import open_control
 
     code = await sending.run(await open_control(settings), names.read(), are_named=True)

@@ -63,9 +63,9 @@ def run_doctor(args: argparse.Namespace, settings: Settings) -> int:
     if not 0 < args.seconds <= SECONDS_MAX:
         raise InvalidSetting(f"--seconds: is {args.seconds:g}; give a number above 0, at most {SECONDS_MAX:g}")
     from starter.cli.connection import open_client
-    from starter.insight.doctor.examination import Scope, examine
     from starter.insight.doctor.finding import find_worst
     from starter.insight.doctor.machine import Machine
+    from starter.insight.doctor.run_checks import Scope, examine
 
     machine = Machine(settings, args.data)
     findings = machine.look()

@@ -19,7 +19,7 @@ from starter.cli.interruption import run_interruptibly
 from starter.screen import echo_err, print_json, print_table
 
 if TYPE_CHECKING:
-    from shared.keepers.gates import Closing
+    from shared.keepers.gates import GateClosure
     from starter.steering.keepers.gates import GateControl
 
 Answer = TypeVar("Answer")
@@ -70,11 +70,11 @@ def run_list(args: argparse.Namespace, settings: Settings) -> int:
 
 def run_close(args: argparse.Namespace, settings: Settings) -> int:
     """Close a gate."""
-    from shared.keepers.gates import Closing
+    from shared.keepers.gates import GateClosure
 
     if args.duration is not None and args.duration < SHORTEST:
         raise InvalidSetting(f"--for: is {format_seconds(args.duration.total_seconds())}; give at least a second")
-    closing = Closing.lasting(args.duration or HORIZON, clip_reason(args.reason))
+    closing = GateClosure.lasting(args.duration or HORIZON, clip_reason(args.reason))
     run_interruptibly(_with_gates(settings, lambda gates: gates.close(args.gate, closing)))
     until = f"for {format_seconds(args.duration.total_seconds())}" if args.duration else "until it is opened"
     echo_err(f"gate {args.gate}: closed {until}")
@@ -95,6 +95,6 @@ async def _with_gates(settings: Settings, act: "Callable[[GateControl], Awaitabl
     return await act(GateControl(await open_client(settings), settings))
 
 
-def _to_cells(gate: str, closing: "Closing") -> tuple[str, ...]:
+def _to_cells(gate: str, closing: "GateClosure") -> tuple[str, ...]:
     opens = "when it is opened" if closing.lasts_for_good else format_moment(closing.opens_at)
     return gate, format_moment(closing.closed_at), opens, closing.reason

@@ -18,7 +18,7 @@ from starter.cli.interruption import run_interruptibly
 from starter.screen import echo_err, print_json, print_table
 
 if TYPE_CHECKING:
-    from starter.steering.keepers.idle import Idle, IdleStatus
+    from starter.steering.keepers.idle import IdleControl, IdleStatus
 
 Answer = TypeVar("Answer")
 
@@ -69,7 +69,7 @@ def _add_lane(parser: CommandParser) -> None:
 def run_status(args: argparse.Namespace, settings: Settings) -> int:
     """Print a line for each lane."""
 
-    async def ask(idle: "Idle") -> "list[IdleStatus]":
+    async def ask(idle: "IdleControl") -> "list[IdleStatus]":
         return [await idle.status(lane) for lane in _lanes_of(args)]
 
     found = run_interruptibly(_with_idle(settings, ask))
@@ -82,7 +82,7 @@ def run_status(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _run_switch(word: str, args: argparse.Namespace, settings: Settings) -> int:
-    async def switch(idle: "Idle") -> None:
+    async def switch(idle: "IdleControl") -> None:
         for lane in _lanes_of(args):
             await idle.switch(lane, is_on=word == "on")
 
@@ -103,7 +103,7 @@ def run_limits(args: argparse.Namespace, settings: Settings) -> int:
     if not changes:
         raise InvalidSetting("idle limits: none is given; give for example --reserve 0.5")
 
-    async def limit(idle: "Idle") -> None:
+    async def limit(idle: "IdleControl") -> None:
         for lane in _lanes_of(args):
             await idle.limit(lane, changes)
 
@@ -117,11 +117,11 @@ def run_limits(args: argparse.Namespace, settings: Settings) -> int:
     return FINE
 
 
-async def _with_idle(settings: Settings, act: "Callable[[Idle], Awaitable[Answer]]") -> Answer:
+async def _with_idle(settings: Settings, act: "Callable[[IdleControl], Awaitable[Answer]]") -> Answer:
     from starter.cli.connection import open_client
-    from starter.steering.keepers.idle import Idle
+    from starter.steering.keepers.idle import IdleControl
 
-    return await act(Idle(await open_client(settings), settings))
+    return await act(IdleControl(await open_client(settings), settings))
 
 
 def _lanes_of(args: argparse.Namespace) -> list[str]:

@@ -17,7 +17,7 @@ from starter.cli.exit_codes import FINE
 from starter.screen import echo_err, print_json, print_table
 
 if TYPE_CHECKING:
-    from starter.insight.plan import Demand, Plan
+    from starter.insight.plan import Plan, Workload
 
 MESSAGES_MAX = 1_000_000_000_000
 SHORTEST = timedelta(seconds=1)
@@ -99,9 +99,9 @@ def run_plan(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG0
     return FINE
 
 
-def read_demand(args: argparse.Namespace) -> "Demand":
+def read_demand(args: argparse.Namespace) -> "Workload":
     """Check the arguments; raises InvalidSetting that names the wrong option."""
-    from starter.insight.plan import Demand
+    from starter.insight.plan import Workload
 
     _check_span("--mean-interval", args.mean_interval, SHORTEST, HORIZON)
     _check_span("--handler-time", args.handler_time, timedelta(milliseconds=1), timedelta(hours=24))
@@ -118,7 +118,7 @@ def read_demand(args: argparse.Namespace) -> "Demand":
             raise InvalidSetting(
                 f"--{name.replace('_', '-')}: is {getattr(args, name):,}; give a number from {least} to {most:,}"
             )
-    return Demand(
+    return Workload(
         messages=args.messages,
         mean_interval=args.mean_interval.total_seconds(),
         handler_time=args.handler_time.total_seconds(),

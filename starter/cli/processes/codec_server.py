@@ -37,13 +37,13 @@ def run_codec_server(args: argparse.Namespace, settings: Settings) -> int:
     """Serve until SIGINT or SIGTERM."""
     from shared.temporal.encryption import EncryptionCodec, read_keys
     from shared.values.secret import find_secret
-    from starter.local.codec_server import Gatekeeper, make_codec_server
+    from starter.local.codec_server import AccessPolicy, make_codec_server
 
     keys = read_keys(settings)
     if not keys:
         raise InvalidSetting("encryption_keys: none is set, so there is nothing to decrypt; set encryption_keys_file")
-    gatekeeper = Gatekeeper(find_secret(settings, "codec_token"), settings.codec_origins)
-    with make_codec_server((args.host, args.port), EncryptionCodec(keys), gatekeeper) as server:
+    policy = AccessPolicy(find_secret(settings, "codec_token"), settings.codec_origins)
+    with make_codec_server((args.host, args.port), EncryptionCodec(keys), policy) as server:
 
         def end(_number: int, _frame: object) -> None:
             # in a thread, because shutdown waits for the loop that this handler interrupts
@@ -52,8 +52,7 @@ def run_codec_server(args: argparse.Namespace, settings: Settings) -> int:
         for number in find_stop_signals():
             signal.signal(number, end)
         echo_err(
-            f"codec server at http://{args.host}:{server.server_address[1]}, "
-            f"for pages of {', '.join(gatekeeper.origins)}"
+            f"codec server at http://{args.host}:{server.server_address[1]}, for pages of {', '.join(policy.origins)}"
         )
         server.serve_forever()
     return FINE

@@ -95,7 +95,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     from shared.temporal.connect import check_server, connect
     from starter.bridge.bridge import Bridge
     from starter.bridge.monitoring.readiness import BridgeReadiness
-    from starter.bridge.monitoring.readings import publish_regularly
+    from starter.bridge.monitoring.status_metrics import publish_regularly
     from starter.bridge.window import PACK_ROOM
     from starter.records.dead_letters import DeadLetterWriter
     from starter.records.formats import Formats

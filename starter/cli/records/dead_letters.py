@@ -22,7 +22,7 @@ from starter.cli.interruption import run_interruptibly
 from starter.screen import describe_moment, echo_err, plural, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
-    from starter.records.dead_letter_box import DeadLetterBox, LetterSelection, LetterState
+    from starter.records.dead_letter_topic import DeadLetterTopic, LetterSelection, LetterState
     from starter.records.dead_letters import DeadLetter
 
 TOGETHER = 200
@@ -88,7 +88,7 @@ def _number(text: str) -> int:
 
 
 def _read_filter(args: argparse.Namespace) -> "LetterSelection":
-    from starter.records.dead_letter_box import LetterSelection
+    from starter.records.dead_letter_topic import LetterSelection
 
     return LetterSelection(
         error_class=args.error_class,
@@ -102,9 +102,9 @@ def _read_filter(args: argparse.Namespace) -> "LetterSelection":
 
 
 @contextlib.asynccontextmanager
-async def _open(args: argparse.Namespace, settings: Settings) -> "AsyncGenerator[DeadLetterBox]":
+async def _open(args: argparse.Namespace, settings: Settings) -> "AsyncGenerator[DeadLetterTopic]":
     from shared.kafka.connection import check_broker, kafka_options
-    from starter.records.dead_letter_box import open_box
+    from starter.records.dead_letter_topic import open_box
 
     # if the broker is away, one sentence reports that in place of the client's log lines
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
@@ -147,7 +147,7 @@ def _run_show(args: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _show(args: argparse.Namespace, settings: Settings) -> int:
-    from starter.records.dead_letter_box import LetterSelection
+    from starter.records.dead_letter_topic import LetterSelection
 
     missing = set(args.letters)
     async with _open(args, settings) as box:
@@ -173,7 +173,7 @@ def _run_verb(verb: str, args: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _act_on_named(verb: str, args: argparse.Namespace, settings: Settings) -> int:
-    from starter.records.dead_letter_box import LetterSelection, LetterState
+    from starter.records.dead_letter_topic import LetterSelection, LetterState
 
     missing = set(args.letters)
     waiting: list[DeadLetter] = []
@@ -233,7 +233,7 @@ def _ask(verb: str, count: int, *, is_json: bool) -> int:
 class _Work:
     """One verb, applied to dead letters, with the number of those done."""
 
-    def __init__(self, verb: str, box: "DeadLetterBox", *, is_json: bool) -> None:
+    def __init__(self, verb: str, box: "DeadLetterTopic", *, is_json: bool) -> None:
         self._verb = verb
         self._act = box.replay if verb == "replay" else box.drop
         self._is_json = is_json
@@ -250,7 +250,7 @@ class _Work:
             echo_err(f"{self._verb}: {plural(self._done, 'dead letter')} {DONE[self._verb]}")
 
 
-def _tell_missing(missing: set[tuple[int, int]], box: "DeadLetterBox") -> None:
+def _tell_missing(missing: set[tuple[int, int]], box: "DeadLetterTopic") -> None:
     for partition, offset in sorted(missing):
         echo_err(
             f"dormice: no dead letter {partition}/{offset} lies in {box.topic}; 'dormice dead-letters list' shows them"
@@ -258,7 +258,7 @@ def _tell_missing(missing: set[tuple[int, int]], box: "DeadLetterBox") -> None:
 
 
 def _print_meant(letters: "Sequence[DeadLetter]", *, is_json: bool) -> None:
-    from starter.records.dead_letter_box import LetterState
+    from starter.records.dead_letter_topic import LetterState
 
     if is_json:
         for letter in letters:

@@ -8,7 +8,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from shared.errors import DormiceError
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
-from starter.insight.doctor.finding import Finding, Level
+from starter.insight.doctor.finding import Finding, Severity
 
 CHECKS = {
     "installation": "versions of dormice, Python and Temporal's SDK",
@@ -39,7 +39,7 @@ CHECKS = {
 
 NOT_LOOKED_AT = "not looked at"
 
-BLOCKING = (Level.UNREACHABLE, Level.WRONG)
+BLOCKING = (Severity.UNREACHABLE, Severity.WRONG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ async def run_checks(checks: Sequence[Check], seconds: float) -> list[Finding]:
         cause = next((causes[name] for name in check.needs if name in causes), None)
         if cause is not None:
             causes[check.name] = cause
-            findings: Sequence[Finding] = [Finding(Level.UNKNOWN, f"{NOT_LOOKED_AT}, see {cause}")]
+            findings: Sequence[Finding] = [Finding(Severity.UNKNOWN, f"{NOT_LOOKED_AT}, see {cause}")]
         else:
             findings = await _look(check, seconds)
             if any(finding.level in BLOCKING for finding in findings):
@@ -92,7 +92,7 @@ async def _look(check: Check, seconds: float) -> Sequence[Finding]:
 def _tell_silence(check: Check, seconds: float) -> Finding:
     seen = f"nothing came within {seconds:g} s"
     if check.is_slow:
-        return Finding(Level.UNKNOWN, f"{seen}: there are many messages")
+        return Finding(Severity.UNKNOWN, f"{seen}: there are many messages")
     return Finding(
-        Level.UNREACHABLE, seen, "see whether it is well and can be reached from here; --seconds gives it more"
+        Severity.UNREACHABLE, seen, "see whether it is well and can be reached from here; --seconds gives it more"
     )

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shared.kafka.connection import check_broker, kafka_options
-from shared.kafka.safe_producer import BrokerTrouble, open_admin, translate_errors
+from shared.kafka.safe_producer import BrokerError, open_admin, translate_errors
 from shared.settings import Settings
 from starter.insight.doctor.checks import NOT_LOOKED_AT, Check
-from starter.insight.doctor.finding import Finding, Level
+from starter.insight.doctor.finding import Finding, Severity
 from starter.records.dead_letters import SUFFIX, make_topic
 from starter.screen import plural
 
 IN_SYNC = "min.insync.replicas"
 REPLICAS_WANTED = 3
-NOT_ASKED = [Finding(Level.UNKNOWN, f"{NOT_LOOKED_AT}, no topic is named", "name what bridges consume with --topic")]
+NOT_ASKED = [Finding(Severity.UNKNOWN, f"{NOT_LOOKED_AT}, no topic is named", "name what bridges consume with --topic")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Kafka:
         wanted = {*self._sources, *(source + SUFFIX for source in self._sources), *filter(None, [outcomes])}
         async with translate_errors(""), open_admin(options) as admin:
             self._known = await _describe(admin, wanted)
-        return [Finding(Level.FINE, f"a broker answers at {self._settings.kafka_servers}")]
+        return [Finding(Severity.FINE, f"a broker answers at {self._settings.kafka_servers}")]
 
     async def _look_at_topics(self) -> Sequence[Finding]:
         return [finding for name in self._sources for finding in self._judge(name, "bridges wait for it")] or NOT_ASKED
@@ -76,7 +76,7 @@ class Kafka:
 
     async def _look_at_outcomes(self) -> Sequence[Finding]:
         if not self._settings.outcomes_topic:
-            return [Finding(Level.FINE, "nobody is told outcomes: outcomes_topic is not set")]
+            return [Finding(Severity.FINE, "nobody is told outcomes: outcomes_topic is not set")]
         return self._judge(self._settings.outcomes_topic, "workers hold events in memory, and lose them in the end")
 
     def _judge(self, name: str, lost: str = "") -> list[Finding]:
@@ -86,7 +86,7 @@ class Kafka:
                 f"--partitions 6 --replication-factor {REPLICAS_WANTED} --config {IN_SYNC}=2"
             )
             seen = f"there is no such topic, or this user may not see it: {lost}"
-            return [Finding(Level.WRONG, seen, f"allow it, or: {command}", name)]
+            return [Finding(Severity.WRONG, seen, f"allow it, or: {command}", name)]
         return judge_topic(self._known[name])
 
     async def _try_to_make(self, source: str) -> Finding:
@@ -94,9 +94,9 @@ class Kafka:
         try:
             async with translate_errors(topic), open_admin(kafka_options(self._settings)) as admin:
                 await make_topic(admin, topic, self._known[source].partitions, is_trial=True)
-        except BrokerTrouble as exc:
-            return replace(Finding.of(exc, topic), level=Level.WRONG)
-        return Finding(Level.FINE, "can be made, with the first dead letter", about=topic)
+        except BrokerError as exc:
+            return replace(Finding.of(exc, topic), level=Severity.WRONG)
+        return Finding(Severity.FINE, "can be made, with the first dead letter", about=topic)
 
 
 def judge_topic(topic: Topic) -> list[Finding]:
@@ -104,13 +104,13 @@ def judge_topic(topic: Topic) -> list[Finding]:
     copies = f"{plural(topic.replicas, 'replica')}, {topic.in_sync} in sync, {IN_SYNC} {topic.least_in_sync}"
     seen = f"{plural(topic.partitions, 'partition')}, {copies}"
 
-    def find(level: Level, what: str, remedy: str) -> Finding:
+    def find(level: Severity, what: str, remedy: str) -> Finding:
         return Finding(level, f"{seen}: {what}", remedy, topic.name)
 
     if topic.leaderless:
         return [
             find(
-                Level.WRONG,
+                Severity.WRONG,
                 f"{plural(topic.leaderless, 'partition')} without a leader",
                 "bring back the brokers that hold them",
             )
@@ -120,18 +120,18 @@ def judge_topic(topic: Topic) -> list[Finding]:
             remedy = f"set {IN_SYNC} to {max(topic.replicas - 1, 1)}, or give it more replicas"
         else:
             remedy = "bring back the brokers that hold the others"
-        return [find(Level.WRONG, "takes no record that has to be safe", remedy)]
+        return [find(Severity.WRONG, "takes no record that has to be safe", remedy)]
     if topic.replicas == 1:
         remedy = (
             f"give it {REPLICAS_WANTED} replicas and {IN_SYNC} 2 (kafka-reassign-partitions.sh), "
             "unless one machine is all there is"
         )
-        return [find(Level.WARNING, "a disk that is lost takes its records along", remedy)]
+        return [find(Severity.WARNING, "a disk that is lost takes its records along", remedy)]
     if topic.in_sync < topic.replicas:
-        return [find(Level.WARNING, "not all replicas are there", "bring back the brokers that hold the others")]
+        return [find(Severity.WARNING, "not all replicas are there", "bring back the brokers that hold the others")]
     if topic.least_in_sync == 1:
-        return [find(Level.WARNING, "a record counts as sent when one broker has it", f"set {IN_SYNC} to 2")]
-    return [Finding(Level.FINE, seen, about=topic.name)]
+        return [find(Severity.WARNING, "a record counts as sent when one broker has it", f"set {IN_SYNC} to 2")]
+    return [Finding(Severity.FINE, seen, about=topic.name)]
 
 
 async def _describe(admin: Any, wanted: set[str]) -> dict[str, Topic]:

@@ -11,7 +11,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.idle.capacity import Capacity, is_fresh
-from activities.idle.overdue import Overdue, OverdueIndex
+from activities.idle.overdue import OverdueIndex, OverdueWorkflow
 from activities.registry import Registry
 from shared.lanes import LANES, task_queue
 from shared.messages.timespan import format_seconds
@@ -20,10 +20,10 @@ from shared.temporal.connect import CALL_TIMEOUT, describe_queue
 from shared.temporal.deployment import Version, find_taking, name_version, tell_how_to_take_over, to_version
 from shared.temporal.search_attributes import KIND
 from starter.insight.doctor.checks import NOT_LOOKED_AT, Check
-from starter.insight.doctor.finding import Finding, Level
+from starter.insight.doctor.finding import Finding, Severity
 from starter.screen import plural
 from starter.steering.selection import quote
-from starter.steering.status.standstill import query_reported
+from starter.steering.status.failing_workflows import query_reported
 
 POLL_LASTS = timedelta(seconds=75)
 """A worker polls again within a minute; the server remembers each poller for five minutes."""
@@ -40,7 +40,7 @@ ALIVE = "ExecutionStatus = 'Running'"
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class LaneWorkers:
     """The workers that serve a lane, by version, and the tasks that wait there."""
 
     versions: Sequence[str]
@@ -66,7 +66,7 @@ class Lanes:
         self._find_registry = find_registry
         self._settings = settings
         self._now = now
-        self._serving: dict[str, Serving] = {}
+        self._serving: dict[str, LaneWorkers] = {}
 
     def checks(self) -> list[Check]:
         """Give the checks, in order."""
@@ -90,12 +90,12 @@ class Lanes:
             seen = plural(len(serving.versions), "worker")
             if len(versions) > 1:
                 remedy = "replace the older ones: messages are run by whichever has room"
-                findings.append(Finding(Level.WARNING, f"{seen} of {', '.join(versions)}", remedy, lane))
+                findings.append(Finding(Severity.WARNING, f"{seen} of {', '.join(versions)}", remedy, lane))
             else:
-                findings.append(Finding(Level.FINE, f"{seen} of {versions[0]}", about=lane))
+                findings.append(Finding(Severity.FINE, f"{seen} of {versions[0]}", about=lane))
         return findings
 
-    async def _judge_unserved(self, lane: str, serving: Serving) -> Finding:
+    async def _judge_unserved(self, lane: str, serving: LaneWorkers) -> Finding:
         remedy, waiting, who = f"dormice worker --lane {lane}", serving.waiting, "no worker"
         if serving.standby:
             who = f"no worker of the current version, but of {', '.join(map(name_version, serving.standby))}"
@@ -103,11 +103,11 @@ class Lanes:
         messages = await self._count(f"TaskQueue = {quote(task_queue(self._settings.task_queue_prefix, lane))}")
         if messages or waiting:
             what = f"{plural(messages, 'message')} alive" if messages else f"{plural(waiting, 'task')} waiting"
-            return Finding(Level.WRONG, f"{who}, and {what}: nothing runs there", remedy, lane)
+            return Finding(Severity.WRONG, f"{who}, and {what}: nothing runs there", remedy, lane)
         registry = self._find_registry()
         if registry is not None and any(handler.lane == lane for handler in registry.values()):
-            return Finding(Level.WARNING, "no worker; nothing needs one yet, but kinds here would", remedy, lane)
-        return Finding(Level.FINE, "no worker, and nothing that needs one", about=lane)
+            return Finding(Severity.WARNING, "no worker; nothing needs one yet, but kinds here would", remedy, lane)
+        return Finding(Severity.FINE, "no worker, and nothing that needs one", about=lane)
 
     async def _look_at_backlog(self) -> Sequence[Finding]:
         return [judge_backlog(lane, serving) for lane, serving in self._serving.items()]
@@ -115,12 +115,12 @@ class Lanes:
     async def _look_at_overdue(self) -> Sequence[Finding]:
         served = [lane for lane, serving in self._serving.items() if serving.versions]
         if not served:
-            return [Finding(Level.UNKNOWN, f"{NOT_LOOKED_AT}, see workers")]
+            return [Finding(Severity.UNKNOWN, f"{NOT_LOOKED_AT}, see workers")]
         now = datetime.fromtimestamp(self._now(), UTC)
         found = await asyncio.gather(*(self._find_overdue(lane, now) for lane in served))
         return [judge_overdue(lane, one, self._serving[lane], now) for lane, one in zip(served, found, strict=True)]
 
-    async def _find_overdue(self, lane: str, now: datetime) -> list[Overdue]:
+    async def _find_overdue(self, lane: str, now: datetime) -> list[OverdueWorkflow]:
         queue = task_queue(self._settings.task_queue_prefix, lane)
         index = OverdueIndex(self._find_client(), queue, self._settings.index_after)
         return await index.find_oldest(NAMED_MAX, now, OVERDUE_LONG)
@@ -129,10 +129,10 @@ class Lanes:
         query = query_reported(self._settings.task_queue_prefix)
         count = (await self._find_client().count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
         if not count:
-            return [Finding(Level.FINE, "no workflow's task fails over and over")]
+            return [Finding(Severity.FINE, "no workflow's task fails over and over")]
         return [
             Finding(
-                Level.WRONG,
+                Severity.WRONG,
                 f"{plural(count, 'workflow')} whose task fails over and over: what lives there stands still",
                 "put the release before back if it came with one, or see 'dormice repair --dry-run'",
             )
@@ -141,17 +141,17 @@ class Lanes:
     async def _look_at_kinds(self) -> Sequence[Finding]:
         registry = self._find_registry()
         if registry is None:
-            return [Finding(Level.UNKNOWN, f"{NOT_LOOKED_AT}, see handlers")]
+            return [Finding(Severity.UNKNOWN, f"{NOT_LOOKED_AT}, see handlers")]
         queues = ", ".join(quote(task_queue(self._settings.task_queue_prefix, lane)) for lane in LANES)
         unknown = f"Kind NOT IN ({', '.join(map(quote, sorted(registry)))})" if registry else "Kind IS NOT NULL"
         query = f"{unknown} AND TaskQueue IN ({queues})"
         count = await self._count(query)
         if not count:
-            return [Finding(Level.FINE, "every kind that is alive has a handler here")]
+            return [Finding(Severity.FINE, "every kind that is alive has a handler here")]
         names = sorted({name async for name in self._list_kinds(query)})
         return [
             Finding(
-                Level.WARNING,
+                Severity.WARNING,
                 f"{plural(count, 'workflow')} of kinds without a handler here: {', '.join(names)}",
                 "install their handlers, or name their modules in DORMICE_HANDLERS, for the workers too",
             )
@@ -165,7 +165,7 @@ class Lanes:
     async def _count(self, query: str) -> int:
         return (await self._find_client().count_workflows(f"{query} AND {ALIVE}", rpc_timeout=CALL_TIMEOUT)).count
 
-    async def _find_serving(self, lane: str) -> Serving:
+    async def _find_serving(self, lane: str) -> LaneWorkers:
         queue = task_queue(self._settings.task_queue_prefix, lane)
         described = await describe_queue(self._find_client(), queue, report_stats=True)
         try:
@@ -179,31 +179,33 @@ class Lanes:
         beats = [beat for beat in beats if to_version(beat.deployment_version) in taking]
         versions = _versions_of_workers(beats) if beats or standby else _versions_of_pollers(described.pollers)
         waits = described.stats.approximate_backlog_age.ToTimedelta()
-        return Serving(versions, described.stats.approximate_backlog_count, waits, sorted(standby, key=name_version))
+        return LaneWorkers(
+            versions, described.stats.approximate_backlog_count, waits, sorted(standby, key=name_version)
+        )
 
 
-def judge_backlog(lane: str, serving: Serving) -> Finding:
+def judge_backlog(lane: str, serving: LaneWorkers) -> Finding:
     """Find out whether tasks wait because a lane has too few workers; a lane without any has a finding already."""
     seen = f"{plural(serving.waiting, 'task')} waiting"
     if serving.versions and serving.waits > WAITS_LONG:
         return Finding(
-            Level.WARNING,
+            Severity.WARNING,
             f"{seen}, the first for {format_seconds(serving.waits.total_seconds())}",
             "start more worker processes; 'dormice forecast' tells how many",
             lane,
         )
-    return Finding(Level.FINE, seen, about=lane)
+    return Finding(Severity.FINE, seen, about=lane)
 
 
-def judge_overdue(lane: str, overdue: Sequence[Overdue], serving: Serving, now: datetime) -> Finding:
+def judge_overdue(lane: str, overdue: Sequence[OverdueWorkflow], serving: LaneWorkers, now: datetime) -> Finding:
     """Report what is overdue on a lane with workers: they are too few, or the workflow stands still."""
     if not overdue:
-        return Finding(Level.FINE, "nothing is overdue", about=lane)
+        return Finding(Severity.FINE, "nothing is overdue", about=lane)
     first, *others = overdue
     seen = f"{first.workflow_id} is overdue by {format_seconds((now - first.due_at).total_seconds())}"
     seen += "".join(f", {one.workflow_id}" for one in others)
     if serving.waits > WAITS_LONG:
-        return Finding(Level.WARNING, f"{seen}: the lane is behind", "see backlog", lane)
+        return Finding(Severity.WARNING, f"{seen}: the lane is behind", "see backlog", lane)
     see = (
         f"dormice list --kind {first.workflow_id.rpartition('~')[0]}"
         if first.is_pack
@@ -212,7 +214,7 @@ def judge_overdue(lane: str, overdue: Sequence[Overdue], serving: Serving, now: 
     remedy = (
         f"see '{see}' and 'dormice repair --dry-run'; docs/operations.md, DormiceMessagesOverdue, goes on from there"
     )
-    return Finding(Level.WRONG, f"{seen}, and no task of the lane waits: it stands still", remedy, lane)
+    return Finding(Severity.WRONG, f"{seen}, and no task of the lane waits: it stands still", remedy, lane)
 
 
 def _versions_of_workers(beats: Iterable[WorkerHeartbeat]) -> list[str]:

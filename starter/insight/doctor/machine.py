@@ -13,7 +13,7 @@ from shared.lanes import LANES
 from shared.settings import Settings
 from shared.temporal.encryption import build_converter
 from starter.insight.doctor.checks import stamp
-from starter.insight.doctor.finding import Finding, Level
+from starter.insight.doctor.finding import Finding, Severity
 from starter.screen import plural
 from worker.deployment import check_deployment
 from worker.lanes.leaders import check_lanes
@@ -51,14 +51,14 @@ class Machine:
 
     def _look_at_handlers(self) -> Finding:
         self.registry = load_registry(self._settings)
-        return Finding(Level.FINE, f"{plural(len(self.registry), 'kind')}: {', '.join(sorted(self.registry))}")
+        return Finding(Severity.FINE, f"{plural(len(self.registry), 'kind')}: {', '.join(sorted(self.registry))}")
 
     def _look_at_settings(self) -> Finding:
         read_weights(self._settings)
         check_lanes(self._settings)
         build_converter(self._settings)
         check_deployment(self._settings)
-        return Finding(Level.FINE, f"task queues {self._settings.task_queue_prefix}-{{{','.join(LANES)}}}")
+        return Finding(Severity.FINE, f"task queues {self._settings.task_queue_prefix}-{{{','.join(LANES)}}}")
 
     def _look_at_open_files(self) -> Finding:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -66,32 +66,34 @@ class Machine:
         slots = sum(max(profile.workflow_slots, profile.activity_slots) for profile in PROFILES.values())
         needed = slots + self._settings.handlers_at_once + SPARE_FILES
         if limit == resource.RLIM_INFINITY:
-            return Finding(Level.FINE, "no limit")
+            return Finding(Severity.FINE, "no limit")
         if limit < needed:
             return Finding(
-                Level.WARNING,
+                Severity.WARNING,
                 f"a process may open {limit:,}, and a worker with all handlers at work may need {needed:,}",
                 f"raise it where workers are started, for example with 'ulimit -n {max(needed, 4096)}'",
             )
-        return Finding(Level.FINE, f"a process may open {limit:,}")
+        return Finding(Severity.FINE, f"a process may open {limit:,}")
 
     def _look_at_disk(self) -> Finding:
         if not (self._data / "temporal.db").exists():
-            return Finding(Level.UNKNOWN, f"no embedded server keeps messages in {self._data}; --data names its folder")
+            return Finding(
+                Severity.UNKNOWN, f"no embedded server keeps messages in {self._data}; --data names its folder"
+            )
         try:
             free = shutil.disk_usage(self._data).free
         except OSError as exc:
-            return Finding(Level.WRONG, f"{self._data} can't be looked at ({exc.strerror})", "correct its rights")
+            return Finding(Severity.WRONG, f"{self._data} can't be looked at ({exc.strerror})", "correct its rights")
         if free < self._disk_least_bytes:
             remedy = "make room, or move the folder to a larger disk while the server is stopped"
-            return Finding(Level.WARNING, f"{free / 1e9:.2f} GB are free for {self._data}", remedy)
-        return Finding(Level.FINE, f"{free / 1e9:,.1f} GB are free for {self._data}")
+            return Finding(Severity.WARNING, f"{free / 1e9:.2f} GB are free for {self._data}", remedy)
+        return Finding(Severity.FINE, f"{free / 1e9:,.1f} GB are free for {self._data}")
 
 
 def look_at_installation() -> Finding:
     """Report the versions, for the readers of the report."""
     sdk, python = version("temporalio"), platform.python_version()
-    return Finding(Level.FINE, f"dormice {version('dormice')}, Python {python}, temporalio {sdk}")
+    return Finding(Severity.FINE, f"dormice {version('dormice')}, Python {python}, temporalio {sdk}")
 
 
 def _try(look: Callable[[], Finding]) -> Sequence[Finding]:

@@ -26,8 +26,8 @@ from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, command_to_create, is_missing, read_attribute_types
 from shared.temporal.search_attributes import REQUIRED
 from starter.insight.doctor.checks import Check
-from starter.insight.doctor.finding import Finding, Level
-from starter.local.slim import find_unneeded
+from starter.insight.doctor.finding import Finding, Severity
+from starter.local.visibility_indexes import find_unneeded
 from starter.screen import plural
 
 TRIED_FROM = (1, 30)
@@ -108,8 +108,8 @@ class Server:
         if state != NamespaceState.NAMESPACE_STATE_REGISTERED:
             word = NamespaceState.Name(state).removeprefix("NAMESPACE_STATE_").lower()
             remedy = "set TEMPORAL_NAMESPACE to one that is in use"
-            return [Finding(Level.WRONG, f"{name!r} is {word}: it takes no new messages", remedy)]
-        return [Finding(Level.FINE, name)]
+            return [Finding(Severity.WRONG, f"{name!r} is {word}: it takes no new messages", remedy)]
+        return [Finding(Severity.FINE, name)]
 
     async def _look_at_retention(self) -> Sequence[Finding]:
         retention = self._namespace.config.workflow_execution_retention_ttl.ToTimedelta()
@@ -117,12 +117,12 @@ class Server:
         if retention < RETENTION_LEAST:
             return [
                 Finding(
-                    Level.WARNING,
+                    Severity.WARNING,
                     f"{seen}: what is sent again later starts it anew",
                     f"temporal operator namespace update --namespace {self.client.namespace} --retention 72h",
                 )
             ]
-        return [Finding(Level.FINE, seen)]
+        return [Finding(Severity.FINE, seen)]
 
     async def _look_at_attributes(self) -> Sequence[Finding]:
         found = await read_attribute_types(self.client)
@@ -131,28 +131,28 @@ class Server:
         findings: list[Finding] = []
         if missing:
             seen = f"{', '.join(missing)} missing in namespace {self.client.namespace!r}: nothing can be started"
-            findings.append(Finding(Level.WRONG, seen, self._with_namespace(command_to_create(missing))))
+            findings.append(Finding(Severity.WRONG, seen, self._with_namespace(command_to_create(missing))))
         for name in other:
             command = f"temporal operator search-attribute remove --name {name}"
             findings.append(
                 Finding(
-                    Level.WRONG,
+                    Severity.WRONG,
                     f"{name} is of type {found[name]}, and has to be {REQUIRED[name]}: nothing can be started",
                     f"use another namespace, or: {self._with_namespace(command)} and "
                     f"{self._with_namespace(command_to_create([name]))}",
                 )
             )
-        return findings or [Finding(Level.FINE, ", ".join(REQUIRED))]
+        return findings or [Finding(Severity.FINE, ", ".join(REQUIRED))]
 
     def _with_namespace(self, command: str) -> str:
         return f"{command} --namespace {self.client.namespace}"
 
     async def _look_at_heartbeats(self) -> Sequence[Finding]:
         if self._namespace.namespace_info.capabilities.worker_heartbeats:
-            return [Finding(Level.FINE, "workers tell the server of their slots")]
+            return [Finding(Severity.FINE, "workers tell the server of their slots")]
         return [
             Finding(
-                Level.WARNING,
+                Severity.WARNING,
                 "the server takes no heartbeats of workers: 'dormice idle' wakes nothing, "
                 "'dormice forecast' knows no capacity",
                 "set frontend.WorkerHeartbeatsEnabled to true in the server's dynamic configuration, or upgrade it",
@@ -165,27 +165,29 @@ class Server:
     async def _look_at_visibility(self) -> Sequence[Finding]:
         store = self._cluster.visibility_store
         if store.startswith(INDEXLESS_STORES):
-            return [Finding(Level.FINE, f"{store}: has no indexes to drop")]
+            return [Finding(Severity.FINE, f"{store}: has no indexes to drop")]
         if store != EMBEDDED_STORE:
             remedy = (
                 "list the indexes of its table executions_visibility; "
                 "docs/architecture.md, Slim visibility, tells which are needed"
             )
-            return [Finding(Level.UNKNOWN, f"{store}: only the database itself can tell whether it is slimmed", remedy)]
+            return [
+                Finding(Severity.UNKNOWN, f"{store}: only the database itself can tell whether it is slimmed", remedy)
+            ]
         if not self._has_database():
             remedy = "run this where the server's folder is, or name that with --data"
             return [
-                Finding(Level.UNKNOWN, f"this server does not keep its messages in {self._database.parent}", remedy)
+                Finding(Severity.UNKNOWN, f"this server does not keep its messages in {self._database.parent}", remedy)
             ]
         aliases = self._namespace.config.custom_search_attribute_aliases
         with self._open_database() as database:
             unneeded = find_unneeded(database, {name: column for column, name in aliases.items()})
         if not unneeded:
-            return [Finding(Level.FINE, "slimmed")]
+            return [Finding(Severity.FINE, "slimmed")]
         mark = self._database.with_name("slimmed")
         return [
             Finding(
-                Level.WARNING,
+                Severity.WARNING,
                 f"indexes that nobody reads are written at each start and end of a message: {len(unneeded)} of them",
                 f"stop the server, delete {mark} if it is there, and start it with 'dormice dev'",
             )
@@ -199,7 +201,7 @@ class Server:
         if largest and allowed * 2 > largest:
             findings.append(
                 Finding(
-                    Level.WARNING,
+                    Severity.WARNING,
                     f"payload_max_bytes is {allowed:,}, and the server refuses what is beyond {largest:,}, "
                     "state included",
                     f"set DORMICE_PAYLOAD_MAX_BYTES to {largest // 2} at most",
@@ -215,8 +217,8 @@ class Server:
             seen = (
                 f"this machine is {format_seconds(abs(skew))} {word} the server: messages run as much too early or late"
             )
-            return [Finding(Level.WARNING, seen, "synchronize the clocks of both (NTP)")]
-        return [Finding(Level.FINE, f"at most {format_seconds(abs(skew) + within)} from the server's")]
+            return [Finding(Severity.WARNING, seen, "synchronize the clocks of both (NTP)")]
+        return [Finding(Severity.FINE, f"at most {format_seconds(abs(skew) + within)} from the server's")]
 
     def _has_database(self) -> bool:
         """Return whether the `data` folder is that of this server."""
@@ -239,11 +241,11 @@ def judge_version(version: str, where: str) -> Finding:
     if _is_before(version, TRIED_FROM):
         oldest = ".".join(map(str, TRIED_FROM))
         return Finding(
-            Level.WARNING,
+            Severity.WARNING,
             f"{seen}: before {oldest}, priorities can't be changed and idle capacity is not told",
             "upgrade it",
         )
-    return Finding(Level.FINE, seen)
+    return Finding(Severity.FINE, seen)
 
 
 def judge_fairness(version: str, *, is_on: bool | None) -> Finding:
@@ -252,11 +254,11 @@ def judge_fairness(version: str, *, is_on: bool | None) -> Finding:
         first = ".".join(map(str, FAIR_FROM))
         seen = f"before {first}, fairness may leave a task queue's readers stuck, and its tasks waiting"
         unless = "" if is_on else ", unless matching.enableFairness is false in its dynamic configuration"
-        return Finding(Level.WARNING, seen, f"upgrade the server (Temporal's issue 10814){unless}")
+        return Finding(Severity.WARNING, seen, f"upgrade the server (Temporal's issue 10814){unless}")
     if is_on:
-        return Finding(Level.FINE, "'dormice dev' switches it on")
+        return Finding(Severity.FINE, "'dormice dev' switches it on")
     return Finding(
-        Level.UNKNOWN,
+        Severity.UNKNOWN,
         "the server does not tell whether tenants take turns",
         "if you use tenants, see that matching.enableFairness is true in its dynamic configuration",
     )
@@ -271,17 +273,17 @@ def _is_before(version: str, oldest: tuple[int, int]) -> bool:
 def judge_shards(store: str, shards: int) -> Finding:
     """Report whether a server has enough shards for many messages; their number can never be changed."""
     if store == EMBEDDED_STORE:
-        return Finding(Level.FINE, f"{store}, for one machine")
+        return Finding(Severity.FINE, f"{store}, for one machine")
     if not shards:
-        return Finding(Level.UNKNOWN, "the server does not tell how many history shards it has")
+        return Finding(Severity.UNKNOWN, "the server does not tell how many history shards it has")
     if shards < SHARDS_LEAST:
         return Finding(
-            Level.WARNING,
+            Severity.WARNING,
             f"{store}, {plural(shards, 'history shard')}, fixed for good: "
             f"millions of messages need {SHARDS_LEAST} or more",
             "before there are many messages, make a new cluster with numHistoryShards of 4096",
         )
-    return Finding(Level.FINE, f"{store}, {plural(shards, 'history shard')}")
+    return Finding(Severity.FINE, f"{store}, {plural(shards, 'history shard')}")
 
 
 async def measure_skew(client: Client, prefix: str, now: Callable[[], float]) -> tuple[float, float]:

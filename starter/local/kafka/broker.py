@@ -127,7 +127,7 @@ async def run_broker(options: BrokerOptions) -> AsyncGenerator["EmbeddedBroker"]
 
 
 class EmbeddedBroker:
-    """One running broker process, on a leash so that it never outlives this process."""
+    """One running broker process, under a parent watch so that it never outlives this process."""
 
     def __init__(self, options: BrokerOptions, lock: int | None = None) -> None:
         """Take the options; `lock` is a file descriptor that stays open for as long as the process lives."""
@@ -142,7 +142,7 @@ class EmbeddedBroker:
 
     @property
     def process_id(self) -> int | None:
-        """Process id of the broker's leash, None while it is down."""
+        """Process id of the broker's parent watch, None while it is down."""
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
@@ -170,7 +170,7 @@ class EmbeddedBroker:
             self._process = None
 
     async def kill(self) -> None:
-        """End the process and its leash with SIGKILL, for tests of a crash; returns when it is gone."""
+        """End the process and its parent watch with SIGKILL, for tests of a crash; returns when it is gone."""
         if self._process is not None:
             await kill_on_leash(self._process)
             self._process = None

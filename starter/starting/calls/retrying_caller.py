@@ -1,4 +1,4 @@
-"""The retrying caller: sends calls at the server's pace, each repeated until it is answered or refused."""
+"""The retrying caller: sends calls at the rate limiter's rate, each repeated until it is answered or refused."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import is_transient, lacks_namespace
-from starter.starting.calls.pace import Pace
+from starter.starting.calls.rate_limiter import RateLimiter
 
 Answer = TypeVar("Answer")
 
@@ -30,7 +30,7 @@ class RetryingCaller:
 
     def __init__(self, settings: Settings) -> None:
         self._patience = settings.patience.total_seconds()
-        self._pace = Pace(settings.starts_per_second)
+        self._pace = RateLimiter(settings.starts_per_second)
         self.throttled = 0
         self.retried = 0
 

@@ -8,7 +8,7 @@ from temporalio.service import RPCError
 
 from activities.gates import fetch_closings, signal_gates
 from shared.errors import InvalidSetting, RetryLater
-from shared.keepers.gates import CLOSE, GATES_MAX, OPEN, Closing, check_gate, pick_closed
+from shared.keepers.gates import CLOSE, GATES_MAX, OPEN, GateClosure, check_gate, pick_closed
 from shared.lanes import task_queue
 from shared.settings import Settings
 from shared.temporal.connect import translate_rpc_error
@@ -30,7 +30,7 @@ class GateControl:
         self._client = client
         self._prefix = settings.task_queue_prefix
 
-    async def fetch(self, now: float) -> dict[str, Closing]:
+    async def fetch(self, now: float) -> dict[str, GateClosure]:
         """Give the closed gates by name; raises GatesNotServed while a change still waits for a worker."""
         found = await _translated(fetch_closings(self._client, self._prefix))
         if found is None:
@@ -39,7 +39,7 @@ class GateControl:
             )
         return pick_closed(found, now)
 
-    async def close(self, gate: str, closing: Closing) -> None:
+    async def close(self, gate: str, closing: GateClosure) -> None:
         """Close a gate, replacing an earlier closing. Raises InvalidSetting for an invalid name or too many gates."""
         _check(gate)
         if gate not in (known := await self._known(closing.closed_at)) and len(known) >= GATES_MAX:
@@ -52,7 +52,7 @@ class GateControl:
         _check(gate)
         await self._send(OPEN, {"gate": gate})
 
-    async def _known(self, now: float) -> dict[str, Closing]:
+    async def _known(self, now: float) -> dict[str, GateClosure]:
         try:
             return await self.fetch(now)
         except GatesNotServed:

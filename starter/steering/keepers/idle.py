@@ -7,7 +7,7 @@ from typing import Any
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.service import RPCError
 
-from shared.keepers.idle import IDLE_MEMO, IDLE_WORKFLOW, IdleLimits, Pulled, idle_workflow_id
+from shared.keepers.idle import IDLE_MEMO, IDLE_WORKFLOW, IdleLimits, PullCounts, idle_workflow_id
 from shared.lanes import task_queue
 from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, is_missing, signal_beginning, translate_rpc_error
@@ -21,10 +21,10 @@ class IdleStatus:
     is_on: bool
     doing: str
     limits: IdleLimits
-    pulled: Pulled
+    pulled: PullCounts
 
 
-class Idle:
+class IdleControl:
     """Steers the idle workflows, which their first signal starts. Raises RetryLater or Misconfigured."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
@@ -47,7 +47,7 @@ class Idle:
             described = await handle.describe(rpc_timeout=CALL_TIMEOUT)
         except RPCError as exc:
             if is_missing(exc):
-                return IdleStatus(lane=lane, is_on=False, doing="", limits=IdleLimits(), pulled=Pulled())
+                return IdleStatus(lane=lane, is_on=False, doing="", limits=IdleLimits(), pulled=PullCounts())
             raise translate_rpc_error(exc) from exc
         memo: Mapping[str, Any] = await described.memo()
         kept: dict[str, Any] = memo.get(IDLE_MEMO, {})
@@ -57,7 +57,7 @@ class Idle:
             is_on=kept.get("is_on", False),
             doing=details.get("state", ""),
             limits=IdleLimits.load(kept.get("limits", {})),
-            pulled=Pulled.load(kept.get("pulled", {})).and_also(Pulled.load(details.get("pulled", {}))),
+            pulled=PullCounts.load(kept.get("pulled", {})).and_also(PullCounts.load(details.get("pulled", {}))),
         )
 
     async def _send(self, lane: str, signal: str, *arguments: Any) -> None:

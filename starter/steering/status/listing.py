@@ -20,7 +20,7 @@ ENDED_OTHERWISE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedMessage:
     """One message as the index shows it, eventually consistent."""
 
     kind: str
@@ -41,9 +41,9 @@ class Listed:
         return self.state == "active" and self.due_at is None
 
 
-def from_status(status: Mapping[str, Any]) -> Listed:
+def from_status(status: Mapping[str, Any]) -> ListedMessage:
     """Read a packed message from its pack's answer."""
-    return Listed(
+    return ListedMessage(
         kind=status["kind"],
         id=status["id"],
         lane=status["lane"],
@@ -56,7 +56,7 @@ def from_status(status: Mapping[str, Any]) -> Listed:
     )
 
 
-async def to_listed(execution: WorkflowExecution | WorkflowExecutionDescription) -> Listed:
+async def to_listed(execution: WorkflowExecution | WorkflowExecutionDescription) -> ListedMessage:
     """Read a message from its workflow's attributes and memo."""
     kind, message_id = identity_of(execution.id)
     attributes = execution.typed_search_attributes
@@ -68,7 +68,7 @@ async def to_listed(execution: WorkflowExecution | WorkflowExecutionDescription)
     if state == "active" and due_at is not None and due_at <= datetime.now(UTC):
         # changes by less than the setting `index_after` are not indexed: this may be the due time of an older cycle
         due_at = earliest_at = None
-    return Listed(
+    return ListedMessage(
         kind=kind,
         id=message_id,
         lane=attributes.get(LANE, ""),

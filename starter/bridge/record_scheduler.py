@@ -1,4 +1,4 @@
-"""The intake: which received records may begin now, and which partitions must pause."""
+"""The record scheduler: which received records may begin now, and which partitions must pause."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -10,8 +10,8 @@ from shared.errors import InvalidSetting
 from starter.bridge.offsets import NOTHING, Partition
 
 
-class Keyed(Protocol):
-    """What the intake must know of a record: records with the same key begin in offset order; None means no key."""
+class KeyedRecord(Protocol):
+    """What must be known of a record: records with the same key begin in offset order; None means no key."""
 
     @property
     def partition(self) -> Partition: ...  # noqa: D102 — described above
@@ -23,11 +23,11 @@ class Keyed(Protocol):
     def offset(self) -> int: ...  # noqa: D102 — described above
 
 
-R = TypeVar("R", bound=Keyed)
+R = TypeVar("R", bound=KeyedRecord)
 
 
 @dataclass(frozen=True, slots=True)
-class IntakeLimits:
+class InFlightLimits:
     """How many records may be under way, and how many may be held, waiting or under way, before partitions pause."""
 
     in_flight_per_partition: int
@@ -74,14 +74,14 @@ class _PartitionQueue(Generic[R]):
         """For each key with a record that is ready or under way: the records waiting behind it."""
 
 
-class Intake(Generic[R]):
+class RecordScheduler(Generic[R]):
     """Gives out the records of each key in offset order; different keys and partitions run in parallel.
 
     Partitions take turns. Records of a blocked partition that are under way do not count against the limits. A record
     is recognized by object identity.
     """
 
-    def __init__(self, limits: IntakeLimits) -> None:
+    def __init__(self, limits: InFlightLimits) -> None:
         self._limits = limits
         self._lanes: dict[Partition, _PartitionQueue[R]] = {}
         self._turns: deque[_PartitionQueue[R]] = deque()  # partitions with a record that may begin, each once
@@ -90,7 +90,7 @@ class Intake(Generic[R]):
         self._is_full = False
         self._load = self._in_flight = 0  # both exclude blocked partitions
 
-    def resize(self, limits: IntakeLimits) -> None:
+    def resize(self, limits: InFlightLimits) -> None:
         """Use other limits from now on; records already held beyond them stay and are worked off."""
         self._limits = limits
         for lane in self._lanes.values():

@@ -1,4 +1,4 @@
-"""Standstill: finds workflows whose task fails repeatedly, by what the server records of them, and repairs them."""
+"""Failing workflows: finds those whose task fails repeatedly, by what the server records of them, and repairs them."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ _HARMLESS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Standstill:
+class FailingWorkflow:
     """One workflow that stands still because its task fails."""
 
     workflow_id: str
@@ -45,17 +45,17 @@ class Standstill:
     """The worker's message at its last failure."""
 
     def describe(self) -> str:
-        """Describe the standstill in half a sentence."""
+        """Describe the failure in half a sentence."""
         return f"the task of its workflow {self.workflow_id} fails (attempt {self.attempts}): {self.reason}"
 
 
-async def find_standstill(client: Client, workflow_id: str, run_id: str | None = None) -> Standstill | None:
+async def find_standstill(client: Client, workflow_id: str, run_id: str | None = None) -> FailingWorkflow | None:
     """Return why a workflow makes no progress, or None when its task does not fail."""
     handle = client.get_workflow_handle(workflow_id, run_id=run_id)
     return await to_standstill(client, await handle.describe(rpc_timeout=CALL_TIMEOUT))
 
 
-async def to_standstill(client: Client, described: WorkflowExecutionDescription) -> Standstill | None:
+async def to_standstill(client: Client, described: WorkflowExecutionDescription) -> FailingWorkflow | None:
     """Do what `find_standstill` does for a workflow that is described already."""
     attempts = described.raw_description.pending_workflow_task.attempt
     if attempts < ATTEMPTS_LEAST:
@@ -67,7 +67,7 @@ async def to_standstill(client: Client, described: WorkflowExecutionDescription)
             failed = event.workflow_task_failed_event_attributes
             if failed.cause not in _HARMLESS:
                 reason = failed.failure.message.partition("\n")[0] or WorkflowTaskFailedCause.Name(failed.cause)
-                return Standstill(described.id, described.run_id, attempts, reason)
+                return FailingWorkflow(described.id, described.run_id, attempts, reason)
     return None
 
 
@@ -80,7 +80,7 @@ def query_reported(prefix: str) -> str:
     )
 
 
-async def list_standstills(client: Client, prefix: str) -> AsyncIterator[Standstill]:
+async def list_standstills(client: Client, prefix: str) -> AsyncIterator[FailingWorkflow]:
     """Find all workflows on the lanes of a prefix whose tasks fail, as reported by the server.
 
     Raises RetryLater or Misconfigured.
@@ -94,18 +94,18 @@ async def list_standstills(client: Client, prefix: str) -> AsyncIterator[Standst
         raise translate_rpc_error(exc) from exc
 
 
-async def repair(client: Client, standstill: Standstill, *, without_signals: bool = False) -> str:
+async def repair(client: Client, failing: FailingWorkflow, *, without_signals: bool = False) -> str:
     """Reset a workflow to its last good task; returns the id of the new run.
 
     The server sends all later signals again, in order, unless `without_signals`. Handler calls after that task are made
     once more, with the same version and idempotency key.
     """
-    event_id = await _find_last_good(client, standstill)
+    event_id = await _find_last_good(client, failing)
     left_out = [ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL] if without_signals else []
     request = ResetWorkflowExecutionRequest(
         namespace=client.namespace,
-        workflow_execution=WorkflowExecution(workflow_id=standstill.workflow_id, run_id=standstill.run_id),
-        reason=f"dormice repair: {standstill.reason}"[:500],
+        workflow_execution=WorkflowExecution(workflow_id=failing.workflow_id, run_id=failing.run_id),
+        reason=f"dormice repair: {failing.reason}"[:500],
         workflow_task_finish_event_id=event_id,
         request_id=str(uuid.uuid4()),
         reset_reapply_exclude_types=left_out,
@@ -114,10 +114,10 @@ async def repair(client: Client, standstill: Standstill, *, without_signals: boo
     return answer.run_id
 
 
-async def list_signals_since(client: Client, standstill: Standstill) -> list[str]:
+async def list_signals_since(client: Client, failing: FailingWorkflow) -> list[str]:
     """Name the signals that have come since the last good task, oldest first."""
     names: list[str] = []
-    async for event in _read_backwards(client, standstill.workflow_id, standstill.run_id):
+    async for event in _read_backwards(client, failing.workflow_id, failing.run_id):
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
             break
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
@@ -125,10 +125,10 @@ async def list_signals_since(client: Client, standstill: Standstill) -> list[str
     return names[::-1]
 
 
-async def _find_last_good(client: Client, standstill: Standstill) -> int:
+async def _find_last_good(client: Client, failing: FailingWorkflow) -> int:
     """Give the id of the event that completed the last good task; if there is none, of the start of the first task."""
     first = 0
-    async for event in _read_backwards(client, standstill.workflow_id, standstill.run_id):
+    async for event in _read_backwards(client, failing.workflow_id, failing.run_id):
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
             return event.event_id
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED:

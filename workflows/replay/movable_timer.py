@@ -1,4 +1,4 @@
-"""Alarm: the one timer of a workflow that sleeps until a moment that may change."""
+"""Movable timer: the one timer of a workflow that sleeps until a moment that may change."""
 
 import asyncio
 import math
@@ -8,11 +8,11 @@ from datetime import timedelta
 from temporalio import workflow
 
 
-class Alarm:
+class MovableTimer:
     """Rings once a moment has come; its timer runs on as long as the moment stays the same."""
 
     def __init__(self, ring: Callable[[float], None]) -> None:
-        """`ring` gets the moment for which the alarm was set."""
+        """`ring` gets the moment for which the timer was set."""
         self._ring = ring
         self._wake = math.inf
         self._timer: asyncio.TimerHandle | None = None

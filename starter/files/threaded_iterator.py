@@ -1,4 +1,4 @@
-"""A feed: reads a blocking iterable in a thread of its own, for a consumer on the event loop."""
+"""A threaded iterator: reads a blocking iterable in a thread of its own, for a consumer on the event loop."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ BUFFERED_ITEMS = 256
 Item = TypeVar("Item")
 
 
-class Feed(Generic[Item]):
+class ThreadedIterator(Generic[Item]):
     """Gives the items of an iterable as they come, so that a slow pipe never blocks the event loop.
 
     The thread reads at most BUFFERED_ITEMS ahead. An error of the iterable is raised after the items before it.

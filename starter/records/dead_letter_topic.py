@@ -14,9 +14,9 @@ from shared.errors import GiveUp
 from shared.kafka.reader import open_reader
 from shared.kafka.safe_producer import (
     PATIENCE_SECONDS,
-    BrokerTrouble,
+    BrokerError,
+    OutgoingRecord,
     SafeProducer,
-    Sendable,
     Topics,
     list_topics,
     open_admin,
@@ -89,10 +89,10 @@ class LetterSelection:
 @contextlib.asynccontextmanager
 async def open_box(
     options: Mapping[str, Any], source: str, patience_seconds: float = PATIENCE_SECONDS
-) -> AsyncGenerator["DeadLetterBox"]:
+) -> AsyncGenerator["DeadLetterTopic"]:
     """Open the dead letters of a topic; `options` are those that all of aiokafka's clients share.
 
-    A topic without dead letters gives an empty box. Raises TopicMissing and BrokerTrouble.
+    A topic without dead letters gives an empty box. Raises TopicMissing and BrokerError.
     """
     async with translate_errors(""), asyncio.timeout(patience_seconds), open_admin(options) as admin:
         topics = await list_topics(admin)
@@ -101,12 +101,12 @@ async def open_box(
     outlet = SafeProducer(options, patience_seconds)
     try:
         async with open_reader(options, patience_seconds) as consumer:
-            yield DeadLetterBox(source + SUFFIX, topics, consumer, outlet, patience_seconds)
+            yield DeadLetterTopic(source + SUFFIX, topics, consumer, outlet, patience_seconds)
     finally:
         await outlet.stop()
 
 
-class DeadLetterBox:
+class DeadLetterTopic:
     """One dead-letter topic; a record in it marks each letter that was replayed or dropped, for all readers.
 
     After a crash between replay and mark, a letter is replayed again. The replayed record names its letter, so that
@@ -148,7 +148,7 @@ class DeadLetterBox:
                 yield letter, state
 
     async def replay(self, letters: Sequence[DeadLetter]) -> None:
-        """Send letters to their source topics again and mark them; raises BrokerTrouble and TopicMissing.
+        """Send letters to their source topics again and mark them; raises BrokerError and TopicMissing.
 
         Letters sent before an error are marked, too. Replayed records get the present time: with their old timestamps,
         the source topic's retention could delete them before anybody has read them.
@@ -167,7 +167,7 @@ class DeadLetterBox:
             _raise_first(results)
 
     async def drop(self, letters: Sequence[DeadLetter]) -> None:
-        """Mark letters as dropped; their records stay in the topic. Raises BrokerTrouble."""
+        """Mark letters as dropped; their records stay in the topic. Raises BrokerError."""
         for start in range(0, len(letters), TOGETHER):
             await self._mark(letters[start : start + TOGETHER], "dropped")
 
@@ -176,7 +176,7 @@ class DeadLetterBox:
             self._outlet.send(
                 self.topic,
                 letter.record.partition,
-                Sendable(None, b"", ((HANDLED, verb.encode()), (HANDLED_OF, letter.position.encode()))),
+                OutgoingRecord(None, b"", ((HANDLED, verb.encode()), (HANDLED_OF, letter.position.encode()))),
             )
             for letter in letters
         )
@@ -229,15 +229,15 @@ class DeadLetterBox:
                 if polled:
                     read_at = time.monotonic()
                 elif time.monotonic() - read_at > self._patience:
-                    raise BrokerTrouble(self.topic, TimeoutError())
+                    raise BrokerError(self.topic, TimeoutError())
 
     async def _find_position(self, partition: Any) -> int:
         async with translate_errors(self.topic), asyncio.timeout(self._patience):
             return await self._consumer.position(partition)
 
 
-def _to_replay(letter: DeadLetter) -> Sendable:
-    return Sendable(letter.record.key, letter.record.value, letter.replay_headers)
+def _to_replay(letter: DeadLetter) -> OutgoingRecord:
+    return OutgoingRecord(letter.record.key, letter.record.value, letter.replay_headers)
 
 
 def _place(record: Record) -> LetterPosition:

@@ -16,7 +16,7 @@ from shared.telemetry.metrics import (
     THROTTLES,
     TIME_LAG,
     WAITING,
-    Reading,
+    MetricValue,
 )
 from shared.telemetry.sdk import Telemetry
 from starter.bridge.bridge import Bridge
@@ -32,27 +32,27 @@ async def publish_regularly(bridge: Bridge, telemetry: Telemetry) -> None:
         await asyncio.sleep(PUBLISH_SECONDS)
 
 
-def to_readings(status: BridgeStatus) -> Iterator[Reading]:
+def to_readings(status: BridgeStatus) -> Iterator[MetricValue]:
     """Give every metric of a bridge that is known."""
     group = {"group": status.group}
     for partition in status.partitions:
         yield from _to_partition_readings(partition, group)
     for outcome, count in status.outcomes.items():
-        yield Reading(RECORDS, count, {**group, "outcome": outcome})
-    yield Reading(THROTTLES, status.throttled, group)
-    yield Reading(RETRIES, status.retried, group)
-    yield Reading(REBALANCES, status.rebalances, group)
-    yield Reading(COMMIT_FAILURES, status.commit_failures, group)
+        yield MetricValue(RECORDS, count, {**group, "outcome": outcome})
+    yield MetricValue(THROTTLES, status.throttled, group)
+    yield MetricValue(RETRIES, status.retried, group)
+    yield MetricValue(REBALANCES, status.rebalances, group)
+    yield MetricValue(COMMIT_FAILURES, status.commit_failures, group)
 
 
-def _to_partition_readings(status: PartitionStatus, group: dict[str, str]) -> Iterator[Reading]:
+def _to_partition_readings(status: PartitionStatus, group: dict[str, str]) -> Iterator[MetricValue]:
     labels = {**group, "topic": status.topic, "partition": str(status.number)}
     if status.lag is not None:
-        yield Reading(LAG, status.lag, labels)
+        yield MetricValue(LAG, status.lag, labels)
     if status.time_lag_seconds is not None:
-        yield Reading(TIME_LAG, status.time_lag_seconds, labels)
-    yield Reading(OLDEST, status.oldest_unacknowledged_seconds, labels)
-    yield Reading(IN_FLIGHT, status.in_flight, labels)
-    yield Reading(WAITING, status.waiting, labels)
-    yield Reading(PAUSED, int(status.is_paused), labels)
-    yield Reading(BLOCKED, int(bool(status.blocked)), labels)
+        yield MetricValue(TIME_LAG, status.time_lag_seconds, labels)
+    yield MetricValue(OLDEST, status.oldest_unacknowledged_seconds, labels)
+    yield MetricValue(IN_FLIGHT, status.in_flight, labels)
+    yield MetricValue(WAITING, status.waiting, labels)
+    yield MetricValue(PAUSED, int(status.is_paused), labels)
+    yield MetricValue(BLOCKED, int(bool(status.blocked)), labels)

@@ -13,16 +13,16 @@ from shared.temporal.connect import CALL_TIMEOUT, is_missing, translate_rpc_erro
 from starter.starting.layouts import Layouts
 from starter.starting.start_request import USUAL_PRIORITY
 from starter.steering.packs import Packs
-from starter.steering.status.listing import Listed, from_status, to_listed
+from starter.steering.status.failing_workflows import to_standstill
+from starter.steering.status.listing import ListedMessage, from_status, to_listed
 from starter.steering.status.queries import QUERY_TIMEOUT, query_or_none
-from starter.steering.status.standstill import to_standstill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class MessageView:
     """One message in full: what the server knows, and what the message itself answered."""
 
-    listed: Listed
+    listed: ListedMessage
     status: dict[str, Any] | None
     """Answer of the `status` query, also after the message's end; None when no worker of the lane answered in time."""
     ended: dict[str, Any] | None
@@ -45,14 +45,14 @@ class MessageReader:
         self._layouts = layouts
         self._packs = packs
 
-    async def look_up(self, kind: str, message_id: str) -> Listed:
+    async def look_up(self, kind: str, message_id: str) -> ListedMessage:
         """Look up one message, see `Control.look_up`."""
         layout = await self._layouts.find(kind)
         if layout is not None:
             return (await self._show_packed(layout, message_id)).listed
         return await to_listed(await self._describe(kind, message_id))
 
-    async def show(self, kind: str, message_id: str) -> Shown:
+    async def show(self, kind: str, message_id: str) -> MessageView:
         """Show one message, see `Control.show`."""
         layout = await self._layouts.find(kind)
         if layout is not None:
@@ -64,7 +64,7 @@ class MessageReader:
         )
         listed = await to_listed(described)
         note = "" if status else await self._explain_silence(described, listed.lane)
-        return Shown(
+        return MessageView(
             listed=listed,
             status=status,
             ended=await _result_of(handle) if described.status is WorkflowExecutionStatus.COMPLETED else None,
@@ -80,14 +80,14 @@ class MessageReader:
             return f"{found.describe()}; 'dormice repair --help' says what to do"
         return f"no worker of lane {lane} could tell more within {QUERY_TIMEOUT.seconds} s"
 
-    async def _show_packed(self, layout: Layout, message_id: str) -> Shown:
+    async def _show_packed(self, layout: Layout, message_id: str) -> MessageView:
         index = pack_index(message_id, layout.packs)
         status = await self._packs.status(layout, index, message_id)
         if status is None:
             raise MessageNotFound(_describe_unknown(layout.kind, message_id))
         described = await self._client.get_workflow_handle(pack_workflow_id(layout.kind, index)).describe()
         is_over = status["state"] in ("done", "stopped")
-        return Shown(
+        return MessageView(
             listed=from_status(status),
             status=status,
             is_payload_kept=not is_over or status["payload"] is not None,

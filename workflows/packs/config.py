@@ -8,7 +8,7 @@ from shared.messages.placement import PackSpread
 from shared.packs.entry import WIRE_VERSION, to_heading
 
 
-class PackHeading:
+class PackConfig:
     """A pack's kind, its index among the kind's packs, its limits, and how it applies signals."""
 
     def __init__(self, wire: Mapping[str, Any]) -> None:

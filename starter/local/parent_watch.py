@@ -1,9 +1,9 @@
-"""Keeps a child process on a leash: `python -m starter.local.leash COMMAND …` ends COMMAND when its own parent is gone.
+"""Parent watch: `python -m starter.local.parent_watch COMMAND …` ends COMMAND when its own parent is gone.
 
 The parent holds the write end of this process's standard input. When the parent dies in any way, the pipe closes and
 the child gets SIGTERM, then SIGKILL if it does not end. A terminal's Ctrl-C reaches neither of them, because the
 parent starts this process in a session of its own: the parent alone decides in which order processes end. On Linux,
-the child does not outlive a killed leash either.
+the child does not outlive a killed parent watch either.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""The pace of a starter: a token bucket whose rate follows what the server can handle (AIMD)."""
+"""The rate limiter of a starter: a token bucket whose rate follows what the server can handle (AIMD)."""
 
 import asyncio
 import math
@@ -14,7 +14,7 @@ SLOWEST = 1.0
 SAVED_SECONDS = 0.1  # an idle bucket saves no more than this, so that no burst follows a pause
 
 
-class Pace:
+class RateLimiter:
     """Limits the rate of calls.
 
     The rate starts at `ceiling` calls a second (0 = no limit), halves when the server answers that it is at its

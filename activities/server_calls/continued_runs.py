@@ -21,7 +21,7 @@ KEPT_MOST = 20_000
 CALL_TIMEOUT = timedelta(seconds=5)
 
 
-class LeftRuns:
+class ContinuedRuns:
     """Runs that packs have continued from; if the process ends, the namespace's retention deletes them."""
 
     def __init__(self) -> None:
