@@ -1,20 +1,24 @@
 """The installed program, run as people and scripts run it, against the session's server."""
 
 import asyncio
+import contextlib
 import json
 import os
 import site
 import socket
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from shared.settings import Settings
-from starter.local.embedded import EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedServer, find_free_port, kill_on_leash, start_on_leash
+from tests.conftest import wait_until
+from tests.fork_server import run_forked
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("dormice")
@@ -77,17 +81,37 @@ async def spawn(environment: dict[str, str], tmp_path: Path) -> AsyncGenerator[S
             await process.communicate()
 
 
+@pytest.fixture(scope="session")
+async def fork_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Path]:
+    """The address of a process that has imported the program."""
+    folder = tmp_path_factory.mktemp("fork")
+    address = folder / "socket"
+    command = [sys.executable, "-P", "-m", "tests.fork_server", str(address)]
+    process = await start_on_leash(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    await wait_until(address.exists, "the program is imported")
+    yield address
+    await kill_on_leash(process)
+
+
 @pytest.fixture
-def run(spawn: Spawn, environment: dict[str, str]) -> Run:
-    """Run the program to its end."""
+def run(fork_server: Path, environment: dict[str, str], tmp_path: Path) -> Run:
+    """Run the program to its end, in a process that is forked from one with all imports done."""
 
     async def run(*arguments: str, stdin: str | bytes = b"", **variables: str) -> Ran:
-        process = await spawn(*arguments, env={**environment, **variables})
-        out, err = await process.communicate(stdin.encode() if isinstance(stdin, str) else stdin)
-        assert process.returncode is not None
-        return Ran(process.returncode, out.decode(), err.decode())
+        with contextlib.ExitStack() as stack:
+            given, out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+            given.write(stdin.encode() if isinstance(stdin, str) else stdin)
+            given.seek(0)
+            files = (given.fileno(), out.fileno(), err.fileno())
+            code = await run_forked(fork_server, arguments, {**environment, **variables}, tmp_path, files)
+            return Ran(code, *(_read_again(file) for file in (out, err)))
 
     return run
+
+
+def _read_again(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()
 
 
 @pytest.fixture
