@@ -23,6 +23,7 @@ CHROMIUM = find_chromium() or ""
 
 pytestmark = [
     pytest.mark.heavy,
+    pytest.mark.long,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed (Debian: apt-get install chromium)"),
 ]

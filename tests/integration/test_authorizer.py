@@ -38,6 +38,7 @@ PAGE = Path(__file__).parents[2] / "SECURITY.md"
 
 pytestmark = [
     pytest.mark.heavy,
+    pytest.mark.long,
     pytest.mark.xdist_group("authorizer"),
     pytest.mark.timeout(180),
     pytest.mark.skipif(

@@ -34,6 +34,7 @@ SHARDS = 4
 
 pytestmark = [
     pytest.mark.heavy,
+    pytest.mark.long,
     pytest.mark.xdist_group("cluster"),
     pytest.mark.timeout(180),
     pytest.mark.skipif(

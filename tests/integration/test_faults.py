@@ -64,7 +64,7 @@ def assert_kept(ledger: Ledger, names: list[str]) -> None:
     assert {e.id for e in ledger.entries if e.what == "done" and e.version == CYCLES - 1} == set(names)
 
 
-@pytest.mark.parametrize("lane", ["short", "medium"])
+@pytest.mark.parametrize("lane", ["short", pytest.param("medium", marks=pytest.mark.long)])
 async def test_a_worker_killed_in_mid_handler_loses_nothing(
     killable: EmbeddedServer, starter: BulkStarter, settings: Settings, ledger: Ledger, lane: str
 ) -> None:

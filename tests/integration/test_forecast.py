@@ -64,6 +64,7 @@ def make_envelopes(begin: float) -> list[Envelope]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.heavy
 async def test_a_forecast_equals_what_is_counted_one_by_one(quiet: Client, settings: Settings) -> None:
     """Thousands of messages, with workflows of their own and in packs: by lane and by kind, none more and none less."""

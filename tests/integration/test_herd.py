@@ -21,7 +21,7 @@ from tests.handlers import HERD_PACK
 from tests.ledger_tail import Tail
 from tests.processes import kill, worker_process
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(60)]
 
 SOLO, PACKED, PERIODIC = 1000, 1000, 50
 PERIOD = 5.0

@@ -139,6 +139,7 @@ async def _has_nobody_left(idle: IdleControl) -> Any:
     return status if status.doing == "nobody to wake" and status.pulled.messages else None
 
 
+@pytest.mark.long
 async def test_packs_are_pulled_in_due_order_within_the_reach(
     server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: IdleControl
 ) -> None:
@@ -199,6 +200,7 @@ async def test_ten_messages_are_not_spun(
     ]
 
 
+@pytest.mark.long
 async def test_another_worker_takes_over(
     server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: IdleControl
 ) -> None:
@@ -216,6 +218,7 @@ async def test_another_worker_takes_over(
     assert {entry.version for entry in ended} == {0}
 
 
+@pytest.mark.long
 async def test_while_the_index_cannot_be_asked_nobody_is_harmed(
     settings: Settings, ledger: Ledger, tmp_path: Path, message_id: Callable[[], str]
 ) -> None:

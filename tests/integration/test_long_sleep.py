@@ -87,6 +87,7 @@ async def herd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[
         yield await server.connect(), settings, envelopes
 
 
+@pytest.mark.long
 async def test_ten_thousand_due_in_one_second_are_spread_within_tolerance(
     herd: tuple[Client, Settings, list[Envelope]],
 ) -> None:
