@@ -43,8 +43,7 @@ def to_document(options: ChaosOptions, outcome: Outcome) -> dict[str, Any]:
         "system": options.system,
         "seed": options.seed,
         "minutes": options.minutes,
-        "command": f"./run chaos --minutes {options.minutes:g} --seed {options.seed}"
-        + ("" if options.system == "embedded" else " --cluster"),
+        "command": options.command,
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()} {platform.release()}",
         "python": platform.python_version(),

@@ -40,6 +40,8 @@ class ChaosOptions:
 
     minutes: float
     seed: int
+    command: str = ""
+    """What is typed to do the same again."""
     system: str = EMBEDDED
     sizes: Sizes = field(default_factory=Sizes)
 
