@@ -105,12 +105,12 @@ class LeashedPart(Part):
 
     async def start(self) -> None:
         """Start the program; returns when there is a process to kill, which may still load its modules."""
-        path = [str(self._older), str(ROOT)] if self.is_older else [str(ROOT)]
+        command = [sys.executable, "-P", *self._command]
+        if self.is_older:  # the parent watch is of today, in whatever module the older code has its own
+            command = ["env", f"PYTHONPATH={self._older}{os.pathsep}{ROOT}", *command]
         with self._log.open("ab") as output:
             self._process = await start_on_leash(
-                [sys.executable, "-P", *self._command],
-                output.fileno(),
-                {**self._environment, "PYTHONPATH": os.pathsep.join(path)},
+                command, output.fileno(), {**self._environment, "PYTHONPATH": str(ROOT)}
             )
         while self.is_alive and not self.members:  # noqa: ASYNC110 — there is no event for the parent watch's child
             await asyncio.sleep(0.02)

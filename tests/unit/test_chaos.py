@@ -173,6 +173,7 @@ def document(**changes: Any) -> dict[str, Any]:
         "lateness_seconds": {"p50": 0.1},
         "faults": [fault],
         "faults_left_out": [],
+        "ended_by_themselves": [],
         "found": dict.fromkeys(WORDS, 0),
         "examples": {},
         "transfer_tasks": 12,
@@ -189,6 +190,7 @@ def test_a_broken_promise_and_an_idle_run_are_told() -> None:
     assert find_untested(document()) == []
     nothing: dict[str, Any] = {"in_flight": {}, "batches_lost": 0}
     assert len(find_untested(document(faults=[nothing], calls_repeated=0))) == 3
+    assert len(find_untested(document(ended_by_themselves=[["worker 2", 1]] * 500))) == 1
 
 
 def test_the_page_is_written_from_results(tmp_path: Path) -> None:
