@@ -17,7 +17,9 @@ def _write_lines() -> Iterator[str]:
     parser, commands = build_parser()
     yield "# Command line reference"
     yield ""
-    yield "Generated from the program itself: `python -m starter.cli.reference > docs/cli-reference.md`."
+    yield "Every command, exit code and setting of dormice, with its meaning."
+    yield ""
+    yield "`python -m starter.cli.reference > docs/cli-reference.md` writes this page from the program itself."
     yield ""
     yield "What people read goes to standard error, data goes to standard output. With `--json` a command prints one"
     yield "JSON document, or one a line where it lists things. Moments are RFC 3339 with an offset"
