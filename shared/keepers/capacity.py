@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from shared.messages.signal_reading import check_readable, is_number, require
+from shared.messages.signal_reading import check_readable, number, require
 
 CAPACITY_WORKFLOW = "capacity"
 """Workflow type that keeps the measured capacity of a lane."""
@@ -49,16 +49,12 @@ def read_measurement(arguments: Sequence[Any]) -> Measurement:
         raise ValueError(f"it came with {len(given)} arguments; give the worker's name and a number")
     return Measurement(
         require("the worker", given[0], _is_worker, "its name"),
-        require("the number", given[1], _is_rate, "messages a second"),
+        require("the number", given[1], number(0, PER_SECOND_MAX), "messages a second"),
     )
 
 
 def _is_worker(value: Any) -> bool:
     return isinstance(value, str) and value.isprintable() and 0 < len(value) <= WORKER_MAX
-
-
-def _is_rate(value: Any) -> bool:
-    return is_number(value) and 0 <= value <= PER_SECOND_MAX
 
 
 def read_measured(wire: Mapping[str, Any]) -> dict[str, WorkerCapacity]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 from zlib import crc32
 
 Attributes = Mapping[str, str | int | float]
@@ -11,8 +11,7 @@ Attributes = Mapping[str, str | int | float]
 Carrier = Mapping[str, str]
 """W3C Trace Context as headers: `traceparent`, and `tracestate` where there is one; empty for none."""
 
-NOTHING: Mapping[str, str] = MappingProxyType({})
-NO_LINKS: Mapping[str, Carrier] = MappingProxyType({})
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Span(Protocol):
