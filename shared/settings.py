@@ -39,23 +39,18 @@ class Secret:
         return self._text
 
     def __str__(self) -> str:
-        """Show whether there is one, and nothing more."""
         return "***" if self._text else ""
 
     def __repr__(self) -> str:
-        """Show the same in the text of the settings."""
         return f"Secret({str(self)!r})"
 
     def __bool__(self) -> bool:
-        """Return whether there is one."""
         return bool(self._text)
 
     def __eq__(self, other: object) -> bool:
-        """Compare what is hidden."""
         return isinstance(other, Secret) and self._text == other._text
 
     def __hash__(self) -> int:
-        """Hash what is hidden."""
         return hash(self._text)
 
 

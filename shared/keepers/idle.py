@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
+from shared.messages.signal_reading import is_int, is_number
+
 IDLE_WORKFLOW = "idle"
 """Workflow type that spends the idle capacity of a lane."""
 
@@ -38,7 +40,6 @@ class IdleLimits:
     is pulled."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of bounds."""
         bounds = {
             "reserve": (0, 0.95),
             "quiet_seconds": (0.5, 3600),
@@ -47,9 +48,11 @@ class IdleLimits:
         }
         for name, (least, most) in bounds.items():
             value = getattr(self, name)
-            is_whole = isinstance(value, int) and not isinstance(value, bool)
-            if not (is_whole or (name != "pack_messages" and isinstance(value, float))) or not least <= value <= most:
+            is_right = is_int if name == "pack_messages" else is_number
+            if not is_right(value) or not least <= value <= most:
                 raise ValueError(f"{name}: is {value!r}; give a number from {least} to {most}")
+
+    dump = asdict
 
     @classmethod
     def load(cls, wire: Mapping[str, Any]) -> Self:
@@ -58,10 +61,6 @@ class IdleLimits:
         if unknown := sorted(set(wire) - known):
             raise ValueError(f"{unknown[0]}: there is no such limit; use {', '.join(sorted(known))}")
         return cls(**wire)
-
-    def dump(self) -> dict[str, Any]:
-        """Give the wire form."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +71,8 @@ class PullCounts:
     packs: int = 0
     early_seconds: float = 0.0
     """Sum over messages and over packs' first messages."""
+
+    dump = asdict
 
     def plus(self, *, is_pack: bool, early_seconds: float) -> "PullCounts":
         """Count one more."""
@@ -92,7 +93,3 @@ class PullCounts:
     def load(cls, wire: Mapping[str, Any]) -> Self:
         """Read a wire form of any version."""
         return cls(**{field.name: wire[field.name] for field in fields(cls) if field.name in wire})
-
-    def dump(self) -> dict[str, Any]:
-        """Give the wire form."""
-        return asdict(self)

@@ -25,7 +25,6 @@ class Pack:
     coalesce: timedelta = timedelta(minutes=5)
 
     def __post_init__(self) -> None:
-        """Check the values."""
         if not 1 <= self.packs <= PACKS_MAX:
             raise InvalidHandler(f"Pack(packs={self.packs}): give a number from 1 to {PACKS_MAX:,}")
         if not 1 <= self.size <= SIZE_MAX:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from shared.lanes import task_queue
@@ -45,17 +45,11 @@ class Layout:
     @classmethod
     def load(cls, kind: str, memo: Mapping[str, Any]) -> "Layout":
         """Read the layout from the memo that holds it."""
-        return cls(kind, memo["lane"], memo["packs"], memo["size"], memo["coalesce"], memo["first_packs"])
+        return cls(kind, *(memo[f.name] for f in fields(cls)[1:]))
 
     def dump(self) -> dict[str, Any]:
         """Give the content of the memo."""
-        return {
-            "lane": self.lane,
-            "packs": self.packs,
-            "size": self.size,
-            "coalesce": self.coalesce,
-            "first_packs": self.first_packs,
-        }
+        return {f.name: getattr(self, f.name) for f in fields(self)[1:]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +61,7 @@ class Placement:
 
 
 def workflow_id(kind: str, message_id: str) -> str:
-    """Name a message: the id of its workflow when it has one of its own.
-
-    A kind never holds a colon, so the name can be split again without doubt.
-    """
+    """Name a message, and its workflow if it has one of its own; a kind holds no colon, so the name splits again."""
     return f"{kind}:{message_id}"
 
 

@@ -302,7 +302,7 @@ def _begin_span(
     return _SampledSpan(span) if span.is_recording() else NO_SPAN  # the SDK's own variables may switch it off
 
 
-class _SampledSpan:
+class _SampledSpan(Span):
     def __init__(self, span: "trace.Span") -> None:
         context = span.get_span_context()
         self._span = span

@@ -36,8 +36,6 @@ class _JsonConverter(JSONPlainPayloadConverter):
 
 
 class _SealedConverter(EncodingPayloadConverter):
-    """Refuses to convert a payload that is still encrypted."""
-
     @property
     def encoding(self) -> str:
         return ENCODING.decode()
@@ -57,7 +55,6 @@ class PayloadConverter(CompositePayloadConverter):
     """
 
     def __init__(self) -> None:
-        """Use the SDK's converters, in their order."""
         defaults = DefaultPayloadConverter.default_encoding_payload_converters
         super().__init__(
             *(_JsonConverter() if isinstance(c, JSONPlainPayloadConverter) else c for c in defaults), _SealedConverter()

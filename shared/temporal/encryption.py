@@ -72,10 +72,9 @@ def write_keys(keys: Mapping[str, bytes]) -> str:
 
 
 def build_converter(settings: Settings) -> DataConverter:
-    """Give the converter of every client: with keys it encrypts payloads and failures.
+    """Give the converter of every client: with keys it encrypts payloads and failures, without it refuses sealed ones.
 
-    Without keys it refuses encrypted payloads. Raises InvalidSetting for unusable keys, and Misconfigured when the
-    package that encrypts is missing.
+    Raises InvalidSetting for unusable keys, and Misconfigured when the package that encrypts is missing.
     """
     keys = read_keys(settings)
     sealed = replace(DATA_CONVERTER, payload_codec=EncryptionCodec(keys))
@@ -97,19 +96,17 @@ def was_sealed_within(payload: Payload, seconds: float, now: float) -> bool:
 class EncryptionCodec(PayloadCodec):
     """Encrypts payloads with AES-256-GCM and a random nonce; decrypts with any of its keys, passes plain payloads on.
 
-    Without keys it encrypts nothing and still refuses encrypted payloads.
+    Without keys it encrypts nothing and still refuses encrypted payloads. Raises Misconfigured when there are keys, and
+    the package that encrypts is missing.
     """
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
-        """Take keys by id; raises Misconfigured when there are some and the package that encrypts is missing."""
         self._ciphers = _make_ciphers(keys)
         self._first = next(iter(keys), None)
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Encrypt with the first key."""
-        if self._first is None:
-            return list(payloads)
-        return [self._seal(payload, self._first) for payload in payloads]
+        return list(payloads) if self._first is None else [self._seal(payload, self._first) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Decrypt encrypted payloads; raises PayloadKeyMissing."""
@@ -124,9 +121,8 @@ class EncryptionCodec(PayloadCodec):
 
     def open(self, payload: Payload) -> Payload:
         """Decrypt one payload if it is encrypted; raises PayloadKeyMissing."""
-        return self._open(payload) if payload.metadata.get("encoding") == ENCODING else payload
-
-    def _open(self, payload: Payload) -> Payload:
+        if payload.metadata.get("encoding") != ENCODING:
+            return payload
         key_id = payload.metadata.get(KEY_ID, b"").decode(errors="replace")
         cipher = self._ciphers.get(key_id)
         if cipher is None:
@@ -153,7 +149,6 @@ class WorkerCodec(PayloadCodec, WithSerializationContext):
     """
 
     def __init__(self, strict: EncryptionCodec) -> None:
-        """Take the codec that refuses undecryptable payloads."""
         self._strict = strict
 
     def with_context(self, context: SerializationContext) -> PayloadCodec:  # pyright: ignore[reportIncompatibleMethodOverride] — another codec is what activities need
