@@ -24,6 +24,16 @@ SERIAL = "serial"
 REASON_MAX = 300
 """Characters of a reason that are kept."""
 
+
+def _known(cls: "type[_Record]", wire: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in wire.items() if key in cls._fields}
+
+
+def _dump(record: "_Record") -> dict[str, Any]:
+    fields = zip(record._fields, record, _AS_IT_COMES[type(record)], strict=True)
+    return {name: value for name, value, default in fields if value != default}
+
+
 Verdict = Literal["again", "done", "reject", "failed", "retry_after", "handed_back", "gated"]
 """The result of a cycle. `failed` counts as an attempt, the last three do not; `gated`: no handler was called."""
 
@@ -61,9 +71,7 @@ class Outcome(NamedTuple):
     payload_max_bytes: int = 0
     """The size limit for a revision's payload; 0 = an older worker did not send it."""
 
-    def dump(self) -> dict[str, Any]:
-        """Give the wire form."""
-        return _dump(self)
+    dump = _dump
 
     @classmethod
     def load(cls, wire: dict[str, Any]) -> "Outcome":
@@ -203,9 +211,7 @@ class HandlerCall(NamedTuple):
     traced: str = ""
     """`traceparent` of the previous cycle, if it was sampled."""
 
-    def dump(self) -> dict[str, Any]:
-        """Give the wire form."""
-        return _dump(self)
+    dump = _dump
 
     @classmethod
     def load(cls, wire: dict[str, Any]) -> "HandlerCall":
@@ -216,15 +222,6 @@ class HandlerCall(NamedTuple):
 def clip_reason(reason: str) -> str:
     """Give a reason as one line of at most 300 characters that UTF-8 can carry, whatever its author wrote."""
     return "" if not reason else " ".join(reason.split())[:REASON_MAX].encode(errors="replace").decode()
-
-
-def _known(cls: "type[_Record]", wire: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in wire.items() if key in cls._fields}
-
-
-def _dump(record: "_Record") -> dict[str, Any]:
-    fields = zip(record._fields, record, _AS_IT_COMES[type(record)], strict=True)
-    return {name: value for name, value, default in fields if value != default}
 
 
 _REQUIRED = object()

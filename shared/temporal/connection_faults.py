@@ -60,21 +60,19 @@ def check_address(address: str) -> None:
     found = _ADDRESS.fullmatch(address)
     if found is not None and 1 <= int(found["port"]) <= 65535:
         return
+    wrong, remedy = f"{address!r}, which is no HOST:PORT with a port from 1 to 65535", _EXAMPLE
     if not address:
-        remedy = f"{_EXAMPLE}, or leave it out, which means the same"
+        wrong, remedy = "empty", f"{_EXAMPLE}, or leave it out, which means the same"
     elif "[" not in address and address.count(":") > 1 and "/" not in address:
         remedy = "write an IPv6 address in brackets before its port, for example [::1]:7233"
-    else:
-        remedy = _EXAMPLE
-    wrong = "empty" if not address else f"{address!r}, which is no HOST:PORT with a port from 1 to 65535"
     raise Misconfigured(f"TEMPORAL_ADDRESS: is {wrong}; {remedy}")
 
 
 def explain_failure(address: str, said: str, *, tls: TLSConfig | bool | None) -> Misconfigured | ServerUnreachable:
     """Give what a person must change, or ServerUnreachable where the failure may pass by itself.
 
-    `said` is the text of the SDK's failure. It does not say why a server closed the connection; in that case the server
-    is contacted once more, which takes at most twice `PROBE_SECONDS`.
+    `said` is the text of the SDK's failure. Where it does not say why a server closed the connection, the server is
+    contacted once more, which takes at most twice `PROBE_SECONDS`.
     """
     for mark, wrong in _TOLD.items():
         if mark in said:
@@ -104,17 +102,14 @@ def _no_temporal(address: str) -> Misconfigured:
 
 
 def _explain_alert(address: str, alert: str, config: TLSConfig, *, is_tls_set: bool) -> Misconfigured | None:
+    server = f"the server at {address}"
     if not is_tls_set:
-        return Misconfigured(
-            f"the server at {address} wants TLS; set TEMPORAL_TLS=true, and its CA where it has its own"
-        )
+        return Misconfigured(f"{server} wants TLS; set TEMPORAL_TLS=true, and its CA where it has its own")
     if not any(word in alert for word in _REFUSALS):
         return None
     if config.client_cert is None:
-        return Misconfigured(f"the server at {address} wants a client certificate, and none is set; set {_CERTIFICATE}")
-    return Misconfigured(
-        f"the server at {address} refuses the client certificate ({alert.lower()}); correct {_CERTIFICATE}"
-    )
+        return Misconfigured(f"{server} wants a client certificate, and none is set; set {_CERTIFICATE}")
+    return Misconfigured(f"{server} refuses the client certificate ({alert.lower()}); correct {_CERTIFICATE}")
 
 
 def _find_alert(address: str, config: TLSConfig) -> str | None:
