@@ -1,11 +1,10 @@
-"""Placement: the one module that knows in which workflow, on which task queue, a (kind, id) lives."""
+"""Placement: the one module that knows in which workflow a (kind, id) lives."""
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from shared.lanes import task_queue
 from shared.messages.encoding import Pack
 
 MESSAGE_WORKFLOW = "message"
@@ -52,14 +51,6 @@ class Layout:
         return {f.name: getattr(self, f.name) for f in fields(self)[1:]}
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a message lives."""
-
-    workflow_id: str
-    task_queue: str
-
-
 def workflow_id(kind: str, message_id: str) -> str:
     """Name a message, and its workflow if it has one of its own; a kind holds no colon, so the name splits again."""
     return f"{kind}:{message_id}"
@@ -79,13 +70,6 @@ def pack_workflow_id(kind: str, index: int) -> str:
 def layout_workflow_id(kind: str) -> str:
     """Name the workflow that keeps a kind's layout."""
     return f"{kind}~"
-
-
-def place(kind: str, message_id: str, lane: str, prefix: str, layout: Layout | None = None) -> Placement:
-    """Return where a message lives: in a workflow of its own on its lane's task queue, or in a pack of its kind."""
-    if layout is None:
-        return Placement(workflow_id(kind, message_id), task_queue(prefix, lane))
-    return Placement(pack_workflow_id(kind, pack_index(message_id, layout.packs)), task_queue(prefix, layout.lane))
 
 
 def pack_index(message_id: str, packs: int) -> int:
