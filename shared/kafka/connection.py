@@ -12,8 +12,7 @@ from shared.errors import InvalidSetting, Misconfigured, RetryLater
 from shared.kafka.security import TokenUnreadable, security_options
 from shared.settings import Settings
 
-CHECK_SECONDS = 10.0
-"""Time that one broker gets for each answer during a check."""
+CHECK_SECONDS = 10.0  # time that one broker gets for each answer during a check
 
 # numbers of OpenSSL's x509_vfy.h
 NOT_IN_TIME = (9, 10)

@@ -26,8 +26,7 @@ _ADVICE = {
 }
 
 Headers = tuple[tuple[str, bytes | None], ...]
-Topics = Mapping[str, int]
-"""Topic → number of its partitions."""
+Topics = Mapping[str, int]  # topic → number of its partitions
 
 
 class BrokerError(RetryLater):

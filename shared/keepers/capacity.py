@@ -5,22 +5,14 @@ from typing import Any, NamedTuple
 
 from shared.messages.signal_reading import check_readable, number, require
 
-CAPACITY_WORKFLOW = "capacity"
-"""Workflow type that keeps the measured capacity of a lane."""
-
-CAPACITY_MEMO = "capacity"
-"""The memo field that holds it; a memo can be read while no worker runs."""
-
-MEASURED = "measured"
-"""Signal that reports a measurement."""
-
-WORKER_MAX = 500
-"""Characters of a worker process's name."""
+CAPACITY_WORKFLOW = "capacity"  # workflow type that keeps the measured capacity of a lane
+CAPACITY_MEMO = "capacity"  # the memo field that holds it; a memo can be read while no worker runs
+MEASURED = "measured"  # signal that reports a measurement
+WORKER_MAX = 500  # characters of a worker process's name
 
 PER_SECOND_MAX = 1e9
 
-WORKERS_KEPT = 200
-"""Worker processes whose measurements are kept: those that reported last."""
+WORKERS_KEPT = 200  # worker processes whose measurements are kept: those that reported last
 
 
 class Measurement(NamedTuple):

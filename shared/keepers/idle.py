@@ -6,17 +6,10 @@ from typing import Any, Self
 
 from shared.messages.signal_reading import is_int, is_number
 
-IDLE_WORKFLOW = "idle"
-"""Workflow type that spends the idle capacity of a lane."""
-
-IDLE_MEMO = "idle"
-"""The memo field that holds its data; a memo can be read while no worker runs."""
-
-PULL_AHEAD = "pull_ahead"
-"""Activity of that workflow."""
-
-SHIFT_SECONDS = 60.0
-"""Length of one call of that activity; its counts are then kept in the workflow."""
+IDLE_WORKFLOW = "idle"  # workflow type that spends the idle capacity of a lane
+IDLE_MEMO = "idle"  # the memo field that holds its data; a memo can be read while no worker runs
+PULL_AHEAD = "pull_ahead"  # activity of that workflow
+SHIFT_SECONDS = 60.0  # length of one call of that activity; its counts are then kept in the workflow
 
 
 def idle_workflow_id(task_queue: str) -> str:
@@ -28,12 +21,9 @@ def idle_workflow_id(task_queue: str) -> str:
 class IdleLimits:
     """Limits on spending idle capacity; a value out of bounds raises ValueError with a sentence."""
 
-    reserve: float = 0.25
-    """Share of a lane's slots that always stays free for what falls due."""
-    quiet_seconds: float = 3.0
-    """A lane is idle once nothing has waited and the reserve has been free for this time."""
-    pack_messages: int = 50
-    """Messages that one pack runs ahead of time for one signal."""
+    reserve: float = 0.25  # share of a lane's slots that always stays free for what falls due
+    quiet_seconds: float = 3.0  # a lane is idle once nothing has waited and the reserve has been free for this time
+    pack_messages: int = 50  # messages that one pack runs ahead of time for one signal
     reach_seconds: float = 900.0
     """A pack runs a message ahead only if it is due at most this time after the lane's first one. So a message runs
     ahead only when none is left that is due more than twice this time before it: one reach is under way while the next
@@ -69,8 +59,7 @@ class PullCounts:
 
     messages: int = 0
     packs: int = 0
-    early_seconds: float = 0.0
-    """Sum over messages and over packs' first messages."""
+    early_seconds: float = 0.0  # sum over messages and over packs' first messages
 
     dump = asdict
 

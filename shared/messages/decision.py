@@ -32,8 +32,7 @@ TOLERANCE_SHARE = 0.05
 TOLERANCE_MAX = 900.0
 EARLIEST_SHARE = 0.5
 
-Spread = Callable[[float], float]
-"""Maps a tolerance to the offset in it at which a message is due, both in seconds."""
+Spread = Callable[[float], float]  # maps a tolerance to the offset in it at which a message is due, both in seconds
 
 
 def begin(state: MessageState) -> MessageState:

@@ -6,8 +6,7 @@ from datetime import timedelta
 from shared.errors import InvalidHandler
 
 PACKS_MAX = 1_000_000
-SIZE_MAX = 5_000
-"""Largest `size` of a pack; what limits it first is `shared.packs.entry.STATE_BYTES_MAX`."""
+SIZE_MAX = 5_000  # largest `size` of a pack; what limits it first is `shared.packs.entry.STATE_BYTES_MAX`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

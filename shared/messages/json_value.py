@@ -6,11 +6,8 @@ from typing import Any, NoReturn, cast
 
 import orjson
 
-MAX_DEPTH = 64
-"""Deeper nesting is refused: parsers on the way have different limits."""
-
-MAX_DIGITS = 4300
-"""Longer whole numbers are refused: by default Python neither reads nor writes them."""
+MAX_DEPTH = 64  # deeper nesting is refused: parsers on the way have different limits
+MAX_DIGITS = 4300  # longer whole numbers are refused: by default Python neither reads nor writes them
 
 _INT_LIMIT = 10**MAX_DIGITS
 _TOO_LONG = f"holds a whole number of more than {MAX_DIGITS} digits"

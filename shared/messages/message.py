@@ -10,19 +10,15 @@ from typing import Any, Literal, NamedTuple
 
 from shared.messages.placement import workflow_id
 
-DECISIONS_KEPT = 5
-"""How many of its last decisions a message remembers for `explain`."""
+DECISIONS_KEPT = 5  # how many of its last decisions a message remembers for `explain`
 
 NO_TRACE: Mapping[str, str] = MappingProxyType({})
 
 PAYLOAD_MAX = "payload_max_bytes"
 """Key beside the state in a message workflow's input: the size limit for a revision's payload."""
 
-SERIAL = "serial"
-"""Key in a workflow's input: 1 where signals act one by one, as in all workflows but those of older code."""
-
-REASON_MAX = 300
-"""Characters of a reason that are kept."""
+SERIAL = "serial"  # key in a workflow's input: 1 where signals act one by one, as in all but those of older code
+REASON_MAX = 300  # characters of a reason that are kept
 
 
 def _known(cls: "type[_Record]", wire: dict[str, Any]) -> dict[str, Any]:
@@ -58,18 +54,14 @@ class Outcome(NamedTuple):
     is_payload_changed: bool = False
     lane: str = ""
     result: Any = None
-    max_attempts: int = 5
-    """0 = unknown when the outcome was made; then the worker refuses the next call when all attempts are used up."""
+    max_attempts: int = 5  # 0: unknown when the outcome was made; the worker refuses the next call when all are used up
     backoff: float = 2.0
     backoff_max: float = 3600.0
     cycles_per_run: int = 5
     index_after: float = 60.0
-    ended_at: float = 0.0
-    """When the cycle ended, by its worker's clock; 0 = unknown."""
-    traced: str = ""
-    """`traceparent` of the cycle's span; empty if it was not sampled."""
-    payload_max_bytes: int = 0
-    """The size limit for a revision's payload; 0 = an older worker did not send it."""
+    ended_at: float = 0.0  # when the cycle ended, by its worker's clock; 0 = unknown
+    traced: str = ""  # `traceparent` of the cycle's span; empty if it was not sampled
+    payload_max_bytes: int = 0  # the size limit for a revision's payload; 0 = an older worker did not send it
 
     dump = _dump
 
@@ -97,31 +89,24 @@ class MessageState(NamedTuple):
     lane: str
     due_at: float
     earliest_at: float
-    latest_at: float = 0.0
-    """Latest time within its tolerance; 0 = it has no tolerance, and `due_at` counts."""
+    latest_at: float = 0.0  # latest time within its tolerance; 0 = it has no tolerance, and `due_at` counts
     payload: Any = None
     version: int = 0
-    attempt: int = 0
-    """Failed attempts at the present version."""
-    is_tried: bool = False
-    """A handler has been called for the present version, so another payload means another version."""
+    attempt: int = 0  # failed attempts at the present version
+    is_tried: bool = False  # a handler has been called for this version, so another payload means another version
     priority: int = 3
     tenant: str = ""
     correlation_id: str = ""
     is_paused: bool = False
-    parked_reason: str = ""
-    """Why it is parked; empty while it is not."""
+    parked_reason: str = ""  # why it is parked; empty while it is not
     parked_at: float = 0.0
     ended: Literal["", "done", "stopped"] = ""
     result: Any = None
-    revision: int = 0
-    """How many revisions have been applied to the payload."""
+    revision: int = 0  # how many revisions have been applied to the payload
     sources: Mapping[str, int] = MappingProxyType({})
     """Newest applied offset by "topic/partition"; an older one is ignored."""
-    trace: Mapping[str, str] = NO_TRACE
-    """W3C Trace Context of the record that started or last revised it: `traceparent`, perhaps `tracestate`."""
-    traced: str = ""
-    """`traceparent` of the last cycle, to which the next one is linked; empty if the message is not sampled."""
+    trace: Mapping[str, str] = NO_TRACE  # W3C Trace Context of the record that started or last revised it
+    traced: str = ""  # `traceparent` of the last cycle, which the next one links to; empty if not sampled
     decisions: tuple[Decision, ...] = ()
     is_running: bool = False
     """A handler is at work; what signals ask for meanwhile waits in the next three fields for its outcome."""
@@ -208,8 +193,7 @@ class HandlerCall(NamedTuple):
     tenant: str = ""
     correlation_id: str = ""
     trace: Mapping[str, str] = NO_TRACE
-    traced: str = ""
-    """`traceparent` of the previous cycle, if it was sampled."""
+    traced: str = ""  # `traceparent` of the previous cycle, if it was sampled
 
     dump = _dump
 

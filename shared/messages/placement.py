@@ -7,20 +7,11 @@ from typing import Any, Self
 
 from shared.messages.encoding import Pack
 
-MESSAGE_WORKFLOW = "message"
-"""Workflow type of the solo encoding; histories outlive module paths, so the name is fixed here."""
-
-PACK_WORKFLOW = "pack"
-"""Workflow type of the pack encoding."""
-
-HAS_PARKED = "has_parked"
-"""`State` of a pack that holds at least one parked message."""
-
-LAYOUT_WORKFLOW = "pack-layout"
-"""Workflow type that keeps how many packs a kind has."""
-
-LAYOUT_MEMO = "layout"
-"""The memo field of that workflow; a memo can be read while no worker runs."""
+MESSAGE_WORKFLOW = "message"  # workflow type of the solo encoding; histories outlive module paths, so it is fixed here
+PACK_WORKFLOW = "pack"  # workflow type of the pack encoding
+HAS_PARKED = "has_parked"  # `State` of a pack that holds at least one parked message
+LAYOUT_WORKFLOW = "pack-layout"  # workflow type that keeps how many packs a kind has
+LAYOUT_MEMO = "layout"  # the memo field of that workflow; a memo can be read while no worker runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +19,11 @@ class Layout:
     """How a kind is packed: stored on the server from its first message on, the same for every process."""
 
     kind: str
-    lane: str
-    """Lane of the packs themselves; a message on another lane has its handler run there."""
+    lane: str  # lane of the packs themselves; a message on another lane has its handler run there
     packs: int
     size: int
     coalesce: float
-    first_packs: int = 0
-    """Initial pack count; handlers that still declare it are accepted."""
+    first_packs: int = 0  # initial pack count; handlers that still declare it are accepted
 
     @classmethod
     def of(cls, kind: str, lane: str, pack: Pack) -> "Layout":

@@ -15,11 +15,8 @@ from shared.messages.json_value import find_flaw, parse_json
 from shared.messages.signals import SIGNAL_NAMES, PullMany, Signal, UnreadableSignal
 from shared.messages.timespan import MOMENT_MAX
 
-SHOWN_MAX = 40
-"""Characters of a wrong value that an error shows."""
-
-TOKEN_MAX = 200
-"""Characters of a token; a pack keeps tokens for minutes."""
+SHOWN_MAX = 40  # characters of a wrong value that an error shows
+TOKEN_MAX = 200  # characters of a token; a pack keeps tokens for minutes
 
 AnySignal = TypeVar("AnySignal", bound=Signal)
 Check = Callable[[Any], bool]

@@ -112,8 +112,7 @@ class UnreadableSignal:
     problem: str
 
 
-TOMBSTONE = "its record was deleted"
-"""Reason of a stop that a null record causes."""
+TOMBSTONE = "its record was deleted"  # reason of a stop that a null record causes
 
 Signal = RunNow | Reschedule | Reprioritize | Revise | Pause | Resume | Stop | PullForward
 

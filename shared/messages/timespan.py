@@ -3,8 +3,7 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-HORIZON = timedelta(days=3653)
-"""Ten years; a time further ahead is most likely a wrong unit."""
+HORIZON = timedelta(days=3653)  # ten years; a time further ahead is most likely a wrong unit
 
 MOMENT_MAX = 7_258_118_400.0
 """The year 2200, in seconds since the epoch: Temporal's server counts nanoseconds, which end in 2262."""

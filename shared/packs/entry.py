@@ -23,17 +23,10 @@ Entry = list[Any]
 
 ID, DUE, EARLY, LATE, VERSION, PAYLOAD, DECISIONS, OTHERS = range(8)
 
-CHUNK_BYTES_MAX = 200_000
-"""Most bytes of entries in one signal: a thousand typical entries, far below the server's warning (512 KiB)."""
-
-STATE_BYTES_MAX = 400_000
-"""Most bytes of a pack's state, for the same reason."""
-
-WIRE_VERSION = 1
-"""Version of the encoding of a pack's state."""
-
-SHORTENED_MAX = 200
-"""Characters of a reason in a pack that is short of room."""
+CHUNK_BYTES_MAX = 200_000  # of the entries in one signal: a thousand typical ones, while the server warns at 512 KiB
+STATE_BYTES_MAX = 400_000  # of a pack's state, for the same reason
+WIRE_VERSION = 1  # version of the encoding of a pack's state
+SHORTENED_MAX = 200  # characters of a reason in a pack that is short of room
 
 _ROUTINE = frozenset({"started", "again", "asked"})
 _KNOWN = frozenset(DEFAULT_FIELDS)

@@ -26,8 +26,7 @@ from shared.messages.timespan import MOMENT_MAX
 from shared.packs.entry import OTHERS, Entry, is_ended, sources_of
 
 ID_BYTES_MAX = 200
-BACKOFF_MAX = 1e9
-"""Seconds, about thirty years: a moment this far ahead is still a valid date."""
+BACKOFF_MAX = 1e9  # seconds, about thirty years: a moment this far ahead is still a valid date
 
 _MOMENT_MAX_MS = round(MOMENT_MAX * 1000)
 _COUNT_MAX = 2**53

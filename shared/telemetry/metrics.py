@@ -17,8 +17,7 @@ class Metric:
     unit: str
     description: str
     labels: tuple[str, ...] = ()
-    bounds: tuple[float, ...] = ()
-    """Upper bounds of a histogram's buckets, ascending."""
+    bounds: tuple[float, ...] = ()  # upper bounds of a histogram's buckets, ascending
 
 
 class MetricValue(NamedTuple):
@@ -99,5 +98,4 @@ SERVER_CHECKS = Metric(
 WORKER_METRICS = (CYCLES, HANDLER_DURATION, LATENESS, EARLINESS, PARKED, GATED, AT_WORK, SERVER_CHECKS)
 """What a worker records as it happens."""
 
-PUBLISHED_METRICS = (*BRIDGE_METRICS, OLDEST_OVERDUE)
-"""Published as a whole, all readings at once; a series that is left out ends."""
+PUBLISHED_METRICS = (*BRIDGE_METRICS, OLDEST_OVERDUE)  # as a whole: a series that is left out ends

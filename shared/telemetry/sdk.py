@@ -38,17 +38,10 @@ BeginSpan = Callable[[str, Attributes, Mapping[str, Carrier], Carrier], Span]
 
 logger = logging.getLogger(__name__)
 
-CORE_UPDATES_MAX = 100_000
-"""Measurements that the SDK's core may buffer; the buffer is emptied once a second."""
-
-SHUTDOWN_SECONDS = 5.0
-"""Time that a receiver gets for the last metrics, and again for the last spans."""
-
-SPANS_HELD_MAX = 4096
-"""Spans that may wait for their receiver, about 10 MB; further spans are dropped."""
-
-ATTRIBUTE_MAX = 1000
-"""Characters of a span's attribute, so that long texts of handlers don't fill the receiver."""
+CORE_UPDATES_MAX = 100_000  # measurements that the SDK's core may buffer; the buffer is emptied once a second
+SHUTDOWN_SECONDS = 5.0  # time that a receiver gets for the last metrics, and again for the last spans
+SPANS_HELD_MAX = 4096  # spans that may wait for their receiver, about 10 MB; further spans are dropped
+ATTRIBUTE_MAX = 1000  # characters of a span's attribute, so that long texts of handlers don't fill the receiver
 
 
 class Telemetry:

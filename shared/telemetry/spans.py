@@ -8,8 +8,7 @@ from zlib import crc32
 
 Attributes = Mapping[str, str | int | float]
 
-Carrier = Mapping[str, str]
-"""W3C Trace Context as headers: `traceparent`, and `tracestate` where there is one; empty for none."""
+Carrier = Mapping[str, str]  # W3C Trace Context as headers: `traceparent`, perhaps `tracestate`; empty for none
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -17,10 +16,8 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 class Span:
     """One piece of work on one message; this class is for work that is not sampled or not exported."""
 
-    traceparent = ""
-    """Its W3C Trace Context."""
-    ids: Mapping[str, str] = NOTHING
-    """Fields of log lines about the work: `trace_id` and `span_id`."""
+    traceparent = ""  # its W3C Trace Context
+    ids: Mapping[str, str] = NOTHING  # fields of log lines about the work: `trace_id` and `span_id`
 
     def around(self) -> AbstractContextManager[None]:
         """Make this the current span in a `with` block, so that spans begun there are its children."""

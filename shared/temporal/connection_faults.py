@@ -10,8 +10,7 @@ from temporalio.service import TLSConfig
 from shared.errors import Misconfigured, ServerUnreachable
 
 PROBE_SECONDS = 3.0
-WEB_UI_PORTS = ("8233", "8080")
-"""Usual ports of Temporal's Web UI: beside its development server and in its image."""
+WEB_UI_PORTS = ("8233", "8080")  # usual ports of Temporal's Web UI: beside its development server and in its image
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):(?P<port>[0-9]{1,5})")
 _EXAMPLE = "write for example localhost:7233"

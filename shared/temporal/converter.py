@@ -19,11 +19,8 @@ from temporalio.converter import (
 from shared.errors import PayloadKeyMissing
 from shared.messages.json_value import decode_json
 
-ENCODING = b"binary/encrypted"
-"""The mark and layout of encrypted payloads in Temporal's own samples: their codec servers read ours."""
-
-UNOPENED = "unopened"
-"""Metadata of a payload that a worker could not decrypt: the reason."""
+ENCODING = b"binary/encrypted"  # mark and layout are those of Temporal's own samples: their codec servers read ours
+UNOPENED = "unopened"  # metadata of a payload that a worker could not decrypt: the reason
 
 
 class _JsonConverter(JSONPlainPayloadConverter):

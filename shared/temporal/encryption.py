@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_ID = "encryption-key-id"
-SEALED_AT = "sealed-at"
-"""When dormice encrypted a payload: whole seconds since the epoch, in 4 bytes. Other programs leave it out."""
+SEALED_AT = "sealed-at"  # when dormice encrypted a payload: seconds since the epoch, in 4 bytes; others leave it out
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
