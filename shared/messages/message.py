@@ -10,13 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 from shared.messages.placement import workflow_id
 
-DECISIONS_KEPT = 5  # how many of its last decisions a message remembers for `explain`
-
 NO_TRACE: Mapping[str, str] = MappingProxyType({})
-
-PAYLOAD_MAX = "payload_max_bytes"
-"""Key beside the state in a message workflow's input: the size limit for a revision's payload."""
-
+DECISIONS_KEPT = 5  # how many of its last decisions a message remembers for `explain`
+PAYLOAD_MAX = "payload_max_bytes"  # key in a message workflow's input: the size limit for a revision's payload
 SERIAL = "serial"  # key in a workflow's input: 1 where signals act one by one, as in all but those of older code
 REASON_MAX = 300  # characters of a reason that are kept
 
@@ -26,8 +22,8 @@ def _known(cls: "type[_Record]", wire: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dump(record: "_Record") -> dict[str, Any]:
-    fields = zip(record._fields, record, _AS_IT_COMES[type(record)], strict=True)
-    return {name: value for name, value, default in fields if value != default}
+    fields, defaults = zip(record._fields, record, strict=True), record._field_defaults
+    return {name: value for name, value in fields if name not in defaults or value != defaults[name]}
 
 
 Verdict = Literal["again", "done", "reject", "failed", "retry_after", "handed_back", "gated"]
@@ -103,13 +99,11 @@ class MessageState(NamedTuple):
     ended: Literal["", "done", "stopped"] = ""
     result: Any = None
     revision: int = 0  # how many revisions have been applied to the payload
-    sources: Mapping[str, int] = MappingProxyType({})
-    """Newest applied offset by "topic/partition"; an older one is ignored."""
+    sources: Mapping[str, int] = MappingProxyType({})  # newest applied offset by "topic/partition"
     trace: Mapping[str, str] = NO_TRACE  # W3C Trace Context of the record that started or last revised it
     traced: str = ""  # `traceparent` of the last cycle, which the next one links to; empty if not sampled
     decisions: tuple[Decision, ...] = ()
-    is_running: bool = False
-    """A handler is at work; what signals ask for meanwhile waits in the next three fields for its outcome."""
+    is_running: bool = False  # a handler is at work; what signals ask for waits in the next three fields
     asked_due_at: float | None = None
     asked_stop: str | None = None
     is_revised: bool = False
@@ -159,26 +153,6 @@ class MessageState(NamedTuple):
         return self._replace(decisions=(*self.decisions[1 - DECISIONS_KEPT :], entry))
 
 
-_USUAL_FIRST = MessageState._fields.index("attempt")
-_USUAL_END = MessageState._fields.index("decisions")
-DEFAULT_FIELDS = MessageState._fields[_USUAL_FIRST:_USUAL_END]
-"""Fields between version and decisions, at their defaults in most messages; adjacent, to be compared at once."""
-
-DEFAULTS = tuple(MessageState._field_defaults[name] for name in DEFAULT_FIELDS)
-
-IDLE_DEFAULTS = tuple(MessageState._field_defaults[name] for name in MessageState._fields[_USUAL_END + 1 :])
-"""Defaults of the fields after decisions, for a message whose handler is not at work."""
-
-
-def non_default_fields(state: MessageState) -> dict[str, Any]:
-    """Give the fields between version and decisions that differ from their defaults."""
-    seldom = state[_USUAL_FIRST:_USUAL_END]
-    if seldom == DEFAULTS:
-        return {}
-    fields = zip(DEFAULT_FIELDS, seldom, DEFAULTS, strict=True)
-    return {n: value for n, value, default in fields if value is not default and value != default}
-
-
 class HandlerCall(NamedTuple):
     """What the workflow hands to the dispatching activity for one cycle."""
 
@@ -208,9 +182,4 @@ def clip_reason(reason: str) -> str:
     return "" if not reason else " ".join(reason.split())[:REASON_MAX].encode(errors="replace").decode()
 
 
-_REQUIRED = object()
 _Record = MessageState | Outcome | HandlerCall
-_AS_IT_COMES: dict[type[_Record], tuple[Any, ...]] = {
-    cls: tuple(cls._field_defaults.get(name, _REQUIRED) for name in cls._fields)
-    for cls in (MessageState, Outcome, HandlerCall)
-}
