@@ -31,10 +31,7 @@ TLS_HUNG_UP = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 def kafka_options(settings: Settings) -> dict[str, Any]:
-    """Give the keyword arguments that aiokafka's consumer, producer and admin client share; raises Misconfigured.
-
-    Files are read now, except the token of OAUTHBEARER, which is read again at each login.
-    """
+    """Give the arguments that aiokafka's clients share; reads all files but the token's. Raises Misconfigured."""
     if importlib.util.find_spec("aiokafka") is None:
         raise Misconfigured(
             "Kafka needs the package aiokafka, which is missing; install dormice with its extra 'kafka'"
@@ -49,8 +46,7 @@ def kafka_options(settings: Settings) -> dict[str, Any]:
 async def check_broker(settings: Settings) -> None:
     """Log in to one of the brokers and ask it for the cluster, so that faults are known before work begins.
 
-    The clients' own start says only that they could not connect. Raises Misconfigured when a person must change
-    something (wrong password, unknown CA, …) and RetryLater when nobody answers.
+    The clients' own start says only that they could not connect. Raises Misconfigured, or RetryLater if nobody answers.
     """
     options = kafka_options(settings)
     conn: Any = importlib.import_module("aiokafka.conn")

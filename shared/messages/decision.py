@@ -1,7 +1,6 @@
 """The decision: the one pure function that moves a message from state to state, whatever its encoding.
 
-No clock, no randomness and no Temporal in here: the same state, event and time give the same next state. So a workflow
-can replay it, and a pack can hold many messages at once.
+No clock, no randomness and no Temporal in here, so a workflow can replay it, and a pack can hold many messages at once.
 """
 
 import math

@@ -32,10 +32,7 @@ _RFC3339 = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeRules:
-    """The rules that differ between installations.
-
-    `kinds` maps every kind that has a handler to that handler's default lane.
-    """
+    """What differs between installations; `kinds` maps each kind that has a handler to the handler's default lane."""
 
     kinds: Mapping[str, str] = field(default_factory=dict[str, str])
     payload_max_bytes: int = 4096
@@ -156,10 +153,9 @@ class Envelope(BaseModel):
 
 
 def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -> Envelope:
-    """Check one envelope against every rule and give it back with its lane filled in.
+    """Check one envelope, as JSON text or an object, against every rule and give it back with its lane filled in.
 
-    `raw` is JSON text or an already parsed object. Raises InvalidEnvelope with one sentence that names the
-    first offending field; a record that is no JSON object is reported under the field name "envelope".
+    Raises InvalidEnvelope, which names the first wrong field, or "envelope" where there is no JSON object.
     """
     if isinstance(raw, str | bytes):
         try:

@@ -44,8 +44,7 @@ def decode_json(text: str | bytes) -> Any:
 def _may_repeat_keys(text: str | bytes, value: Any) -> bool:
     """Return whether a text may have duplicate keys; comparing it with `value` written anew is the cheapest test.
 
-    Without duplicates both texts have the same number of colons, one after each key and others in strings, unless a
-    colon is written as an escape.
+    Without them both have the same number of colons, in strings and after keys, unless one is written as an escape.
     """
     try:
         colons = orjson.dumps(value).count(b":")

@@ -34,9 +34,8 @@ class Outcome(NamedTuple):
     """The result of one cycle, as it travels from the dispatching activity to the workflow.
 
     `after`, `earliest`, `tolerance`, `backoff` and `backoff_max` are seconds; `at` and `earliest_at` are moments. The
-    five fields from `max_attempts` to `index_after`, and `payload_max_bytes`, are settings of the worker that ran the
-    cycle. Here they are part of the history, so a changed setting takes effect with the next cycle and never breaks a
-    replay.
+    five fields from `max_attempts` on, and `payload_max_bytes`, are settings of the worker that ran the cycle: as part
+    of the history, a changed setting takes effect with the next cycle and never breaks a replay.
     """
 
     verdict: Verdict

@@ -33,10 +33,7 @@ class PackSignal:
 
 
 def read_object(arguments: Sequence[Any]) -> dict[str, Any]:
-    """Read the one JSON object that a signal takes.
-
-    No argument, and null, count as an empty object, because the Web UI sends them.
-    """
+    """Read the one JSON object that a signal takes; none and null count as empty, because the Web UI sends them."""
     if len(arguments) > 1:
         raise ValueError(f"it came with {len(arguments)} arguments; give one")
     given = check_readable(arguments[0]) if arguments else None

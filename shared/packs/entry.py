@@ -43,8 +43,7 @@ def to_heading(
 ) -> dict[str, Any]:
     """Give the wire form of a pack without messages: its first input, and later what precedes its entries.
 
-    `payload_max_bytes` is the size limit for a revision's payload in the settings; 0 = unknown. `is_serial`: its
-    signals act one by one, as in all packs but those that older code started.
+    `payload_max_bytes` limits a revision's payload; 0 = unknown. Without `is_serial` its signals act as in older code.
     """
     usual = {"v": WIRE_VERSION, "kind": kind, "lane": lane, "index": index, "packs": packs, "size": size}
     seldom = {"payload_max_bytes": payload_max_bytes, SERIAL: int(is_serial)}
@@ -52,10 +51,7 @@ def to_heading(
 
 
 def to_entry(state: MessageState, lane: str) -> Entry:
-    """Give the entry of a message whose handler is not at work, for a pack of a lane.
-
-    Of routine decisions only the latest is kept, because decisions take most of a pack's room.
-    """
+    """Give the entry of a message whose handler is not at work; of routine decisions only the latest, to save room."""
     due = round(state.due_at * 1000)
     entry: Entry = [
         state.id,

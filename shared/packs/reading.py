@@ -1,7 +1,4 @@
-"""Reading what only packs are sent: chunks of new messages, reports of batches, a new number of packs.
-
-Like `shared.messages.signal_reading`, every function raises only ValueError, with half a sentence.
-"""
+"""Reading what only packs are sent; like `shared.messages.signal_reading`, every function raises only ValueError."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -7,10 +7,7 @@ from typing import Literal, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One thing that is measured; `unit` is in UCUM notation, `labels` are the label names of its readings.
-
-    A gauge goes up and down, a counter is a total since the process began, a histogram counts values by size.
-    """
+    """One thing that is measured; `unit` is in UCUM notation, `labels` are the names of the labels of its readings."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]

@@ -109,8 +109,7 @@ class Telemetry:
 def start_telemetry(settings: Settings, service: str) -> Generator[Telemetry]:
     """Export what is published for the length of a `with` block, to Prometheus, an OTLP receiver, or both.
 
-    Without a setting that asks for it nothing is imported and nothing runs. Raises InvalidSetting for an address that
-    can't be opened and Misconfigured when the package is missing.
+    Imports nothing unless a setting asks for it. Raises Misconfigured for a wrong address or a missing package.
     """
     if not settings.telemetry_prometheus and not settings.telemetry_otlp:
         yield Telemetry(is_on=False)

@@ -70,8 +70,7 @@ def check_address(address: str) -> None:
 def explain_failure(address: str, said: str, *, tls: TLSConfig | bool | None) -> Misconfigured | ServerUnreachable:
     """Give what a person must change, or ServerUnreachable where the failure may pass by itself.
 
-    `said` is the text of the SDK's failure. Where it does not say why a server closed the connection, the server is
-    contacted once more, which takes at most twice `PROBE_SECONDS`.
+    Where the SDK's text does not say why the server hung up, it is contacted again, for at most twice `PROBE_SECONDS`.
     """
     for mark, wrong in _TOLD.items():
         if mark in said:

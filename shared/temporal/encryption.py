@@ -44,8 +44,7 @@ _FORM = "write ID:KEY, the key 32 random bytes in base64, as 'openssl rand -base
 def read_keys(settings: Settings) -> dict[str, bytes]:
     """Give the keys of the settings by id, in their order: the first one encrypts, all decrypt; none means off.
 
-    Keys are separated by commas or line ends; lines that begin with # are comments. Raises InvalidSetting, which says
-    what is wrong with which key and never shows a key.
+    Commas or line ends separate keys; lines that begin with # are comments. Raises InvalidSetting, which shows no key.
     """
     keys: dict[str, bytes] = {}
     source = f"{SETTING}_file" if settings.encryption_keys_file else SETTING
@@ -93,10 +92,9 @@ def was_sealed_within(payload: Payload, seconds: float, now: float) -> bool:
 
 
 class EncryptionCodec(PayloadCodec):
-    """Encrypts payloads with AES-256-GCM and a random nonce; decrypts with any of its keys, passes plain payloads on.
+    """Encrypts with AES-256-GCM and a random nonce, without keys nothing; decrypts with any of its keys.
 
-    Without keys it encrypts nothing and still refuses encrypted payloads. Raises Misconfigured when there are keys, and
-    the package that encrypts is missing.
+    Plain payloads pass. Raises Misconfigured when there are keys, and the package that encrypts is missing.
     """
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
@@ -142,9 +140,8 @@ class EncryptionCodec(PayloadCodec):
 class WorkerCodec(PayloadCodec, WithSerializationContext):
     """The codec of a worker: activities refuse what can't be decrypted, workflows get it together with the reason.
 
-    A workflow whose task fails because of one signal would stop with all its messages. So
-    `workflows.replay.signal_handlers` decides about such a signal; everything else that can't be decrypted fails where
-    it is converted.
+    A workflow whose task fails because of one signal would stop with all its messages: it decides about such a signal
+    in `workflows.replay.signal_handlers`. Everything else that can't be decrypted fails where it is converted.
     """
 
     def __init__(self, strict: EncryptionCodec) -> None:

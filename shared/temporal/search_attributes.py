@@ -92,10 +92,7 @@ def pack_updates(old: PackIndex, new: PackIndex, index_after: float) -> list[Sea
 
 
 def parked_memo(state: MessageState) -> dict[str, str | float] | None:
-    """Give the memo that a list of parked messages shows, None while the message is not parked.
-
-    The memo stays after a replay of the message: read it only where `State` is parked.
-    """
+    """Give the memo of a parked message, else None; it stays after a replay: read it only where `State` is parked."""
     return {"parked_reason": state.parked_reason, "parked_at": state.parked_at} if state.is_parked else None
 
 

@@ -7,10 +7,7 @@ from shared.settings import Secret, Settings
 
 
 def find_secret(settings: Settings, name: str) -> str:
-    """Give what setting `name` says, or the file that `name`_file names; empty when neither is set.
-
-    Raises InvalidSetting when both are, and as `read_secret` does.
-    """
+    """Give what setting `name` says, or the file that `name`_file names, or nothing; raises InvalidSetting for both."""
     secret: Secret = getattr(settings, name)
     file: str = getattr(settings, f"{name}_file")
     if secret and file:
