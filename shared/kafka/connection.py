@@ -5,7 +5,6 @@ import importlib
 import importlib.util
 import socket
 import ssl
-from collections.abc import Iterator
 from typing import Any
 
 from shared.errors import InvalidSetting, Misconfigured, RetryLater
@@ -62,7 +61,9 @@ async def check_broker(settings: Settings) -> None:
 
 def translate_kafka_error(exc: BaseException, settings: Settings) -> RetryLater | Misconfigured:
     """Turn a failure of aiokafka into the branch of the error tree that fits what the caller should do."""
-    chain = list(_unwind(exc))
+    chain = [exc]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
     for link in chain:
         if isinstance(link, RetryLater | Misconfigured):
             return link
@@ -92,15 +93,11 @@ async def _ask(host: str, port: int, options: dict[str, Any], settings: Settings
         if closed := connection.close():
             with contextlib.suppress(OSError):
                 await closed
-    if not answer.brokers:
-        raise _explain_silence(settings)
-
-
-def _explain_silence(settings: Settings) -> RetryLater | Misconfigured:
-    """Explain why a broker lists no brokers: its answer to a bad token, which aiokafka takes for a successful login."""
-    if settings.kafka_sasl_mechanism == "OAUTHBEARER":
-        return Misconfigured(f"{_broker(settings)} refuses {_who(settings)}; renew the token in kafka_token_file")
-    return RetryLater(f"{_broker(settings)} knows of no brokers yet; try again in a while")
+    if answer.brokers:
+        return
+    if settings.kafka_sasl_mechanism == "OAUTHBEARER":  # the answer to a bad token, which aiokafka takes for a login
+        raise Misconfigured(f"{_broker(settings)} refuses {_who(settings)}; renew the token in kafka_token_file")
+    raise RetryLater(f"{_broker(settings)} knows of no brokers yet; try again in a while")
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -110,12 +107,6 @@ def _failures() -> tuple[type[Exception], ...]:
         gssapi: Any = importlib.import_module("gssapi.exceptions")
         found += (gssapi.GSSError,)
     return found
-
-
-def _unwind(exc: BaseException | None) -> Iterator[BaseException]:
-    while exc is not None:
-        yield exc
-        exc = exc.__cause__
 
 
 def _explain_login(exc: BaseException, settings: Settings) -> str | None:
@@ -174,7 +165,8 @@ def _explain_refusal(exc: BaseException, settings: Settings) -> str | None:
     what = next((what for name, what in ACCESS_ERRORS.items() if _is(exc, name)), None)
     if what is None:
         return None
-    which = " ".join(filter(None, (what, _named(exc))))
+    given: Any = exc.args[0] if exc.args else ""  # the name of the topic or group, or a set of names
+    which = " ".join(filter(None, (what, given if isinstance(given, str) else ", ".join(sorted(map(str, given))))))
     return (
         f"{_broker(settings)} does not let {_who(settings)} use the {which}; "
         "have an ACL added, or log in as somebody else"
@@ -203,12 +195,6 @@ def _explain_rest(exc: BaseException, settings: Settings) -> RetryLater | Miscon
 def _is(exc: BaseException, *names: str) -> bool:
     errors: Any = importlib.import_module("aiokafka.errors")
     return any(isinstance(exc, getattr(errors, name)) for name in names)
-
-
-def _named(exc: BaseException) -> str:
-    """Give the topics or the group in the argument of an aiokafka error: one name, or a set of them."""
-    given: Any = exc.args[0] if exc.args else ""
-    return given if isinstance(given, str) else ", ".join(sorted(map(str, given)))
 
 
 def _said(exc: BaseException) -> str:

@@ -137,12 +137,11 @@ def _tls_context(settings: Settings) -> ssl.SSLContext:
 
 
 def _trusting_context(trusted: str) -> ssl.SSLContext:
-    if trusted and Path(trusted).is_dir():
-        return ssl.create_default_context(capath=trusted)
-    if trusted:
-        _check_readable("kafka_ca_file", trusted)
+    if not trusted or Path(trusted).is_dir():
+        return ssl.create_default_context(capath=trusted or None)
+    _check_readable("kafka_ca_file", trusted)
     try:
-        return ssl.create_default_context(cafile=trusted or None)
+        return ssl.create_default_context(cafile=trusted)
     except ssl.SSLError as exc:
         raise InvalidSetting(
             f"kafka_ca_file: {trusted} has no certificate that can be read; give a file in PEM format"

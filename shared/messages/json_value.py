@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from typing import Any, NoReturn, cast
 
 import orjson
@@ -13,6 +14,7 @@ _INT_LIMIT = 10**MAX_DIGITS
 _TOO_LONG = f"holds a whole number of more than {MAX_DIGITS} digits"
 _BOM = "\ufeff"
 _ZEROES = bytes(b"0"[0] if chr(byte) in "0123456789" else 0 for byte in range(256))
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _LONG_NUMBER = b"0" * 19
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
@@ -90,7 +92,8 @@ def find_flaw(value: Any, depth: int = 0) -> str | None:
     if isinstance(value, float):
         return None if math.isfinite(value) else f"holds {value}, which JSON does not know"
     if isinstance(value, str):
-        return None if _is_utf8(value) else "holds a lone surrogate, which UTF-8 can't carry"
+        is_flawed = not value.isascii() and _SURROGATE.search(value)
+        return "holds a lone surrogate, which UTF-8 can't carry" if is_flawed else None
     if depth >= MAX_DEPTH:
         return f"is nested deeper than {MAX_DEPTH} levels"
     if isinstance(value, dict):
@@ -117,16 +120,6 @@ def _find_flaw_in_object(value: dict[Any, Any], depth: int) -> str | None:
         if flaw := find_flaw(key, depth + 1) or find_flaw(item, depth + 1):
             return flaw
     return None
-
-
-def _is_utf8(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _read_int(digits: str) -> int:

@@ -60,7 +60,13 @@ def read_keys(settings: Settings) -> dict[str, bytes]:
             )
         if key_id in keys:
             raise InvalidSetting(f"{source}: two keys have the id {key_id!r}; give each an id of its own")
-        keys[key_id] = _read_key(source, key_id, encoded)
+        try:
+            keys[key_id] = base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError):
+            # from None: the cause contains the key's text
+            raise InvalidSetting(f"{source}: key {key_id!r} is not in base64; {_FORM}") from None
+        if (size := len(keys[key_id])) != KEY_BYTES:
+            raise InvalidSetting(f"{source}: key {key_id!r} has {size} bytes and needs {KEY_BYTES}; {_FORM}")
     return keys
 
 
@@ -176,14 +182,3 @@ def _make_ciphers(keys: Mapping[str, bytes]) -> "dict[str, AESGCM]":
             f"{SETTING}: needs the package cryptography, which is missing; install dormice with its extra 'encryption'"
         ) from exc
     return {key_id: AESGCM(key) for key_id, key in keys.items()}
-
-
-def _read_key(source: str, key_id: str, encoded: str) -> bytes:
-    try:
-        key = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        # from None: the cause contains the key's text
-        raise InvalidSetting(f"{source}: key {key_id!r} is not in base64; {_FORM}") from None
-    if len(key) != KEY_BYTES:
-        raise InvalidSetting(f"{source}: key {key_id!r} has {len(key)} bytes and needs {KEY_BYTES}; {_FORM}")
-    return key
