@@ -203,6 +203,28 @@ def write_settings(settings: Settings, names: Iterable[str]) -> dict[str, str]:
     }
 
 
+def find_secret(settings: Settings, name: str) -> str:
+    """Give what setting `name` says, or the file that `name`_file names, or nothing; raises InvalidSetting for both."""
+    secret: Secret = getattr(settings, name)
+    file: str = getattr(settings, f"{name}_file")
+    if secret and file:
+        raise InvalidSetting(f"{name}_file: is set beside {name}; leave one of them out")
+    return read_secret(f"{name}_file", Path(file)) if file else secret.reveal()
+
+
+def read_secret(name: str, path: Path) -> str:
+    """Give the one text in a file, without the end of its line; raises InvalidSetting that names the setting."""
+    try:
+        text = path.read_text("utf-8").rstrip("\r\n")
+    except OSError as exc:
+        raise InvalidSetting(f"{name}: {path} can't be read ({exc.strerror}); correct the path or its rights") from exc
+    except UnicodeDecodeError as exc:
+        raise InvalidSetting(f"{name}: {path} is no text in UTF-8; write the secret alone into it") from exc
+    if not text:
+        raise InvalidSetting(f"{name}: {path} is empty; write the secret alone into it")
+    return text
+
+
 def _name_variable(name: str) -> str:
     return ENV_PREFIX + name.upper()
 

@@ -1,4 +1,4 @@
-"""The producer: when `send` returns, the broker has the record safely; otherwise it fails within a time limit."""
+"""The clients: a producer that has sent a record safely or fails within a time limit, an admin client and a reader."""
 
 import asyncio
 import contextlib
@@ -59,6 +59,22 @@ async def open_admin(options: Mapping[str, Any]) -> AsyncGenerator[Any]:
         yield admin
     finally:
         await admin.close()
+
+
+@contextlib.asynccontextmanager
+async def open_reader(
+    options: Mapping[str, Any], patience_seconds: float = PATIENCE_SECONDS, **more: Any
+) -> AsyncGenerator[Any]:
+    """Give a consumer without a group for the length of a `with` block; `more` goes to aiokafka. Raises BrokerError."""
+    consumer: Any = importlib.import_module("aiokafka").AIOKafkaConsumer(**options, enable_auto_commit=False, **more)
+    try:
+        async with translate_errors(""), asyncio.timeout(patience_seconds):
+            await consumer.start()
+        # aiokafka's `stop` cancels its caller if a task that `start` created has not run yet
+        await asyncio.sleep(0)
+        yield consumer
+    finally:
+        await consumer.stop()
 
 
 async def list_topics(admin: Any) -> Topics:

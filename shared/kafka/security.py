@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import InvalidSetting, Misconfigured
-from shared.settings import Settings
-from shared.values.secret import find_secret, read_secret
+from shared.settings import Settings, find_secret, read_secret
 
 WITH_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 

@@ -9,9 +9,7 @@ CAPACITY_WORKFLOW = "capacity"  # workflow type that keeps the measured capacity
 CAPACITY_MEMO = "capacity"  # the memo field that holds it; a memo can be read while no worker runs
 MEASURED = "measured"  # signal that reports a measurement
 WORKER_MAX = 500  # characters of a worker process's name
-
 PER_SECOND_MAX = 1e9
-
 WORKERS_KEPT = 200  # worker processes whose measurements are kept: those that reported last
 
 

@@ -11,14 +11,9 @@ from shared.messages.timespan import HORIZON
 
 GATES_WORKFLOW = "gates"  # workflow type that keeps the list of closed gates
 GATES_MEMO = "gates"  # the memo field that holds the list; a memo can be read while no worker runs
-
-CLOSE, OPEN = "close", "open"
-"""Signals of that workflow."""
-
+CLOSE, OPEN = "close", "open"  # signals of that workflow
 GATES_MAX = 500  # most gates closed at once: every worker that uses gates reads all of them each second
-
 GATE_MAX_BYTES = 300
-
 HEARD_WITHIN = timedelta(days=30)
 """Longest time until a worker learns of a closing; a closing of ten years less this time counts as permanent."""
 

@@ -30,7 +30,6 @@ MAX_DELAY = HORIZON.total_seconds()
 TOLERANCE_SHARE = 0.05
 TOLERANCE_MAX = 900.0
 EARLIEST_SHARE = 0.5
-
 Spread = Callable[[float], float]  # maps a tolerance to the offset in it at which a message is due, both in seconds
 
 

@@ -17,7 +17,6 @@ from shared.messages.timespan import MOMENT_MAX
 
 SHOWN_MAX = 40  # characters of a wrong value that an error shows
 TOKEN_MAX = 200  # characters of a token; a pack keeps tokens for minutes
-
 AnySignal = TypeVar("AnySignal", bound=Signal)
 Check = Callable[[Any], bool]
 _SIGNAL_TYPES = {name: kind for kind, name in SIGNAL_NAMES.items()}

@@ -12,9 +12,7 @@ from shared.messages.json_value import encode_json
 from shared.messages.message import SERIAL, Decision, MessageState
 
 Entry = list[Any]
-
 ID, DUE, EARLY, LATE, VERSION, PAYLOAD, DECISIONS, OTHERS = range(8)
-
 CHUNK_BYTES_MAX = 200_000  # of the entries in one signal: a thousand typical ones, while the server warns at 512 KiB
 STATE_BYTES_MAX = 400_000  # of a pack's state, for the same reason
 WIRE_VERSION = 1  # version of the encoding of a pack's state

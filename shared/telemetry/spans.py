@@ -7,9 +7,7 @@ from typing import Any
 from zlib import crc32
 
 Attributes = Mapping[str, str | int | float]
-
 Carrier = Mapping[str, str]  # W3C Trace Context as headers: `traceparent`, perhaps `tracestate`; empty for none
-
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 

@@ -39,7 +39,6 @@ from shared.temporal.encryption import build_converter
 from shared.temporal.search_attributes import REQUIRED
 
 DEFAULT_ADDRESS = "localhost:7233"
-
 CALL_TIMEOUT = timedelta(seconds=10)  # limit of one small call to the server
 CONNECT_TIMEOUT = timedelta(seconds=20)  # limit of the connection and its first call, for which the SDK has none
 

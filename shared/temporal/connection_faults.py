@@ -14,7 +14,6 @@ WEB_UI_PORTS = ("8233", "8080")  # usual ports of Temporal's Web UI: beside its 
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):(?P<port>[0-9]{1,5})")
 _EXAMPLE = "write for example localhost:7233"
-
 _CERTIFICATE = "TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH"
 _TOLD = {
     # text of the SDK's core → what is wrong on the server's side, and what to do

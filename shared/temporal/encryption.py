@@ -23,16 +23,14 @@ from temporalio.converter import (
 )
 
 from shared.errors import InvalidSetting, Misconfigured, PayloadKeyMissing
-from shared.settings import Settings
+from shared.settings import Settings, find_secret
 from shared.temporal.converter import DATA_CONVERTER, ENCODING, UNOPENED
-from shared.values.secret import find_secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_ID = "encryption-key-id"
 SEALED_AT = "sealed-at"  # when dormice encrypted a payload: seconds since the epoch, in 4 bytes; others leave it out
-
 KEY_BYTES = 32
 NONCE_BYTES = 12
 SETTING = "encryption_keys"
