@@ -8,21 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shared.lanes import LANES
+from shared.messages import signals
 from shared.messages.message import DECISIONS_KEPT, Decision, MessageState, Outcome, clip_reason
 from shared.messages.placement import unit_hash
-from shared.messages.signals import (
-    Pause,
-    PullForward,
-    Reprioritize,
-    Reschedule,
-    Resume,
-    Revise,
-    RunNow,
-    Signal,
-    Stop,
-    UnreadableSignal,
-    to_epoch,
-)
+from shared.messages.signals import to_epoch
 from shared.messages.timespan import HORIZON, format_seconds
 
 MIN_DELAY = 1.0  # seconds; the server starts at most one run of a workflow a second
@@ -40,7 +29,7 @@ def begin(state: MessageState) -> MessageState:
 
 def decide(
     state: MessageState,
-    event: Outcome | Signal | UnreadableSignal,
+    event: Outcome | signals.Signal | signals.UnreadableSignal,
     now: float,
     *,
     replay_time: float | None = None,
@@ -60,7 +49,7 @@ def decide(
         return state
     if isinstance(event, Outcome):
         return _settle(_fold(state, event, now, spread), now)
-    if isinstance(event, UnreadableSignal):
+    if isinstance(event, signals.UnreadableSignal):
         return _remember(state, now, "ignored", f"{event.name}: {event.problem}")
     try:
         return _apply(_begin_anew(state, now), event, now, now if replay_time is None else replay_time)
@@ -179,27 +168,27 @@ def _settle(state: MessageState, now: float) -> MessageState:
     return state
 
 
-def _apply(state: MessageState, signal: Signal, now: float, replay_time: float) -> MessageState:
+def _apply(state: MessageState, signal: signals.Signal, now: float, replay_time: float) -> MessageState:
     match signal:
-        case RunNow():
+        case signals.RunNow():
             return _ask_due(state, (_floor(now), ""), now, "run_now", signal.reason)
-        case Reschedule():
+        case signals.Reschedule():
             bounded = _bound(signal.due_at, now, replay_time)
             return _ask_due(state, bounded, now, "reschedule", clip_reason(signal.reason))
-        case Reprioritize():
+        case signals.Reprioritize():
             _check_priority(signal.priority)
             bounded = _bound(signal.due_at, now, replay_time)
             reason = _join(f"priority {signal.priority}", clip_reason(signal.reason))
             return _ask_due(state._replace(priority=signal.priority), bounded, now, "reprioritize", reason)
-        case Revise():
+        case signals.Revise():
             return _revise(state, signal, now, replay_time)
-        case Pause():
+        case signals.Pause():
             return _remember(state._replace(is_paused=True), now, "pause", signal.reason)
-        case Resume():
+        case signals.Resume():
             return _remember(state._replace(is_paused=False), now, "resume", signal.reason)
-        case Stop():
+        case signals.Stop():
             return _ask_stop(state, signal, now)
-        case PullForward():
+        case signals.PullForward():
             return _pull_forward(state, signal, now)
 
 
@@ -231,7 +220,7 @@ def _check_priority(priority: Any) -> None:
         raise ValueError(f"priority {priority!r} is not between 1 and 5")
 
 
-def _revise(state: MessageState, signal: Revise, now: float, replay_time: float) -> MessageState:
+def _revise(state: MessageState, signal: signals.Revise, now: float, replay_time: float) -> MessageState:
     if _is_redelivered(state, signal):
         return state
     if signal.lane and signal.lane not in LANES:
@@ -255,7 +244,7 @@ def _revise(state: MessageState, signal: Revise, now: float, replay_time: float)
     return _ask_due(changed, bounded, now, "revise", clip_reason(signal.reason))
 
 
-def _ask_stop(state: MessageState, signal: Stop, now: float) -> MessageState:
+def _ask_stop(state: MessageState, signal: signals.Stop, now: float) -> MessageState:
     if _is_redelivered(state, signal):
         return state
     state, reason = state._replace(sources=_note_source(state, signal)), clip_reason(signal.reason)
@@ -263,7 +252,7 @@ def _ask_stop(state: MessageState, signal: Stop, now: float) -> MessageState:
 
 
 def _is_newer_record(state: MessageState, event: Any) -> bool:
-    return isinstance(event, Revise) and event.source != "" and not _is_redelivered(state, event)
+    return isinstance(event, signals.Revise) and event.source != "" and not _is_redelivered(state, event)
 
 
 def _begin_anew(state: MessageState, now: float) -> MessageState:
@@ -273,15 +262,15 @@ def _begin_anew(state: MessageState, now: float) -> MessageState:
     return _due_now(begun, now)
 
 
-def _is_redelivered(state: MessageState, signal: Revise | Stop) -> bool:
+def _is_redelivered(state: MessageState, signal: signals.Revise | signals.Stop) -> bool:
     return signal.source != "" and signal.offset <= state.sources.get(signal.source, -1)
 
 
-def _note_source(state: MessageState, signal: Revise | Stop) -> Mapping[str, int]:
+def _note_source(state: MessageState, signal: signals.Revise | signals.Stop) -> Mapping[str, int]:
     return {**state.sources, signal.source: signal.offset} if signal.source else state.sources
 
 
-def _pull_forward(state: MessageState, signal: PullForward, now: float) -> MessageState:
+def _pull_forward(state: MessageState, signal: signals.PullForward, now: float) -> MessageState:
     is_same = abs(to_epoch(signal.expected_due_at) - state.due_at) < 0.5  # the index keeps milliseconds at best
     if state.is_running or state.is_held or not is_same or now < state.earliest_at or state.due_at <= now:
         return state

@@ -164,7 +164,11 @@ def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -
         envelope = Envelope.model_validate(_fill_in_lane(raw, rules))
     except ValidationError as exc:
         raise _translate(exc) from exc
-    _apply_rules(envelope, rules)
+    if envelope.kind not in rules.kinds:
+        known = ", ".join(sorted(rules.kinds)) or "none at all"
+        raise InvalidEnvelope("kind", f"no handler for {envelope.kind!r} is loaded; loaded: {known}", "UnknownKind")
+    if too_large := find_size_flaw(envelope.payload, rules.payload_max_bytes):
+        raise InvalidEnvelope("payload", too_large, "TooLarge")
     return envelope
 
 
@@ -173,14 +177,6 @@ def _fill_in_lane(raw: Mapping[str, Any], rules: EnvelopeRules) -> Mapping[str, 
     kind = raw.get("kind")
     lane = rules.kinds.get(kind) if raw.get("lane") is None and isinstance(kind, str) else None
     return raw if lane is None else {**raw, "lane": lane}
-
-
-def _apply_rules(envelope: Envelope, rules: EnvelopeRules) -> None:
-    if envelope.kind not in rules.kinds:
-        known = ", ".join(sorted(rules.kinds)) or "none at all"
-        raise InvalidEnvelope("kind", f"no handler for {envelope.kind!r} is loaded; loaded: {known}", "UnknownKind")
-    if too_large := find_size_flaw(envelope.payload, rules.payload_max_bytes):
-        raise InvalidEnvelope("payload", too_large, "TooLarge")
 
 
 def _translate(exc: ValidationError) -> InvalidEnvelope:

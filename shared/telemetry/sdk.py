@@ -13,13 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from temporalio.runtime import (
-    BUFFERED_METRIC_KIND_COUNTER,
-    BUFFERED_METRIC_KIND_GAUGE,
-    BufferedMetric,
-    MetricBuffer,
-    MetricBufferDurationFormat,
-)
+from temporalio import runtime
 
 from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import Settings
@@ -50,9 +44,11 @@ class Telemetry:
     def __init__(self, *, is_on: bool) -> None:
         self.is_on = is_on
         """Whether anything is exported; if not, callers need not measure."""
-        self.core = MetricBuffer(CORE_UPDATES_MAX, MetricBufferDurationFormat.SECONDS) if is_on else None
+        self.core = (
+            runtime.MetricBuffer(CORE_UPDATES_MAX, runtime.MetricBufferDurationFormat.SECONDS) if is_on else None
+        )
         """Buffer that the runtime fills with the core's measurements; they are passed on once a second."""
-        self.make_recorder: Callable[[BufferedMetric], Recorder] = lambda _: _discard
+        self.make_recorder: Callable[[runtime.BufferedMetric], Recorder] = lambda _: _discard
         self._latest: Mapping[str, list[MetricValue]] = {}
         self._recorders: dict[str, Recorder] = {}
         self._ratio = 0.0
@@ -161,13 +157,13 @@ def _declare(meter: "Meter", telemetry: Telemetry) -> None:
     telemetry.make_recorder = functools.partial(_make_recorder, meter)
 
 
-def _make_recorder(meter: "Meter", metric: Metric | BufferedMetric) -> Recorder:
+def _make_recorder(meter: "Meter", metric: Metric | runtime.BufferedMetric) -> Recorder:
     about = metric.name, metric.unit or "", metric.description or ""
-    if metric.kind in ("counter", BUFFERED_METRIC_KIND_COUNTER):
+    if metric.kind in ("counter", runtime.BUFFERED_METRIC_KIND_COUNTER):
         return meter.create_counter(*about).add
     if metric.kind == "gauge":
         return meter.create_up_down_counter(*about).add
-    if metric.kind == BUFFERED_METRIC_KIND_GAUGE:
+    if metric.kind == runtime.BUFFERED_METRIC_KIND_GAUGE:
         return meter.create_gauge(*about).set
     bounds = metric.bounds if isinstance(metric, Metric) else DURATION_BOUNDS
     return meter.create_histogram(*about, explicit_bucket_boundaries_advisory=list(bounds)).record

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from temporalio import runtime
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import IndexedValueType, TaskQueueType
 from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
@@ -20,14 +21,6 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.common import RawValue
 from temporalio.envconfig import ClientConfig
-from temporalio.runtime import (
-    LogForwardingConfig,
-    LoggingConfig,
-    MetricBuffer,
-    Runtime,
-    TelemetryConfig,
-    TelemetryFilter,
-)
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
 from shared.errors import Misconfigured, RetryLater, ServerBusy, ServerNotReady, ServerUnreachable
@@ -66,7 +59,7 @@ async def connect(
     settings: Settings,
     changes: Mapping[str, str] | None = None,
     heartbeat: timedelta | None = None,
-    metrics: MetricBuffer | None = None,
+    metrics: runtime.MetricBuffer | None = None,
 ) -> Client:
     """Connect as Temporal's environment configuration says (environment, then profile file, then localhost:7233).
 
@@ -225,16 +218,18 @@ def to_raw_bytes(encoded: bytes) -> RawValue:
     return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=encoded))
 
 
-def _runtime_with(heartbeat: timedelta | None, metrics: MetricBuffer | None) -> dict[str, Any]:
+def _runtime_with(heartbeat: timedelta | None, metrics: runtime.MetricBuffer | None) -> dict[str, Any]:
     if heartbeat is None:
         return {}
     # otherwise the core writes to standard output, in a format of its own
-    forwarding = LogForwardingConfig(
+    forwarding = runtime.LogForwardingConfig(
         logging.getLogger(CORE),
         append_target_to_name=False,
         prepend_target_on_message=False,
         append_log_fields_to_message=False,
     )
-    log_config = LoggingConfig(TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
-    telemetry = TelemetryConfig(logging=log_config, metrics=metrics)
-    return {"runtime": Runtime(telemetry=telemetry, worker_heartbeat_interval=heartbeat)}
+    log_config = runtime.LoggingConfig(
+        runtime.TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding
+    )
+    telemetry = runtime.TelemetryConfig(logging=log_config, metrics=metrics)
+    return {"runtime": runtime.Runtime(telemetry=telemetry, worker_heartbeat_interval=heartbeat)}
