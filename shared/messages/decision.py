@@ -177,7 +177,7 @@ def _apply(state: MessageState, signal: signals.Signal, now: float, replay_time:
             return _ask_due(state, bounded, now, "reschedule", clip_reason(signal.reason))
         case signals.Reprioritize():
             _check_priority(signal.priority)
-            bounded = _bound(signal.due_at, now, replay_time)
+            bounded = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
             reason = _join(f"priority {signal.priority}", clip_reason(signal.reason))
             return _ask_due(state._replace(priority=signal.priority), bounded, now, "reprioritize", reason)
         case signals.Revise():
@@ -203,10 +203,8 @@ def _ask_due(
     return _remember(state, now, what, _join(reason, note))
 
 
-def _bound(moment: str | None, now: float, replay_time: float) -> tuple[float, str] | None:
-    """Give the due time for a requested moment, and a note if it had to be another one; None if none was requested."""
-    if moment is None:
-        return None
+def _bound(moment: str, now: float, replay_time: float) -> tuple[float, str]:
+    """Give the due time for a requested moment, and a note if it had to be another one."""
     due_at = to_epoch(moment)
     if due_at <= replay_time:
         return _floor(now), "in the past: due now"
@@ -227,7 +225,7 @@ def _revise(state: MessageState, signal: signals.Revise, now: float, replay_time
         raise ValueError(f"there is no lane {signal.lane!r}")
     if signal.priority is not None:
         _check_priority(signal.priority)
-    bounded = _bound(signal.due_at, now, replay_time)
+    bounded = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
     # an idempotency key stands for one payload: a new payload for a tried version makes the next version
     is_next = state.is_tried and not state.is_running
     changed = (_next_version(state) if is_next else state)._replace(
