@@ -43,9 +43,7 @@ _PASSING = {
     "dns error": "the name of its host is not known",
     "NetworkUnreachable": "its network can't be reached",
     "HostUnreachable": "its host can't be reached",
-    "timed out": "it did not answer in time",
-    "TimedOut": "it did not answer in time",
-    "DeadlineExceeded": "it did not answer in time",
+    **dict.fromkeys(("timed out", "TimedOut", "DeadlineExceeded"), "it did not answer in time"),
     "code: Unavailable": "it is not available",
     "after connection": "it hung up",
 }
