@@ -27,8 +27,8 @@ from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.lanes import LANES
 from shared.messages.envelope import Envelope
 from shared.settings import ENV_PREFIX, Settings
+from shared.stop_signals import find_stop_signals
 from shared.telemetry.sdk import Telemetry
-from shared.values.stop_signals import find_stop_signals
 from spark.session.session import build_session
 from spark.source.packages import packages_for
 from starter.control import Control

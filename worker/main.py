@@ -23,9 +23,9 @@ from activities.registry import Registry, load_registry
 from shared.errors import DormiceError, RetryLater, ServerUnreachable
 from shared.lanes import LANES
 from shared.settings import Settings
+from shared.stop_signals import find_stop_signals
 from shared.telemetry.sdk import Telemetry, start_telemetry
 from shared.temporal.connect import check_server, connect
-from shared.values.stop_signals import find_stop_signals
 from worker.deployment import check_deployment
 from worker.health import Readiness, Report, open_endpoint, watch_server
 from worker.lanes.leaders import begin_leaders, check_lanes

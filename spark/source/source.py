@@ -8,8 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 from shared.errors import GiveUp, InvalidSetting
-from shared.settings import Settings
-from shared.values.secret import find_secret
+from shared.settings import Settings, find_secret
 from spark.source.mapping import RowMapping
 from spark.source.packages import find_driver
 from spark.source.raw_rows import CellReader, LineReader, RecordReader, RowReader, Starts

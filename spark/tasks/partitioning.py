@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from activities.registry import declared_packs, load_registry
-from shared.messages.placement import Layout, place
+from shared.messages.placement import Layout, pack_index, pack_workflow_id, workflow_id
 from shared.settings import Settings
 from shared.temporal.connect import check_server
 from spark.tasks.starting import connect_quietly
@@ -51,6 +51,8 @@ def share_out(frame: "DataFrame", layouts: Mapping[str, Layout], partitions: int
 
 def _make_finder(layouts: Mapping[str, Layout]) -> Callable[[str, str], str]:
     def find(kind: str, message_id: str) -> str:
-        return place(kind, message_id, "", "", layouts.get(kind)).workflow_id
+        if (layout := layouts.get(kind)) is None:
+            return workflow_id(kind, message_id)
+        return pack_workflow_id(kind, pack_index(message_id, layout.packs))
 
     return find

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from shared.values.stop_signals import find_stop_signals
+from shared.stop_signals import find_stop_signals
 from starter.cli.exit_codes import INTERRUPTED
 
 Result = TypeVar("Result")

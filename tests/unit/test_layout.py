@@ -69,7 +69,7 @@ def test_a_package_shows_few_names(room: str) -> None:
 
 
 def test_only_one_place_connects_and_only_one_starts_workflows() -> None:
-    """Nothing bypasses `shared.temporal.connect.connect`, the bulk starter and placement."""
+    """Nothing bypasses `shared.temporal.connect.connect` and the bulk starter."""
     callers = {
         "Client.connect(": {"shared/temporal/connect.py", "starter/local/embedded.py"},  # its own server's client
         ".start_workflow_execution(": {"starter/starting/solo.py", "starter/starting/layouts.py"},
@@ -80,7 +80,6 @@ def test_only_one_place_connects_and_only_one_starts_workflows() -> None:
             "starter/insight/doctor/server.py",
             "worker/lanes/leaders.py",
         },
-        "place(": {"shared/messages/placement.py", "starter/starting/start_request.py", "spark/tasks/partitioning.py"},
     }
     product = [p for p in MODULES if p.relative_to(ROOT).parts[0] not in ("examples", "cluster", "chaos", "bench")]
     for call, allowed in callers.items():

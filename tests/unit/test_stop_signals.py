@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shared.values.stop_signals import find_stop_signals
+from shared.stop_signals import find_stop_signals
 from starter.cli.interruption import run_until_signal
 from starter.local.embedded import kill_on_leash, start_on_leash
 from tests.conftest import wait_until

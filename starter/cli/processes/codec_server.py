@@ -7,8 +7,8 @@ import signal
 import threading
 
 from shared.errors import InvalidSetting
-from shared.settings import Settings
-from shared.values.stop_signals import find_stop_signals
+from shared.settings import Settings, find_secret
+from shared.stop_signals import find_stop_signals
 from starter.cli import arguments
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE
@@ -36,7 +36,6 @@ def add_codec_server(commands: Commands) -> None:
 def run_codec_server(args: argparse.Namespace, settings: Settings) -> int:
     """Serve until SIGINT or SIGTERM."""
     from shared.temporal.encryption import EncryptionCodec, read_keys
-    from shared.values.secret import find_secret
     from starter.local.codec_server import AccessPolicy, make_codec_server
 
     keys = read_keys(settings)
