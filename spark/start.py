@@ -108,7 +108,7 @@ def _start(
         "run": run,
         "restartFinished": str(options.restarts_finished),
     }
-    layouts = _settle_layouts(given, manifest.find_kinds(session))
+    layouts = asyncio.run(_settle_layouts(given, manifest.find_kinds(session)))
     before = _count_receipts(session, manifest)
     settled = before.total - (before.rejected if options.retries_rejected else 0)
     if (left := manifest.messages - settled) > 0:
@@ -130,18 +130,14 @@ def _start(
     )
 
 
-def _settle_layouts(given: Mapping[str, str], kinds: Iterable[str]) -> dict[str, Layout]:
+async def _settle_layouts(given: Mapping[str, str], kinds: Iterable[str]) -> dict[str, Layout]:
     """Check the server and fix the layouts first, so that what would fail every row fails before any row starts."""
     options = read_write_options({**given, "tasksAtOnce": "1"})
     registry = load_registry(options.settings)
-
-    async def settle() -> dict[str, Layout]:
-        client = await connect_checked(options.connection, options.settings)
-        layouts = Layouts(client, options.settings, declared_packs(registry))
-        found = [await layouts.settle(kind, registry[kind].lane) for kind in kinds if kind in registry]
-        return {layout.kind: layout for layout in found if layout is not None}
-
-    return asyncio.run(settle())
+    client = await connect_checked(options.connection, options.settings)
+    layouts = Layouts(client, options.settings, declared_packs(registry))
+    found = [await layouts.settle(kind, registry[kind].lane) for kind in kinds if kind in registry]
+    return {layout.kind: layout for layout in found if layout is not None}
 
 
 def _count_receipts(session: "SparkSession", manifest: Manifest) -> StartCounts:
@@ -158,10 +154,7 @@ def _count_receipts(session: "SparkSession", manifest: Manifest) -> StartCounts:
 
 
 def _share_out(frame: "DataFrame", layouts: Mapping[str, Layout], tasks: int) -> "DataFrame":
-    """Choose the partitioning: one task owns all rows of a pack, which are next to each other.
-
-    The order is the same each time a task is run.
-    """
+    """Choose the partitioning: one task owns all rows of a pack, side by side and in the same order at each attempt."""
     if not layouts:
         return frame.repartition(tasks, *_NAME).sortWithinPartitions(*_NAME)
 

@@ -21,18 +21,13 @@ BATCH_ROWS = 5000
 def read_table(spark: "SparkSession", folder: Path, ddl: str) -> "DataFrame":
     """Give the Parquet files of a folder in the columns of `ddl`; no rows where there are no files."""
     if any(folder.rglob("*.parquet")):
-        return spark.read.parquet(to_uri(folder)).select(*names_of(ddl))
-    return spark.range(0).selectExpr(*(f"cast(null as {kind}) {name}" for name, kind in split_ddl(ddl)))
+        return spark.read.parquet(to_uri(folder)).select(*columns_of(ddl))
+    return spark.range(0).selectExpr(*(f"cast(null as {kind}) {name}" for name, kind in columns_of(ddl).items()))
 
 
-def split_ddl(ddl: str) -> list[tuple[str, str]]:
-    """Give the name and the type of each column."""
-    return [(name, kind) for name, kind in (column.split() for column in ddl.split(", "))]
-
-
-def names_of(ddl: str) -> list[str]:
-    """Give the names of the columns."""
-    return [name for name, _ in split_ddl(ddl)]
+def columns_of(ddl: str) -> dict[str, str]:
+    """Give the type of each column, by its name."""
+    return dict(column.split() for column in ddl.split(", "))
 
 
 def to_uri(path: Path) -> str:
@@ -50,7 +45,7 @@ def to_schema(ddl: str) -> Any:
         "double": arrow.float64(),
         "int": arrow.int32(),
     }
-    return arrow.schema([(name, types[kind]) for name, kind in split_ddl(ddl)])
+    return arrow.schema([(name, types[kind]) for name, kind in columns_of(ddl).items()])
 
 
 def to_batch(rows: Sequence[Sequence[Any]], schema: Any) -> Any:

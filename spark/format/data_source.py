@@ -6,13 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
 from activities.registry import declared_packs, envelope_rules, load_registry
@@ -37,7 +31,7 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 
 
-class TemporalDataSource(DataSource):
+class TemporalDataSource(datasource.DataSource):
     """Messages as rows: appended, streamed, and read out of the server's index.
 
     Bad options and schemas are refused on the driver, before any row is started, in an error of one sentence.
@@ -52,7 +46,7 @@ class TemporalDataSource(DataSource):
         """Give the columns of a read."""
         return COLUMNS
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
         """Make the reader; raises InvalidSetting for a bad option."""
         return TemporalReader(self.options, schema)
 
@@ -79,34 +73,34 @@ class TemporalDataSource(DataSource):
 
 
 @dataclass
-class TemporalWriter(PicklableByName, DataSourceArrowWriter):
+class TemporalWriter(PicklableByName, datasource.DataSourceArrowWriter):
     """Starts the rows of a save."""
 
     spec: TaskSpec
 
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[Any]) -> datasource.WriterCommitMessage:
         """Start the rows of one task, in the task's own process."""
         return _start_rows(self.spec, iterator, self.spec.options.run)
 
 
 @dataclass
-class TemporalStreamWriter(PicklableByName, DataSourceStreamArrowWriter):
+class TemporalStreamWriter(PicklableByName, datasource.DataSourceStreamArrowWriter):
     """Starts the rows of each micro-batch; a repeated batch uses the same start session and the same receipt files."""
 
     spec: TaskSpec
 
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[Any]) -> datasource.WriterCommitMessage:
         """Start the rows of one task of a micro-batch, in the task's own process."""
         query, batch = _read_property(QUERY_ID), int(_read_property(BATCH_ID))
         options = replace(self.spec.options, session=f"{query}|{batch}")
         return _start_rows(replace(self.spec, options=options), iterator, f"{query}-{batch:08d}")
 
 
-def _start_rows(spec: TaskSpec, batches: Iterator[Any], run: str) -> WriterCommitMessage:
+def _start_rows(spec: TaskSpec, batches: Iterator[Any], run: str) -> datasource.WriterCommitMessage:
     context = _get_task()
     name = f"{run}-{context.partitionId():05d}"
     asyncio.run(start_rows(spec, batches, name, context.attemptNumber()))
-    return WriterCommitMessage()
+    return datasource.WriterCommitMessage()
 
 
 def _get_task() -> TaskContext:

@@ -62,9 +62,8 @@ class Manifest:
 
     def describe(self) -> dict[str, Any]:
         """Give the content of manifest.json."""
-        described = {"schema_version": SCHEMA_VERSION, **asdict(self)}
-        del described["folder"]
-        return described
+        described = {name: value for name, value in asdict(self).items() if name != "folder"}
+        return {"schema_version": SCHEMA_VERSION, **described}
 
     def read_messages(self, spark: "SparkSession") -> "DataFrame":
         """Give the messages, in the columns of MESSAGES_DDL."""

@@ -17,7 +17,7 @@ from spark.prepare.manifest import DESCRIPTION, MESSAGES_DDL, REJECTS_DDL, Manif
 from spark.prepare.summary import write_summary
 from spark.prepare.validator import VERDICTS_DDL, Spread, Validator
 from spark.source.source import Source, open_source
-from spark.tables import names_of, read_table, to_uri
+from spark.tables import columns_of, read_table, to_uri
 from starter.files.duplicates import DuplicateRule
 from starter.local.disk import explain_write_error, is_full_error
 
@@ -103,12 +103,12 @@ def _write(spark: "SparkSession", source: Source, folder: Path, options: Prepare
             raise GiveUp(f"{source.name}: holds no rows; there is nothing to start")
         kept = _drop_duplicates(verdicts.where("field is null"), options)
         kept.write.partitionBy("lane").parquet(to_uri(folder / "messages"))
-        refused = verdicts.where("field is not null").selectExpr(*names_of(REJECTS_DDL))
+        refused = verdicts.where("field is not null").selectExpr(*columns_of(REJECTS_DDL))
         refused.sortWithinPartitions("row").write.parquet(to_uri(folder / "rejects"))
     finally:
         verdicts.unpersist()
     # a digest of the content, which does not depend on the order of the messages
-    digest = f"bit_xor(xxhash64({', '.join(names_of(MESSAGES_DDL))})) AS digest"
+    digest = f"bit_xor(xxhash64({', '.join(columns_of(MESSAGES_DDL))})) AS digest"
     (messages,) = (
         read_table(spark, folder / "messages", MESSAGES_DDL).selectExpr("count(*) AS `rows`", digest).collect()
     )
@@ -139,7 +139,7 @@ def _drop_duplicates(valid: "DataFrame", options: PrepareOptions) -> "DataFrame"
     ranked = valid.repartition(partitions, "kind", "id").selectExpr(
         "*", f"row_number() OVER (PARTITION BY kind, id ORDER BY {order}) AS rank"
     )
-    return ranked.where("rank = 1").selectExpr(*names_of(MESSAGES_DDL)).sortWithinPartitions("lane", "kind", "id")
+    return ranked.where("rank = 1").selectExpr(*columns_of(MESSAGES_DDL)).sortWithinPartitions("lane", "kind", "id")
 
 
 def _write_digest(value: int | None) -> str:

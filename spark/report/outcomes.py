@@ -7,7 +7,7 @@ from shared.errors import GiveUp
 from shared.settings import Settings
 from spark.source.source import KAFKA_PREFIX, to_place
 from spark.source.topic import open_ranges, read_ranges
-from spark.tables import split_ddl, to_batches
+from spark.tables import columns_of, to_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,10 +31,10 @@ def read_outcomes(spark: "SparkSession", place: str, settings: Settings) -> "Dat
         events = _parse(spark.read.text(to_place(place)))
     else:
         events = spark.read.parquet(to_place(place))
-    columns = split_ddl(OUTCOMES_DDL)
-    if missing := [name for name, _ in columns if name not in events.columns]:
+    columns = columns_of(OUTCOMES_DDL)
+    if missing := [name for name in columns if name not in events.columns]:
         raise GiveUp(f"--outcomes: {place} has no column {missing[0]!r}; give events as dormice writes them")
-    typed = events.selectExpr(*(f"cast({name} as {kind}) {name}" for name, kind in columns))
+    typed = events.selectExpr(*(f"cast({name} as {kind}) {name}" for name, kind in columns.items()))
     # a sender that missed the acknowledgement of an event sends the same event again
     return typed.where("kind is not null").dropDuplicates(["kind", "id", "version", "attempt", "started_at"])
 

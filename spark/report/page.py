@@ -64,7 +64,6 @@ def _write_section(table: Table) -> str:
 
 
 def _label_buckets(table: Table) -> list[str]:
-    """Name each bucket of a distribution by its lower bound."""
     if table.bounds[-1] < 1:
         return ["none", *("some" if share < 0.01 else f"{share:.0%} +" for share in table.bounds)]
     return [f"below {format_seconds(table.bounds[0])}", *(f"{format_seconds(bound)} +" for bound in table.bounds)]

@@ -5,9 +5,9 @@ import importlib
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +89,7 @@ async def reconcile(
     known.mkdir()
     try:
         kinds = await asyncio.to_thread(manifest.find_kinds, spark)
-        await _write_known(_list_known(control, kinds), known / "known.parquet")
+        await _write_known(control, kinds, known / "known.parquet")
         balance, suspects = await asyncio.to_thread(_compare, spark, manifest, known)
         differences = await _look_closer(control, suspects, balance)
         balance.missing += len(differences)
@@ -100,23 +100,17 @@ async def reconcile(
     return balance
 
 
-async def _list_known(control: Control, kinds: Iterable[str]) -> AsyncIterator[tuple[str, str, str]]:
-    for kind in kinds:
-        for state, name in STATES.items():
-            async for listed in control.list(Selection(kind=kind, state=state)):
-                yield listed.kind, listed.id, name
-
-
-async def _write_known(known: AsyncIterator[tuple[str, str, str]], path: Path) -> None:
+async def _write_known(control: Control, kinds: Iterable[str], path: Path) -> None:
     """Write what the server knows as Parquet, WRITTEN_AT_ONCE rows at a time to save memory."""
     parquet: Any = importlib.import_module("pyarrow.parquet")
     schema, rows = to_schema(KNOWN_DDL), list[tuple[str, str, str]]()
     with parquet.ParquetWriter(path, schema) as writer:
-        async for row in known:
-            rows.append(row)
-            if len(rows) == WRITTEN_AT_ONCE:
-                await asyncio.to_thread(writer.write_batch, to_batch(rows, schema))
-                rows = []
+        for kind, (state, place) in product(kinds, STATES.items()):
+            async for listed in control.list(Selection(kind=kind, state=state)):
+                rows.append((listed.kind, listed.id, place))
+                if len(rows) == WRITTEN_AT_ONCE:
+                    await asyncio.to_thread(writer.write_batch, to_batch(rows, schema))
+                    rows = []
         await asyncio.to_thread(writer.write_batch, to_batch(rows, schema))
 
 

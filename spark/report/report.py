@@ -60,7 +60,6 @@ def make_report(spark: "SparkSession", manifest: Manifest, outcomes: "DataFrame 
 
 
 def _count_starts(spark: "SparkSession", manifest: Manifest) -> Table:
-    """Count messages by the receipts that count."""
     joined = manifest.read_messages(spark).join(manifest.read_last_receipts(spark), ["kind", "id"], "left")
     counts = {row[0]: row[1] for row in joined.groupBy(joined["receipt.outcome"]).count().collect()}
     rows = [
@@ -101,7 +100,6 @@ def _make_event_tables(events: "DataFrame") -> list[Table]:
 
 
 def _measure(events: "DataFrame", keys: tuple[str, ...], *measures: str) -> "DataFrame":
-    """Count the events of each group, and measure them."""
     from pyspark.sql.functions import expr  # noqa: PLC0415 — an extra, and slow to import
 
     return events.groupBy(*keys).agg(expr("count(*) cycles"), *map(expr, measures)).orderBy(*keys)

@@ -86,11 +86,8 @@ def _configure(
     if place or GATEWAY_VARIABLE not in os.environ:
         wanted["spark.master"] = place or LOCAL
     if _is_local(wanted):
-        wanted |= {
-            "spark.driver.host": LOOPBACK,
-            "spark.driver.bindAddress": LOOPBACK,
-            "spark.ui.enabled": "false",  # a job that ends by itself needs no web page
-        }
+        wanted |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        wanted["spark.ui.enabled"] = "false"  # a job that ends by itself needs no web page
     if packages:
         wanted |= {"spark.jars.packages": ",".join(packages), "spark.jars.ivy": str(find_cache().parent / "ivy")}
     return {**wanted, **given, **({"spark.master": place} if place else {})}

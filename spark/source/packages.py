@@ -12,9 +12,10 @@ Other databases need `--packages` and `--option driver=CLASS`.
 """
 
 
-def find_driver(place: str) -> str | None:
-    """Give the driver's class for a JDBC URL; None for other places and for databases not in DRIVERS."""
-    return next((driver for prefix, (_, driver) in DRIVERS.items() if place.startswith(prefix)), None)
+def driver_option(place: str) -> dict[str, str]:
+    """Give the option that names the driver's class of a JDBC URL; none for databases that are not in DRIVERS."""
+    classes = [name for prefix, (_, name) in DRIVERS.items() if place.startswith(prefix)]
+    return {"driver": classes[0]} if classes else {}
 
 
 def packages_for(place: str) -> tuple[str, ...]:

@@ -47,22 +47,15 @@ class LineReader:
         place, count = ("", -1), 0
         for file, block, value in rows_of(batches):
             if (file, block) != place:
-                place, count = (file, block), self._find_start(file, block)
+                place = (file, block)
+                if place not in self.starts:
+                    raise GiveUp(f"{file}: has changed while it was read; try again")
+                count = self.starts[place]
             count += 1
-            if self.header is not None and block == 0 and count == self.starts[place] + 1:
-                self._check_header(file, value)
-            else:
+            if self.header is None or block > 0 or count > self.starts[place] + 1:
                 yield file, Line.of(count, value + b"\n", count)  # a cell that spans lines keeps the line ends
-
-    def _find_start(self, file: str, block: int) -> int:
-        try:
-            return self.starts[file, block]
-        except KeyError:
-            raise GiveUp(f"{file}: has changed while it was read; try again") from None
-
-    def _check_header(self, file: str, value: bytes) -> None:
-        if value.rstrip(b"\r") != self.header:
-            raise GiveUp(f"{file}: has other columns than the first file of {self.source}; prepare it by itself")
+            elif value.rstrip(b"\r") != self.header:
+                raise GiveUp(f"{file}: has other columns than the first file of {self.source}; prepare it by itself")
 
     def _rows(self, lines: Iterator[Line]) -> Iterator[Row]:
         if self.header is None:

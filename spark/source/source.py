@@ -12,7 +12,7 @@ from shared.errors import GiveUp, InvalidSetting
 from shared.settings import Settings
 from shared.values.secret import find_secret
 from spark.source.mapping import RowMapping
-from spark.source.packages import find_driver
+from spark.source.packages import driver_option
 from spark.source.raw_rows import CellReader, LineReader, RecordReader, RowReader, Starts
 from spark.source.topic import open_ranges
 from starter.files.rows import SUFFIXES, Line, read_header
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 Form = Literal["csv", "jsonl", "parquet", "jdbc", "kafka"]
 FORMS: tuple[Form, ...] = get_args(Form)
 KAFKA_PREFIX = "kafka:"
-JDBC_PREFIX = "jdbc:"
 
 FETCHED_ROWS = 10_000
 """Rows fetched from a database at a time; without it, some drivers load the whole result into memory."""
@@ -59,7 +58,7 @@ class Source:
 
 def guess_form(place: str) -> Form:
     """Find a source's form by its name; raises GiveUp when the name shows no known form."""
-    if place.startswith(JDBC_PREFIX):
+    if place.startswith("jdbc:"):
         return "jdbc"
     if place.startswith(KAFKA_PREFIX):
         return "kafka"
@@ -122,16 +121,12 @@ def _open_database(spark: "SparkSession", source: Source) -> tuple["DataFrame", 
     if not source.table:
         raise InvalidSetting("--table: is missing; name a table, or write a query in quotes")
     what = "query" if len(source.table.split()) > 1 else "dbtable"
-    options: dict[str, Any] = {"fetchsize": FETCHED_ROWS, **_drop_empty(driver=find_driver(source.place))}
-    options |= {**source.reader_options, "url": source.place, what: source.table}
-    options |= _drop_empty(user=source.settings.jdbc_user, password=find_secret(source.settings, "jdbc_password"))
+    login = {"user": source.settings.jdbc_user, "password": find_secret(source.settings, "jdbc_password")}
+    options: dict[str, Any] = {"fetchsize": FETCHED_ROWS, **driver_option(source.place), **source.reader_options}
+    options |= {"url": source.place, what: source.table, **{name: text for name, text in login.items() if text}}
     table = spark.read.format("jdbc").options(**options).load()
     frame, reader = _open_table(table, "'' file", "monotonically_increasing_id() row", source)
     return frame.repartition(spark.sparkContext.defaultParallelism), reader  # so that many tasks validate the rows
-
-
-def _drop_empty(**options: str | None) -> dict[str, str]:
-    return {name: value for name, value in options.items() if value}
 
 
 def _open_table(table: "DataFrame", file: str, row: str, source: Source) -> tuple["DataFrame", RowReader]:

@@ -59,64 +59,63 @@ class StartCounts:
 
 
 class ReceiptFile:
-    """The receipts of one task; memory holds ROWS_AT_ONCE of them."""
+    """The receipts of one task, of which memory holds ROWS_AT_ONCE; their counts go into the file `note`."""
 
-    def __init__(self, writer: Any) -> None:
-        self.counts = StartCounts()
+    def __init__(self, writer: Any, note: Path | None) -> None:
         self._writer = writer
         self._rows: list[tuple[Any, ...]] = []
+        self._counts = StartCounts()
+        self._note = note
+        self._noted_at = 0.0
 
     def add(self, receipt: Receipt[tuple[str, str]]) -> None:
         """Add the receipt of one row, whose tag is its kind and id."""
         name, outcome, now = receipt.workflow_id, receipt.outcome.value, datetime.now(UTC)
         self._rows.append((name, *receipt.tag, receipt.run_id, outcome, receipt.reason, receipt.attempts, now))
-        self.counts.add(receipt.outcome)
+        self._counts.add(receipt.outcome)
         if len(self._rows) >= ROWS_AT_ONCE:
             self.flush()
+        if time.monotonic() - self._noted_at >= NOTE_EVERY_SECONDS:
+            self.write_note()
 
     def flush(self) -> None:
         """Write what memory holds."""
         self._writer.write_batch(to_batch(self._rows, SCHEMA))
         self._rows = []
 
+    def write_note(self) -> None:
+        """Write how many rows have which outcome by now, for the progress of the start."""
+        self._noted_at = time.monotonic()
+        if self._note is not None:
+            part = self._note.with_suffix(".part")
+            part.write_text(json.dumps(asdict(self._counts)), "utf-8")
+            part.replace(self._note)
+
 
 @contextmanager
-def open_receipts(folder: str, name: str, attempt: int) -> Generator[ReceiptFile]:
+def open_receipts(folder: str, name: str, attempt: int, progress: str) -> Generator[ReceiptFile]:
     """Open a task's receipts for a `with` block; the file gets its visible name at the end, or none if it raises.
 
-    A repeated attempt replaces the file of the attempt before, so a row never has two receipts of one run.
+    A repeated attempt replaces the file of the attempt before, so a row never has two receipts of one run. `progress`
+    is the folder of the notes, if any.
     """
     fs, root = _fs.FileSystem.from_uri(folder)
     fs.create_dir(root, recursive=True)
     part = f"{root}/_{name}.{attempt}.part"  # Spark ignores files whose names begin with "_"
+    note = Path(progress, f"{name}.json") if progress else None
+    if note is not None:
+        note.parent.mkdir(parents=True, exist_ok=True)
     try:
         with fs.open_output_stream(part) as stream, _parquet.ParquetWriter(stream, SCHEMA) as writer:
-            file = ReceiptFile(writer)
+            file = ReceiptFile(writer, note)
             yield file
             file.flush()
         fs.move(part, f"{root}/{name}.parquet")
+        file.write_note()
     except BaseException:
         with suppress(OSError):
             fs.delete_file(part)
         raise
-
-
-class ProgressNote:
-    """A file in which a task writes, once a second, how many of its rows have an outcome."""
-
-    def __init__(self, folder: str, name: str) -> None:
-        self._path = Path(folder, f"{name}.json")
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._noted_at = 0.0
-
-    def write(self, counts: StartCounts, *, is_last: bool = False) -> None:
-        """Write the counts, unless the last write was less than NOTE_EVERY_SECONDS ago."""
-        now = time.monotonic()
-        if is_last or now - self._noted_at >= NOTE_EVERY_SECONDS:
-            self._noted_at = now
-            part = self._path.with_suffix(".part")
-            part.write_text(json.dumps(asdict(counts)), "utf-8")
-            part.replace(self._path)
 
 
 def read_notes(folder: Path) -> StartCounts:

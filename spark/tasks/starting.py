@@ -17,7 +17,7 @@ from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import check_server, connect
 from spark.tasks.batches import BatchReader
 from spark.tasks.options import WriteOptions
-from spark.tasks.receipts import ProgressNote, ReceiptFile, open_receipts
+from spark.tasks.receipts import ReceiptFile, open_receipts
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import Receipt, StartOutcome
 
@@ -77,22 +77,17 @@ async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt:
         session=options.session,
         encodings=spec.packs,
     )
-    note = ProgressNote(options.progress, name) if options.progress else None
     failures: list[str] = []
-    with open_receipts(options.receipts, name, attempt) as file:
+    with open_receipts(options.receipts, name, attempt, options.progress) as file:
         async for receipt in starter.start_all(_read_wishes(spec, batches, file)):
             if receipt.outcome is not StartOutcome.FAILED:
                 file.add(receipt)
-            else:
-                failures.append(receipt.reason)
-                if len(failures) >= settings.in_flight:  # all starts in flight failed: the server is gone
-                    break
-            if note is not None:
-                note.write(file.counts)
+                continue
+            failures.append(receipt.reason)
+            if len(failures) >= settings.in_flight:  # all starts in flight failed: the server is gone
+                break
         if failures:
             raise RetryLater(f"{len(failures):,} starts failed, the last one because {failures[-1]}")
-    if note is not None:
-        note.write(file.counts, is_last=True)
 
 
 async def _read_wishes(
