@@ -19,13 +19,12 @@ _OWN = re.compile(
 
 
 class _Fault(NamedTuple):
-    """What Spark writes, and our error for it; "{}" is the first group of the pattern, or what the pattern matches."""
+    """What Spark writes, and our error for it; "{}" is the pattern's group, else its match, or `unnamed` if empty."""
 
     pattern: str
     error: type[DormiceError]
     sentence: str
     unnamed: str = ""
-    """Stands for a group that is empty."""
 
 
 _FAULTS = (
