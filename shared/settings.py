@@ -195,14 +195,14 @@ def find_unknown_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, st
 def describe_settings() -> Iterator[tuple[str, str, str]]:
     """Give (environment name, default, note) of every setting, for help texts and docs."""
     for f in fields(Settings):
-        yield ENV_PREFIX + f.name.upper(), _show(f.default), f.metadata["note"]
+        yield ENV_PREFIX + f.name.upper(), write_setting(f.default), f.metadata["note"]
 
 
 def write_settings(settings: Settings, names: Iterable[str]) -> dict[str, str]:
     """Give settings as text that `load_settings` reads back, for a process of our own elsewhere."""
     values = {name: getattr(settings, name) for name in names}
     return {
-        name: f"{value.total_seconds():.6f}s" if isinstance(value, timedelta) else _show(value)
+        name: f"{value.total_seconds():.6f}s" if isinstance(value, timedelta) else write_setting(value)
         for name, value in values.items()
     }
 
@@ -240,11 +240,11 @@ def _read(name: str, value: Any, source: str) -> Any:
 def _find_flaw(value: Any, known: "Field[Any]") -> str | None:
     least, choices = known.metadata["at_least"], known.metadata["one_of"]
     if isinstance(value, timedelta) and least is not None and value.total_seconds() < least:
-        return f"is {_show(value)}; give at least {least:g}s"
+        return f"is {write_setting(value)}; give at least {least:g}s"
     if isinstance(value, int | float) and least is not None and value < least:
-        return f"is {_show(value)}; give at least {least:g}"
+        return f"is {write_setting(value)}; give at least {least:g}"
     if isinstance(value, int | float) and value > known.metadata["at_most"]:
-        return f"is {_show(value)}; give at most {known.metadata['at_most']:g}"
+        return f"is {write_setting(value)}; give at most {known.metadata['at_most']:g}"
     if choices and value not in choices:
         return f"is {value!r}; use one of {', '.join(choices)}"
     if value == "" and known.default != "":
@@ -295,7 +295,8 @@ def _read_number(value: Any, kind: type[int] | type[float]) -> float:
     raise ValueError(f"is {value!r}; write a {'whole ' if kind is int else ''}number")
 
 
-def _show(value: Any) -> str:
+def write_setting(value: Any) -> str:
+    """Write the value of a setting as it is typed."""
     if isinstance(value, timedelta):
         return f"{value.total_seconds():g}s"
     if isinstance(value, tuple):
