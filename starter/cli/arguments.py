@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import difflib
 import functools
 import math
 import re
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from starter.records.mapping import FormatOptions
 
 HELP_WIDTH = 100
+LIKENESS_LEAST = 0.7
+"""How alike a word and a known one are, from 0 to 1, before the known one is suggested."""
 
 FIELD_REFS = ("lane", "scheduled-at", "priority", "tenant", "payload")
 """Fields of an envelope that an option --FIELD-from can find elsewhere in a record."""
@@ -43,6 +46,25 @@ class CommandParser(argparse.ArgumentParser):
         """Raise the complaint."""
         raise InvalidSetting(f"{' '.join(message.split())}; '{self.prog} --help' shows the usage")
 
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] — argparse has three signatures for it
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Parse as argparse does, and suggest an option for an unknown one that is like it."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        known = {option.lstrip("-"): option for option in self._option_string_actions}
+        for option in (word.partition("=")[0] for word in unknown if word.startswith("-")):
+            if like := difflib.get_close_matches(option.lstrip("-"), known, 1, LIKENESS_LEAST):
+                self.error(f"unrecognized arguments: {option}, did you mean {known[like[0]]!r}?")
+        return parsed, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as exc:
+            if like := difflib.get_close_matches(str(value), map(str, action.choices or ()), 1, LIKENESS_LEAST):
+                exc.message = exc.message.replace(" (choose", f", did you mean {like[0]!r}? (choose", 1)
+            raise
+
 
 class _Subcommands(
     # private, but the only hook for names of two words
@@ -60,14 +82,23 @@ class _Subcommands(
         super().__call__(parser, namespace, values, option_string)
         namespace.set = [*before, *namespace.set]  # counts both before and after a command's name
 
+    def split_two_words(self) -> None:
+        """Make the second word of `bridge status` an argument of `bridge`, for a shell, which sees two words."""
+        for shown in self._get_subactions():
+            first, _, second = shown.dest.partition(" ")
+            if second:
+                shown.help = argparse.SUPPRESS
+                self.choices[first]._get_positional_actions()[0].choices = (second,)  # noqa: SLF001 — as shtab reads them
+
 
 class Commands:
     """The sub-commands of a parser."""
 
     def __init__(self, parser: CommandParser, leaves: "list[CommandParser] | None" = None) -> None:
+        self.parser = parser
         self.leaves: list[CommandParser] = [] if leaves is None else leaves
         """Every command that can be run, in the order it was added."""
-        self._subparsers = parser.add_subparsers(
+        self.subparsers: Any = parser.add_subparsers(  # typeshed forgets the class that is given
             action=_Subcommands, metavar="COMMAND", required=True, parser_class=CommandParser
         )
 
@@ -88,7 +119,7 @@ class Commands:
         return Commands(self._add(name, purpose), self.leaves)
 
     def _add(self, name: str, purpose: str) -> CommandParser:
-        parser = self._subparsers.add_parser(name, help=purpose, description=purpose[0].upper() + purpose[1:] + ".")
+        parser = self.subparsers.add_parser(name, help=purpose, description=purpose[0].upper() + purpose[1:] + ".")
         add_settings(parser)
         return parser
 

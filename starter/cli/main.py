@@ -18,7 +18,7 @@ from starter.cli.exit_codes import DEFECT, FINE, INTERRUPTED, MEANINGS, PIPE_CLO
 from starter.cli.interruption import run_interruptibly
 from starter.cli.messages import listing, load, parked, repair, show, start, verbs
 from starter.cli.operations import doctor, forecast, gates, idle, plan, repack
-from starter.cli.processes import codec_server, dev, inventory, worker
+from starter.cli.processes import codec_server, completion, dev, inventory, worker
 from starter.cli.records import bridge, bridge_status, dead_letters
 from starter.local.disk import is_full_error
 from starter.screen import echo_err
@@ -30,7 +30,7 @@ COMMAND_MODULES = (
     *(dev, worker, start, load, show, listing, verbs, parked, bridge, bridge_status, dead_letters, repack, repair),
     *(idle, gates, forecast, plan, doctor, codec_server),
     importlib.import_module("spark.cli.commands"),  # one layer above: this layer must not depend on it
-    inventory,
+    *(inventory, completion),
 )
 """Each adds its commands, in the order in which help shows them."""
 
