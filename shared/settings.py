@@ -191,14 +191,14 @@ def find_unknown_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, st
 def describe_settings() -> Iterator[tuple[str, str, str]]:
     """Give (environment name, default, note) of every setting, for help texts and docs."""
     for name, known in _FIELDS.items():
-        yield _name_variable(name), _show(known.default), known.metadata["note"]
+        yield _name_variable(name), write_setting(known.default), known.metadata["note"]
 
 
 def write_settings(settings: Settings, names: Iterable[str]) -> dict[str, str]:
     """Give settings as text that `load_settings` reads back, for a process of our own elsewhere."""
     values = {name: getattr(settings, name) for name in names}
     return {
-        name: f"{value.total_seconds():.6f}s" if isinstance(value, timedelta) else _show(value)
+        name: f"{value.total_seconds():.6f}s" if isinstance(value, timedelta) else write_setting(value)
         for name, value in values.items()
     }
 
@@ -258,9 +258,9 @@ def _find_flaw(value: Any, known: "Field[Any]") -> str | None:
     least, most, choices = (known.metadata[key] for key in ("at_least", "at_most", "one_of"))
     size, unit = (value.total_seconds(), "s") if isinstance(value, timedelta) else (value, "")
     if isinstance(size, int | float) and size < least:
-        return f"is {_show(value)}; give at least {least:g}{unit}"
+        return f"is {write_setting(value)}; give at least {least:g}{unit}"
     if isinstance(size, int | float) and size > most:
-        return f"is {_show(value)}; give at most {most:g}{unit}"
+        return f"is {write_setting(value)}; give at most {most:g}{unit}"
     if choices and value not in choices:
         return f"is {value!r}; use one of {', '.join(choices)}"
     if value == "" and known.default != "":
@@ -303,7 +303,8 @@ def _read_number(value: Any, kind: type[int] | type[float]) -> float:
     raise ValueError(f"is {value!r}; write a {'whole ' if kind is int else ''}number")
 
 
-def _show(value: Any) -> str:
+def write_setting(value: Any) -> str:
+    """Write the value of a setting as it is typed."""
     if isinstance(value, timedelta):
         return f"{value.total_seconds():g}s"
     if isinstance(value, tuple):

@@ -30,19 +30,8 @@ from worker.processes import serve
 logger = logging.getLogger(__name__)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a worker to a parser."""
-    add = parser.add_argument
-    add("--lane", action="append", choices=list(LANES), help="lane to serve; may be repeated; all when left out")
-    add("--processes", type=int, default=count_cores(), help="processes; one per core when left out")
-    add("--drain-seconds", type=float, default=30.0, help="what handlers at work get to finish (30)")
-    add("--health-port", type=int, help="answer /healthz and /readyz at this port; 0 takes a free one")
-    add("--health-host", default="127.0.0.1", help="address for that port (127.0.0.1)")
-
-
 def read_options(flags: argparse.Namespace, settings: Settings) -> WorkerOptions:
     """Make the options from parsed flags; raises InvalidSetting for a drain time that is no number."""
-    port: int | None = flags.health_port
     try:
         drain = timedelta(seconds=flags.drain_seconds)
     except (ValueError, OverflowError) as exc:
@@ -50,16 +39,21 @@ def read_options(flags: argparse.Namespace, settings: Settings) -> WorkerOptions
     return WorkerOptions(
         settings=settings,
         lanes=tuple(dict.fromkeys(flags.lane or LANES)),
-        processes=flags.processes,
+        processes=count_cores() if flags.processes is None else flags.processes,
         drain=drain,
-        health_address=None if port is None else (flags.health_host, port),
+        health_address=None if flags.health_port is None else (flags.health_host, flags.health_port),
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve as flags and environment say; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m worker", description="Serve lanes until SIGTERM, then drain.")
-    add_arguments(parser)
+    add = parser.add_argument
+    add("--lane", action="append", choices=list(LANES), help="lane to serve; may be repeated; all when left out")
+    add("--processes", type=int, help="processes; one per core when left out")
+    add("--drain-seconds", type=float, default=30.0, help="what handlers at work get to finish (30)")
+    add("--health-port", type=int, help="answer /healthz and /readyz at this port; 0 takes a free one")
+    add("--health-host", default="127.0.0.1", help="address for that port (127.0.0.1)")
     flags = parser.parse_args(arguments)
 
     def run() -> int:

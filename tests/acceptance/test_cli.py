@@ -109,7 +109,11 @@ async def test_the_version_is_that_of_the_distribution(run: Run) -> None:
 WRONG: list[tuple[list[str], str]] = [
     ([], "the following arguments are required: COMMAND; 'dormice --help' shows the usage"),
     (["frob"], "argument COMMAND: invalid choice: 'frob' (choose from"),
+    (["gate"], "argument COMMAND: invalid choice: 'gate', did you mean 'gates'? (choose from"),
+    (["gates", "lits"], "argument COMMAND: invalid choice: 'lits', did you mean 'list'? (choose from"),
     (["list", "--fast"], "unrecognized arguments: --fast; 'dormice --help' shows the usage"),
+    (["list", "--lan=short"], "unrecognized arguments: --lan, did you mean '--lane'?; 'dormice list --help' shows"),
+    (["list", "--lane", "shrot"], "argument --lane: invalid choice: 'shrot', did you mean 'short'? (choose from"),
     (["start", "echo"], "the following arguments are required: ID; 'dormice start --help' shows the usage"),
     (["start", "Echo", "1"], "kind: is 'Echo'; use lower-case letters"),
     (["start", "echo", ""], "id: is empty; give 1 to 200 bytes"),
