@@ -26,14 +26,8 @@ from cluster.program import build_program
 from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.local.embedded import (
-    EmbeddedOptions,
-    EmbeddedServer,
-    find_free_port,
-    kill_on_leash,
-    run_embedded,
-    start_on_leash,
-)
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.supervised_process import kill_supervised, start_supervised
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 
@@ -156,7 +150,7 @@ async def _measuring(
 ) -> AsyncGenerator[_WorkerProcess]:
     """Run a worker process that is killed at the end of the `with` block, if it still runs then."""
     with tempfile.TemporaryFile() as errors:
-        process = await start_on_leash(
+        process = await start_supervised(
             [*_entering(folder), sys.executable, "-m", "bench.worker_process", json.dumps(asdict(order))],
             asyncio.subprocess.PIPE,
             {**os.environ, "TEMPORAL_ADDRESS": server.address},
@@ -167,7 +161,7 @@ async def _measuring(
         try:
             yield _WorkerProcess(process, errors, windows, reading)
         finally:
-            await kill_on_leash(process)
+            await kill_supervised(process)
             await asyncio.wait([reading])
 
 
@@ -193,7 +187,7 @@ async def noting(server: EmbeddedServer, prefix: str, **extra: str) -> AsyncGene
     """
     with tempfile.TemporaryDirectory(prefix="dormice-bench-ledger-") as folder:
         path = Path(folder, "ledger.jsonl")
-        process = await start_on_leash(
+        process = await start_supervised(
             [sys.executable, "-m", "worker", "--lane", "short", "--processes", "1"],
             asyncio.subprocess.DEVNULL,
             {
@@ -208,7 +202,7 @@ async def noting(server: EmbeddedServer, prefix: str, **extra: str) -> AsyncGene
         try:
             yield Ledger(path)
         finally:
-            await kill_on_leash(process)
+            await kill_supervised(process)
 
 
 async def fill(client: Client, what: str, prefix: str, count: int, delay: float, *, cycles_per_run: int = 5) -> float:

@@ -28,8 +28,8 @@ from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, client_options
 from shared.temporal.search_attributes import REQUIRED
-from starter.local.embedded import hold_folder, is_answered
 from starter.local.kafka.jars import find_cache
+from starter.local.supervised_process import hold_folder, is_answered
 
 NAMESPACE = "default"
 START_SECONDS = 90.0

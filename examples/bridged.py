@@ -12,8 +12,9 @@ from typing import Any
 from shared.errors import Misconfigured
 from shared.kafka.safe_producer import open_admin
 from shared.messages.envelope import Envelope
-from starter.local.embedded import end_on_leash, find_free_port, start_on_leash
+from starter.local.embedded import find_free_port
 from starter.local.kafka.broker import BrokerOptions, run_broker
+from starter.local.supervised_process import start_supervised, stop_supervised
 
 TOPIC = "demo"
 PARTITIONS = 4
@@ -69,8 +70,8 @@ async def open_gate(folder: str, environment: Mapping[str, str]) -> AsyncGenerat
         command = [sys.executable, "-m", "starter", "bridge", TOPIC, "--group", TOPIC, "--drain-seconds", "5"]
         log = Path(folder, "bridge.log")
         with log.open("wb") as output:  # noqa: ASYNC230 — once, before anything runs
-            bridge = await start_on_leash(command, output.fileno(), {**own, "DORMICE_KAFKA_SERVERS": broker.address})
+            bridge = await start_supervised(command, output.fileno(), {**own, "DORMICE_KAFKA_SERVERS": broker.address})
         try:
             yield Gate(broker.address, bridge, log)
         finally:
-            await end_on_leash(bridge, DRAIN_SECONDS)
+            await stop_supervised(bridge, DRAIN_SECONDS)

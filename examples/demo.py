@@ -44,15 +44,9 @@ from shared.messages.placement import unit_hash, workflow_id
 from shared.settings import Settings
 from starter.cli.exit_codes import INTERRUPTED
 from starter.cli.interruption import call_at_signals
-from starter.local.embedded import (
-    EmbeddedOptions,
-    EmbeddedServer,
-    end_on_leash,
-    find_free_port,
-    run_embedded,
-    start_on_leash,
-)
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
 from starter.local.kafka.broker import check_extras
+from starter.local.supervised_process import start_supervised, stop_supervised
 from starter.starting.bulk import BulkStarter
 from starter.starting.layouts import Layouts
 from starter.starting.receipts import StartOutcome
@@ -153,11 +147,11 @@ async def working(server: EmbeddedServer, folder: str) -> AsyncGenerator[None]:
     """Run a worker process for all lanes, with the demonstration's handlers, for a `with` block."""
     command = [sys.executable, "-m", "worker", "--processes", "1", "--drain-seconds", "5"]
     with Path(folder, "worker.log").open("wb") as log:  # noqa: ASYNC230 — once, before anything runs
-        worker = await start_on_leash(command, log.fileno(), make_environment(server, folder))
+        worker = await start_supervised(command, log.fileno(), make_environment(server, folder))
         try:
             yield
         finally:
-            await end_on_leash(worker, DRAIN_SECONDS)
+            await stop_supervised(worker, DRAIN_SECONDS)
 
 
 async def start_all(server: EmbeddedServer, envelopes: Sequence[Envelope], gate: Gate | None) -> None:

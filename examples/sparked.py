@@ -9,7 +9,7 @@ from rich.console import Console
 
 from shared.errors import RetryLater
 from shared.messages.envelope import Envelope
-from starter.local.embedded import end_on_leash, start_on_leash
+from starter.local.supervised_process import start_supervised, stop_supervised
 
 END_SECONDS = 5.0
 
@@ -40,14 +40,14 @@ async def start_with_spark(
     console.print("dormice spark prepare messages.jsonl manifest && dormice spark start manifest …")
     with log.open("wb") as output:  # noqa: ASYNC230 — once, while nothing else runs
         command = [sys.executable, "-m", "examples.spark_job", str(rows), str(Path(folder, "manifest"))]
-        process = await start_on_leash(command, output.fileno(), {**SHORT_LIVED, **environment})
+        process = await start_supervised(command, output.fileno(), {**SHORT_LIVED, **environment})
     waiting = [asyncio.create_task(process.wait()), asyncio.create_task(stopping.wait())]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if process.returncode is None:
             return False
     finally:
-        await end_on_leash(process, END_SECONDS)
+        await stop_supervised(process, END_SECONDS)
         for task in waiting:
             task.cancel()
     if process.returncode:

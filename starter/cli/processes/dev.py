@@ -86,8 +86,9 @@ def run_dev(args: argparse.Namespace, settings: Settings) -> int:
 def _plan_broker(server: "EmbeddedOptions", port: int | None) -> "BrokerOptions | None":
     """Check the requested broker's options before anything runs."""
     from shared.errors import InvalidSetting
-    from starter.local.embedded import check_free, find_free_port
+    from starter.local.embedded import find_free_port
     from starter.local.kafka.broker import BrokerOptions, check_extras
+    from starter.local.supervised_process import check_free
 
     if port is None:
         return None
@@ -111,11 +112,11 @@ async def _run(options: "EmbeddedOptions", broker_options: "BrokerOptions | None
 
 async def _keep_working(args: argparse.Namespace, server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> int:
     """Run the worker, and restart it when it dies; gives its exit code when it drained or refused its configuration."""
-    from starter.local.embedded import start_on_leash
+    from starter.local.supervised_process import start_supervised
 
     env, deaths = _environment(os.environ, server.address, collect_settings(args)), 0
     while True:
-        worker, began = await start_on_leash(_worker_command(args), env=env), time.monotonic()
+        worker, began = await start_supervised(_worker_command(args), env=env), time.monotonic()
         if not deaths:
             _greet(server, broker)
         code = await _work(worker, server, broker)
@@ -129,7 +130,7 @@ async def _keep_working(args: argparse.Namespace, server: "EmbeddedServer", brok
 
 
 async def _work(worker: asyncio.subprocess.Process, server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> int:
-    from starter.local.embedded import end_on_leash
+    from starter.local.supervised_process import stop_supervised
 
     try:
         return await _first_end(worker, server, broker)
@@ -137,7 +138,7 @@ async def _work(worker: asyncio.subprocess.Process, server: "EmbeddedServer", br
         if worker.returncode is None:
             rest = "the server" if broker is None else "the broker and the server"
             echo_err(f"draining the worker, then stopping {rest}; Ctrl-C leaves at once")
-        await end_on_leash(worker, LEAVE_SECONDS)
+        await stop_supervised(worker, LEAVE_SECONDS)
 
 
 @contextlib.asynccontextmanager
