@@ -23,6 +23,7 @@ from bench.bare_loop import start_bare
 from bench.worker_process import KIND, Measured, Order
 from cluster.cluster import Cluster
 from cluster.program import build_program
+from cluster.schema import CORE, VISIBILITY
 from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
@@ -231,7 +232,8 @@ async def fill(client: Client, what: str, prefix: str, count: int, delay: float,
 def database_bytes(server: EmbeddedServer) -> int:
     """Give the size of the server's database with its write-ahead log; PostgreSQL's without."""
     if isinstance(server, ClusterServer):
-        return server.cluster.database_bytes()
+        sizes = f"SELECT pg_database_size('{CORE}') + pg_database_size('{VISIBILITY}')"
+        return int(server.cluster.postgres.run(sizes)[0])
     return sum(path.stat().st_size for path in server.options.data.glob("temporal.db*"))
 
 
