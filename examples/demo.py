@@ -22,19 +22,9 @@ from typing import Any
 
 from rich.console import Console
 
+from examples import messages
 from examples.board import Board
 from examples.ledger import LEDGER_VARIABLE, Ledger, audit
-from examples.messages import (
-    CYCLES_PER_SECOND,
-    IO_SECONDS,
-    PACKED_KIND,
-    PACKED_MESSAGES,
-    PACKED_MESSAGES_MAX,
-    PER_PACK,
-    make_feeds,
-    make_packed,
-    read_feeds,
-)
 from examples.site import run_site
 from examples.starting import TOPIC, Gate, open_gate, start_directly, start_with_spark
 from shared.errors import DormiceError
@@ -74,9 +64,9 @@ async def run_demo(args: argparse.Namespace, console: Console) -> dict[str, Any]
             open_gate(folder, make_environment(server, folder)) if args.kafka else contextlib.nullcontext() as gate,
         ):
             if args.encoding == "pack":
-                envelopes = make_packed(args.messages or PACKED_MESSAGES, time.time())
+                envelopes = messages.make_packed(args.messages or messages.PACKED_MESSAGES, time.time())
             else:
-                envelopes = make_feeds(read_feeds()[: args.messages], site)
+                envelopes = messages.make_feeds(messages.read_feeds()[: args.messages], site)
             board, ledger = Board(console, make_footer(server, envelopes[0], gate)), Ledger(folder / "ledger.jsonl")
             starting = asyncio.create_task(start_all(server, folder, envelopes, gate, board))
             try:
@@ -103,7 +93,7 @@ async def start_all(
     server: EmbeddedServer, folder: Path, envelopes: Sequence[Envelope], gate: Gate | None, board: Board
 ) -> None:
     """Start every message: through Kafka if there is a gate; otherwise packed ones directly, most feeds with Spark."""
-    with_spark = gate is None and envelopes[0].kind != PACKED_KIND
+    with_spark = gate is None and envelopes[0].kind != messages.PACKED_KIND
     count = math.ceil(len(envelopes) * DIRECT_SHARE) if with_spark else len(envelopes)
     board.announce(f"starting {count:,} messages")
     await (start_directly(server, envelopes[:count]) if gate is None else gate.start_all(server, envelopes))
@@ -164,29 +154,26 @@ def make_report(ledger: Ledger, envelopes: Sequence[Envelope], started_at: float
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="./run demo", description="Watch real messages come back.")
-    parser.add_argument(
-        "--seconds", type=float, default=60.0, help="how long to run once all messages are started (60)"
-    )
-    parser.add_argument("--report", type=Path, help="write the report there as JSON")
-    parser.add_argument(
-        "--messages", type=int, help=f"how many (every feed there is; with --encoding pack {PACKED_MESSAGES:,})"
-    )
-    parser.add_argument(
+    add, default = parser.add_argument, f"{messages.PACKED_MESSAGES:,}"
+    add("--seconds", type=float, default=60.0, help="how long to run once all messages are started (60)")
+    add("--report", type=Path, help="write the report there as JSON")
+    add("--messages", type=int, help=f"how many (every feed there is; with --encoding pack {default})")
+    add(
         "--encoding",
         choices=("solo", "pack"),
         default="solo",
-        help=f"solo: a workflow each, its handler visits a site on loopback; pack: {PER_PACK} messages in a workflow, "
-        f"{CYCLES_PER_SECOND:,.0f} cycles a second and more, for which the handler only waits "
-        f"{IO_SECONDS * 1000:.0f} ms (solo)",
+        help=f"solo: a workflow each, its handler visits a site on loopback; pack: {messages.PER_PACK} messages in a "
+        f"workflow, {messages.CYCLES_PER_SECOND:,.0f} cycles a second and more, for which the handler only waits "
+        f"{messages.IO_SECONDS * 1000:.0f} ms (solo)",
     )
-    parser.add_argument(
+    add(
         "--kafka",
         action="store_true",
         help="send the messages to a topic of a broker of the demonstration's own; "
         "the bridge brings them to the server",
     )
     args = parser.parse_args(arguments)
-    most = PACKED_MESSAGES_MAX if args.encoding == "pack" else len(read_feeds())
+    most = messages.PACKED_MESSAGES_MAX if args.encoding == "pack" else len(messages.read_feeds())
     if not 0 < args.seconds <= 86_400:
         parser.error(f"--seconds: is {args.seconds:g}; give more than 0 and at most 86400")
     if args.report is not None and not args.report.parent.is_dir():

@@ -32,11 +32,8 @@ async def start_supervised(
     open until the command has ended, even if this process ends earlier.
     """
     return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",  # a folder named like our packages in the working folder must not be imported
-        "-m",
-        "starter.local.parent_watch",
-        *command,
+        # -P: a folder named like our packages in the working folder must not be imported
+        *(sys.executable, "-P", "-m", "starter.local.parent_watch", *command),
         stdin=asyncio.subprocess.PIPE,
         stdout=output,
         stderr=output if errors is None else errors,

@@ -28,7 +28,6 @@ _SYSTEM = {
     "by_status",
     "by_temporal_namespace_division",
 }
-_SLOT = re.compile(r"([A-Za-z]+?)(\d\d)")
 
 
 async def read_columns(client: Client) -> dict[str, str]:
@@ -70,8 +69,4 @@ def indexes_to_keep(columns: Mapping[str, str]) -> set[str]:
 
 def index_of_column(column: str) -> str:
     """Name the index of a custom attribute's column: "KeywordList01" → "by_keyword_list_01"."""
-    found = _SLOT.fullmatch(column)
-    if found is None:
-        raise ValueError(f"{column!r} is no column of a custom search attribute")
-    words = re.findall(r"[A-Z][a-z]*", found.group(1))
-    return "_".join(["by", *(word.lower() for word in words), found.group(2)])
+    return "by_" + re.sub(r"(?<=[a-z])(?=[A-Z0-9])", "_", column).lower()

@@ -19,6 +19,7 @@ from starter.local.kafka.java import find_java
 from starter.local.supervised_process import SupervisedProcess, check_free, hold_folder
 
 START_SECONDS = 60.0
+RECORDS = "records"  # the folder of topics
 JAVA_OPTIONS = (
     "-Xmx256m",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
@@ -67,11 +68,6 @@ class BrokerOptions:
     data: Path
     port: int = 9092
     extra_properties: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    @property
-    def records(self) -> Path:
-        """The folder of topics and records."""
-        return self.data / "records"
 
     @property
     def log(self) -> Path:
@@ -128,7 +124,7 @@ class EmbeddedBroker(SupervisedProcess):
 
     async def _has_folder(self, command: list[str]) -> bool:
         """Format the folder unless it has meta.properties, which is written last; says whether it has it now."""
-        mark = self.options.records / "meta.properties"
+        mark = self.options.data / RECORDS / "meta.properties"
         if not mark.exists():
             tool = [*FORMAT_OPTIONS, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
             tool += [f"--cluster-id={secrets.token_urlsafe(16)}", "--config", str(self.options.properties)]
@@ -144,14 +140,15 @@ class EmbeddedBroker(SupervisedProcess):
 
 
 def _write_properties(options: BrokerOptions, address: str) -> None:
-    if "," in str(options.records.absolute()):
+    records = str((options.data / RECORDS).absolute())
+    if "," in records:
         raise InvalidSetting(f"--data: {options.data} has a comma in its path, where Kafka reads two; choose another")
     controller = find_free_port()
     wanted = {
         **PROPERTIES,
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
         "listeners": f"PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller}",
-        "log.dirs": str(options.records.absolute()),
+        "log.dirs": records,
     }
     for name, value in options.extra_properties.items():
         wanted[name] = f"{wanted[name]},{value}" if name in LISTS else value
