@@ -75,9 +75,9 @@ class ClusterServer(EmbeddedServer):
 
     def __init__(self, cluster: Cluster) -> None:
         """Take a cluster that is up."""
-        super().__init__(
-            EmbeddedOptions(data=cluster.folder, port=cluster.port, ui_port=None, metrics_port=cluster.metrics_port)
-        )
+        assert cluster.state is not None
+        metrics = cluster.state.ports["metrics"]
+        super().__init__(EmbeddedOptions(data=cluster.folder, port=cluster.port, ui_port=None, metrics_port=metrics))
         self.cluster = cluster
 
 

@@ -36,6 +36,7 @@ from starter.local.visibility_indexes import read_columns
 NAMESPACE = "default"
 START_SECONDS = 90.0
 SETTLE_SECONDS = 30.0
+SHARDS = 16  # enough to work in parallel on a machine with a few cores
 REFRESH_SECONDS = 3.0
 """Longer than the two seconds after which services refresh namespaces (system.namespaceCacheRefreshInterval)."""
 
@@ -87,11 +88,6 @@ class Cluster:
         return self._known.ports["frontend-rpc"]
 
     @property
-    def metrics_port(self) -> int:
-        """The port of the server's metrics for Prometheus, on loopback."""
-        return self._known.ports["metrics"]
-
-    @property
     def postgres(self) -> Postgres:
         """The PostgreSQL that stores the cluster's messages."""
         return Postgres(self.folder / "postgres", self._known.ports["postgres"], POSTGRES_SETTINGS)
@@ -113,15 +109,15 @@ class Cluster:
         """The server's log file."""
         return self.folder / "server.log"
 
-    async def up(self, program: Program, shards: int) -> None:
+    async def up(self, program: Program, shards: int | None = None) -> None:
         """Start the cluster, creating it first if needed; parts that run already are left alone.
 
         Raises InvalidSetting when it was created with another number of shards, and Misconfigured when a part does not
         start.
         """
         with self._held():
-            state = self.state or State(shards=shards)
-            if state.shards != shards:
+            state = self.state or State(shards=shards or SHARDS)
+            if shards not in (None, state.shards):
                 raise InvalidSetting(
                     f"--shards: this cluster has {state.shards} history shards for good, not {shards}; "
                     f"leave it out, or begin anew with 'down --delete'"
@@ -134,7 +130,8 @@ class Cluster:
                 self.postgres.start()
             make_tables(self.postgres, program)
             if self.process is None:
-                self._start(program, state)
+                process = start_server(program, write_configuration(self.folder, state.ports, state.shards), self.log)
+                self._keep(replace(state, process_id=process.pid, process_began=process.create_time()))
             await self._settle()
 
     def down(self, *, is_deleting: bool = False) -> None:
@@ -171,15 +168,13 @@ class Cluster:
     @contextlib.contextmanager
     def _held(self) -> Generator[None]:
         """Lock the folder while it is changed, and make it accessible for PostgreSQL's own user."""
-        _check_owner(self.folder)
+        with contextlib.suppress(FileNotFoundError):
+            found = self.folder.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                raise InvalidSetting(f"--data: {self.folder} is not a folder of yours; choose another")
         with hold_folder(self.folder):
             self.folder.chmod(0o755)
             yield
-
-    def _start(self, program: Program, state: State) -> None:
-        configuration = write_configuration(self.folder, state.ports, state.shards)
-        process = start_server(program, configuration, self.log)
-        self._keep(replace(state, process_id=process.pid, process_began=process.create_time()))
 
     async def _settle(self) -> None:
         """Wait until the server answers, then set up namespace, search attributes and indexes."""
@@ -204,13 +199,6 @@ def find_folder() -> Path:
     if os.geteuid() == 0:
         return Path(tempfile.gettempdir(), "dormice-cluster")
     return find_cache().parent / "cluster"
-
-
-def _check_owner(folder: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise InvalidSetting(f"--data: {folder} is not a folder of yours; choose another")
 
 
 async def _make_namespace(client: Client) -> None:

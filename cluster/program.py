@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.errors import Misconfigured
@@ -28,9 +28,9 @@ _VERSION_LINE = re.compile(r'^const (Version|VisibilityVersion) = "([\d.]+)"$', 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A folder with the built programs and the SQL files of their tables."""
+    """A folder with the programs, built or not, and the SQL files of their tables; in the user's cache by default."""
 
-    folder: Path
+    folder: Path = field(default_factory=lambda: find_cache().parent / f"temporal-server-{VERSION}")
 
     @property
     def server(self) -> Path:
@@ -56,17 +56,12 @@ class Program:
         return json.loads((self.folder / MARK).read_text())[database]
 
 
-def find_program() -> Program:
-    """Give the program in the user's cache, built or not."""
-    return Program(find_cache().parent / f"temporal-server-{VERSION}")
-
-
 def build_program() -> Program:
     """Build the program unless it is built already; takes some minutes and 2 GB of Go's caches, once.
 
     Raises Misconfigured when there is no Go or the build fails.
     """
-    program = find_program()
+    program = Program()
     if program.is_built:
         return program
     go = find_go()

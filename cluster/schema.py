@@ -38,18 +38,16 @@ def _is_whole(postgres: Postgres, database: str) -> bool:
     return bool(postgres.run("SELECT 1 FROM schema_version", database))
 
 
-def slim_tables(postgres: Postgres, columns: Mapping[str, str]) -> list[str]:
-    """Drop the visibility indexes that dormice does not need, and give their names; may be repeated.
+def slim_tables(postgres: Postgres, columns: Mapping[str, str]) -> None:
+    """Drop the visibility indexes that dormice does not need; may be repeated.
 
     `columns` maps the names of attributes to their columns, as the server reports them.
     """
     kept = indexes_to_keep(columns) | {f"{TABLE}_pkey"}
     found = postgres.run("SELECT tablename, indexname FROM pg_indexes", VISIBILITY)
     indexes = {name for table, _, name in (row.partition("|") for row in found) if table == TABLE}
-    dropped = sorted(indexes - kept)
-    if dropped:
-        postgres.run(f"DROP INDEX {', '.join(dropped)}", VISIBILITY)
-    return dropped
+    if unneeded := sorted(indexes - kept):
+        postgres.run(f"DROP INDEX {', '.join(unneeded)}", VISIBILITY)
 
 
 def without_gin(schema: str) -> str:

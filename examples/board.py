@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from examples.ledger import Entry, Ledger
+from examples.ledger import Entry, Ledger, quantile
 from shared.messages.timespan import format_seconds
 
 RATE_WINDOW_SECONDS = 5.0
@@ -120,5 +120,4 @@ class Board:
         return facts
 
     def _late(self, share: float) -> str:
-        ordered = sorted(self._lateness)
-        return format_seconds(ordered[int(share * (len(ordered) - 1))]) if ordered else "-"
+        return format_seconds(quantile(self._lateness, share)) if self._lateness else "-"

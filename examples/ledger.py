@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,6 +95,12 @@ def ledgered(function: "HandlerFunction") -> "HandlerFunction":
     return keep
 
 
+def quantile(values: Iterable[float], share: float) -> float:
+    """Give the value below which a share of them lies (0.5 is the median); 0 if there are none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
     """What a ledger proves; `lateness` holds the seconds of each call that began at or after its due time."""
@@ -106,11 +112,6 @@ class Audit:
     duplicated: int
     gaps: int
     lateness: list[float]
-
-    def lateness_at(self, share: float) -> float:
-        """Give a quantile of the lateness (0.5 is the median); 0 without calls."""
-        ordered = sorted(self.lateness)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 def audit(

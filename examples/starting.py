@@ -28,7 +28,6 @@ BRIDGE = (sys.executable, "-m", "starter", "bridge", TOPIC, "--group", TOPIC, "-
 STOP_SECONDS = 8.0
 LOOK_SECONDS = 0.5
 SPARK_JOB = (sys.executable, "-m", "examples.spark_job")
-SPARK_STOP_SECONDS = 5.0
 
 # a process of some seconds ends before better compilation pays off
 SHORT_LIVED = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
@@ -49,11 +48,10 @@ async def start_with_spark(folder: Path, environment: Mapping[str, str], envelop
     lines = [envelope.model_dump_json(exclude_defaults=True) for envelope in envelopes]
     await asyncio.to_thread(rows.write_text, "\n".join(lines), "utf-8")
     command = [*SPARK_JOB, str(rows), str(folder / "manifest")]
-    async with run_supervised(command, log, {**SHORT_LIVED, **environment}, stop_seconds=SPARK_STOP_SECONDS) as job:
+    async with run_supervised(command, log, {**SHORT_LIVED, **environment}, stop_seconds=STOP_SECONDS) as job:
         code = await job.wait()
     if code:
-        said = await asyncio.to_thread(log.read_text, errors="replace")
-        raise RetryLater(f"Spark has ended with {code}: {last_line(said)}")
+        raise RetryLater(f"Spark has ended with {code}: {last_line(log.read_text(errors='replace'))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +78,8 @@ class Gate:
             await producer.stop()
         while await self._is_behind():
             if self.bridge.returncode is not None:
-                said = await asyncio.to_thread(self.log.read_text, errors="replace")
-                raise Misconfigured(f"the bridge has ended by itself: {last_line(said)}")
+                said = last_line(self.log.read_text(errors="replace"))
+                raise Misconfigured(f"the bridge has ended by itself: {said}")
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _is_behind(self) -> bool:

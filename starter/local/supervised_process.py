@@ -16,7 +16,6 @@ from typing import Self
 from shared.errors import InvalidSetting, Misconfigured
 
 STOP_SECONDS = 15.0
-POLL_SECONDS = 0.05
 
 
 async def start_supervised(
@@ -159,7 +158,7 @@ async def wait_until_ready(
         # a client's failed attempt is slow, or logged; a plain socket answers at once
         if is_answered(port) and await is_ready():
             return True
-        await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(0.05)
     return False
 
 

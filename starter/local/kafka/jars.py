@@ -77,7 +77,8 @@ def _digest(file: Path) -> str:
 
 
 async def _fetch(java: Path, folder: Path) -> None:
-    lock = _open_lock(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder.with_name(f"{folder.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
     try:
         while not has_locked(lock):  # noqa: ASYNC110 — the lock is another process's, no event says when it ends
             await asyncio.sleep(0.1)
@@ -85,11 +86,6 @@ async def _fetch(java: Path, folder: Path) -> None:
             await _fetch_alone(java, folder, lock)
     finally:
         os.close(lock)
-
-
-def _open_lock(folder: Path) -> int:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(folder.with_name(f"{folder.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
 
 
 async def _fetch_alone(java: Path, folder: Path, lock: int) -> None:
