@@ -18,9 +18,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from bench.handlers import KIND_VARIABLE, PACKS_VARIABLE
 from bench.harness import fresh_server
 from shared.messages.envelope import Envelope
-from starter.local.embedded import EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedServer
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
-from starter.local.supervised_process import kill_supervised, start_supervised
+from starter.local.supervised_process import find_free_port, kill_supervised, start_supervised
 
 PARTITIONS = 4
 LOOK_SECONDS = 0.2

@@ -29,7 +29,8 @@ from bench.harness import (
 from bench.pack_filling import HOUR, Filling, start_packs, to_order, wait_until_asleep
 from bench.worker_process import Order
 from cluster.schema import CORE, VISIBILITY
-from starter.local.embedded import EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedServer
+from starter.local.supervised_process import find_free_port
 
 SOLO_SLEEPERS, SOLO_COUNT, SOLO_DELAY, CACHE, SLOTS = 2000, 3000, 20.0, 60, 30
 PACK_COUNT, PACK_SIZE, PACK_DELAY = 100_000, 1000, 300.0

@@ -27,8 +27,8 @@ from cluster.schema import CORE, VISIBILITY
 from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
-from starter.local.supervised_process import kill_supervised, start_supervised
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
+from starter.local.supervised_process import find_free_port, kill_supervised, start_supervised
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 

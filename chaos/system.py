@@ -23,8 +23,9 @@ from cluster.program import build_program
 from cluster.schema import CORE
 from shared.settings import Settings
 from shared.temporal.connect import client_options
-from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, run_embedded
 from starter.local.kafka.broker import BrokerOptions, run_broker
+from starter.local.supervised_process import find_free_port
 
 PREFIX = "chaos"
 SETTINGS = Settings(

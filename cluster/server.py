@@ -13,7 +13,8 @@ import psutil
 from cluster.postgres import USER
 from cluster.program import Program
 from cluster.schema import CORE, VISIBILITY
-from starter.local.embedded import DYNAMIC_CONFIG, find_free_port
+from starter.local.embedded import DYNAMIC_CONFIG
+from starter.local.supervised_process import find_free_port
 
 SERVICES = ("frontend", "history", "matching", "worker")
 STOP_SECONDS = 30.0

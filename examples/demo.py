@@ -32,9 +32,9 @@ from shared.messages.envelope import Envelope
 from shared.messages.placement import workflow_id
 from starter.cli.exit_codes import INTERRUPTED
 from starter.cli.interruption import call_at_signals
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.kafka.broker import check_extras
-from starter.local.supervised_process import run_supervised
+from starter.local.supervised_process import find_free_port, run_supervised
 
 WORKER = (sys.executable, "-m", "worker", "--processes", "1", "--drain-seconds", "5")
 STOP_SECONDS = 8.0

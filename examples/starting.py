@@ -15,9 +15,9 @@ from shared.kafka.safe_producer import open_admin
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from starter.bridge.monitoring.group_lag import read_group_lag
-from starter.local.embedded import EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedServer
 from starter.local.kafka.broker import BrokerOptions, run_broker
-from starter.local.supervised_process import last_line, run_supervised
+from starter.local.supervised_process import find_free_port, last_line, run_supervised
 from starter.starting.bulk import BulkStarter
 from starter.starting.layouts import Layouts
 from starter.starting.receipts import StartOutcome

@@ -18,7 +18,8 @@ from shared.lanes import LANES
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from starter.control import Control
-from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.screen import echo_err
 from starter.starting.bulk import BulkStarter
 from tests.web_ui import WebUi, find_chromium, open_web_ui

@@ -3,9 +3,7 @@
 import contextlib
 import json
 import os
-import secrets
 import shutil
-import socket
 import sys
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -26,9 +24,6 @@ START_SECONDS = 30.0
 SLIMMED_MARK = "slimmed"
 ADDRESSES_FILE = "addresses.json"
 """The addresses of server and Web UI, for commands that run beside them."""
-
-LISTENING_PORTS = range(10_240, 32_768)
-"""Below the ports that Linux and macOS give to outgoing connections, which could take one before a server listens."""
 
 # The development server's own limits allow a few calls a second. Here the server has one machine for itself, and the
 # starter limits its own rate. In this version, priorities work without a setting.
@@ -135,15 +130,6 @@ async def is_healthy(address: str) -> bool:
     with contextlib.suppress(RuntimeError, RPCError):
         return await (await Client.connect(address)).service_client.check_health()
     return False
-
-
-def find_free_port() -> int:
-    """Give a loopback port that is free now, and that the kernel gives to no outgoing connection."""
-    while True:
-        port = secrets.choice(LISTENING_PORTS)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 async def _slim_once(options: EmbeddedOptions, lock: int) -> None:

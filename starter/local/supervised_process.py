@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -16,6 +17,8 @@ from typing import Self
 from shared.errors import InvalidSetting, Misconfigured
 
 STOP_SECONDS = 15.0
+LISTENING_PORTS = range(10_240, 32_768)
+"""Below the ports that Linux and macOS give to outgoing connections, which could take one before a server listens."""
 
 
 async def start_supervised(
@@ -193,6 +196,15 @@ def has_locked(file: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def find_free_port() -> int:
+    """Give a loopback port that is free now, and that the kernel gives to no outgoing connection."""
+    while True:
+        port = secrets.choice(LISTENING_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def check_free(name: str, port: int) -> None:

@@ -16,8 +16,8 @@ from typing import IO, Any
 import pytest
 
 from shared.settings import Settings
-from starter.local.embedded import EmbeddedServer, find_free_port
-from starter.local.supervised_process import kill_supervised, start_supervised
+from starter.local.embedded import EmbeddedServer
+from starter.local.supervised_process import find_free_port, kill_supervised, start_supervised
 from tests.conftest import wait_until
 from tests.fork_server import run_forked
 

@@ -18,8 +18,9 @@ from shared.lanes import task_queue
 from shared.settings import Settings
 from starter.cli.exit_codes import UNREACHABLE
 from starter.control import Control
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
+from starter.local.supervised_process import find_free_port
 from starter.starting.pack_starter import is_served
 from starter.steering.selection import Selection
 from tests.conftest import wait_until

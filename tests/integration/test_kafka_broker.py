@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from shared.errors import InvalidSetting, Misconfigured
-from starter.local.embedded import find_free_port
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
+from starter.local.supervised_process import find_free_port
 from tests.certificates import PASSWORD, make_certificate, secure
 from tests.processes import kill
 from tests.topics import create_topic

@@ -12,8 +12,8 @@ import pytest
 
 from activities import Again, Context, Done, Message, Reject, RetryAfter, handler
 from shared.messages.timespan import parse_moment
-from starter.local.embedded import find_free_port
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
+from starter.local.supervised_process import find_free_port
 from tests.conftest import Begin, Serve, wait_until
 from tests.processes import kill
 from tests.topics import create_topic

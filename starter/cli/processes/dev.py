@@ -70,7 +70,8 @@ def add_dev(commands: Commands) -> None:
 def run_dev(args: argparse.Namespace, settings: Settings) -> int:
     """Run the server and the worker."""
     from shared.temporal.encryption import build_converter
-    from starter.local.embedded import EmbeddedOptions, find_free_port
+    from starter.local.embedded import EmbeddedOptions
+    from starter.local.supervised_process import find_free_port
 
     build_converter(settings)  # raises for a wrong key before anything runs
     options = EmbeddedOptions(
@@ -86,9 +87,8 @@ def run_dev(args: argparse.Namespace, settings: Settings) -> int:
 def _plan_broker(server: "EmbeddedOptions", port: int | None) -> "BrokerOptions | None":
     """Check the requested broker's options before anything runs."""
     from shared.errors import InvalidSetting
-    from starter.local.embedded import find_free_port
     from starter.local.kafka.broker import BrokerOptions, check_extras
-    from starter.local.supervised_process import check_free
+    from starter.local.supervised_process import check_free, find_free_port
 
     if port is None:
         return None

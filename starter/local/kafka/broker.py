@@ -13,10 +13,9 @@ from pathlib import Path
 from shared.errors import DormiceError, InvalidSetting, Misconfigured
 from shared.kafka.connection import check_broker
 from shared.settings import Settings
-from starter.local.embedded import find_free_port
 from starter.local.kafka.jars import find_cache, prepare_jars
 from starter.local.kafka.java import find_java
-from starter.local.supervised_process import SupervisedProcess, check_free, hold_folder
+from starter.local.supervised_process import SupervisedProcess, check_free, find_free_port, hold_folder
 
 START_SECONDS = 60.0
 RECORDS = "records"  # the folder of topics
