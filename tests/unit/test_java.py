@@ -68,7 +68,11 @@ def test_none_at_all_is_told_with_what_was_seen(tmp_path: Path, monkeypatch: pyt
 
 def test_nothing_to_choose_from_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sentence is whole without examples."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+
+    def find_nothing(_name: str) -> None:
+        return None
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_nothing)
 
     with pytest.raises(Misconfigured, match=r"^Java 17 or newer is not installed; install one"):
         find_java({})
