@@ -9,7 +9,7 @@ from pathlib import Path
 import pyspark
 
 from spark.session.session import make_java_home
-from starter.local.embedded import find_free_port
+from starter.local.supervised_process import find_free_port
 from tests.conftest import wait_until
 from tests.processes import ending_family
 

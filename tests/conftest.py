@@ -32,8 +32,9 @@ from shared.telemetry.sdk import Telemetry
 from spark.session.session import build_session
 from spark.source.packages import packages_for
 from starter.control import Control
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.disks import mounted

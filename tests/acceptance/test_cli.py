@@ -21,7 +21,8 @@ from starter.cli.exit_codes import MEANINGS
 from starter.cli.main import WARNED_VARIABLE, build_parser
 from starter.cli.main import run as main_of
 from starter.cli.reference import write_reference
-from starter.local.embedded import EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedServer
+from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import ROOT, Run, Spawn
 from tests.conftest import Serve, wait_until
 

@@ -17,7 +17,8 @@ from shared.messages.message import MessageState
 from shared.messages.placement import PACK_WORKFLOW, pack_workflow_id
 from shared.settings import Settings
 from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, pack_attributes_at_start
-from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, run_embedded
+from starter.local.supervised_process import find_free_port
 from tests.asleep import start_asleep
 from tests.conftest import wait_until
 

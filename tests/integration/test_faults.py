@@ -13,7 +13,8 @@ from shared.errors import MessageNotFound, RetryLater
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from starter.control import Control
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until

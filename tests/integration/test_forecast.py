@@ -20,7 +20,8 @@ from shared.settings import Settings
 from shared.temporal.connect import connect
 from starter.control import Control
 from starter.insight.forecast import OTHER_KINDS, Forecaster
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from starter.steering.selection import Selection

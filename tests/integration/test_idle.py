@@ -22,7 +22,8 @@ from shared.messages.placement import PACK_WORKFLOW, pack_index, pack_workflow_i
 from shared.packs.entry import measure, to_entry, to_heading
 from shared.settings import Settings
 from shared.temporal.search_attributes import pack_attributes_at_start
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.steering.keepers.idle import IdleControl
 from tests.asleep import start_asleep
 from tests.conftest import wait_until

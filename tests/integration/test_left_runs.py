@@ -18,7 +18,8 @@ from shared.messages.envelope import Envelope
 from shared.messages.placement import pack_workflow_id
 from shared.settings import Settings
 from shared.temporal.connect import is_missing
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from tests.conftest import serving, wait_until
 

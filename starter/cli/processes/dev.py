@@ -60,7 +60,8 @@ def add(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     from shared.temporal.encryption import build_converter
-    from starter.local.embedded import EmbeddedOptions, find_free_port
+    from starter.local.embedded import EmbeddedOptions
+    from starter.local.supervised_process import find_free_port
 
     build_converter(settings)  # raises for a wrong key before anything runs
     options = EmbeddedOptions(
@@ -76,8 +77,8 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
 
 def _plan_broker(server: "EmbeddedOptions", port: int) -> "BrokerOptions":
     """Check the requested broker's options before anything runs."""
-    from starter.local.embedded import check_free, find_free_port
     from starter.local.kafka.broker import BrokerOptions, check_extras
+    from starter.local.supervised_process import check_free, find_free_port
 
     check_extras()
     for name, taken in (("--port", server.port), ("--ui-port", server.ui_port)):
@@ -110,11 +111,11 @@ def _open_broker(options: "BrokerOptions | None") -> "AbstractAsyncContextManage
 
 async def _keep_working(args: argparse.Namespace, server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> int:
     """Run the worker, and restart it when it dies; gives its exit code when it drained or refused its configuration."""
-    from starter.local.embedded import end_on_leash, start_on_leash
+    from starter.local.supervised_process import start_supervised, stop_supervised
 
     env, deaths = _environment(os.environ, server.address, dict(args.set)), 0
     while True:
-        worker, began = await start_on_leash(_worker_command(args), env=env), time.monotonic()
+        worker, began = await start_supervised(_worker_command(args), env=env), time.monotonic()
         if not deaths:
             _greet(server, broker)
         try:
@@ -123,7 +124,7 @@ async def _keep_working(args: argparse.Namespace, server: "EmbeddedServer", brok
             if worker.returncode is None:
                 rest = "the server" if broker is None else "the broker and the server"
                 echo_err(f"draining the worker, then stopping {rest}; Ctrl-C leaves at once")
-            await end_on_leash(worker, LEAVE_SECONDS)
+            await stop_supervised(worker, LEAVE_SECONDS)
         if code in (FINE, WRONG):
             echo_err(f"the worker has ended with code {code}")
             return code
