@@ -1,6 +1,7 @@
 """How worker processes begin: by `python -m worker` when only a worker is needed, or started by a parent."""
 
 import argparse
+import contextlib
 import functools
 import logging
 import os
@@ -8,41 +9,16 @@ import pickle
 import socket
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import NoReturn
 
-from shared.errors import InvalidSetting
 from shared.lanes import LANES
-from shared.settings import Settings, load_settings
+from shared.settings import load_settings
 from shared.telemetry.logs import set_up_logs
 from worker.health import CHECK_EVERY, Report, encode_report
-from worker.main import (
-    EXIT_OK,
-    StopRequest,
-    WorkerOptions,
-    count_cores,
-    leave,
-    run_process,
-    to_exit_code,
-)
+from worker.main import EXIT_OK, StopRequest, WorkerOptions, leave, read_options, run_process, to_exit_code
 from worker.processes import serve
 
 logger = logging.getLogger(__name__)
-
-
-def read_options(flags: argparse.Namespace, settings: Settings) -> WorkerOptions:
-    """Make the options from parsed flags; raises InvalidSetting for a drain time that is no number."""
-    try:
-        drain = timedelta(seconds=flags.drain_seconds)
-    except (ValueError, OverflowError) as exc:
-        raise InvalidSetting(f"drain-seconds: is {flags.drain_seconds}; write for example 30") from exc
-    return WorkerOptions(
-        settings=settings,
-        lanes=tuple(dict.fromkeys(flags.lane or LANES)),
-        processes=count_cores() if flags.processes is None else flags.processes,
-        drain=drain,
-        health_address=None if flags.health_port is None else (flags.health_host, flags.health_port),
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,7 +62,11 @@ def _follow_parent(parent: socket.socket, report: Callable[[], Report], order: S
     reported: Report | None = None
     reported_at = 0.0
     try:
-        while not _is_closed_within(parent, seconds=0.5):
+        parent.settimeout(0.5)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                if not parent.recv(1):
+                    break
             current, now = report(), time.monotonic()
             if current != reported or now - reported_at > CHECK_EVERY.total_seconds():
                 parent.sendall(encode_report(current))
@@ -94,14 +74,6 @@ def _follow_parent(parent: socket.socket, report: Callable[[], Report], order: S
     except OSError:
         logger.warning("parent process is gone", extra={"action": "parent_gone"})
     order.give()
-
-
-def _is_closed_within(channel: socket.socket, seconds: float) -> bool:
-    channel.settimeout(seconds)
-    try:
-        return channel.recv(1) == b""
-    except TimeoutError:
-        return False
 
 
 if __name__ == "__main__":

@@ -168,6 +168,11 @@ class HandlerCall(NamedTuple):
     trace: Mapping[str, str] = NO_TRACE
     traced: str = ""  # `traceparent` of the previous cycle, if it was sampled
 
+    @classmethod
+    def of(cls, state: MessageState, attempt: int) -> "HandlerCall":
+        """Make the call for a message; `attempt` counts from 1."""
+        return cls(**{name: getattr(state, name) for name in cls._fields})._replace(attempt=attempt)
+
     dump = _dump
 
     @classmethod

@@ -18,7 +18,7 @@ def add(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     from shared.telemetry.logs import set_up_logs
-    from worker.__main__ import read_options
+    from worker.main import read_options
     from worker.processes import serve
 
     options = read_options(args, settings)
