@@ -1,9 +1,9 @@
 """Packages: what Spark fetches from Maven Central for a source that it can't read by itself."""
 
 DRIVERS = {
-    "jdbc:postgresql:": ("org.postgresql:postgresql:42.7.4", "org.postgresql.JdbcDriver"),
-    "jdbc:mysql:": ("com.mysql:mysql-connector-j:9.1.0", "com.mysql.cj.jdbc.JdbcDriver"),
-    "jdbc:mariadb:": ("org.mariadb.jdbc:mariadb-java-client:3.5.1", "org.mariadb.jdbc.JdbcDriver"),
+    "jdbc:postgresql:": ("org.postgresql:postgresql:42.7.4", "org.postgresql.Driver"),
+    "jdbc:mysql:": ("com.mysql:mysql-connector-j:9.1.0", "com.mysql.cj.jdbc.Driver"),
+    "jdbc:mariadb:": ("org.mariadb.jdbc:mariadb-java-client:3.5.1", "org.mariadb.jdbc.Driver"),
     "jdbc:sqlite:": ("org.xerial:sqlite-jdbc:3.47.1.0", "org.sqlite.JDBC"),
 }
 """Maven coordinates and class of a driver, by the prefix of a URL; Java does not find the class in a fetched package.
