@@ -10,6 +10,7 @@ from temporalio import activity
 from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
+from activities.api.context import no_heartbeat
 from activities.api.handler import Handler
 from activities.dispatch import Dispatch, fail, stamp_end
 from activities.server_calls.continued_runs import ContinuedRuns
@@ -155,7 +156,9 @@ class _Run:
             # a lost batch of many does not show which message broke it; a single one was called in each try
             lost = self._tries_before if len(self._entries) == 1 else 0
             outcome = self._dispatch.find_exhausted(self._kind, state.attempt + lost)
-            outcome = outcome or await self._dispatch.run(self._to_call(state), _no_beat, self._spread)
+            if outcome is None:
+                call = HandlerCall.of(state, state.attempt + 1 + self._tries_before)
+                outcome = await self._dispatch.run(call, no_heartbeat, self._spread)
             if position not in self._abandoned:
                 self._note(position, outcome, most)
         finally:
@@ -176,22 +179,6 @@ class _Run:
         self._note(position, fail(found, f"no outcome within {self._timeout:g} s, and no heed of being cut off"), 0)
         self._abandoned.add(position)
         self._room.release()
-
-    def _to_call(self, state: MessageState) -> HandlerCall:
-        return HandlerCall(
-            self._kind,
-            state.id,
-            self._lane,
-            state.version,
-            state.attempt + 1 + self._tries_before,
-            state.payload,
-            state.due_at,
-            state.priority,
-            state.tenant,
-            state.correlation_id,
-            state.trace,
-            state.traced,
-        )
 
     def _fold(self, position: int, now: float) -> Entry | None:
         if (decided := self._decided.get(position)) is None:
@@ -245,7 +232,3 @@ class _Run:
                     news = {"batch": self._number, "outcomes": sorted(fresh.items()), "ended_at": stamp_end()}
                     await self._pack.signal(REPORT, to_raw(news), rpc_timeout=CALL_TIMEOUT)
                     self._reported |= fresh.keys()
-
-
-def _no_beat() -> None:
-    """The batch itself sends heartbeats."""

@@ -7,20 +7,19 @@ import math
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio import activity
 
-from activities.api.context import CallContext, Context, HandlerLogger, moment
+from activities.api.context import CallContext, Context, HandlerLogger, no_heartbeat
 from activities.api.handler import Handler
 from activities.api.outcome import Message, RetryAfter, to_outcome
 from activities.gates import Gates, wait_at
 from activities.http.client import HttpClient
 from activities.registry import Registry
-from activities.reporting.cycle_metrics import record_cycle
-from activities.reporting.cycle_span import FAILURES, begin_cycle, end_cycle
+from activities.reporting.cycle import FAILURES, begin_cycle, end_cycle, record_cycle
 from activities.reporting.outcome_events import OutcomeEvents
 from shared.errors import InvalidOutcome
 from shared.keepers.gates import GateClosure
@@ -36,6 +35,7 @@ from shared.telemetry.sdk import Telemetry
 logger = logging.getLogger(__name__)
 
 DISPATCH = "run_handler"
+_MESSAGE_FIELDS = [each.name for each in fields(Message)]
 NO_HANDLER_DELAY = timedelta(minutes=1)
 """A kind without a handler in this worker is a deployment fault, not the message's: it waits and is not parked."""
 
@@ -66,7 +66,7 @@ class Dispatch:
         timeout = LANES[call.lane].heartbeat_timeout
         async with _heartbeats(timeout):
             outcome = self.find_exhausted(call.kind, call.attempt - 1)
-            outcome = outcome or await self.run(call, _no_beat if timeout is None else activity.heartbeat)
+            outcome = outcome or await self.run(call, no_heartbeat if timeout is None else activity.heartbeat)
         settings = self.settings
         stamped = outcome._replace(
             cycles_per_run=settings.cycles_per_run,
@@ -91,8 +91,7 @@ class Dispatch:
         `spread` is what the decision will use for the due time, so that the outcome event has the same one.
         """
         started_at = time.time()
-        span = begin_cycle(self.telemetry, call, started_at)
-        around = CallContext(call, beat, span)
+        around = CallContext(call, beat, begin_cycle(self.telemetry, call, started_at))
         before = ABOUT.set(around)
         try:
             outcome = await self._measure(around, started_at)
@@ -101,7 +100,7 @@ class Dispatch:
             self.calls[call.lane] += 1
             if self.events is not None:
                 outcome = outcome._replace(ended_at=stamp_end())
-                await self._tell(self.events.tell(call, outcome, started_at, spread))
+                await _unless_at_shutdown(self.events.tell(call, outcome, started_at, spread))
             _log(around, outcome, started_at)
             return outcome
         finally:
@@ -123,13 +122,6 @@ class Dispatch:
         # a message that a closed gate sends away has no cycle, and a span that never ends is not exported
         return outcome if outcome.verdict == "gated" else end_cycle(around.span, outcome)
 
-    async def _tell(self, sending: Awaitable[None]) -> None:
-        try:
-            await sending
-        except asyncio.CancelledError:
-            if not activity.is_worker_shutdown():  # at shutdown the outcome still counts, and its event is held already
-                raise
-
     async def _run(self, around: CallContext) -> Outcome:
         call = around.call
         found = self.registry.get(call.kind)
@@ -150,7 +142,7 @@ class Dispatch:
     async def _attempt(self, found: Handler, around: CallContext) -> Outcome:
         call = around.call
         timeout = found.timeout_on(call.lane)
-        message = _to_message(call)
+        message = Message(**{name: getattr(call, name) for name in _MESSAGE_FIELDS})
         try:
             if (gate := found.gate_of(message)) and (closing := await self.gates.find_closing(gate)):
                 return wait_at(gate, closing, time.time())
@@ -172,7 +164,7 @@ class Dispatch:
         return Context(
             attempt=call.attempt,
             idempotency_key=f"{workflow_id(call.kind, call.id)}:{call.version}",
-            due_at=moment(call.due_at),
+            due_at=datetime.fromtimestamp(call.due_at, UTC),
             started_at=datetime.now(UTC),
             settings=self.settings,
             http=self.http.client,
@@ -183,26 +175,29 @@ class Dispatch:
 
 def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:
     has_failed = outcome.verdict in FAILURES
-    if not has_failed and not logger.isEnabledFor(logging.DEBUG):
-        return
-    details = {"outcome": outcome.verdict, "seconds": round(time.time() - started_at, 3), "reason": outcome.reason}
-    if has_failed:
-        logger.warning("cycle failed", extra={"action": "cycle_failed", **around.fields, **details})
-    else:
-        logger.debug("cycle ended", extra={"action": "cycle_ended", **around.fields, **details})
+    level, message = (logging.WARNING, "cycle failed") if has_failed else (logging.DEBUG, "cycle ended")
+    if logger.isEnabledFor(level):
+        details = {"outcome": outcome.verdict, "seconds": round(time.time() - started_at, 3), "reason": outcome.reason}
+        logger.log(level, message, extra={"action": message.replace(" ", "_"), **around.fields, **details})
+
+
+async def _unless_at_shutdown(sending: Awaitable[None]) -> None:
+    try:
+        await sending
+    except asyncio.CancelledError:
+        if not activity.is_worker_shutdown():  # at shutdown the outcome still counts, and its event is held already
+            raise
 
 
 @contextlib.asynccontextmanager
 async def _heartbeats(within: timedelta | None) -> AsyncGenerator[None]:
     """Send heartbeats for a handler that only awaits; its own timeout limits the time in all."""
-    if within is None:
-        yield
-        return
-    beating = asyncio.create_task(_beat_every(within / 4))
+    beating = None if within is None else asyncio.create_task(_beat_every(within / 4))
     try:
         yield
     finally:
-        beating.cancel()
+        if beating is not None:
+            beating.cancel()
 
 
 def fail(found: Handler, reason: str) -> Outcome:
@@ -229,24 +224,6 @@ async def _beat_every(interval: timedelta) -> None:
     while True:
         activity.heartbeat()
         await asyncio.sleep(interval.total_seconds())
-
-
-def _no_beat() -> None:
-    pass
-
-
-def _to_message(call: HandlerCall) -> Message:
-    return Message(
-        kind=call.kind,
-        id=call.id,
-        version=call.version,
-        lane=call.lane,
-        payload=call.payload,
-        priority=call.priority,
-        tenant=call.tenant,
-        correlation_id=call.correlation_id,
-        trace=call.trace,
-    )
 
 
 def _describe(exc: BaseException) -> str:

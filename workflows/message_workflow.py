@@ -158,7 +158,7 @@ class MessageWorkflow(MessageSignals):
 
     async def _call_handler(self) -> Outcome:
         try:
-            return Outcome.load(await self._execute(self._call()))
+            return Outcome.load(await self._execute(HandlerCall.of(self._state, self._state.attempt + 1)))
         except FailureError as exc:  # local activities raise the cause itself, ordinary ones wrap it
             return self._lost(exc)
 
@@ -183,23 +183,6 @@ class MessageWorkflow(MessageSignals):
             heartbeat_timeout=lane.heartbeat_timeout,
             retry_policy=ONCE,
             summary=summary,
-        )
-
-    def _call(self) -> HandlerCall:
-        state = self._state
-        return HandlerCall(
-            kind=state.kind,
-            id=state.id,
-            lane=state.lane,
-            version=state.version,
-            attempt=state.attempt + 1,
-            payload=state.payload,
-            due_at=state.due_at,
-            priority=state.priority,
-            tenant=state.tenant,
-            correlation_id=state.correlation_id,
-            trace=state.trace,
-            traced=state.traced,
         )
 
     def _lost(self, exc: FailureError) -> Outcome:

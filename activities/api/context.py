@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import httpx
 
 
-def _no_heartbeat() -> None:
-    """Local activities have no heartbeat: their lane cuts a handler off at its timeout instead."""
+def no_heartbeat() -> None:
+    """Do nothing: local activities have no heartbeat, and a batch sends those of all its messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Context:
     settings: Settings
     http: "httpx.AsyncClient"
     logger: logging.LoggerAdapter[logging.Logger]
-    beat: Callable[[], None] = field(default=_no_heartbeat, repr=False)
+    beat: Callable[[], None] = field(default=no_heartbeat, repr=False)
 
     @property
     def lateness(self) -> timedelta:
@@ -57,15 +57,13 @@ class CallContext(NamedTuple):
     @property
     def identity(self) -> dict[str, str]:
         """See `shared.telemetry.logs.About`."""
-        call = self.call
-        return {"workflow_id": workflow_id(call.kind, call.id), "correlation_id": call.correlation_id}
+        return {"workflow_id": workflow_id(self.call.kind, self.call.id), "correlation_id": self.call.correlation_id}
 
     @property
     def fields(self) -> dict[str, object]:
         """See `shared.telemetry.logs.About`."""
-        call = self.call
-        fields = {"kind": call.kind, "lane": call.lane, "version": call.version, "attempt": call.attempt}
-        return {**self.identity, **fields, **self.span.ids}
+        of_call = {name: getattr(self.call, name) for name in ("kind", "lane", "version", "attempt")}
+        return {**self.identity, **of_call, **self.span.ids}
 
 
 class HandlerLogger(logging.LoggerAdapter[logging.Logger]):
@@ -88,8 +86,3 @@ class HandlerLogger(logging.LoggerAdapter[logging.Logger]):
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Merge the ids into the record's fields."""
         return msg, {**kwargs, "extra": {**self.extra, **kwargs.get("extra", {})}}
-
-
-def moment(epoch: float) -> datetime:
-    """Turn the state's seconds into an aware datetime."""
-    return datetime.fromtimestamp(epoch, UTC)

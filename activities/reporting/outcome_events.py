@@ -6,7 +6,6 @@ import logging
 from collections import deque
 from datetime import timedelta
 from itertools import islice
-from types import TracebackType
 from typing import Self
 
 from shared.kafka.connection import kafka_options
@@ -54,9 +53,7 @@ class OutcomeEvents:
         self._sending = asyncio.create_task(self._send_on())
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Send the held events within the patience; the rest is dropped, with a line in the log."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE.total_seconds()):

@@ -203,6 +203,11 @@ class HandlerCall(NamedTuple):
     traced: str = ""
     """`traceparent` of the previous cycle, if it was sampled."""
 
+    @classmethod
+    def of(cls, state: MessageState, attempt: int) -> "HandlerCall":
+        """Make the call for a message; `attempt` counts from 1."""
+        return cls(**{name: getattr(state, name) for name in cls._fields} | {"attempt": attempt})
+
     def dump(self) -> dict[str, Any]:
         """Give the wire form."""
         return _dump(self)
