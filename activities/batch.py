@@ -11,7 +11,6 @@ from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
 from activities.api.context import no_heartbeat
-from activities.api.handler import Handler
 from activities.dispatch import Dispatch, fail, stamp_end
 from activities.server_calls.continued_runs import ContinuedRuns
 from shared.lanes import LANES
@@ -87,8 +86,8 @@ class _Run:
         self._clock = asyncio.get_running_loop().time
         self._begun_last = self._clock()
         self._begin_before = self._begun_last + LANES[self._lane].batch_start.total_seconds()
-        self._found = dispatch.registry.get(self._kind)
-        self._timeout = 0.0 if self._found is None else self._found.timeout_on(self._lane).total_seconds()
+        found = dispatch.registry.get(self._kind)
+        self._timeout = 0.0 if found is None else found.timeout_on(self._lane).total_seconds()
         self._at_work: dict[int, MessageState] = {}
         self._abandoned: set[int] = set()
 
@@ -107,10 +106,10 @@ class _Run:
             for task in (*calls.values(), *beside):
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
-        ended_at = stamp_end()
+        ended_at, settings = stamp_end(), self._dispatch.settings
         answer = {
-            "index_after": self._dispatch.settings.index_after.total_seconds(),
-            "payload_max_bytes": self._dispatch.settings.payload_max_bytes,
+            "index_after": settings.index_after.total_seconds(),
+            "payload_max_bytes": settings.payload_max_bytes,
             "begun_at": self._begun_at,
             "ended_at": ended_at,
         }
@@ -118,12 +117,15 @@ class _Run:
         if self._is_local:
             now = max(ended_at, self._begun_at, self._replay_time)  # the server's clock may be ahead
             return to_raw(answer | {"entries": [self._fold(n, now) for n in positions]})
-        left = self._outcomes.keys() - self._reported
-        return to_raw(answer | {"outcomes": [self._outcomes[n] if n in left else None for n in positions]})
+        return to_raw(answer | {"outcomes": list(map(self._unreported.get, positions))})
 
     @property
     def _done(self) -> set[int]:
         return self._reported | self._outcomes.keys()
+
+    @property
+    def _unreported(self) -> dict[int, Any]:
+        return {n: wire for n, wire in self._outcomes.items() if n not in self._reported}
 
     async def _wait_for(self, calls: Collection[asyncio.Task[None]]) -> None:
         """Wait until each call has ended, or its handler has ignored its cancellation for too long."""
@@ -140,9 +142,8 @@ class _Run:
                 task.cancel()
             await asyncio.wait(calls, timeout=DEAF_SECONDS)  # each call hands its message back
             return
-        if self._found is not None:
-            for position in list(self._at_work):
-                self._abandon(position, self._found)
+        for position in list(self._at_work):
+            self._abandon(position)
 
     async def _call(self, position: int) -> None:
         await self._room.acquire()
@@ -174,8 +175,10 @@ class _Run:
         else:
             self._outcomes[position] = outcome.dump()
 
-    def _abandon(self, position: int, found: Handler) -> None:
+    def _abandon(self, position: int) -> None:
         """Go on without a handler that ignores its cancellation; its later outcome, if any, is discarded."""
+        if (found := self._dispatch.registry.get(self._kind)) is None:
+            return
         self._note(position, fail(found, f"no outcome within {self._timeout:g} s, and no heed of being cut off"), 0)
         self._abandoned.add(position)
         self._room.release()
@@ -208,26 +211,19 @@ class _Run:
 
     async def _beat(self) -> None:
         timeout = LANES[self._lane].heartbeat_timeout or timedelta(0)
-        reported, beat_at, loop = -1, 0.0, asyncio.get_running_loop()
+        reported, beat_at = -1, 0.0
         while True:
-            if len(self._done) != reported or loop.time() - beat_at >= timeout.total_seconds() / 4:
-                reported, beat_at = len(self._done), loop.time()
-                self._beat_once()
+            if len(self._done) != reported or self._clock() - beat_at >= timeout.total_seconds() / 4:
+                reported, beat_at = len(self._done), self._clock()
+                outcomes = {str(n): wire for n, wire in self._unreported.items()}
+                activity.heartbeat(to_raw({"outcomes": outcomes, "reported": sorted(self._reported)}))
             await asyncio.sleep(BEAT_CHECK_SECONDS)
-
-    def _beat_once(self) -> None:
-        details = {
-            "outcomes": {str(n): wire for n, wire in self._outcomes.items() if n not in self._reported},
-            "reported": sorted(self._reported),
-        }
-        activity.heartbeat(to_raw(details))
 
     async def _report(self) -> None:
         """Report finished messages to the pack, so that quick ones don't wait for a slow one."""
         while True:
             await asyncio.sleep(REPORT_EVERY.total_seconds())
-            fresh = {n: wire for n, wire in self._outcomes.items() if n not in self._reported}
-            if fresh:
+            if fresh := self._unreported:
                 with contextlib.suppress(RPCError):  # then it is reported next time, or at the end
                     news = {"batch": self._number, "outcomes": sorted(fresh.items()), "ended_at": stamp_end()}
                     await self._pack.signal(REPORT, to_raw(news), rpc_timeout=CALL_TIMEOUT)
