@@ -27,10 +27,7 @@ from worker.deployment import version_arguments, watch_deployment
 from worker.lanes.overdue import measure_overdue
 from worker.lanes.profiles import PROFILES, Profile
 from worker.lanes.throughput import tell_throughput
-from workflows.keepers.capacity_workflow import CapacityWorkflow
-from workflows.keepers.gates_workflow import GatesWorkflow
-from workflows.keepers.idle_workflow import IdleWorkflow
-from workflows.keepers.layout_workflow import LayoutWorkflow
+from workflows.keepers import CapacityWorkflow, GatesWorkflow, IdleWorkflow, LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
 

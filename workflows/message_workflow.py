@@ -248,7 +248,7 @@ class MessageWorkflow(MessageSignals):
     def _stop_as_requested(self) -> None:
         """Treat a request to cancel as the signal `stop`; repeated requests change nothing."""
         reason = workflow.cancellation_reason()
-        self._take(Stop(f"cancellation was requested: {reason}" if reason else "cancellation was requested"))
+        self.take(Stop(f"cancellation was requested: {reason}" if reason else "cancellation was requested"))
 
     def _is_run_full(self) -> bool:
         if self._cycles >= self._policy.cycles_per_run:
@@ -272,7 +272,8 @@ class MessageWorkflow(MessageSignals):
             size = measure_arguments(arguments)
             self._signal_buffer.hear(lambda: self._length.add(SIGNAL_EVENTS, size), is_signal=False)
 
-    def _take(self, signal: Signal | UnreadableSignal) -> None:
+    def take(self, signal: Signal | UnreadableSignal) -> None:
+        """Apply a signal once the buffer releases it."""
         self._signal_buffer.hear(lambda: self._apply(signal))
 
     def _apply(self, signal: Signal | UnreadableSignal) -> None:

@@ -45,7 +45,7 @@ from starter.steering.keepers.idle import IdleControl
 from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
 from tests.subjects import Subject, declare
-from workflows.keepers.layout_workflow import LayoutWorkflow
+from workflows.keepers import LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
 from workflows.replay.signal_handlers import NO_KEY

@@ -23,7 +23,7 @@ from tests.asleep import start_asleep
 from tests.conftest import Begin, Serve, Start, wait_until
 from worker.lanes.overdue import measure_overdue
 from worker.main import HEARTBEAT
-from workflows.keepers.layout_workflow import LayoutWorkflow
+from workflows.keepers import LayoutWorkflow
 
 INDEX_AFTER = timedelta(minutes=1)
 MINUTE = 60.0
