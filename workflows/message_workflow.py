@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.temporal.search_attributes import attribute_updates, parked_memo
     from workflows.description import describe_decisions, describe_markdown, describe_status
     from workflows.message_signals import MessageSignals
-    from workflows.options import ONCE, SERVER_CALL_RETRY, SERVER_CALL_TIMEOUT, SETTLE_DELAY, handler_timeout
+    from workflows.options import ONCE, SERVER_CALL, SETTLE_DELAY, handler_timeout
     from workflows.replay.cancellation import is_requested, shield_from_cancellation
     from workflows.replay.history_length import SIGNAL_EVENTS, HistoryLength, measure_arguments
     from workflows.replay.missing_key import missing_key_outcome
@@ -163,27 +163,16 @@ class MessageWorkflow(MessageSignals):
             return self._lost(exc)
 
     async def _execute(self, call: HandlerCall) -> dict[str, Any]:
-        lane = LANES[call.lane]
-        summary = f"version {call.version}, attempt {call.attempt}"
-        if lane.heartbeat_timeout is None:
-            return await workflow.execute_local_activity(
-                DISPATCH,
-                call.dump(),
-                result_type=dict[str, Any],
-                start_to_close_timeout=handler_timeout(call.lane),
-                retry_policy=ONCE,
-                summary=summary,
-            )
+        alike: dict[str, Any] = {
+            "result_type": dict[str, Any],
+            "start_to_close_timeout": handler_timeout(call.lane),
+            "retry_policy": ONCE,
+            "summary": f"version {call.version}, attempt {call.attempt}",
+        }
+        if (heartbeat_timeout := LANES[call.lane].heartbeat_timeout) is None:
+            return await workflow.execute_local_activity(DISPATCH, call.dump(), **alike)
         self._tell()  # not for local activities: no query is answered while one runs
-        return await workflow.execute_activity(
-            DISPATCH,
-            call.dump(),
-            result_type=dict[str, Any],
-            start_to_close_timeout=handler_timeout(call.lane),
-            heartbeat_timeout=lane.heartbeat_timeout,
-            retry_policy=ONCE,
-            summary=summary,
-        )
+        return await workflow.execute_activity(DISPATCH, call.dump(), heartbeat_timeout=heartbeat_timeout, **alike)
 
     def _lost(self, exc: FailureError) -> Outcome:
         """Make the outcome of a call that returned none: its worker died, or its handler blocked the process."""
@@ -223,9 +212,7 @@ class MessageWorkflow(MessageSignals):
         """Give this run the message's priority, also when the signal came directly from an SDK or the Web UI."""
         priority = self._state.priority
         self._signal_buffer.hold()
-        await workflow.execute_local_activity(
-            SET_PRIORITY, priority, start_to_close_timeout=SERVER_CALL_TIMEOUT, retry_policy=SERVER_CALL_RETRY
-        )
+        await workflow.execute_local_activity(SET_PRIORITY, priority, **SERVER_CALL)
         self._server_priority = priority
 
     async def _settle(self) -> None:
