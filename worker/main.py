@@ -1,5 +1,6 @@
 """One worker process: its options, and how it connects, serves, drains and exits."""
 
+import argparse
 import asyncio
 import contextlib
 import functools
@@ -12,7 +13,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
@@ -20,7 +21,7 @@ from temporalio.client import Client
 from temporalio.runtime import MetricBuffer
 
 from activities.registry import Registry, load_registry
-from shared.errors import DormiceError, RetryLater, ServerUnreachable
+from shared.errors import DormiceError, InvalidSetting, RetryLater, ServerUnreachable
 from shared.lanes import LANES
 from shared.settings import Settings
 from shared.telemetry.sdk import Telemetry, start_telemetry
@@ -71,10 +72,25 @@ class WorkerOptions:
     """
 
     settings: Settings
-    lanes: tuple[str, ...] = tuple(LANES)
-    processes: int = field(default_factory=count_cores)
-    drain: timedelta = timedelta(seconds=30)
-    health_address: tuple[str, int] | None = None
+    lanes: tuple[str, ...]
+    processes: int
+    drain: timedelta
+    health_address: tuple[str, int] | None
+
+
+def read_options(flags: argparse.Namespace, settings: Settings) -> WorkerOptions:
+    """Make the options from parsed flags, with a process per core if no number is given. Raises InvalidSetting."""
+    try:
+        drain = timedelta(seconds=flags.drain_seconds)
+    except (ValueError, OverflowError) as exc:
+        raise InvalidSetting(f"drain-seconds: is {flags.drain_seconds}; write for example 30") from exc
+    return WorkerOptions(
+        settings=settings,
+        lanes=tuple(dict.fromkeys(flags.lane or LANES)),
+        processes=count_cores() if flags.processes is None else flags.processes,
+        drain=drain,
+        health_address=None if flags.health_port is None else (flags.health_host, flags.health_port),
+    )
 
 
 class StopRequest:

@@ -15,7 +15,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 from shared.errors import InvalidSetting
-from shared.lanes import LANES
 from shared.telemetry.sdk import check_ports, shift_port
 from worker.health import ANSWER_MAX_AGE, Report, open_endpoint
 from worker.main import (
@@ -34,8 +33,6 @@ from worker.main import (
     take_signals,
     to_exit_code,
 )
-
-__all__ = ["WorkerOptions", "serve"]
 
 logger = logging.getLogger(__name__)
 
@@ -66,11 +63,6 @@ def _serve(options: WorkerOptions) -> int:
 
 
 def _check(options: WorkerOptions) -> None:
-    unknown = [lane for lane in options.lanes if lane not in LANES]
-    if unknown:
-        raise InvalidSetting(f"lane: there is no lane {unknown[0]!r}; use {', '.join(LANES)}")
-    if not options.lanes or len(set(options.lanes)) < len(options.lanes):
-        raise InvalidSetting(f"lane: {', '.join(options.lanes) or 'none'} given; name each lane to serve once")
     if options.processes < 1:
         raise InvalidSetting(f"processes: is {options.processes}; give at least 1")
     if not timedelta(0) <= options.drain <= DRAIN_MAX:

@@ -157,22 +157,23 @@ class MessageWorkflow(MessageSignals):
         self._state = decide(self._state, outcome, max(replay_time, outcome.ended_at))
 
     async def _call_handler(self) -> Outcome:
-        try:
-            return Outcome.load(await self._execute(HandlerCall.of(self._state, self._state.attempt + 1)))
-        except FailureError as exc:  # local activities raise the cause itself, ordinary ones wrap it
-            return self._lost(exc)
-
-    async def _execute(self, call: HandlerCall) -> dict[str, Any]:
+        call = HandlerCall.of(self._state, self._state.attempt + 1)
         alike: dict[str, Any] = {
             "result_type": dict[str, Any],
             "start_to_close_timeout": handler_timeout(call.lane),
             "retry_policy": ONCE,
             "summary": f"version {call.version}, attempt {call.attempt}",
         }
-        if (heartbeat_timeout := LANES[call.lane].heartbeat_timeout) is None:
-            return await workflow.execute_local_activity(DISPATCH, call.dump(), **alike)
-        self._tell()  # not for local activities: no query is answered while one runs
-        return await workflow.execute_activity(DISPATCH, call.dump(), heartbeat_timeout=heartbeat_timeout, **alike)
+        timeout = LANES[call.lane].heartbeat_timeout
+        try:
+            if timeout is None:
+                return Outcome.load(await workflow.execute_local_activity(DISPATCH, call.dump(), **alike))
+            self._tell()  # not for local activities: no query is answered while one runs
+            return Outcome.load(
+                await workflow.execute_activity(DISPATCH, call.dump(), heartbeat_timeout=timeout, **alike)
+            )
+        except FailureError as exc:  # local activities raise the cause itself, ordinary ones wrap it
+            return self._lost(exc)
 
     def _lost(self, exc: FailureError) -> Outcome:
         """Make the outcome of a call that returned none: its worker died, or its handler blocked the process."""

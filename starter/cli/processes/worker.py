@@ -3,9 +3,7 @@
 # ruff: noqa: PLC0415 — what is slow to import waits until its command runs
 
 import argparse
-from datetime import timedelta
 
-from shared.errors import InvalidSetting
 from shared.lanes import LANES
 from shared.settings import Settings
 from starter.cli import arguments
@@ -37,19 +35,9 @@ def add_worker(commands: Commands) -> None:
 def run_worker(args: argparse.Namespace, settings: Settings) -> int:
     """Serve the lanes."""
     from shared.telemetry.logs import set_up_logs
-    from worker.main import WorkerOptions, count_cores
+    from worker.main import read_options
     from worker.processes import serve
 
-    try:
-        drain = timedelta(seconds=args.drain_seconds)
-    except (ValueError, OverflowError) as exc:
-        raise InvalidSetting(f"drain-seconds: is {args.drain_seconds}; write for example 30") from exc
+    options = read_options(args, settings)
     set_up_logs(settings)
-    options = WorkerOptions(
-        settings=settings,
-        lanes=tuple(dict.fromkeys(args.lane or LANES)),
-        processes=args.processes or count_cores(),
-        drain=drain,
-        health_address=None if args.health_port is None else (args.health_host, args.health_port),
-    )
     return serve(options)
