@@ -18,7 +18,7 @@ from activities.http.client import HttpClient
 from activities.idle.pull import PullActivities
 from activities.registry import Registry
 from activities.reporting.outcome_events import OutcomeEvents
-from activities.server_calls.local_activities import forward_signals, set_own_priority
+from activities.server_calls import forward_signals, set_own_priority
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from shared.telemetry.sdk import Telemetry

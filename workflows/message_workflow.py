@@ -9,7 +9,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.dispatch import DISPATCH
-    from activities.server_calls.local_activities import SET_PRIORITY
+    from activities.server_calls import SET_PRIORITY
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.messages.decision import begin, decide, next_wake
     from shared.messages.json_value import find_size_flaw
@@ -92,9 +92,11 @@ class MessageWorkflow(MessageSignals):
                 await self._settle()
                 is_settled = True
                 continue
-            if self._state.priority != self._server_priority:
-                await self._match_priority()
-                is_settled = False
+            if (priority := self._state.priority) != self._server_priority:
+                # also when the signal came directly from an SDK or the Web UI
+                self._signal_buffer.hold()
+                await workflow.execute_local_activity(SET_PRIORITY, priority, **SERVER_CALL)
+                self._server_priority, is_settled = priority, False
             wake = next_wake(self._state)
             if wake is not None and (self._is_asked or wake <= self._replay_time):
                 return
@@ -120,28 +122,21 @@ class MessageWorkflow(MessageSignals):
                 timeout_summary=None if wake is None else f"due {format_moment(wake)}",
             )
         except TimeoutError:
-            self._note_replay_time(self._replay_time if wake is None else wake)
+            slept_until = self._replay_time if wake is None else wake
+            # `decide` replaces a moment that is past by its signal's time, which may differ on replay: the named counts
+            named = slept_until if self._asked_moment is None else min(slept_until, self._asked_moment)
+            self._is_asked = self._is_asked or named < slept_until
+            self._replay_time = named
             is_settled = not self._signal_buffer.waiting
         else:
             is_settled = not self._signal_buffer.is_serial
         self._mind_cancellation()
         return is_settled
 
-    def _note_replay_time(self, wake: float) -> None:
-        """Note that the message has slept until `wake`.
-
-        `decide` replaces a moment that is already past by the time at which its signal came. That time may differ on
-        replay, so the moment that the signal named counts.
-        """
-        named = wake if self._asked_moment is None else min(wake, self._asked_moment)
-        self._is_asked = self._is_asked or named < wake
-        self._replay_time = named
-
     async def _run_cycle(self) -> None:
         self._state = begin(self._state)
         self._cycles += 1
-        self._is_asked = False
-        self._asked_moment = None
+        self._is_asked, self._asked_moment = False, None
         is_local = LANES[self._state.lane].heartbeat_timeout is None
         if is_local:
             self._signal_buffer.hold()
@@ -178,20 +173,16 @@ class MessageWorkflow(MessageSignals):
     def _lost(self, exc: FailureError) -> Outcome:
         """Make the outcome of a call that returned none: its worker died, or its handler blocked the process."""
         cause = exc.cause if isinstance(exc, ActivityError) else exc
-        reason = (
-            f"timed out ({cause.type.name.lower()})"
-            if isinstance(cause, ActivityTimeout) and cause.type
-            else str(cause)
-        )
-        policy = self._policy
+        timeout = cause.type if isinstance(cause, ActivityTimeout) else None
+        reason = f"timed out ({timeout.name.lower()})" if timeout else str(cause)
         took = handler_timeout(self._state.lane).total_seconds() if isinstance(exc, ActivityTimeout) else 0.0
         outcome = missing_key_outcome(exc) or Outcome("failed", reason=f"the handler call was lost: {reason}")
         if self._signal_buffer.is_serial:
             outcome = outcome._replace(max_attempts=0)  # only workers know the handler's own limit of attempts
         return outcome._replace(
             ended_at=self._replay_time + took,
-            cycles_per_run=policy.cycles_per_run,
-            index_after=policy.index_after,
+            cycles_per_run=self._policy.cycles_per_run,
+            index_after=self._policy.index_after,
         )
 
     def _publish(self) -> None:
@@ -208,13 +199,6 @@ class MessageWorkflow(MessageSignals):
     def _tell(self) -> None:
         """Update the Web UI's details, only once per sleep: a cold wake repeats it for each sleep in the history."""
         workflow.set_current_details(describe_markdown(self._state))
-
-    async def _match_priority(self) -> None:
-        """Give this run the message's priority, also when the signal came directly from an SDK or the Web UI."""
-        priority = self._state.priority
-        self._signal_buffer.hold()
-        await workflow.execute_local_activity(SET_PRIORITY, priority, **SERVER_CALL)
-        self._server_priority = priority
 
     async def _settle(self) -> None:
         """Wait on a short timer, after which this run may end without losing a signal.

@@ -5,7 +5,7 @@ import functools
 import math
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, RetryState
@@ -13,7 +13,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.batch import AT_WORK, RUN_BATCH
-    from activities.server_calls.local_activities import FORWARD
+    from activities.server_calls import FORWARD
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.messages.message import SERIAL, MessageState, Outcome
     from shared.messages.placement import PACK_WORKFLOW
@@ -74,7 +74,8 @@ class PackWorkflow(PackSignals):
             if self._is_run_full() and not self._tasks:
                 await self._settle()
                 self._publish()
-                self._continue()
+                # no received signal still waits to be applied, so none is lost
+                workflow.continue_as_new(to_raw(self._pack.dump() | {"indexed": self._indexed.dump()}))
             self._begin_batches()
             self._publish()
             await self._sleep()
@@ -151,7 +152,9 @@ class PackWorkflow(PackSignals):
             return functools.partial(self._put_off, batch, missing_key)
         cause = exc.cause if isinstance(exc, ActivityError) else exc  # local activities raise the cause itself
         took = options.batch_timeout(batch.lane) if isinstance(exc, ActivityTimeout) else timedelta(0)
-        tries = _count_tries(exc) if is_serial else 1
+        # each try has called the handler of a single message
+        is_tried_out = isinstance(exc, ActivityError) and exc.retry_state == RetryState.MAXIMUM_ATTEMPTS_REACHED
+        tries = options.BATCH_RETRY.maximum_attempts if is_serial and is_tried_out else 1
         return functools.partial(self._lose, batch, f"the batch was lost: {cause}", took, tries)
 
     async def _take_over(self, batch: Batch, answer: dict[str, Any]) -> Batch:
@@ -247,10 +250,6 @@ class PackWorkflow(PackSignals):
         self._signal_buffer.release_when_idle()
         await workflow.sleep(options.SETTLE_DELAY, summary="settle before the end")
 
-    def _continue(self) -> NoReturn:
-        """Continue as new; no received signal still waits to be applied, so none is lost."""
-        workflow.continue_as_new(to_raw(self._pack.dump() | {"indexed": self._indexed.dump()}))
-
     @workflow.query
     def status(self, message_id: str) -> dict[str, Any] | None:
         """Where a message stands; None when the pack does not know it."""
@@ -304,12 +303,6 @@ class PackWorkflow(PackSignals):
     def receipt(self, token: str) -> dict[str, Any] | None:
         """What became of the chunk or signal with this token; None when it is not known."""
         return self._pack.receipts.find(token)
-
-
-def _count_tries(exc: FailureError) -> int:
-    """Return how often a lost batch was begun, which is how often it called the handler of a single message."""
-    is_tried_out = isinstance(exc, ActivityError) and exc.retry_state == RetryState.MAXIMUM_ATTEMPTS_REACHED
-    return options.BATCH_RETRY.maximum_attempts if is_tried_out else 1
 
 
 def _is_local(batch: Batch) -> bool:

@@ -11,7 +11,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities import Again, Context, Message, handler
-from activities.server_calls import continued_runs as left_runs
+from activities import server_calls as left_runs
 from bench.harness import metric_total
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope

@@ -75,7 +75,7 @@ def test_only_one_place_connects_and_only_one_starts_workflows() -> None:
         ".start_workflow_execution(": {"starter/starting/solo.py", "starter/starting/layouts.py"},
         # a pack sends on what belongs to another one; what the others begin is no message
         ".start_workflow(": {
-            "activities/server_calls/local_activities.py",
+            "activities/server_calls.py",
             "shared/temporal/connect.py",
             "starter/insight/doctor/server.py",
             "worker/lanes/leaders.py",
