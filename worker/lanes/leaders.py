@@ -35,22 +35,18 @@ async def begin_leaders(client: Client, settings: Settings, lanes: Iterable[str]
         queue = task_queue(settings.task_queue_prefix, lane)
         try:
             if lane in settings.idle_lanes:
-                await _begin_idle(client, queue)
+                await client.start_workflow(
+                    IDLE_WORKFLOW,
+                    {"is_on": True},
+                    id=idle_workflow_id(queue),
+                    task_queue=queue,
+                    id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                    rpc_timeout=CALL_TIMEOUT,
+                )
             if lane in settings.canary_lanes:
                 await _begin_canary(client, settings, lane, queue)
         except RPCError as exc:
             raise translate_rpc_error(exc) from exc
-
-
-async def _begin_idle(client: Client, queue: str) -> None:
-    await client.start_workflow(
-        IDLE_WORKFLOW,
-        {"is_on": True},
-        id=idle_workflow_id(queue),
-        task_queue=queue,
-        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        rpc_timeout=CALL_TIMEOUT,
-    )
 
 
 async def _begin_canary(client: Client, settings: Settings, lane: str, queue: str) -> None:

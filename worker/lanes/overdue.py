@@ -29,25 +29,20 @@ async def measure_overdue(
 
     A lane has no reading if the server does not answer for it, or if another process measures it.
     """
-    indexes = {
-        lane: OverdueIndex(client, task_queue(settings.task_queue_prefix, lane), settings.index_after) for lane in lanes
-    }
+    queues = {lane: task_queue(settings.task_queue_prefix, lane) for lane in lanes}
+    indexes = {lane: OverdueIndex(client, queue, settings.index_after) for lane, queue in queues.items()}
     wait = min(every, FIRST_AFTER)
     while telemetry.is_on:
         await asyncio.sleep(wait.total_seconds())
         readings: list[MetricValue] = []
         for lane, index in indexes.items():
             with contextlib.suppress(RetryLater, Misconfigured):
-                if await _is_first(client, task_queue(settings.task_queue_prefix, lane)):
-                    readings.append(MetricValue(OLDEST_OVERDUE, await _measure(index), {"lane": lane}))
+                if await _is_first(client, queues[lane]):
+                    now = datetime.now(UTC)
+                    ages = [(now - oldest.due_at).total_seconds() for oldest in await index.find_oldest(1, now)]
+                    readings.append(MetricValue(OLDEST_OVERDUE, max(ages, default=0.0), {"lane": lane}))
         telemetry.publish(readings)
         wait = every
-
-
-async def _measure(index: OverdueIndex) -> float:
-    now = datetime.now(UTC)
-    oldest = await index.find_oldest(1, now)
-    return (now - oldest[0].due_at).total_seconds() if oldest else 0.0
 
 
 async def _is_first(client: Client, queue: str) -> bool:

@@ -36,11 +36,8 @@ async def tell_throughput(client: Client, prefix: str, lanes: Iterable[str], cal
             if per_second < WORTH_TELLING * highest:
                 continue
             with contextlib.suppress(RPCError):  # then the next window with such a rate is reported
-                await _tell(client, task_queue(prefix, lane), per_second)
+                queue, name = task_queue(prefix, lane), capacity_workflow_id(task_queue(prefix, lane))
+                await signal_beginning(client, CAPACITY_WORKFLOW, name, queue, MEASURED, client.identity, per_second)
+                fields = {"action": "capacity_told", "queue": queue, "per_second": round(per_second, 2)}
+                logger.info("capacity told", extra=fields)
                 reported[lane] = per_second
-
-
-async def _tell(client: Client, queue: str, per_second: float) -> None:
-    name = capacity_workflow_id(queue)
-    await signal_beginning(client, CAPACITY_WORKFLOW, name, queue, MEASURED, client.identity, per_second)
-    logger.info("capacity told", extra={"action": "capacity_told", "queue": queue, "per_second": round(per_second, 2)})
