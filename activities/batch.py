@@ -92,7 +92,9 @@ class _Run:
         self._abandoned: set[int] = set()
 
     async def run(self) -> Any:
-        self._restore()
+        for details in activity.info().heartbeat_details:  # what the previous try had finished when its worker was lost
+            self._outcomes = {int(n): wire for n, wire in details["outcomes"].items()}
+            self._reported = set(details["reported"])
         if self._tries_before and not self._is_local:
             await self._leave_out_reported()
         done = self._done
@@ -189,12 +191,6 @@ class _Run:
         state, outcome = decided
         after = to_entry(decide(begin(state), outcome, now, spread=self._spread), self._pack_lane)
         return to_change(self._entries[position], after)
-
-    def _restore(self) -> None:
-        """Restore what the previous try had finished when its worker was lost."""
-        for details in activity.info().heartbeat_details:
-            self._outcomes = {int(n): wire for n, wire in details["outcomes"].items()}
-            self._reported = set(details["reported"])
 
     async def _leave_out_reported(self) -> None:
         """Leave out what the previous try reported to the pack, because its last heartbeat may be lost."""

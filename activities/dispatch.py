@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -100,7 +100,11 @@ class Dispatch:
             self.calls[call.lane] += 1
             if self.events is not None:
                 outcome = outcome._replace(ended_at=stamp_end())
-                await _unless_at_shutdown(self.events.tell(call, outcome, started_at, spread))
+                try:
+                    await self.events.tell(call, outcome, started_at, spread)
+                except asyncio.CancelledError:
+                    if not activity.is_worker_shutdown():  # then the outcome counts, and its event is held already
+                        raise
             _log(around, outcome, started_at)
             return outcome
         finally:
@@ -181,23 +185,20 @@ def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:
         logger.log(level, message, extra={"action": message.replace(" ", "_"), **around.fields, **details})
 
 
-async def _unless_at_shutdown(sending: Awaitable[None]) -> None:
-    try:
-        await sending
-    except asyncio.CancelledError:
-        if not activity.is_worker_shutdown():  # at shutdown the outcome still counts, and its event is held already
-            raise
-
-
 @contextlib.asynccontextmanager
 async def _heartbeats(within: timedelta | None) -> AsyncGenerator[None]:
     """Send heartbeats for a handler that only awaits; its own timeout limits the time in all."""
-    beating = None if within is None else asyncio.create_task(_beat_every(within / 4))
+
+    async def beat() -> None:
+        while within is not None:
+            activity.heartbeat()
+            await asyncio.sleep(within.total_seconds() / 4)
+
+    beating = asyncio.create_task(beat())
     try:
         yield
     finally:
-        if beating is not None:
-            beating.cancel()
+        beating.cancel()
 
 
 def fail(found: Handler, reason: str) -> Outcome:
@@ -218,12 +219,6 @@ def stamp_end() -> float:
     and leaves out the time before the activity began. A delay counted from there would end early.
     """
     return math.ceil(time.time() * 1000) / 1000
-
-
-async def _beat_every(interval: timedelta) -> None:
-    while True:
-        activity.heartbeat()
-        await asyncio.sleep(interval.total_seconds())
 
 
 def _describe(exc: BaseException) -> str:

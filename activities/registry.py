@@ -32,7 +32,10 @@ class Registry(dict[str, Handler]):
 
 def load_registry(settings: Settings) -> Registry:
     """Load our own handlers, the installed ones and the setting `handlers`; raises InvalidHandler if one can't load."""
-    return Registry([*_own(), *_installed(), *_configured(settings.handlers)])
+    from activities.handlers.canary import canary  # noqa: PLC0415 — imported only when handlers are loaded
+
+    own = ("activities.handlers.canary", canary)
+    return Registry([own, *_installed(), *_configured(settings.handlers)])
 
 
 def envelope_rules(settings: Settings, registry: Registry) -> EnvelopeRules:
@@ -43,12 +46,6 @@ def envelope_rules(settings: Settings, registry: Registry) -> EnvelopeRules:
 def declared_packs(registry: Registry) -> dict[str, Pack]:
     """Give the kinds whose handlers declare that their messages are packed."""
     return {kind: h.encoding for kind, h in registry.items() if h.encoding is not None}
-
-
-def _own() -> Iterator[tuple[str, Handler]]:
-    from activities.handlers.canary import canary  # noqa: PLC0415 — imported only when handlers are loaded
-
-    yield "activities.handlers.canary", canary
 
 
 def _installed() -> Iterator[tuple[str, Handler]]:

@@ -150,7 +150,9 @@ def freshness(headers: Mapping[str, str], now: datetime) -> timedelta:
     if "no-store" in directives or directives.get("no-cache") == "":
         return timedelta(0)
     stated = directives.get("s-maxage", directives.get("max-age"))
-    lifetime = _expiry(headers, now) if stated is None else _read_seconds(stated)
+    lifetime = None if stated is None else _read_seconds(stated)
+    if stated is None and (expires := _read_http_date(headers.get("expires", ""))) is not None:
+        lifetime = expires - (_read_http_date(headers.get("date", "")) or now)
     age = _read_seconds(headers.get("age", "")) or timedelta(0)
     return max((lifetime or timedelta(0)) - age, timedelta(0))
 
@@ -160,16 +162,10 @@ def read_retry_after(value: str, now: datetime) -> timedelta | None:
 
     Source: RFC 9110 §10.2.3.
     """
-    seconds = _read_seconds(value)
-    if seconds is not None:
+    if (seconds := _read_seconds(value)) is not None:
         return seconds
     moment = _read_http_date(value)
     return None if moment is None else max(moment - now, timedelta(0))
-
-
-def _expiry(headers: Mapping[str, str], now: datetime) -> timedelta | None:
-    expires = _read_http_date(headers.get("expires", ""))
-    return None if expires is None else expires - (_read_http_date(headers.get("date", "")) or now)
 
 
 def _read_directives(value: str) -> dict[str, str]:
