@@ -57,8 +57,7 @@ class BatchDispatch:
 
         On lanes with heartbeats the results are outcomes, which the heartbeats carry too: a retry runs only the rest.
         On other lanes they are changes of the entries, with the outcome applied: no signal can reach a message
-        meanwhile, and a pack that replays has nothing to decide. Nothing that a handler does makes this fail, as with a
-        single message. Takes and gives plain JSON, see `workflows.pack_workflow`.
+        meanwhile, and a pack that replays has nothing to decide. Nothing that a handler does makes this fail.
         """
         if wire["left_run"]:
             self.left_runs.add(activity.info().workflow_id or "", wire["left_run"])

@@ -41,10 +41,7 @@ async def set_own_priority(priority: int) -> None:
 
 @activity.defn(name=FORWARD)
 async def forward_signals(call: Any) -> None:
-    """Send signals on to other packs of a kind, in order; packs that do not run yet are started.
-
-    It is idempotent: chunks and steering have tokens by which packs recognize a repetition.
-    """
+    """Send signals on to other packs, in order, and start those; tokens in them make a repetition change nothing."""
     client, pack = activity.client(), dict(call["pack"])
     task_timeout = timedelta(seconds=pack.pop("task_timeout"))
     for index, signal, wire in call["strays"]:
@@ -62,10 +59,7 @@ async def forward_signals(call: Any) -> None:
 
 
 async def set_priority(client: Client, workflow_id: str, priority: int) -> None:
-    """Set a run's priority key: it moves a workflow task that already waits in the queue; later activities inherit it.
-
-    The Python client has no wrapper for this call.
-    """
+    """Set a run's priority key, also of a task that waits already; the Python client has no wrapper for this call."""
     await client.workflow_service.update_workflow_execution_options(
         UpdateWorkflowExecutionOptionsRequest(
             namespace=client.namespace,

@@ -59,10 +59,7 @@ def version_arguments(settings: Settings) -> dict[str, Any]:
 
 
 async def watch_deployment(client: Client, settings: Settings) -> None:
-    """Log each change of the version that gets tasks, and how to make ours current while it gets none; for ever.
-
-    Returns at once when the settings name no deployment.
-    """
+    """Log each change of the version that gets tasks, and how ours would; without a deployment return at once."""
     if not settings.deployment_name:
         return
     request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=settings.deployment_name)

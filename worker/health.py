@@ -78,10 +78,7 @@ class Readiness:
 async def watch_server(
     client: Client, readiness: Readiness, telemetry: Telemetry, every: timedelta = CHECK_EVERY
 ) -> None:
-    """Check the server's health again and again, until cancelled.
-
-    This is measured here because the SDK's core does not count a call that reaches no server as failed.
-    """
+    """Check the server's health until cancelled; the SDK's core counts no call that reaches no server as failed."""
     while True:
         outcome = "silent"
         try:

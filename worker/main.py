@@ -65,11 +65,7 @@ def count_cores() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """The options of `serve`, decided once on the command line.
-
-    Workflow tasks are bound by CPU and one process uses one core, so there is a process per core by default.
-    `health_address` is (host, port); None opens no endpoint.
-    """
+    """Options of `serve`; a process uses one core for workflow tasks. `health_address` None opens no endpoint."""
 
     settings: Settings
     lanes: tuple[str, ...]
@@ -146,10 +142,10 @@ FollowParent = Callable[[Callable[[], Report], StopRequest], None]
 def run_process(options: WorkerOptions, follow_parent: FollowParent | None = None) -> int:
     """Serve the lanes in this process until the order to stop, then drain; return the exit code.
 
-    The first SIGTERM, SIGINT or SIGHUP drains. A second one ends the process from within, with code 130; under a parent
-    it changes nothing, because the parent decides. If a workflow is stuck, the process drains all others too; then a
-    parent starts another process, and without a parent this one starts again, unless a signal has come. Raises
-    Misconfigured or RetryLater when it can't start.
+    The first signal to end drains. A second one ends the process from within, with code 130; under a parent it changes
+    nothing, because the parent decides. If a workflow is stuck, the process drains all others too; then a parent starts
+    another process, and without a parent this one starts again, unless a signal has come. Raises Misconfigured or
+    RetryLater when it can't start.
     """
     runner = asyncio.Runner(loop_factory=new_event_loop)
     is_wanted = follow_parent is None
@@ -227,10 +223,7 @@ async def prepare(settings: Settings, metrics: MetricBuffer | None = None) -> tu
 
 
 async def serve_lanes(client: Client, plan: WorkerPlan, order: StopRequest, readiness: Readiness) -> None:
-    """Run the plan's workers until the order to stop, and watch the server.
-
-    When workers fail because the server is gone or has changed, raises the DormiceError that says so.
-    """
+    """Run workers until the order to stop, watching the server; raises the DormiceError that explains a failure."""
     watching = watch_server(client, readiness, plan.telemetry)
     async with alongside(watching, order.follow_event(), plan.telemetry.pass_core_on()):
         try:

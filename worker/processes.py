@@ -45,13 +45,11 @@ UNREACHABLE_PAUSE = timedelta(seconds=10)
 
 
 def serve(options: WorkerOptions) -> int:
-    """Serve the lanes until SIGTERM or SIGINT, drain, and give the exit code.
+    """Serve the lanes until SIGTERM or SIGINT, drain, and give the exit code, for `leave`; call it in the main thread.
 
     0: drained cleanly. 1: a process failed, kept dying, or had to be ended by force. 2: a setting, handler module or
     the server's set-up must be changed first. 3: no server answers at the start. What to do is written to standard
-    error. A second signal ends everything from within, with code 130. A supervisor should wait for the drain time
-    and half a minute before it kills. The caller is the main thread and passes the code to `leave`, not to the
-    interpreter's own exit.
+    error. A second signal ends everything, with code 130. A supervisor should kill half a minute after the drain time.
     """
     return to_exit_code(lambda: _serve(options))
 
@@ -207,10 +205,7 @@ class ChildProcess:
         return {"process": self.number, "pid": pid, **report}
 
     def next_pause(self, code: int, now: float) -> float | None:
-        """Return the seconds to wait before the next start, or None to give up.
-
-        Gives up after too many deaths in a short time, and at once when a person must change something first.
-        """
+        """Return the seconds to wait before the next start; None: too many deaths, or a person must act first."""
         if code == EXIT_MISCONFIGURED:
             return None
         if code == EXIT_UNREACHABLE:

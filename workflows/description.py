@@ -31,10 +31,7 @@ def explain_due(state: MessageState) -> str:
 
 
 def describe_status(state: MessageState, waiting: int = 0) -> dict[str, Any]:
-    """Answer the `status` query: everything that a person or a tool may want to know, moments as text.
-
-    `waiting` is the number of signals that take effect once the running handler has finished.
-    """
+    """Answer the `status` query, moments as text; `waiting` counts signals that wait for the running handler."""
     return {
         "kind": state.kind,
         "id": state.id,

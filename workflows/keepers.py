@@ -147,10 +147,7 @@ class GatesWorkflow(_Keeper):
 
 @workflow.defn(name=idle.IDLE_WORKFLOW)
 class IdleWorkflow(_Keeper):
-    """Spends a lane's idle capacity, and keeps its limits and counts.
-
-    It leads its lane by being the only workflow with its id: no election is needed.
-    """
+    """Spends a lane's idle capacity; leads the lane, without an election, by being the only workflow with its id."""
 
     _memo = idle.IDLE_MEMO
 

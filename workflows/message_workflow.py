@@ -205,8 +205,7 @@ class MessageWorkflow(MessageSignals):
 
         If a signal arrives while a run ends, the server rejects the end and repeats the task. If the previous task has
         recorded a local activity's result, the repeated task would end the run right after that result, before the
-        signal is delivered. A fired timer comes in one task with all earlier signals, and those come first: so a run
-        ends only after a timer.
+        signal. A fired timer comes in one task with all earlier signals, and those come first.
         """
         self._signal_buffer.release_when_idle()
         await workflow.sleep(SETTLE_DELAY, summary="settle before the end")

@@ -107,11 +107,7 @@ def read_gate(call: str, name: object) -> str:
 
 
 def to_outcome(returned: object, payload_max_bytes: int) -> Outcome:
-    """Check what a handler returned and give its wire form.
-
-    Raises InvalidOutcome with a sentence for anything but `Again`, `Done` and `Reject`, for an oversize or
-    non-JSON payload or result, for naive moments, and for an `Again` without exactly one of `after` and `at`.
-    """
+    """Check what a handler returned and give its wire form; raises InvalidOutcome with a sentence if it is none."""
     if isinstance(returned, Again):
         return _to_again(returned, payload_max_bytes)
     if isinstance(returned, Done):

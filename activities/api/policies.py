@@ -34,10 +34,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class NutchRules:
-    """Parameters of `nutch_adaptive`, with the values of Nutch's nutch-default.xml.
-
-    Rates are shares of the interval. Nutch warns that rates above 0.4 make the interval swing without end.
-    """
+    """Nutch's own rates, shares of the interval; it warns that above 0.4 they make the interval swing without end."""
 
     increase: float = 0.4
     decrease: float = 0.2

@@ -41,10 +41,7 @@ class AddressRefused(GiveUp):
 
 
 def is_public(address: Address) -> bool:
-    """Return whether an address is plain unicast on the public internet.
-
-    IPv6 forms that carry an IPv4 address (mapped, 6to4, NAT64, Teredo) are not public, whatever they carry.
-    """
+    """Return whether an address is public unicast; IPv6 forms that carry an IPv4 address never are."""
     is_unicast = address.version == 4 or address in _GLOBAL_V6
     return is_unicast and address.is_global and not any(address in block for block in _CLOSED)
 
@@ -108,11 +105,7 @@ class AddressGuard:
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):
-    """Opens connections to checked addresses only.
-
-    The connection goes to the very address that was checked, so a DNS answer that changes in between has no effect. The
-    caller keeps the name, for the Host header and for TLS.
-    """
+    """Connects to the very address that was checked, whatever DNS says next; the caller keeps the name."""
 
     def __init__(self, guard: AddressGuard) -> None:
         self._guard = guard
@@ -127,10 +120,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Resolve, check, connect to the first address that answers, all within `timeout` seconds.
-
-        Raises AddressRefused, or httpcore's ConnectError and ConnectTimeout.
-        """
+        """Resolve, check and connect in time; raises AddressRefused, or httpcore's ConnectError or ConnectTimeout."""
         failure: Exception = httpcore.ConnectError("the name has no address")
         try:
             async with asyncio.timeout(timeout):

@@ -63,7 +63,7 @@ class SharedClient(httpx.AsyncClient):
 
 
 class HttpClient:
-    """Owns one `httpx.AsyncClient`; redirects are never followed here, handlers that follow them check each hop.
+    """Owns one `httpx.AsyncClient`, which follows no redirects; handlers that follow them check each hop.
 
     It reaches public addresses only, unless the settings or a `guard` say otherwise, and keeps no cookies, so that a
     site's cookies never reach another message.
@@ -97,8 +97,7 @@ class HttpClient:
 async def iterate_body(response: httpx.Response, max_bytes: int) -> AsyncGenerator[bytes, None]:
     """Give the body of a streamed answer piece by piece, gzip decoded; other codings stay as they are.
 
-    More than `max_bytes` after decoding raises BodyTooLarge, before it is all in memory. A body that breaks off, or is
-    not the gzip that it claims, raises RetryLater.
+    Raises BodyTooLarge before more than `max_bytes` are in memory, and RetryLater for a broken body.
     """
     is_gzip = response.headers.get("content-encoding", "").strip().lower() in ("gzip", "x-gzip")
     gunzip = _Gunzip()
@@ -143,8 +142,7 @@ def _begin_member() -> "zlib._Decompress":  # pyright: ignore[reportPrivateUsage
 def freshness(headers: Mapping[str, str], now: datetime) -> timedelta:
     """Return how long an answer stays fresh by its own headers; zero when they don't say, or say that it is stale.
 
-    s-maxage counts before max-age, and that before Expires - Date, less Age; no-store and no-cache mean zero. The names
-    in `headers` are in lower case, or are looked up without regard to case. Source: RFC 9111 §4.2 and §5.
+    s-maxage counts before max-age, and that before Expires - Date, less Age. Source: RFC 9111 §4.2 and §5.
     """
     directives = _read_directives(headers.get("cache-control", ""))
     if "no-store" in directives or directives.get("no-cache") == "":
@@ -158,10 +156,7 @@ def freshness(headers: Mapping[str, str], now: datetime) -> timedelta:
 
 
 def read_retry_after(value: str, now: datetime) -> timedelta | None:
-    """Read a Retry-After header, seconds or an HTTP date; None when it is neither, zero when the date is past.
-
-    Source: RFC 9110 §10.2.3.
-    """
+    """Read Retry-After, seconds or a date; None if neither, zero for a past date. Source: RFC 9110 §10.2.3."""
     if (seconds := _read_seconds(value)) is not None:
         return seconds
     moment = _read_http_date(value)

@@ -64,10 +64,9 @@ class OverdueIndex(WorkflowIndex):
         self._listed_unindexed_at: datetime | None = None
 
     async def find_oldest(self, wanted: int, now: datetime, beyond: timedelta = timedelta(0)) -> list[SleepingWorkflow]:
-        """Give about `wanted` of those overdue by more than `beyond`, the longest overdue first.
+        """Give about `wanted` of those overdue by more than `beyond`, the longest overdue first; some may be older yet.
 
-        Each has been due at least since its `due_at`, with tolerance. Workflows overdue by less than twice the setting
-        `index_after` are not found. Raises RetryLater and Misconfigured.
+        Those overdue by less than twice the setting `index_after` are not found. Raises RetryLater and Misconfigured.
         """
         known = self._found_well.items()
         self._found_well = {name: at for name, at in known if now - at < CHECKED_AGAIN_AFTER}

@@ -71,10 +71,7 @@ class PullActivities:
 
 
 class PullRate:
-    """How many may be woken in a second: more while slots stay free at the full rate, fewer when they don't.
-
-    It begins with the slots that are free beyond the reserve and is adjusted with each fresh heartbeat.
-    """
+    """Wakes a second: first the slots free beyond the reserve, more while slots stay free, fewer when they don't."""
 
     def __init__(self) -> None:
         self.rate = 0.0

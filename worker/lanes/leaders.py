@@ -28,8 +28,7 @@ def check_lanes(settings: Settings) -> None:
 async def begin_leaders(client: Client, settings: Settings, lanes: Iterable[str]) -> None:
     """Start what all workers share, on those of `lanes` that the settings name; what is running stays as it is.
 
-    So idle work that a person has switched off stays off when workers are restarted, and a canary that is paused stays
-    paused. Raises RetryLater and Misconfigured.
+    So what a person has switched off, or paused, stays so when workers restart. Raises RetryLater and Misconfigured.
     """
     for lane in lanes:
         queue = task_queue(settings.task_queue_prefix, lane)

@@ -25,10 +25,7 @@ FIRST_AFTER = timedelta(seconds=10)
 async def measure_overdue(
     client: Client, settings: Settings, lanes: Iterable[str], telemetry: Telemetry, every: timedelta = MEASURE_EVERY
 ) -> None:
-    """Publish how long the most overdue message of each lane has waited; for ever, or not at all without telemetry.
-
-    A lane has no reading if the server does not answer for it, or if another process measures it.
-    """
+    """Publish how long each lane's most overdue message has waited, where no other process does; for ever."""
     queues = {lane: task_queue(settings.task_queue_prefix, lane) for lane in lanes}
     indexes = {lane: OverdueIndex(client, queue, settings.index_after) for lane, queue in queues.items()}
     wait = min(every, FIRST_AFTER)

@@ -43,10 +43,7 @@ def read_weights(settings: Settings) -> dict[str, float]:
 
 
 async def weigh_tenants(client: Client, settings: Settings, lanes: Iterable[str]) -> None:
-    """Set the weights of tenants on the server for some lanes; if the settings have none, the server keeps its own.
-
-    Idempotent. If the server does not support weights, only logs that. Raises RetryLater and Misconfigured.
-    """
+    """Set tenants' weights on the server, if it supports them and we have any. Raises RetryLater and Misconfigured."""
     if not (weights := read_weights(settings)):
         return
     for lane in lanes:

@@ -16,10 +16,7 @@ RECEIPTS_BYTES_MAX = 50_000
 
 
 class PackReceipts(dict[str, dict[str, Any]]):
-    """The latest receipts by token, of each chunk or signal that has come.
-
-    Kept small, because a full pack writes many: refusals by reason, positions as runs.
-    """
+    """The latest receipts by token, small because a full pack writes many: refusals by reason, positions as runs."""
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
         super().__init__(wire)

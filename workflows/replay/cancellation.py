@@ -21,8 +21,7 @@ IGNORED = "\n\n**Cancellation was requested, and is ignored**: what ends message
 async def shield_from_cancellation(life: Coroutine[Any, Any, Ending], hear: Callable[[], None]) -> Ending:
     """Run `life` to its end and return or raise what it does; each request to cancel only calls `hear`.
 
-    A request causes no command, so histories are the same as without it. Continue-as-new passes like any exception; the
-    next run does not know of the request.
+    A request causes no command, so histories are the same as without it. The next run does not know of the request.
     """
     living = asyncio.create_task(life)
     while not living.done():

@@ -24,10 +24,7 @@ def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Sig
 def asks_at_once(
     signal: Signal | UnreadableSignal, before: MessageState, after: MessageState, replay_time: float
 ) -> bool | None:
-    """Return True if a signal made its message due at once, False if due at another moment, None if neither.
-
-    A moment that the signal names is compared with `replay_time`, never with the time at which the signal came.
-    """
+    """Return True if a signal made its message due by `replay_time`, False if at another moment, None if neither."""
     if isinstance(signal, UnreadableSignal) or is_ignored(before, after):
         return None
     if isinstance(signal, signals.RunNow) or ((moment := moment_of(signal)) is not None and moment <= replay_time):
@@ -66,10 +63,7 @@ def to_signal(asked: MessageState) -> Signal:
 
 
 class RunNowQueue:
-    """The messages of a pack that must begin at once, in order.
-
-    Signal times differ on replay, so they order nothing; what `run_now` asked for goes first.
-    """
+    """Messages that must begin at once, `run_now` first; signal times differ on replay, so they order nothing."""
 
     def __init__(self) -> None:
         self._order: dict[str, int] = {}

@@ -74,9 +74,8 @@ def is_unopened(arguments: Sequence[Any], number: int) -> bool:
     """Return whether to ignore a signal because it is encrypted by a key that the worker lacks.
 
     The key of a recent signal may not have reached this worker yet: then the workflow task fails, and waits for a
-    worker that has the key. A signal that is older, or encrypted by others, is ignored, so that no signal stops its
-    workflow for good. A worker that replays this may have the key, so the history says by `number` which signal was
-    ignored.
+    worker that has the key. An older signal, or one encrypted by others, is ignored, so that it stops no workflow for
+    good. A worker that replays this may have the key, so the history says by `number` which signal was ignored.
     """
     sealed = [a.payload for a in arguments if isinstance(a, RawValue) and a.payload.metadata.get(UNOPENED)]
     patch = f"signal-{number}-unopened"
