@@ -24,9 +24,8 @@ from shared.settings import Settings
 from shared.telemetry.sdk import Telemetry
 from shared.temporal.encryption import build_worker_converter
 from worker.deployment import version_arguments, watch_deployment
-from worker.lanes.overdue import measure_overdue
+from worker.lanes.measurements import measure_overdue, tell_throughput
 from worker.lanes.profiles import PROFILES, Profile
-from worker.lanes.throughput import tell_throughput
 from workflows.keepers import CapacityWorkflow, GatesWorkflow, IdleWorkflow, LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow

@@ -59,7 +59,7 @@ class LayoutWorkflow(_Keeper):
 
 @workflow.defn(name=capacity.CAPACITY_WORKFLOW)
 class CapacityWorkflow(_Keeper):
-    """Keeps the most messages a second that each worker of a lane has done; workers seldom report, see `throughput`."""
+    """Keeps the most messages a second that each worker of a lane has done; workers report seldom."""
 
     _memo = capacity.CAPACITY_MEMO
 

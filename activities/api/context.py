@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shared.messages.message import HandlerCall
@@ -70,19 +69,9 @@ class HandlerLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds the message's ids to every line that a handler logs."""
 
     def __init__(self, around: CallContext) -> None:
-        """Remember whose logger it is; made when a handler first logs, which most calls never do."""
+        super().__init__(logging.getLogger(f"dormice.handler.{around.call.kind}"))
         self._around = around
-
-    @cached_property
-    def logger(self) -> logging.Logger:  # pyright: ignore[reportIncompatibleVariableOverride] — made when first asked for
-        """The logger of the message's kind."""
-        return logging.getLogger(f"dormice.handler.{self._around.call.kind}")
-
-    @cached_property
-    def extra(self) -> dict[str, object]:  # pyright: ignore[reportIncompatibleVariableOverride] — as above
-        """Fields of every line."""
-        return self._around.fields
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Merge the ids into the record's fields."""
-        return msg, {**kwargs, "extra": {**self.extra, **kwargs.get("extra", {})}}
+        return msg, {**kwargs, "extra": {**self._around.fields, **kwargs.get("extra", {})}}

@@ -160,7 +160,9 @@ class PullLoop:
         """Look and wake until `ends_at`, or until cancelled; waits while the server is away or at its limit."""
         beating = asyncio.create_task(self._beat())
         try:
-            await self._spend(ends_at)
+            while time.monotonic() < ends_at:
+                await self._tick_or_wait()
+                await asyncio.sleep(TICK_SECONDS)
         finally:
             beating.cancel()
 
@@ -169,18 +171,16 @@ class PullLoop:
             activity.heartbeat({"pulled": self.pulled.dump(), "state": self.state})
             await asyncio.sleep(BEAT_SECONDS)
 
-    async def _spend(self, ends_at: float) -> None:
-        while time.monotonic() < ends_at:
-            try:
-                await self._tick()
-            except (RPCError, RetryLater) as exc:
-                if isinstance(exc, RPCError) and not is_transient(exc):
-                    raise
-                self._failures += 1
-                self.state, self._quiet_since = "waiting for the server", None
-                logger.warning("idle capacity is not spent", extra={"action": "idle_waits", "reason": str(exc)})
-                await asyncio.sleep(backoff_seconds(self._failures))
-            await asyncio.sleep(TICK_SECONDS)
+    async def _tick_or_wait(self) -> None:
+        try:
+            await self._tick()
+        except (RPCError, RetryLater) as exc:
+            if isinstance(exc, RPCError) and not is_transient(exc):
+                raise
+            self._failures += 1
+            self.state, self._quiet_since = "waiting for the server", None
+            logger.warning("idle capacity is not spent", extra={"action": "idle_waits", "reason": str(exc)})
+            await asyncio.sleep(backoff_seconds(self._failures))
 
     async def _tick(self) -> None:
         now = time.monotonic()

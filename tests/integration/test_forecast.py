@@ -25,7 +25,7 @@ from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
-from worker.lanes.throughput import LEAST_PER_SECOND
+from worker.lanes.measurements import LEAST_PER_SECOND
 from worker.main import HEARTBEAT
 
 pytestmark = pytest.mark.timeout(240)  # thousands of workflows begin in it

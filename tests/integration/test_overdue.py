@@ -21,7 +21,7 @@ from shared.temporal.connect import connect
 from starter.local.embedded import EmbeddedServer
 from tests.asleep import start_asleep
 from tests.conftest import Begin, Serve, Start, wait_until
-from worker.lanes.overdue import measure_overdue
+from worker.lanes.measurements import measure_overdue
 from worker.main import HEARTBEAT
 from workflows.keepers import LayoutWorkflow
 
