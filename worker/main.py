@@ -194,11 +194,7 @@ async def _run(
         await order.unless_given(weigh_tenants(client, options.settings, options.lanes))
         await order.unless_given(begin_leaders(client, options.settings, options.lanes))
         plan = WorkerPlan(
-            settings=options.settings,
-            registry=registry,
-            lanes=options.lanes,
-            drain=options.drain,
-            telemetry=telemetry,
+            settings=options.settings, registry=registry, lanes=options.lanes, drain=options.drain, telemetry=telemetry
         )
         await serve_lanes(client, plan, order, readiness)
     return EXIT_OK
