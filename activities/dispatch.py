@@ -19,8 +19,7 @@ from activities.api.outcome import Message, RetryAfter, to_outcome
 from activities.gates import Gates, wait_at
 from activities.http.client import HttpClient
 from activities.registry import Registry
-from activities.reporting.cycle import FAILURES, begin_cycle, end_cycle, record_cycle
-from activities.reporting.outcome_events import OutcomeEvents
+from activities.reporting import FAILURES, OutcomeEvents, begin_cycle, end_cycle, record_cycle
 from shared.errors import InvalidOutcome
 from shared.keepers.gates import GateClosure
 from shared.lanes import LANES

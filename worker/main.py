@@ -29,8 +29,7 @@ from shared.temporal.connect import check_server, connect
 from shared.values.stop_signals import find_stop_signals
 from worker.deployment import check_deployment
 from worker.health import Readiness, Report, open_endpoint, watch_server
-from worker.lanes.leaders import begin_leaders, check_lanes
-from worker.lanes.tenants import read_weights, weigh_tenants
+from worker.lanes.starting import begin_leaders, check_lanes, read_weights, weigh_tenants
 from worker.process.event_loop import new_event_loop, run_unstoppably
 from worker.process.memory import tune_memory
 from worker.process.stuck_runs import StuckRuns, begin_anew

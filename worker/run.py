@@ -17,7 +17,7 @@ from activities.gates import Gates
 from activities.http.client import HttpClient
 from activities.idle.pull import PullActivities
 from activities.registry import Registry
-from activities.reporting.outcome_events import OutcomeEvents
+from activities.reporting import OutcomeEvents
 from activities.server_calls import forward_signals, set_own_priority
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings

@@ -17,7 +17,7 @@ from starter.control import Control
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import Serve, wait_until
-from worker.lanes.tenants import weigh_tenants
+from worker.lanes.starting import weigh_tenants
 
 pytestmark = pytest.mark.timeout(150)  # hundreds of messages with a workflow each, started and run
 

@@ -26,7 +26,7 @@ import activities
 from activities import Again, Context, Done, Message, Reject, RetryAfter
 from activities.api import policies
 from activities.http.client import HttpClient
-from activities.reporting.cycle import begin_cycle
+from activities.reporting import begin_cycle
 from shared.lanes import LANES, task_queue
 from shared.messages.decision import MAX_DELAY, MIN_DELAY, TOLERANCE_MAX, TOLERANCE_SHARE
 from shared.messages.envelope import Envelope

@@ -78,7 +78,7 @@ def test_only_one_place_connects_and_only_one_starts_workflows() -> None:
             "activities/server_calls.py",
             "shared/temporal/connect.py",
             "starter/insight/doctor/server.py",
-            "worker/lanes/leaders.py",
+            "worker/lanes/starting.py",
         },
         "place(": {"shared/messages/placement.py", "starter/starting/start_request.py", "spark/tasks/partitioning.py"},
     }
