@@ -1,4 +1,4 @@
-"""What a worker reports of each cycle: metrics, a span if its message is sampled, and an event for the outcomes topic."""
+"""What a worker reports of each cycle: metrics, a span if its message is sampled, an event for the outcomes topic."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What workers set up for a lane when they start: tenants' shares, and as settings say an idle workflow and a canary."""
+"""What workers set up for a lane when they start: tenants' shares, and by settings an idle workflow and a canary."""
 
 import logging
 import time
