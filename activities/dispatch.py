@@ -1,12 +1,11 @@
 """The one activity that runs handlers: finds the handler, limits its time, and turns every result into an Outcome."""
 
 import asyncio
-import contextlib
 import logging
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -63,9 +62,12 @@ class Dispatch:
         """
         call = HandlerCall.load(wire)
         timeout = LANES[call.lane].heartbeat_timeout
-        async with _heartbeats(timeout):
+        beating = asyncio.create_task(_beat(timeout))
+        try:
             outcome = self.find_exhausted(call.kind, call.attempt - 1)
             outcome = outcome or await self.run(call, no_heartbeat if timeout is None else activity.heartbeat)
+        finally:
+            beating.cancel()
         settings = self.settings
         stamped = outcome._replace(
             cycles_per_run=settings.cycles_per_run,
@@ -149,9 +151,19 @@ class Dispatch:
         try:
             if (gate := found.gate_of(message)) and (closing := await self.gates.find_closing(gate)):
                 return wait_at(gate, closing, time.time())
+            context = Context(
+                attempt=call.attempt,
+                idempotency_key=f"{workflow_id(call.kind, call.id)}:{call.version}",
+                due_at=datetime.fromtimestamp(call.due_at, UTC),
+                started_at=datetime.now(UTC),
+                settings=self.settings,
+                http=self.http.client,
+                logger=HandlerLogger(around),
+                beat=around.beat,
+            )
             with around.span.around():
                 async with asyncio.timeout(timeout.total_seconds()):
-                    returned = await found(message, self._context(around))
+                    returned = await found(message, context)
             return to_outcome(returned, self.settings.payload_max_bytes)
         except InvalidOutcome as exc:
             return Outcome("reject", clip_reason(str(exc)))
@@ -162,19 +174,6 @@ class Dispatch:
         except TimeoutError as exc:
             return fail(found, _describe(exc) if str(exc) else f"no outcome within {timeout.total_seconds():g} s")
 
-    def _context(self, around: CallContext) -> Context:
-        call = around.call
-        return Context(
-            attempt=call.attempt,
-            idempotency_key=f"{workflow_id(call.kind, call.id)}:{call.version}",
-            due_at=datetime.fromtimestamp(call.due_at, UTC),
-            started_at=datetime.now(UTC),
-            settings=self.settings,
-            http=self.http.client,
-            logger=HandlerLogger(around),
-            beat=around.beat,
-        )
-
 
 def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:
     has_failed = outcome.verdict in FAILURES
@@ -184,20 +183,11 @@ def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:
         logger.log(level, message, extra={"action": message.replace(" ", "_"), **around.fields, **details})
 
 
-@contextlib.asynccontextmanager
-async def _heartbeats(within: timedelta | None) -> AsyncGenerator[None]:
+async def _beat(within: timedelta | None) -> None:
     """Send heartbeats for a handler that only awaits; its own timeout limits the time in all."""
-
-    async def beat() -> None:
-        while within is not None:
-            activity.heartbeat()
-            await asyncio.sleep(within.total_seconds() / 4)
-
-    beating = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        beating.cancel()
+    while within is not None:
+        activity.heartbeat()
+        await asyncio.sleep(within.total_seconds() / 4)
 
 
 def fail(found: Handler, reason: str) -> Outcome:
