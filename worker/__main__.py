@@ -1,6 +1,7 @@
 """How worker processes begin: by `python -m worker` when only a worker is needed, or started by a parent."""
 
 import argparse
+import contextlib
 import functools
 import logging
 import os
@@ -61,7 +62,11 @@ def _follow_parent(parent: socket.socket, report: Callable[[], Report], order: S
     reported: Report | None = None
     reported_at = 0.0
     try:
-        while not _is_closed_within(parent, seconds=0.5):
+        parent.settimeout(0.5)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                if not parent.recv(1):
+                    break
             current, now = report(), time.monotonic()
             if current != reported or now - reported_at > CHECK_EVERY.total_seconds():
                 parent.sendall(encode_report(current))
@@ -69,14 +74,6 @@ def _follow_parent(parent: socket.socket, report: Callable[[], Report], order: S
     except OSError:
         logger.warning("parent process is gone", extra={"action": "parent_gone"})
     order.give()
-
-
-def _is_closed_within(channel: socket.socket, seconds: float) -> bool:
-    channel.settimeout(seconds)
-    try:
-        return channel.recv(1) == b""
-    except TimeoutError:
-        return False
 
 
 if __name__ == "__main__":

@@ -92,9 +92,8 @@ async def run_workers(
     its error is raised.
     """
     async with HttpClient(plan.settings) as http, contextlib.AsyncExitStack() as stack:
-        events = OutcomeEvents(plan.settings) if plan.settings.outcomes_topic else None
-        if events is not None:
-            await stack.enter_async_context(events)
+        has_topic = plan.settings.outcomes_topic
+        events = await stack.enter_async_context(OutcomeEvents(plan.settings)) if has_topic else None
         prefix = plan.settings.task_queue_prefix
         dispatch = Dispatch(plan.registry, plan.settings, http, Gates(prefix), plan.telemetry, events=events)
         batches = BatchDispatch(dispatch)
