@@ -25,7 +25,7 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=10)
 
 class _Keeper(IgnoresUnknownSignals):
     _memo: str
-    _changes = 0
+    _changes: int = 0
 
     def _dump(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -142,7 +142,8 @@ class GatesWorkflow(_Keeper):
     @signal_handler(gates.read_open, gates.OPEN)
     def open(self, gate: str) -> None:
         """Open a gate; an open gate stays open."""
-        self._changes += self._closings.pop(gate, None) is not None
+        if self._closings.pop(gate, None) is not None:
+            self._changes += 1
 
 
 @workflow.defn(name=idle.IDLE_WORKFLOW)

@@ -93,11 +93,8 @@ def handler(
             f"{where}: a timeout of {timeout} is not between 0 and {LANES[lane].handler_timeout_max} on lane {lane}; "
             "use a longer lane"
         )
-    try:
-        if isinstance(gate, str):
-            check_gate(gate)
-    except ValueError as exc:
-        raise InvalidHandler(f"{where}: {exc}") from exc
+    if isinstance(gate, str):
+        _check_gate(where, gate)
     if not timedelta(0) < backoff <= backoff_max:
         raise InvalidHandler(f"{where}: backoff {backoff} must be above 0 and at most backoff_max {backoff_max}")
 
@@ -117,3 +114,10 @@ def handler(
         )
 
     return decorate
+
+
+def _check_gate(where: str, gate: str) -> None:
+    try:
+        check_gate(gate)
+    except ValueError as exc:
+        raise InvalidHandler(f"{where}: {exc}") from exc

@@ -8,6 +8,11 @@ from shared.errors import InvalidSetting
 from shared.messages.timespan import HORIZON
 
 
+def _require(is_met: bool, problem: str) -> None:  # noqa: FBT001 — reads as what it is: a condition and its sentence
+    if not is_met:
+        raise InvalidSetting(problem)
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The shortest and the longest interval a policy may give, between zero (excluded) and ten years."""
@@ -78,8 +83,3 @@ def nutch_gone(interval: timedelta, rules: NutchRules = NutchRules()) -> timedel
 def hold(interval: timedelta, floor: timedelta, bounds: Bounds) -> timedelta:
     """Wait at least as long as a server's hint says, but never longer than the policy's longest interval."""
     return bounds.clamp(max(interval, floor))
-
-
-def _require(is_met: bool, problem: str) -> None:  # noqa: FBT001 — reads as what it is: a condition and its sentence
-    if not is_met:
-        raise InvalidSetting(problem)
