@@ -206,7 +206,7 @@ class HandlerCall(NamedTuple):
     @classmethod
     def of(cls, state: MessageState, attempt: int) -> "HandlerCall":
         """Make the call for a message; `attempt` counts from 1."""
-        return cls(**{name: getattr(state, name) for name in cls._fields} | {"attempt": attempt})
+        return cls(**{name: getattr(state, name) for name in cls._fields})._replace(attempt=attempt)
 
     def dump(self) -> dict[str, Any]:
         """Give the wire form."""

@@ -4,6 +4,7 @@ import functools
 import math
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -96,7 +97,7 @@ def test_nutch_gone_visits_a_vanished_page_more_seldom(interval: timedelta, expe
     ],
 )
 def test_stormcrawler_adaptive_follows_its_formula(
-    *, interval: timedelta, is_changed: bool, rates: dict[str, float], expected: timedelta
+    *, interval: timedelta, is_changed: bool, rates: dict[str, Any], expected: timedelta
 ) -> None:
     """Changed goes half the way to the shortest interval, unchanged lengthens by half."""
     actual = stormcrawler_adaptive(interval, is_changed=is_changed, **rates)
