@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -57,7 +57,7 @@ class VisitResponse:
     status: int
     headers: httpx.Headers
     page: str
-    digest: str = ""
+    digest: str
 
 
 def find_host_gate(message: Message) -> str:
@@ -170,14 +170,13 @@ def _keep_validator(value: Any) -> str:
 
 
 async def _read_answer(response: httpx.Response, max_bytes: int) -> VisitResponse:
-    answer = VisitResponse(response.status_code, response.headers, _digest(str(response.url).encode()))
-    if not response.is_success and response.status_code != 304:
-        return answer
     body = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    async with aclosing(iterate_body(response, max_bytes)) as pieces:
-        async for piece in pieces:
-            body.update(piece)
-    return replace(answer, digest=body.hexdigest() if response.is_success else "")
+    if response.is_success or response.status_code == 304:
+        async with aclosing(iterate_body(response, max_bytes)) as pieces:
+            async for piece in pieces:
+                body.update(piece)
+    digest = body.hexdigest() if response.is_success else ""
+    return VisitResponse(response.status_code, response.headers, _digest(str(response.url).encode()), digest)
 
 
 def _decide(plan: VisitPlan, answer: VisitResponse, ctx: Context) -> Again | Reject:

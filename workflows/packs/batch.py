@@ -20,9 +20,9 @@ HANDED_BACK = Outcome("handed_back", reason="its batch was over before it began"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages whose handlers are called together; `entries` are what the batch activity gets, in the order of `ids`.
+    """Messages whose handlers are called together; `entries`, in the order of `ids`, are what the activity gets.
 
-    Contains every message due by `until`; if None, every message due by the last replay-safe time.
+    All that are due by `until` are in it; if None, by the last replay-safe time.
     """
 
     number: int
