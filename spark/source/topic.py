@@ -11,11 +11,10 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shared.kafka.reader import open_reader
 
 from shared.errors import GiveUp, InvalidSetting, RetryLater
 from shared.kafka.connection import check_broker, kafka_options
-from shared.kafka.safe_producer import list_topics, open_admin, translate_errors
+from shared.kafka.safe_producer import list_topics, open_admin, open_reader, translate_errors
 from shared.settings import Settings
 from spark.tables import rows_of
 from starter.records.record import Record, to_record
