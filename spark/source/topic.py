@@ -11,7 +11,6 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-
 from shared.errors import GiveUp, InvalidSetting, RetryLater
 from shared.kafka.connection import check_broker, kafka_options
 from shared.kafka.safe_producer import list_topics, open_admin, open_reader, translate_errors
