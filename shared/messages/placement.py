@@ -47,15 +47,14 @@ class Layout:
         """Read the layout from the memo that holds it."""
         return cls(kind, memo["lane"], memo["packs"], memo["size"], memo["coalesce"], memo["first_packs"])
 
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What each pack is told of the layout."""
+        return {"packs": self.packs, "size": self.size, "coalesce": self.coalesce}
+
     def dump(self) -> dict[str, Any]:
         """Give the content of the memo."""
-        return {
-            "lane": self.lane,
-            "packs": self.packs,
-            "size": self.size,
-            "coalesce": self.coalesce,
-            "first_packs": self.first_packs,
-        }
+        return {"lane": self.lane, **self.sizes, "first_packs": self.first_packs}
 
 
 @dataclass(frozen=True, slots=True)
