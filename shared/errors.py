@@ -6,7 +6,7 @@ DormiceError
 │   ├── ServerBusy
 │   ├── PackNotServed
 │   ├── StandsStill
-│   ├── GatesNotServed   (starter.steering.keepers.gates)
+│   ├── GatesNotServed   (starter.steering.keepers)
 │   ├── OffsetsWentBack  (starter.bridge.offsets)
 │   ├── BrokerTrouble    (shared.kafka.safe_producer)
 │   └── BridgeAway       (starter.cli.records.bridge_status)

@@ -20,7 +20,7 @@ from starter.screen import echo_err, print_json, print_table
 
 if TYPE_CHECKING:
     from shared.keepers.gates import GateClosure
-    from starter.steering.keepers.gates import GateControl
+    from starter.steering.keepers import GateControl
 
 Answer = TypeVar("Answer")
 
@@ -90,7 +90,7 @@ def run_open(args: argparse.Namespace, settings: Settings) -> int:
 
 async def _with_gates(settings: Settings, act: "Callable[[GateControl], Awaitable[Answer]]") -> Answer:
     from starter.cli.connection import open_client
-    from starter.steering.keepers.gates import GateControl
+    from starter.steering.keepers import GateControl
 
     return await act(GateControl(await open_client(settings), settings))
 

@@ -18,7 +18,7 @@ from starter.cli.interruption import run_interruptibly
 from starter.screen import echo_err, print_json, print_table
 
 if TYPE_CHECKING:
-    from starter.steering.keepers.idle import IdleControl, IdleStatus
+    from starter.steering.keepers import IdleControl, IdleStatus
 
 Answer = TypeVar("Answer")
 
@@ -119,7 +119,7 @@ def run_limits(args: argparse.Namespace, settings: Settings) -> int:
 
 async def _with_idle(settings: Settings, act: "Callable[[IdleControl], Awaitable[Answer]]") -> Answer:
     from starter.cli.connection import open_client
-    from starter.steering.keepers.idle import IdleControl
+    from starter.steering.keepers import IdleControl
 
     return await act(IdleControl(await open_client(settings), settings))
 
