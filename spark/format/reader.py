@@ -3,28 +3,27 @@
 import asyncio
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 from temporalio.client import WorkflowExecution, WorkflowExecutionAsyncIterator, WorkflowExecutionStatus
+from temporalio.service import RPCError
 
 from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, identity_of
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
-from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, LANE, STATE
+from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, LANE
 from spark.format.filters import push_down
 from spark.format.windows import Window, cut_windows
 from spark.tasks.options import ReadOptions, read_read_options
 from spark.tasks.pickling import PicklableByName
 from spark.tasks.starting import connect_patiently, connect_quietly
-from starter.starting.calls.retrying_caller import CallResult, RetryingCaller
-from starter.steering.status.listing import ENDED_OTHERWISE
+from starter.starting.calls import RetryingCaller
+from starter.steering.status.listing import state_of
 
 _arrow: Any = importlib.import_module("pyarrow")  # it has no type stubs
-
-Answer = TypeVar("Answer")
 
 COLUMNS = (
     "workflow_id string, kind string, id string, pack int, lane string, state string, due_at timestamp, "
@@ -86,12 +85,14 @@ class TemporalReader(PicklableByName, DataSourceReader):
 
     async def _cut(self) -> list[Window]:
         client = await connect_quietly(self._options.connection, self._options.settings)
-        caller = _make_caller(self._options, self._options.calls_per_second)
+        caller = RetryingCaller(self._options.settings.patience, self._options.calls_per_second)
 
         async def count(window: Window) -> int:
             query = _join(self._query, window)
-            called = await caller.call(lambda: client.count_workflows(query, rpc_timeout=CALL_TIMEOUT))
-            return _answer(called).count
+            answer, _ = await caller.call(lambda: client.count_workflows(query, rpc_timeout=CALL_TIMEOUT))
+            if isinstance(answer, RPCError):
+                raise translate_rpc_error(answer) from answer
+            return answer.count
 
         return await cut_windows(count, self._options.partitions, datetime.now(UTC))
 
@@ -101,31 +102,19 @@ class TemporalReader(PicklableByName, DataSourceReader):
             raise TypeError(f"Spark gave a {type(partition).__name__} that is none of ours")
         with asyncio.Runner() as runner:
             client = runner.run(connect_patiently(self._options.connection, self._options.settings))
-            caller = _make_caller(self._options, partition.calls_per_second)
+            caller = RetryingCaller(self._options.settings.patience, partition.calls_per_second)
             pages = client.list_workflows(_join(self._query, partition.window), page_size=_PAGE)
             while (page := runner.run(_next_page(caller, pages))) is not None:
                 yield _to_batch(page).select(self._wanted)
 
 
-def _make_caller(options: ReadOptions, rate: float) -> RetryingCaller:
-    return RetryingCaller(replace(options.settings, starts_per_second=rate))
-
-
 async def _next_page(caller: RetryingCaller, pages: WorkflowExecutionAsyncIterator) -> list[WorkflowExecution] | None:
     if pages.current_page is not None and pages.next_page_token is None:
         return None
-    called = await caller.call(pages.fetch_next_page)
-    if called.error is not None:
-        raise translate_rpc_error(called.error)
+    failure, _ = await caller.call(pages.fetch_next_page)
+    if failure is not None:
+        raise translate_rpc_error(failure) from failure
     return list(pages.current_page or ())
-
-
-def _answer(called: CallResult[Answer]) -> Answer:
-    if called.answer is not None:
-        return called.answer
-    if called.error is None:
-        raise RuntimeError("a call without answer or error")
-    raise translate_rpc_error(called.error) from called.error
 
 
 def _join(query: str, window: Window) -> str:
@@ -139,9 +128,6 @@ def _to_batch(page: list[WorkflowExecution]) -> Any:
 
 def _to_row(execution: WorkflowExecution) -> tuple[Any, ...]:
     attributes = execution.typed_search_attributes
-    state = attributes.get(STATE, "")
-    if execution.status is not None:
-        state = ENDED_OTHERWISE.get(execution.status, state)
     kind, message_id, pack = _identify(execution)
     is_alive = execution.status is WorkflowExecutionStatus.RUNNING
     return (
@@ -150,7 +136,7 @@ def _to_row(execution: WorkflowExecution) -> tuple[Any, ...]:
         message_id,
         pack,
         attributes.get(LANE, ""),
-        state,
+        state_of(execution),
         attributes.get(DUE_AT),
         attributes.get(EARLIEST_AT),
         execution.start_time,

@@ -171,7 +171,7 @@ class _Run:
                     "failed": summary.failed,
                     "duplicates": summary.duplicates,
                     "valid": summary.valid if starter is None else None,
-                    "throttled": 0 if starter is None else starter.throttled,
+                    "throttled": 0 if starter is None else starter.caller.throttled,
                     "seconds": round(summary.seconds, 3),
                     "rejects": str(self._rejects) if summary.rejected else None,
                     "is_interrupted": self._is_interrupted,

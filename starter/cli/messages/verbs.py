@@ -5,11 +5,10 @@
 import argparse
 import functools
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from shared.errors import InvalidSetting
 from shared.lanes import LANES
-from shared.messages.signals import Pause, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
+from shared.messages.signals import Pause, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop, write_moment
 from shared.settings import Settings
 from starter.cli import arguments
 from starter.cli.arguments import CommandParser, Commands, add_filter, read_filter
@@ -60,19 +59,15 @@ def _make_run_now(args: argparse.Namespace) -> Signal:
 
 
 def _make_reschedule(args: argparse.Namespace) -> Signal:
-    return Reschedule(_write(args.at), args.reason)
+    return Reschedule(write_moment(args.at), args.reason)
 
 
 def _make_reprioritize(args: argparse.Namespace) -> Signal:
-    return Reprioritize(args.priority, args.at and _write(args.at), args.reason)
+    return Reprioritize(args.priority, args.at and write_moment(args.at), args.reason)
 
 
 def _make_revise(args: argparse.Namespace) -> Signal:
     return Revise(args.payload, lane=args.to_lane or "", reason=args.reason)
-
-
-def _write(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat()
 
 
 def _run(verb: str, make: MakeSignal, args: argparse.Namespace, settings: Settings) -> int:
