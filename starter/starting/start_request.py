@@ -21,7 +21,7 @@ from shared.lanes import task_queue
 from shared.messages.decision import Spread, find_offset
 from shared.messages.envelope import Envelope
 from shared.messages.message import NO_TRACE, PAYLOAD_MAX, SERIAL, MessageState
-from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, Layout, pack_workflow_id, place, workflow_id
+from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, Layout, pack_workflow_id, workflow_id
 from shared.packs.entry import Entry, to_heading, to_state
 from shared.settings import Settings
 from shared.temporal.connect import to_raw
@@ -108,9 +108,8 @@ async def build_start_request(
     reuse = WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE
     if restarts_finished:
         reuse = WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
-    placement = place(state.kind, state.id, state.lane, settings.task_queue_prefix)
     request = StartWorkflowExecutionRequest(
-        **_start_fields(client, settings, MESSAGE_WORKFLOW, placement.workflow_id, placement.task_queue),
+        **_start_fields(client, settings, MESSAGE_WORKFLOW, state.workflow_id, state.lane),
         request_id=request_id,
         workflow_id_reuse_policy=reuse,
         workflow_id_conflict_policy=WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
@@ -129,9 +128,8 @@ async def build_pack_request(
     client: Client, settings: Settings, layout: Layout, index: int, *, signal: str, argument: dict[str, Any] | RawValue
 ) -> SignalWithStartWorkflowExecutionRequest:
     """Build the call that signals a pack, and starts it empty if it does not exist yet."""
-    name, queue = pack_workflow_id(layout.kind, index), task_queue(settings.task_queue_prefix, layout.lane)
     request = SignalWithStartWorkflowExecutionRequest(
-        **_start_fields(client, settings, PACK_WORKFLOW, name, queue),
+        **_start_fields(client, settings, PACK_WORKFLOW, pack_workflow_id(layout.kind, index), layout.lane),
         request_id=uuid.uuid4().hex,
         workflow_id_reuse_policy=WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
         signal_name=signal,
@@ -146,12 +144,12 @@ async def build_pack_request(
     return request
 
 
-def _start_fields(client: Client, settings: Settings, workflow_type: str, name: str, queue: str) -> dict[str, Any]:
+def _start_fields(client: Client, settings: Settings, workflow_type: str, name: str, lane: str) -> dict[str, Any]:
     return {
         "namespace": client.namespace,
         "workflow_id": name,
         "workflow_type": WorkflowType(name=workflow_type),
-        "task_queue": TaskQueue(name=queue),
+        "task_queue": TaskQueue(name=task_queue(settings.task_queue_prefix, lane)),
         "identity": client.identity,
         "workflow_task_timeout": Duration(seconds=round(settings.workflow_task_timeout.total_seconds())),
     }

@@ -81,7 +81,7 @@ def test_only_one_place_connects_and_only_one_starts_workflows() -> None:
             "starter/starting/layouts.py",
             "worker/lanes/leaders.py",
         },
-        "place(": {"shared/messages/placement.py", "starter/starting/start_request.py", "spark/tasks/partitioning.py"},
+        "place(": {"shared/messages/placement.py", "spark/tasks/partitioning.py"},
     }
     product = [p for p in MODULES if p.relative_to(ROOT).parts[0] not in ("examples", "cluster", "chaos", "bench")]
     for call, allowed in callers.items():
