@@ -8,7 +8,8 @@ import socket
 import pytest
 
 from starter.insight.doctor.checks import CHECKS
-from starter.local.embedded import EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedServer
+from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import Run, Spawn
 
 pytestmark = pytest.mark.timeout(120)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.errors import InvalidSetting
-from shared.kafka.reader import open_reader
-from shared.kafka.safe_producer import PATIENCE_SECONDS, list_topics, open_admin, translate_errors
+from shared.kafka.safe_producer import PATIENCE_SECONDS, list_topics, open_admin, open_reader, translate_errors
 from starter.bridge.offsets import Partition
 
 NO_SUCH_GROUP = "Dead"  # Kafka's name for the state of an unknown group

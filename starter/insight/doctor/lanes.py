@@ -11,7 +11,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.idle.capacity import Capacity, is_fresh
-from activities.idle.overdue import OverdueIndex, OverdueWorkflow
+from activities.idle.due_index import SleepingWorkflow
+from activities.idle.overdue import OverdueIndex
 from activities.registry import Registry
 from shared.lanes import LANES, task_queue
 from shared.messages.timespan import format_seconds
@@ -120,7 +121,7 @@ class Lanes:
         found = await asyncio.gather(*(self._find_overdue(lane, now) for lane in served))
         return [judge_overdue(lane, one, self._serving[lane], now) for lane, one in zip(served, found, strict=True)]
 
-    async def _find_overdue(self, lane: str, now: datetime) -> list[OverdueWorkflow]:
+    async def _find_overdue(self, lane: str, now: datetime) -> list[SleepingWorkflow]:
         queue = task_queue(self._settings.task_queue_prefix, lane)
         index = OverdueIndex(self._find_client(), queue, self._settings.index_after)
         return await index.find_oldest(NAMED_MAX, now, OVERDUE_LONG)
@@ -197,7 +198,7 @@ def judge_backlog(lane: str, serving: LaneWorkers) -> Finding:
     return Finding(Severity.FINE, seen, about=lane)
 
 
-def judge_overdue(lane: str, overdue: Sequence[OverdueWorkflow], serving: LaneWorkers, now: datetime) -> Finding:
+def judge_overdue(lane: str, overdue: Sequence[SleepingWorkflow], serving: LaneWorkers, now: datetime) -> Finding:
     """Report what is overdue on a lane with workers: they are too few, or the workflow stands still."""
     if not overdue:
         return Finding(Severity.FINE, "nothing is overdue", about=lane)
