@@ -22,7 +22,7 @@ from shared.messages.placement import MESSAGE_WORKFLOW
 from shared.settings import Settings
 from shared.temporal.search_attributes import attributes_at_start
 from starter.local.embedded import EmbeddedServer
-from starter.steering.keepers.idle import IdleControl
+from starter.steering.keepers import IdleControl
 
 PAIRS = 4
 SECONDS, WINDOWS, RAMP = 5.0, 6, 3

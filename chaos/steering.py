@@ -21,7 +21,7 @@ from shared.messages.signals import Pause, Reprioritize, Reschedule, Resume, Rev
 from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT
 from starter.control import Control
-from starter.steering.keepers.gates import GateControl
+from starter.steering.keepers import GateControl
 
 MALFORMED = True
 """Whether malformed signals are sent as well, once no worker of the older version is left.

@@ -2,22 +2,21 @@
 
 import math
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from temporalio.client import Client
-from temporalio.service import RPCError
 
 from activities.registry import Registry, declared_packs, envelope_rules, load_registry
-from shared.errors import GiveUp, PackNotServed, RetryLater, StartRefused
+from shared.errors import PackNotServed, RetryLater, StartRefused
+from shared.messages import signals
 from shared.messages.envelope import Envelope, parse_envelope
-from shared.messages.signals import Pause, PullForward, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
+from shared.messages.signals import Signal
 from shared.settings import Settings
-from shared.temporal.connect import translate_rpc_error
+from shared.temporal.connect import translate_rpc_errors
 from starter.starting.bulk import BulkStarter
-from starter.starting.layouts import Layouts
 from starter.starting.receipts import Receipt, StartOutcome
-from starter.steering.message_view import MessageReader, MessageView
+from starter.steering.message_view import MessageView, look_up, show
 from starter.steering.packs import Packs
 from starter.steering.selection import Selection
 from starter.steering.sender import Sender, SignalCounts
@@ -43,10 +42,7 @@ class Control:
         self._client = client
         self._settings = settings
         self._registry = registry
-        self._layouts = Layouts(client, settings)
         self._packs = Packs(client, settings)
-        self._sender = Sender(client, settings, self._layouts, self._packs)
-        self._reader = MessageReader(client, self._layouts, self._packs)
 
     async def start(self, wish: Envelope | Mapping[str, Any]) -> Receipt[None]:
         """Start one message and return its receipt.
@@ -60,8 +56,8 @@ class Control:
             self._registry = load_registry(self._settings)
         fields = wish.model_dump() if isinstance(wish, Envelope) else wish
         envelope = parse_envelope(fields, envelope_rules(self._settings, self._registry))
-        encodings = declared_packs(self._registry)
-        starter = BulkStarter(self._client, self._settings, restarts_finished=True, encodings=encodings)
+        packs = declared_packs(self._registry)
+        starter = BulkStarter(self._client, self._settings, restarts_finished=True, encodings=packs)
         receipt = await starter.start(envelope, None)
         if receipt.outcome not in (StartOutcome.STARTED, StartOutcome.ALREADY_RUNNING):
             raise _to_error(receipt)
@@ -69,52 +65,43 @@ class Control:
 
     async def run_now(self, kind: str, message_id: str, reason: str = "") -> str:
         """Run as soon as a worker is free; a parked message gets fresh attempts."""
-        return await self.send(kind, message_id, RunNow(reason))
+        return await self.send(kind, message_id, signals.RunNow(reason))
 
     async def reschedule(self, kind: str, message_id: str, due_at: datetime, reason: str = "") -> str:
         """Set a new due time."""
-        return await self.send(kind, message_id, Reschedule(_write(due_at), reason))
+        return await self.send(kind, message_id, signals.Reschedule(signals.write_moment(due_at), reason))
 
     async def reprioritize(
         self, kind: str, message_id: str, priority: int, due_at: datetime | None = None, reason: str = ""
     ) -> str:
         """Set the priority (1 first, 5 last); tasks of the message that already wait in a queue are moved too."""
-        return await self.send(kind, message_id, Reprioritize(priority, due_at and _write(due_at), reason))
+        moment = due_at and signals.write_moment(due_at)
+        return await self.send(kind, message_id, signals.Reprioritize(priority, moment, reason))
 
     async def revise(self, kind: str, message_id: str, payload: Any, *, lane: str = "", reason: str = "") -> str:
         """Replace the payload, and move to another lane when one is given."""
-        return await self.send(kind, message_id, Revise(payload, lane=lane, reason=reason))
+        return await self.send(kind, message_id, signals.Revise(payload, lane=lane, reason=reason))
 
     async def pause(self, kind: str, message_id: str, reason: str = "") -> str:
         """Do not run the message until `resume`."""
-        return await self.send(kind, message_id, Pause(reason))
+        return await self.send(kind, message_id, signals.Pause(reason))
 
     async def resume(self, kind: str, message_id: str, reason: str = "") -> str:
         """End a pause."""
-        return await self.send(kind, message_id, Resume(reason))
+        return await self.send(kind, message_id, signals.Resume(reason))
 
     async def stop(self, kind: str, message_id: str, reason: str = "") -> str:
         """End the message for good; a running handler finishes first."""
-        return await self.send(kind, message_id, Stop(reason))
+        return await self.send(kind, message_id, signals.Stop(reason))
 
     async def pull_forward(self, kind: str, message_id: str, expected_due_at: datetime) -> str:
         """Run before the due time, if that is still `expected_due_at` and the message's `earliest` has passed."""
-        return await self.send(kind, message_id, PullForward(_write(expected_due_at)))
+        return await self.send(kind, message_id, signals.PullForward(signals.write_moment(expected_due_at)))
 
     async def send(self, kind: str, message_id: str, signal: Signal) -> str:
         """Send any signal; returns "", or a sentence when the message does not run although the signal asks for it."""
-        return await self._sender.send(kind, message_id, signal)
-
-    async def send_to_all(
-        self, selection: Selection, signal: Signal, keep: Callable[[ListedMessage], bool] = lambda _: True
-    ) -> SignalCounts:
-        """Send a signal to every message of a selection for which `keep` is true, and return the totals.
-
-        A message that ends meanwhile counts as `missing`. Raises what `send_to_each` raises.
-        """
-        counts = SignalCounts()
-        await self.send_to_each(self.names(selection, keep), signal, counts)
-        return counts
+        sender = Sender(self._client, self._settings, self._packs, signal, is_named=True)
+        return await sender.send(kind, message_id)
 
     async def send_to_each(
         self, names: AsyncIterable[tuple[str, str]], signal: Signal, tally: SignalCounts, *, are_named: bool = False
@@ -126,24 +113,18 @@ class Control:
         again does no harm, because signals are idempotent. `are_named` means that a person named the messages: at the
         cost of another call each, the tally's `report` then also gets those that are paused, parked or stand still.
         """
-        await self._sender.send_to_each(names, signal, tally, are_named=are_named)
+        sender = Sender(self._client, self._settings, self._packs, signal, is_named=are_named)
+        await sender.send_to_each(names, tally)
 
     async def list(self, selection: Selection, limit: int | None = None) -> AsyncIterator[ListedMessage]:
-        """List a selection, at most `limit`: messages with their own workflow, newest start first, then packed ones.
-
-        The first come from the index, which is eventually consistent; the others from the packs which, by the index,
-        may hold some.
-        """
+        """List at most `limit` of a selection: from the index, which lags, newest start first, then from the packs."""
         left = math.inf if limit is None else limit
-        pages = self._client.list_workflows(selection.to_query(), limit=limit, page_size=PAGE_SIZE)
-        try:
-            async for execution in pages:
+        with translate_rpc_errors():
+            async for execution in self._client.list_workflows(selection.to_query(), limit=limit, page_size=PAGE_SIZE):
                 left -= 1
                 yield await to_listed(execution)
-        except RPCError as exc:
-            raise translate_rpc_error(exc) from exc
         if left > 0:
-            async for listed in self._packs.iterate(self._layouts, selection):
+            async for listed in self._packs.iterate(selection):
                 yield listed
                 left -= 1
                 if left <= 0:
@@ -159,22 +140,20 @@ class Control:
 
     async def count(self, selection: Selection) -> int:
         """Count a selection, in the index and in the packs."""
-        try:
+        with translate_rpc_errors():
             solo = (await self._client.count_workflows(selection.to_query())).count
-        except RPCError as exc:
-            raise translate_rpc_error(exc) from exc
-        return solo + await self._packs.count(self._layouts, selection)
+        return solo + await self._packs.count(selection)
 
     async def look_up(self, kind: str, message_id: str) -> ListedMessage:
         """Look up one message, alive or finished, at the server or its pack, never in the index: always up to date."""
-        return await self._reader.look_up(kind, message_id)
+        return await look_up(self._client, self._packs, kind, message_id)
 
     async def show(self, kind: str, message_id: str) -> MessageView:
         """Show one message, alive or finished; without a worker to ask, only what the server knows.
 
         Only its pack knows a packed message: PackNotServed is raised when no worker serves the pack.
         """
-        return await self._reader.show(kind, message_id)
+        return await show(self._client, self._packs, kind, message_id)
 
 
 def _to_error(receipt: Receipt[None]) -> Exception:
@@ -184,9 +163,3 @@ def _to_error(receipt: Receipt[None]) -> Exception:
     if receipt.run_id:  # the run of its pack, which has received the message
         return PackNotServed(f"{name} has not been started yet: {reason}")
     return RetryLater(f"{name} was not started: {reason}")
-
-
-def _write(moment: datetime) -> str:
-    if moment.tzinfo is None:
-        raise GiveUp(f"due_at: {moment.isoformat()} has no time zone; add one, for example UTC")
-    return moment.astimezone(UTC).isoformat()

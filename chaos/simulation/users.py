@@ -40,11 +40,11 @@ from shared.messages.signals import (
 )
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
-from starter.starting.calls.retrying_caller import RetryingCaller
-from starter.starting.chunks import Chunk, build_pack_request
+from starter.starting.calls import RetryingCaller
+from starter.starting.chunks import Chunk
 from starter.starting.pack_starter import PackStarter
 from starter.starting.receipts import Receipt, StartOutcome
-from starter.starting.start_request import first_entry, first_state
+from starter.starting.start_request import build_pack_request, first_entry, first_state
 from starter.steering.repack import SPREAD
 from workflows.packs.receipts import KEPT_SECONDS
 
@@ -158,8 +158,10 @@ class Users:
 
     def build_admission(self, *, revises: bool) -> PackStarter:
         """Build the starter that sends chunks to packs."""
-        caller = RetryingCaller(self._settings)
-        return PackStarter(cast("Client", self._client), self._settings, caller, revises=revises)
+        caller = RetryingCaller(self._settings.patience, self._settings.starts_per_second)
+        return PackStarter(
+            cast("Client", self._client), self._settings, caller, restarts_finished=False, revises=revises
+        )
 
     async def query(self, name: str, query: str, *arguments: Any) -> Any:
         """Query a pack; gives None if it does not answer in time."""

@@ -35,9 +35,14 @@ class Layout:
         """Read the layout from the memo that holds it."""
         return cls(kind, *(memo[f.name] for f in fields(cls)[1:]))
 
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What each pack is told of the layout."""
+        return {"packs": self.packs, "size": self.size, "coalesce": self.coalesce}
+
     def dump(self) -> dict[str, Any]:
         """Give the content of the memo."""
-        return {f.name: getattr(self, f.name) for f in fields(self)[1:]}
+        return {"lane": self.lane, **self.sizes, "first_packs": self.first_packs}
 
 
 def workflow_id(kind: str, message_id: str) -> str:

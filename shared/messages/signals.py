@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from shared.errors import GiveUp
+
 
 @dataclass(frozen=True, slots=True)
 class RunNow:
@@ -129,6 +131,13 @@ SIGNAL_NAMES: dict[type[Any], str] = {
 def write_steering(ids: Sequence[str], signal: Signal, token: str) -> dict[str, Any]:
     """Write a signal for some messages of a pack; the pack's receipt for `token` lists those it did not have."""
     return {"ids": list(ids), "token": token} | asdict(signal)
+
+
+def write_moment(moment: datetime) -> str:
+    """Write a moment as a signal has it; raises GiveUp when it has no time zone."""
+    if moment.tzinfo is None:
+        raise GiveUp(f"due_at: {moment.isoformat()} has no time zone; add one, for example UTC")
+    return moment.astimezone(UTC).isoformat()
 
 
 def to_epoch(moment: str) -> float:

@@ -1,9 +1,10 @@
 """The one way to connect to Temporal, and what a server must have before messages can live on it."""
 
 import asyncio
+import contextlib
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueRequest,
     DescribeTaskQueueResponse,
 )
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.common import RawValue
 from temporalio.envconfig import ClientConfig
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
@@ -161,6 +162,15 @@ def translate_rpc_error(exc: RPCError) -> RetryLater | Misconfigured:
     return Misconfigured(f"{refusal}; correct the request")
 
 
+@contextlib.contextmanager
+def translate_rpc_errors() -> Generator[None]:
+    """Raise the RPCError of a failed call as what `translate_rpc_error` makes of it."""
+    try:
+        yield
+    except RPCError as exc:
+        raise translate_rpc_error(exc) from exc
+
+
 async def signal_beginning(client: Client, workflow: str, name: str, task_queue: str, signal: str, *given: Any) -> None:
     """Send a signal to the workflow `name`, which is started on a task queue if it does not run. Raises RPCError."""
     await client.start_workflow(
@@ -174,14 +184,21 @@ async def signal_beginning(client: Client, workflow: str, name: str, task_queue:
     )
 
 
-async def read_memo(client: Client, name: str) -> Mapping[str, Any] | None:
-    """Give the memo of a workflow, None if there is no such workflow; no worker is needed. Raises RPCError."""
+async def find_workflow(client: Client, name: str) -> WorkflowExecutionDescription | None:
+    """Describe a workflow, None if there is no such workflow; no worker is needed. Raises RPCError."""
     try:
-        described = await client.get_workflow_handle(name).describe(rpc_timeout=CALL_TIMEOUT)
+        return await client.get_workflow_handle(name).describe(rpc_timeout=CALL_TIMEOUT)
     except RPCError as exc:
         if is_missing(exc):
             return None
         raise
+
+
+async def read_memo(client: Client, name: str) -> Mapping[str, Any] | None:
+    """Give the memo of a workflow, None if there is no such workflow; no worker is needed. Raises RPCError."""
+    described = await find_workflow(client, name)
+    if described is None:
+        return None
     memo = await described.memo()
     for value in memo.values():
         if isinstance(value, RawValue):  # a worker's client leaves what it can't decrypt; this raises

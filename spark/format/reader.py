@@ -2,25 +2,25 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
+from temporalio.service import RPCError
 
 from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, identity_of
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
-from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, LANE, STATE
+from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, LANE
 from spark.format.filters import push_down
 from spark.format.windows import Window, cut_windows
 from spark.tables import to_batch, to_schema
 from spark.tasks.options import OF_SERVER, Options
 from spark.tasks.pickling import PicklableByName
 from spark.tasks.starting import connect_patiently, connect_quietly
-from starter.starting.calls.retrying_caller import CallResult, RetryingCaller
-from starter.steering.status.listing import ENDED_OTHERWISE
+from starter.starting.calls import RetryingCaller
+from starter.steering.status.listing import state_of
 
 COLUMNS = (
     "workflow_id string, kind string, id string, pack int, lane string, state string, due_at timestamp, "
@@ -60,12 +60,14 @@ class TemporalReader(PicklableByName, DataSourceReader):
 
     async def _cut(self) -> list[Window]:
         client = await connect_quietly(self._connection, self._settings)
-        caller = self._make_caller(self.calls_per_second)
+        caller = RetryingCaller(self._settings.patience, self.calls_per_second)
 
         async def count(window: Window) -> int:
             query = window.narrow(self._query)
-            called = await caller.call(lambda: client.count_workflows(query, rpc_timeout=CALL_TIMEOUT))
-            return _get_answer(called).count
+            answer, _ = await caller.call(lambda: client.count_workflows(query, rpc_timeout=CALL_TIMEOUT))
+            if isinstance(answer, RPCError):
+                raise translate_rpc_error(answer) from answer
+            return answer.count
 
         return await cut_windows(count, self.tasks, datetime.now(UTC))
 
@@ -75,36 +77,28 @@ class TemporalReader(PicklableByName, DataSourceReader):
         schema = to_schema(COLUMNS)
         with asyncio.Runner() as runner:
             client = runner.run(connect_patiently(self._connection, self._settings))
-            caller = self._make_caller(calls_per_second)
+            caller = RetryingCaller(self._settings.patience, calls_per_second)
             pages = client.list_workflows(window.narrow(self._query), page_size=_PAGE)
             while pages.current_page is None or pages.next_page_token is not None:
-                _get_answer(runner.run(caller.call(pages.fetch_next_page)))
+                failure, _ = runner.run(caller.call(pages.fetch_next_page))
+                if failure is not None:
+                    raise translate_rpc_error(failure) from failure
                 rows = list(map(_to_row, pages.current_page or ()))
                 yield to_batch(rows, schema).select(self._wanted)
 
-    def _make_caller(self, rate: float) -> RetryingCaller:
-        return RetryingCaller(replace(self._settings, starts_per_second=rate))
-
-
-def _get_answer(called: CallResult[Any]) -> Any:
-    if called.error is not None:
-        raise translate_rpc_error(called.error) from called.error
-    return called.answer
-
 
 def _to_row(execution: WorkflowExecution) -> tuple[Any, ...]:
-    attributes, status = execution.typed_search_attributes, execution.status
-    state = attributes.get(STATE, "")
+    attributes = execution.typed_search_attributes
     return (
         execution.id,
         *_identify(execution),
         attributes.get(LANE, ""),
-        state if status is None else ENDED_OTHERWISE.get(status, state),
+        state_of(execution),
         attributes.get(DUE_AT),
         attributes.get(EARLIEST_AT),
         execution.start_time,
         # the index has it only when the workflow ends
-        None if status is WorkflowExecutionStatus.RUNNING else execution.history_length,
+        None if execution.status is WorkflowExecutionStatus.RUNNING else execution.history_length,
         execution.run_id,
     )
 

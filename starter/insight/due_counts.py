@@ -15,7 +15,6 @@ from shared.errors import PackNotServed
 from shared.messages.placement import Layout
 from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
-from starter.starting.layouts import Layouts
 from starter.steering.packs import ASKED_AT_ONCE, Packs
 from starter.steering.selection import Selection
 
@@ -42,7 +41,6 @@ class DueCounts:
         """`sample` is how many packs of a kind are asked in place of all of them; 0 asks every pack."""
         self._client = client
         self._sample = sample
-        self._layouts = Layouts(client, settings)
         self._packs = Packs(client, settings)
 
     async def count_solo(self, selection: Selection, edges: Sequence[float]) -> dict[int, int]:
@@ -80,7 +78,7 @@ class DueCounts:
     async def count_packed(self, edges: Sequence[float]) -> PackDueCounts:
         """Count by kind and lane, in each interval that ends with one of the edges."""
         of_kind = defaultdict[str, list[tuple[Layout, int]]](list)
-        for layout, index in await self._packs.list_packs(self._layouts, Selection()):
+        async for layout, index in self._packs.find_packs(Selection()):
             of_kind[layout.kind].append((layout, index))
         due: dict[tuple[str, str], Mapping[int, int]] = {}
         silent, asked = list[str](), 0
@@ -107,7 +105,7 @@ class DueCounts:
         async def ask(layout: Layout, index: int) -> dict[str, list[int]] | None:
             async with room:
                 try:
-                    return await self._packs.count_due(layout, index, edges)
+                    return (await self._packs.ask(layout, index, "due", list(edges)))["lanes"]
                 except PackNotServed:
                     return None
 

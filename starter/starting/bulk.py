@@ -6,7 +6,6 @@ import time
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from functools import lru_cache
-from typing import TypeVar
 
 from temporalio.client import Client
 
@@ -17,15 +16,13 @@ from shared.messages.message import NO_TRACE, MessageState
 from shared.messages.placement import Layout, PackSpread, pack_index, workflow_id
 from shared.packs.entry import to_entry
 from shared.settings import Settings
-from starter.starting.calls.retrying_caller import RetryingCaller
-from starter.starting.calls.task_pool import TaskPool
+from starter.starting.calls import RetryingCaller, TaskPool
 from starter.starting.chunks import Chunk, ChunkBuffer
 from starter.starting.delivery import Delivery
 from starter.starting.layouts import Layouts
 from starter.starting.pack_starter import PackStarter
-from starter.starting.receipts import Counts, Receipt, StartOutcome
+from starter.starting.receipts import Receipt, StartOutcome, Tag
 from starter.starting.solo import SoloStarter
-from starter.starting.solo_revisions import SoloRevisions
 from starter.starting.start_request import NO_SOURCES, first_entry
 
 LINGER_SECONDS = 0.2
@@ -37,8 +34,8 @@ LINGERS_MAX, FEW = 5, 1000
 GATHERED_SECONDS = 10.0
 """Longest wait for others of the pack while the server has room; while it has none, larger calls help more."""
 
-Tag = TypeVar("Tag")
 Wish = Envelope | Delivery
+Wishes = AsyncIterable[tuple[Tag, Wish]] | Iterable[tuple[Tag, Wish]]
 
 
 class BulkStarter:
@@ -68,37 +65,17 @@ class BulkStarter:
         self._settings = settings
         self._restarts_finished = restarts_finished
         self._session = session
-        self._caller = RetryingCaller(settings)
+        self.caller = RetryingCaller(settings.patience, settings.starts_per_second)
         self._layouts = Layouts(client, settings, encodings)
-        self._solo = SoloStarter(client, settings, self._caller)
-        self._deliverer = SoloRevisions(client, self._solo, self._caller)
-        self._admission = PackStarter(
-            client, settings, self._caller, restarts_finished=restarts_finished, revises=revises
-        )
-        self.counts = Counts()
-
-    @property
-    def throttled(self) -> int:
-        """How often the server refused a call because it was at its limit."""
-        return self._caller.throttled
-
-    @property
-    def retried(self) -> int:
-        """How often a call was repeated for another reason."""
-        return self._caller.retried
+        self._solo = SoloStarter(client, settings, self.caller)
+        self._packs = PackStarter(client, settings, self.caller, restarts_finished=restarts_finished, revises=revises)
 
     async def start(self, envelope: Envelope, tag: Tag) -> Receipt[Tag]:
-        """Start one message and return its receipt.
+        """Start one message and return its receipt; raises Misconfigured when the server refuses this client."""
+        (receipt,) = [receipt async for receipt in self.start_all([(tag, envelope)])]
+        return receipt
 
-        Raises Misconfigured when the server refuses this client altogether.
-        """
-        async for receipt in self.start_all([(tag, envelope)]):
-            return receipt
-        raise RuntimeError("a start without a receipt")
-
-    async def start_all(
-        self, wishes: AsyncIterable[tuple[Tag, Wish]] | Iterable[tuple[Tag, Wish]]
-    ) -> AsyncIterator[Receipt[Tag]]:
+    async def start_all(self, wishes: Wishes[Tag]) -> AsyncIterator[Receipt[Tag]]:
         """Start a stream of (tag, envelope) or (tag, delivery) and yield receipts as they come, in no fixed order.
 
         The stream is read only as fast as receipts are consumed. Memory holds at most `in_flight` calls, and
@@ -109,14 +86,9 @@ class BulkStarter:
         async with contextlib.aclosing(pool.results(self._read(wishes, pool))) as results:
             async for receipts in results:
                 for receipt in receipts:
-                    self.counts.by_outcome[receipt.outcome] += 1
                     yield receipt
 
-    async def _read(
-        self,
-        wishes: AsyncIterable[tuple[Tag, Wish]] | Iterable[tuple[Tag, Wish]],
-        pool: TaskPool[list[Receipt[Tag]]],
-    ) -> None:
+    async def _read(self, wishes: Wishes[Tag], pool: TaskPool[list[Receipt[Tag]]]) -> None:
         buffer, is_fresh = ChunkBuffer[Tag](self._settings.pack_room), False
         flushing = asyncio.Lock()
 
@@ -168,11 +140,11 @@ class BulkStarter:
         return await self._layouts.settle(wish.kind, wish.lane or "short")
 
     async def _start_chunk(self, chunk: Chunk[Tag]) -> list[Receipt[Tag]]:
-        return await self._admission.admit(chunk, self._session or str(uuid.uuid4()))
+        return await self._packs.admit(chunk, self._session or str(uuid.uuid4()))
 
     async def _start_solo(self, wish: Wish, tag: Tag) -> list[Receipt[Tag]]:
         if isinstance(wish, Delivery):
-            return [await self._deliverer.deliver(wish, tag)]
+            return [await self._solo.deliver(wish, tag)]
         session = self._session or str(uuid.uuid4())
         return [await self._solo.start(wish, tag, session=session, restarts_finished=self._restarts_finished)]
 

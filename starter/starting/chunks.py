@@ -2,31 +2,15 @@
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic
 
-from google.protobuf.duration_pb2 import Duration
-from temporalio.api.common.v1 import WorkflowType
-from temporalio.api.enums.v1 import WorkflowIdReusePolicy
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import SignalWithStartWorkflowExecutionRequest
-from temporalio.client import Client
-from temporalio.common import RawValue
-
-from shared.lanes import task_queue
 from shared.messages.json_value import encode_json
-from shared.messages.message import SERIAL
-from shared.messages.placement import PACK_WORKFLOW, Layout, pack_workflow_id
-from shared.packs.entry import CHUNK_BYTES_MAX, ID, Entry, to_heading
-from shared.settings import Settings
-from shared.temporal.connect import to_raw, to_raw_bytes
-from shared.temporal.search_attributes import pack_attributes_at_start
-from starter.starting.start_request import REQUEST_NAMESPACE, index_request
-
-ADMIT = "admit"
-
-Tag = TypeVar("Tag")
+from shared.messages.placement import Layout
+from shared.packs.entry import CHUNK_BYTES_MAX, ID, Entry
+from starter.starting.receipts import Tag
+from starter.starting.start_request import REQUEST_NAMESPACE
 
 
 @dataclass(slots=True)
@@ -110,60 +94,3 @@ class ChunkBuffer(Generic[Tag]):
         chunk = self._chunks.pop(key)
         self._count -= len(chunk.tags)
         return chunk
-
-
-async def build_admit_request(
-    client: Client, settings: Settings, chunk: Chunk[Any], *, token: str, flags: Iterable[str]
-) -> SignalWithStartWorkflowExecutionRequest:
-    """Build the one call that sends a chunk to its pack, and starts the pack if it does not exist yet.
-
-    `flags` are `restarts` and `revises`, see `workflows.packs.state.PackState.admit`.
-    """
-    layout = chunk.layout
-    wire: dict[str, Any] = {
-        "token": token,
-        "packs": layout.packs,
-        "size": layout.size,
-        "coalesce": layout.coalesce,
-        "sent_at": time.time(),
-    }
-    wire |= dict.fromkeys(flags, True)
-    # each entry was encoded once, when it was counted
-    argument = encode_json(wire)[:-1] + b',"entries":[' + chunk.body + b"]}"
-    request = await build_pack_request(
-        client, settings, layout, chunk.index, signal=ADMIT, argument=to_raw_bytes(argument)
-    )
-    request.request_id = token
-    return request
-
-
-async def build_pack_request(
-    client: Client, settings: Settings, layout: Layout, index: int, *, signal: str, argument: dict[str, Any] | RawValue
-) -> SignalWithStartWorkflowExecutionRequest:
-    """Build the call that signals a pack, and starts it empty if it does not exist yet."""
-    request = SignalWithStartWorkflowExecutionRequest(
-        namespace=client.namespace,
-        workflow_id=pack_workflow_id(layout.kind, index),
-        workflow_type=WorkflowType(name=PACK_WORKFLOW),
-        task_queue=TaskQueue(name=task_queue(settings.task_queue_prefix, layout.lane)),
-        identity=client.identity,
-        request_id=uuid.uuid4().hex,
-        workflow_task_timeout=Duration(seconds=round(settings.workflow_task_timeout.total_seconds())),
-        workflow_id_reuse_policy=WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
-        signal_name=signal,
-    )
-    empty = to_heading(
-        layout.kind,
-        layout.lane,
-        index=index,
-        packs=layout.packs,
-        size=layout.size,
-        coalesce=layout.coalesce,
-        payload_max_bytes=settings.payload_max_bytes,
-    )
-    first, second = await client.data_converter.encode([empty, argument])
-    request.input.payloads.append(first)
-    request.signal_input.payloads.append(second)
-    index_request(request, pack_attributes_at_start(layout.kind, layout.lane))
-    request.memo.fields[SERIAL].CopyFrom(to_raw(1).payload)  # the memo stays, whatever version runs the pack later
-    return request

@@ -30,15 +30,9 @@ class Delivery(NamedTuple):
 
     def to_signal(self) -> Revise | Stop:
         """Give the signal for a message that is alive; without `scheduled_at` the message runs now."""
-        if self.envelope is None:
+        envelope = self.envelope
+        if envelope is None:
             return Stop(TOMBSTONE, self.source, self.offset)
-        due_at = self.envelope.scheduled_at or datetime.now(UTC)
-        return Revise(
-            self.envelope.payload,
-            self.source,
-            self.offset,
-            self.envelope.lane or "",
-            due_at.isoformat(),
-            priority=self.envelope.priority,
-            trace=dict(self.trace),
-        )
+        due_at = (envelope.scheduled_at or datetime.now(UTC)).isoformat()
+        given = (envelope.payload, self.source, self.offset, envelope.lane or "", due_at)
+        return Revise(*given, priority=envelope.priority, trace=dict(self.trace))

@@ -2,124 +2,118 @@
 
 import asyncio
 import time
-from datetime import timedelta
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
-from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse, SignalWithStartWorkflowExecutionRequest
+from temporalio.client import Client
 from temporalio.service import RPCError
 
+from shared.errors import RetryLater
+from shared.messages.json_value import encode_json
 from shared.messages.placement import Layout, pack_workflow_id, workflow_id
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
-from shared.temporal.connect import CALL_TIMEOUT, describe_queue
+from shared.temporal.connect import CALL_TIMEOUT, describe_queue, to_raw_bytes
 from shared.temporal.deployment import find_taking, to_version
-from starter.starting.calls.retrying_caller import RetryingCaller
-from starter.starting.chunks import Chunk, build_admit_request
-from starter.starting.receipts import Receipt, StartOutcome, to_refusal
+from starter.starting.calls import RetryingCaller
+from starter.starting.chunks import Chunk
+from starter.starting.queries import NO_ANSWER, query
+from starter.starting.receipts import Receipt, StartOutcome, Tag, to_refusal
+from starter.starting.start_request import build_pack_request
 from workflows.packs.receipts import KNOWN, REVISED, STOPPED
 
-QUERY_TIMEOUT = timedelta(seconds=5)
+ADMIT = "admit"
 
-Tag = TypeVar("Tag")
+_Fates = dict[int, tuple[StartOutcome, str]]
+"""Outcome and reason of each message of a chunk that was not simply started, by its position."""
 
 
 class PackStarter:
     """Sends a chunk in one durable call, then queries the pack for the outcomes unless the call created the pack."""
 
     def __init__(
-        self,
-        client: Client,
-        settings: Settings,
-        caller: RetryingCaller,
-        *,
-        restarts_finished: bool = False,
-        revises: bool = False,
+        self, client: Client, settings: Settings, caller: RetryingCaller, *, restarts_finished: bool, revises: bool
     ) -> None:
         self._client = client
         self._settings = settings
         self._caller = caller
-        self._flags = [name for name, is_set in (("restarts", restarts_finished), ("revises", revises)) if is_set]
-        self._known = StartOutcome.IGNORED if revises else StartOutcome.ALREADY_RUNNING
+        # see `workflows.packs.state.PackState.admit`
+        self._flags = {name: True for name, is_set in (("restarts", restarts_finished), ("revises", revises)) if is_set}
+        known = StartOutcome.IGNORED if revises else StartOutcome.ALREADY_RUNNING
+        self._outcomes = {KNOWN: known, STOPPED: StartOutcome.STOPPED, REVISED: StartOutcome.REVISED}
 
     async def admit(self, chunk: Chunk[Tag], session: str) -> list[Receipt[Tag]]:
         """Start the messages of a chunk and give a receipt for each; a retry within a session changes nothing."""
         token = chunk.token(session)
-        request = await build_admit_request(self._client, self._settings, chunk, token=token, flags=self._flags)
-        service = self._client.workflow_service
-        # retry=False: the SDK's own retries would hide that the server is at its limit
-        called = await self._caller.call(
-            lambda: service.signal_with_start_workflow_execution(request, retry=False, timeout=CALL_TIMEOUT)
+        request = await self._build_request(chunk, token)
+        answer, attempts = await self._caller.call_service(
+            self._client.workflow_service.signal_with_start_workflow_execution, request
         )
         names = [workflow_id(chunk.layout.kind, message_id) for message_id in chunk.ids]
-        if called.answer is None:
-            pairs = zip(chunk.tags, names, strict=True)
-            return [to_refusal(called.error, tag, name, called.attempts) for tag, name in pairs]
-        if called.answer.started:
-            outcomes: dict[str, Any] | str = {KNOWN: _find_repeated(names), "refused": {}}
+        named = list(zip(chunk.tags, names, strict=True))
+        if isinstance(answer, RPCError):
+            return [to_refusal(answer, tag, name, attempts) for tag, name in named]
+        if answer.started:
+            fates = dict.fromkeys(_find_repeated(names), (self._outcomes[KNOWN], ""))
         else:
-            outcomes = await self._find_out(chunk.layout, chunk.index, token)
-        fates = self._to_fates(outcomes, len(names))
-        run_id, attempts = called.answer.run_id, called.attempts
+            try:
+                fates = await self._find_fates(chunk.layout, chunk.index, token, range(len(names)))
+            except RetryLater as exc:
+                fates = dict.fromkeys(range(len(names)), (StartOutcome.FAILED, str(exc)))
+        in_order = [fates.get(position, (StartOutcome.STARTED, "")) for position in range(len(names))]
         return [
-            Receipt(tag, name, outcome, run_id, reason, attempts)
-            for tag, name, (outcome, reason) in zip(chunk.tags, names, fates, strict=True)
+            Receipt(tag, name, outcome, answer.run_id, reason, attempts)
+            for (tag, name), (outcome, reason) in zip(named, in_order, strict=True)
         ]
 
-    def _to_fates(self, outcomes: dict[str, Any] | str, count: int) -> list[tuple[StartOutcome, str]]:
-        """Give outcome and reason of each message of a chunk, in order."""
-        if isinstance(outcomes, str):
-            return [(StartOutcome.FAILED, outcomes)] * count
-        fates = [(StartOutcome.STARTED, "")] * count
-        for name, outcome in ((KNOWN, self._known), (STOPPED, StartOutcome.STOPPED), (REVISED, StartOutcome.REVISED)):
-            for position in outcomes.get(name, ()):
-                fates[position] = (outcome, "")
-        for position, reason in outcomes["refused"].items():
-            fates[int(position)] = (StartOutcome.REJECTED, reason)
+    async def _build_request(self, chunk: Chunk[Any], token: str) -> SignalWithStartWorkflowExecutionRequest:
+        layout = chunk.layout
+        wire = {"token": token, **layout.sizes, "sent_at": time.time(), **self._flags}
+        # each entry was encoded once, when it was counted
+        argument = to_raw_bytes(encode_json(wire)[:-1] + b',"entries":[' + chunk.body + b"]}")
+        request = await build_pack_request(
+            self._client, self._settings, layout, chunk.index, signal=ADMIT, argument=argument
+        )
+        request.request_id = token
+        return request
+
+    async def _find_fates(self, layout: Layout, index: int, token: str, positions: Sequence[int]) -> _Fates:
+        """Query the pack, and the packs to which it has forwarded messages that moved there; raises RetryLater."""
+        receipt = await self._ask(pack_workflow_id(layout.kind, index), token)
+        fates: _Fates = {positions[int(n)]: (StartOutcome.REJECTED, why) for n, why in receipt["refused"].items()}
+        for name, outcome in self._outcomes.items():
+            fates |= {positions[n]: (outcome, "") for n in receipt.get(name, ())}
+        moved: dict[str, list[int]] = receipt.get("moved", {})
+        for other, part in moved.items():
+            fates |= await self._find_fates(layout, int(other), token, [positions[n] for n in part])
         return fates
 
-    async def _find_out(self, layout: Layout, index: int, token: str) -> dict[str, Any] | str:
-        """Query the pack, and the packs to which it has forwarded messages that moved there."""
-        outcomes = await self._ask(layout, index, token)
-        if isinstance(outcomes, str):
-            return outcomes
-        for other, positions in outcomes.get("moved", {}).items():
-            part = await self._find_out(layout, int(other), token)
-            if isinstance(part, str):
-                return part
-            for fate in (KNOWN, REVISED, STOPPED):
-                outcomes[fate] = [*outcomes.get(fate, []), *(positions[n] for n in part.get(fate, []))]
-            outcomes["refused"] |= {str(positions[int(n)]): reason for n, reason in part["refused"].items()}
-        return outcomes
-
-    async def _ask(self, layout: Layout, index: int, token: str) -> dict[str, Any] | str:
-        """Query the pack for the outcomes of a chunk; returns a sentence instead when the pack does not answer."""
-        name = pack_workflow_id(layout.kind, index)
+    async def _ask(self, name: str, token: str) -> dict[str, Any]:
+        """Query a pack for its receipt of a chunk; raises RetryLater when it does not answer."""
         pack = self._client.get_workflow_handle(name)
-        give_up_at = time.monotonic() + self._settings.patience.total_seconds()
-        attempts = 0
+        give_up_at, attempts = time.monotonic() + self._settings.patience.total_seconds(), 0
         while True:
             try:
-                # the SDK repeats a query that timed out, so only an outer timeout limits it
-                async with asyncio.timeout(QUERY_TIMEOUT.total_seconds()):
-                    receipt = await pack.query("receipt", token, result_type=dict[str, Any])
-            except (RPCError, TimeoutError, WorkflowQueryFailedError):
-                receipt = None
-                if (queue := await find_idle_queue(self._client, name)) is not None:
-                    return f"no worker serves its pack {name} (task queue {queue}), which has it and will take it in"
-            if receipt is not None:
-                return receipt
+                if (receipt := await query(pack, "receipt", token)) is not None:
+                    return receipt
+            except NO_ANSWER:
+                if (queue := await _find_idle_queue(self._client, name)) is not None:
+                    raise RetryLater(
+                        f"no worker serves its pack {name} (task queue {queue}), which has it and will take it in"
+                    ) from None
             if time.monotonic() >= give_up_at:
-                return f"its pack {name} has it, but did not tell within {self._settings.patience} what became of it"
+                raise RetryLater(
+                    f"its pack {name} has it, but did not tell within {self._settings.patience} what became of it"
+                )
             attempts += 1
             await asyncio.sleep(backoff_seconds(attempts))
 
 
-async def find_idle_queue(client: Client, pack_id: str) -> str | None:
-    """Give the task queue of a pack if no worker has polled it within the last minutes.
+async def _find_idle_queue(client: Client, pack_id: str) -> str | None:
+    """Give the task queue of a pack if no worker serves it; None also while the server does not answer.
 
-    It may be another queue than ours: a pack stays where its kind began. Also None while the server does not answer;
-    then the caller's patience decides.
+    It may be another queue than ours: a pack stays where its kind began.
     """
     try:
         queue = (await client.get_workflow_handle(pack_id).describe(rpc_timeout=CALL_TIMEOUT)).task_queue
@@ -129,24 +123,16 @@ async def find_idle_queue(client: Client, pack_id: str) -> str | None:
 
 
 async def is_served(client: Client, queue: str) -> bool:
-    """Return whether a worker that gets a queue's workflow tasks has polled it within the last minutes.
-
-    Raises RPCError.
-    """
+    """Return whether a worker that gets a queue's workflow tasks polls it; raises RPCError."""
     return is_polled(await describe_queue(client, queue))
 
 
 def is_polled(queue: DescribeTaskQueueResponse) -> bool:
-    """Do what `is_served` does for a queue that is described already."""
+    """Return whether a worker that gets a queue's workflow tasks has polled it within the last minutes."""
     taking = find_taking(queue.versioning_info)
     return any(to_version(poller.deployment_options) in taking for poller in queue.pollers)
 
 
 def _find_repeated(names: list[str]) -> list[int]:
-    seen: set[str] = set()
-    repeated: list[int] = []
-    for position, name in enumerate(names):
-        if name in seen:
-            repeated.append(position)
-        seen.add(name)
-    return repeated
+    first: dict[str, int] = {}
+    return [position for position, name in enumerate(names) if first.setdefault(name, position) != position]

@@ -1,7 +1,6 @@
-"""Receipts: the outcome of each requested start, and totals by outcome."""
+"""Receipts: the outcome of each requested start."""
 
 import enum
-from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from temporalio.service import RPCError, RPCStatusCode
@@ -41,26 +40,13 @@ class Receipt(NamedTuple, Generic[Tag]):
     attempts: int = 1
 
 
-@dataclass(slots=True)
-class Counts:
-    """Running totals of one starter."""
-
-    by_outcome: dict[StartOutcome, int] = field(default_factory=lambda: dict.fromkeys(StartOutcome, 0))
-
-    @property
-    def total(self) -> int:
-        """All receipts given so far."""
-        return sum(self.by_outcome.values())
-
-
-def to_refusal(exc: RPCError | None, tag: Tag, name: str, attempts: int) -> Receipt[Tag]:
+def to_refusal(exc: RPCError, tag: Tag, name: str, attempts: int) -> Receipt[Tag]:
     """Give the receipt of a start that failed for good, or that was retried as long as the setting `patience` allows.
 
     Raises Misconfigured when the server refuses this client altogether.
     """
-    if exc is None or exc.status in TRANSIENT or lacks_attribute(exc):
-        reason = "" if exc is None else str(translate_rpc_error(exc))
-        return Receipt(tag, name, StartOutcome.FAILED, "", reason, attempts)
+    if exc.status in TRANSIENT or lacks_attribute(exc):
+        return Receipt(tag, name, StartOutcome.FAILED, "", str(translate_rpc_error(exc)), attempts)
     if exc.status is RPCStatusCode.INVALID_ARGUMENT:
         return Receipt(tag, name, StartOutcome.REJECTED, "", f"the server refuses it ({exc.message})", attempts)
     raise translate_rpc_error(exc) from exc

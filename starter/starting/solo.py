@@ -1,10 +1,14 @@
-"""The start of one message that has a workflow of its own."""
+"""Solo starts: starts messages that have workflows of their own, and applies deliveries to them."""
 
 import time
+import uuid
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any
 
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
 from temporalio.api.errordetails.v1 import WorkflowExecutionAlreadyStartedFailure
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest, SignalWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -12,13 +16,13 @@ from shared.errors import InvalidEnvelope
 from shared.messages.envelope import Envelope
 from shared.messages.message import NO_TRACE
 from shared.messages.placement import workflow_id
+from shared.messages.signals import SIGNAL_NAMES
 from shared.settings import Settings
-from shared.temporal.connect import CALL_TIMEOUT
-from starter.starting.calls.retrying_caller import RetryingCaller
-from starter.starting.receipts import Receipt, StartOutcome, to_refusal
-from starter.starting.start_request import NO_SOURCES, build_start_request
-
-Tag = TypeVar("Tag")
+from shared.temporal.connect import CALL_TIMEOUT, is_missing
+from starter.starting.calls import RetryingCaller
+from starter.starting.delivery import Delivery
+from starter.starting.receipts import Receipt, StartOutcome, Tag, to_refusal
+from starter.starting.start_request import NO_SOURCES, build_start_request, first_state, make_request_id
 
 
 class SoloStarter:
@@ -42,34 +46,94 @@ class SoloStarter:
         """Start a message and give its receipt; within a session a retry counts as the same start."""
         name = workflow_id(envelope.kind, envelope.id)
         try:
-            request = await build_start_request(
-                self._client,
-                self._settings,
-                envelope,
-                now=time.time(),
-                session=session,
-                restarts_finished=restarts_finished,
-                sources=sources,
-                trace=trace,
-            )
+            state = first_state(envelope, time.time(), sources, trace)
         except InvalidEnvelope as exc:
             return Receipt(tag, name, StartOutcome.REJECTED, reason=str(exc), attempts=0)
-        service = self._client.workflow_service
-        # retry=False: the SDK's own retries would hide that the server is at its limit
-        called = await self._caller.call(
-            lambda: service.start_workflow_execution(request, retry=False, timeout=CALL_TIMEOUT)
+        request_id = make_request_id(envelope, session)
+        request = await build_start_request(
+            self._client, self._settings, state, request_id, restarts_finished=restarts_finished
         )
-        if called.answer is not None:
-            return Receipt(tag, name, StartOutcome.STARTED, called.answer.run_id, attempts=called.attempts)
-        if called.error is not None and called.error.status is RPCStatusCode.ALREADY_EXISTS:
-            run_id = _run_id_in(called.error)
-            return Receipt(tag, name, StartOutcome.ALREADY_RUNNING, run_id, attempts=called.attempts)
-        return to_refusal(called.error, tag, name, called.attempts)
+        answer, attempts = await self._caller.call_service(
+            self._client.workflow_service.start_workflow_execution, request
+        )
+        if not isinstance(answer, RPCError):
+            return Receipt(tag, name, StartOutcome.STARTED, answer.run_id, attempts=attempts)
+        if answer.status is RPCStatusCode.ALREADY_EXISTS:
+            return Receipt(tag, name, StartOutcome.ALREADY_RUNNING, _run_id_in(answer), attempts=attempts)
+        return to_refusal(answer, tag, name, attempts)
+
+    async def deliver(self, delivery: Delivery, tag: Tag) -> Receipt[Tag]:
+        """Start, revise, stop or restart a message, whichever its state allows; doing it again changes nothing."""
+        name = workflow_id(delivery.kind, delivery.id)
+        # a newer record with the same idempotency key revises the message: it is no retry of the older record
+        envelope = delivery.envelope
+        if envelope is not None and envelope.idempotency_key:
+            envelope = envelope.model_copy(update={"idempotency_key": ""})
+        finished: dict[str, int] | RPCError | None = None
+        while True:
+            if envelope is not None:
+                started = await self.start(
+                    envelope,
+                    tag,
+                    session=f"{delivery.source}:{delivery.offset}",
+                    restarts_finished=finished is not None,
+                    sources={**(finished or {}), **delivery.sources},
+                    trace=delivery.trace,
+                )
+                if started.outcome is not StartOutcome.ALREADY_RUNNING:
+                    return started
+            signalled = await self._signal(delivery, tag)
+            if signalled is not None:
+                return signalled
+            if envelope is None:
+                return Receipt(tag, name, StartOutcome.IGNORED)
+            finished, attempts = await self._caller.call(lambda: self._read_sources(name))
+            if isinstance(finished, RPCError):
+                if not is_missing(finished):
+                    return to_refusal(finished, tag, name, attempts)
+                finished = {}
+            if finished.get(delivery.source, -1) >= delivery.offset:
+                return Receipt(tag, name, StartOutcome.IGNORED)
+
+    async def _signal(self, delivery: Delivery, tag: Tag) -> Receipt[Tag] | None:
+        """Revise or stop the message; None when it is not alive."""
+        name, signal = workflow_id(delivery.kind, delivery.id), delivery.to_signal()
+        request = SignalWorkflowExecutionRequest(
+            namespace=self._client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=name),
+            signal_name=SIGNAL_NAMES[type(signal)],
+            identity=self._client.identity,
+            request_id=uuid.uuid4().hex,
+        )
+        request.input.payloads.extend(await self._client.data_converter.encode([signal]))
+        answer, attempts = await self._caller.call_service(
+            self._client.workflow_service.signal_workflow_execution, request
+        )
+        if not isinstance(answer, RPCError):
+            outcome = StartOutcome.STOPPED if delivery.envelope is None else StartOutcome.REVISED
+            return Receipt(tag, name, outcome, attempts=attempts)
+        return None if is_missing(answer) else to_refusal(answer, tag, name, attempts)
+
+    async def _read_sources(self, name: str) -> dict[str, int]:
+        """Read the newest offset of each source whose records started or steered a finished message."""
+        request = GetWorkflowExecutionHistoryRequest(
+            namespace=self._client.namespace,
+            execution=WorkflowExecution(workflow_id=name),
+            history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
+        )
+        service = self._client.workflow_service
+        last = (await service.get_workflow_execution_history(request, retry=False, timeout=CALL_TIMEOUT)).history
+        if last.events and last.events[-1].event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
+            payloads = last.events[-1].workflow_execution_completed_event_attributes.result.payloads
+        else:  # ended by a person: only its first state is known
+            request.history_event_filter_type = HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT
+            request.maximum_page_size = 1
+            first = await service.get_workflow_execution_history(request, retry=False, timeout=CALL_TIMEOUT)
+            payloads = first.history.events[0].workflow_execution_started_event_attributes.input.payloads
+        content: list[dict[str, Any]] = await self._client.data_converter.decode(payloads, [dict[str, Any]])
+        return content[0].get("sources", {}) if content else {}
 
 
 def _run_id_in(exc: RPCError) -> str:
     details = WorkflowExecutionAlreadyStartedFailure()
-    for detail in exc.grpc_status.details:
-        if detail.Unpack(details):
-            return details.run_id
-    return ""
+    return next((details.run_id for detail in exc.grpc_status.details if detail.Unpack(details)), "")

@@ -1,7 +1,8 @@
-"""Start requests: turns an envelope into the one request that starts its workflow."""
+"""Start requests: turns an envelope into the request that starts its workflow, or into an entry for its pack."""
 
 import json
 import math
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -13,17 +14,18 @@ from temporalio.api.enums.v1 import WorkflowIdConflictPolicy, WorkflowIdReusePol
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import SignalWithStartWorkflowExecutionRequest, StartWorkflowExecutionRequest
 from temporalio.client import Client
-from temporalio.common import SearchAttributePair
+from temporalio.common import RawValue, SearchAttributePair
 
 from shared.errors import InvalidEnvelope
 from shared.lanes import task_queue
 from shared.messages.decision import Spread, find_offset
 from shared.messages.envelope import Envelope
-from shared.messages.message import NO_TRACE, PAYLOAD_MAX, SERIAL, Decision, MessageState
-from shared.messages.placement import MESSAGE_WORKFLOW, workflow_id
-from shared.packs.entry import Entry
+from shared.messages.message import NO_TRACE, PAYLOAD_MAX, SERIAL, MessageState
+from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, Layout, pack_workflow_id, workflow_id
+from shared.packs.entry import Entry, to_heading, to_state
 from shared.settings import Settings
-from shared.temporal.search_attributes import attributes_at_start
+from shared.temporal.connect import to_raw
+from shared.temporal.search_attributes import attributes_at_start, pack_attributes_at_start
 
 SUMMARY_MAX = 200  # the server takes 400 bytes
 NO_SOURCES: Mapping[str, int] = MappingProxyType({})
@@ -32,34 +34,13 @@ REQUEST_NAMESPACE = uuid.UUID("6f4bd9a2-5d1e-4c57-9d20-0b8f8f4e7a11")
 
 
 def first_state(
-    envelope: Envelope,
-    now: float,
-    sources: Mapping[str, int] = NO_SOURCES,
-    trace: Mapping[str, str] = NO_TRACE,
-    spread: Spread | None = None,
+    envelope: Envelope, now: float, sources: Mapping[str, int] = NO_SOURCES, trace: Mapping[str, str] = NO_TRACE
 ) -> MessageState:
-    """Make the first state of a message; its first run is spread within the sender's tolerance like all others.
-
-    A scheduled message is never pulled forward to before `scheduled_at`: that is its earliest time.
-    """
+    """Make the first state of a message that gets a workflow of its own; raises InvalidEnvelope without a lane."""
     if envelope.lane is None:
         raise InvalidEnvelope("lane", "is not resolved; pass envelopes through parse_envelope first")
-    due, earliest, latest, why = _find_moments(envelope, now, spread)
-    return MessageState(
-        kind=envelope.kind,
-        id=envelope.id,
-        lane=envelope.lane,
-        due_at=due / 1000,
-        earliest_at=earliest / 1000,
-        latest_at=latest / 1000,
-        payload=envelope.payload,
-        priority=envelope.priority,
-        tenant=envelope.tenant,
-        correlation_id=envelope.correlation_id,
-        sources=sources,
-        trace=trace,
-        decisions=(Decision(round(now * 1000) / 1000, 0, "started", due / 1000, why),),
-    )
+    entry = first_entry(envelope, now, envelope.lane, sources=sources, trace=trace)
+    return to_state(entry, envelope.kind, envelope.lane)
 
 
 def first_entry(
@@ -71,7 +52,10 @@ def first_entry(
     trace: Mapping[str, str] = NO_TRACE,
     spread: Spread | None = None,
 ) -> Entry:
-    """Make the entry of a message's first state: the same as `to_entry` of `first_state`, in a third of the time."""
+    """Make the entry of a message for a pack of a lane; its first run is spread within the sender's tolerance.
+
+    A scheduled message is never pulled forward to before `scheduled_at`: that is its earliest time.
+    """
     due, earliest, latest, why = _find_moments(envelope, now, spread)
     started = [due - round(now * 1000), 0, "started", 0, why]
     entry: Entry = [envelope.id, due, due - earliest, max(latest - due, 0), 0, envelope.payload, [started]]
@@ -105,7 +89,7 @@ def _find_moments(envelope: Envelope, now: float, spread: Spread | None) -> tupl
     return _to_milliseconds(base + offset, now), earliest, math.floor((base + tolerance) * 1000), why
 
 
-def request_id(envelope: Envelope, session: str) -> str:
+def make_request_id(envelope: Envelope, session: str) -> str:
     """Give the request id of one start, the same for each retry.
 
     With an idempotency key of the sender it is the same in every session too: the server then answers a second start
@@ -115,53 +99,63 @@ def request_id(envelope: Envelope, session: str) -> str:
 
 
 async def build_start_request(
-    client: Client,
-    settings: Settings,
-    envelope: Envelope,
-    *,
-    now: float,
-    session: str,
-    restarts_finished: bool,
-    sources: Mapping[str, int] = NO_SOURCES,
-    trace: Mapping[str, str] = NO_TRACE,
+    client: Client, settings: Settings, state: MessageState, request_id: str, *, restarts_finished: bool
 ) -> StartWorkflowExecutionRequest:
-    """Build the request; a message that is alive is never started a second time.
+    """Build the request; the server refuses it for a message that is alive.
 
-    With `restarts_finished` a message that has finished is started anew, otherwise the server refuses it for as
-    long as it remembers the finished run (the namespace's retention).
+    Unless `restarts_finished`, also for a finished one, as long as it remembers the run (the namespace's retention).
     """
-    state = first_state(envelope, now, sources, trace)
+    reuse = WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE
+    if restarts_finished:
+        reuse = WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
     request = StartWorkflowExecutionRequest(
-        namespace=client.namespace,
-        workflow_id=state.workflow_id,
-        workflow_type=WorkflowType(name=MESSAGE_WORKFLOW),
-        task_queue=TaskQueue(name=task_queue(settings.task_queue_prefix, state.lane)),
-        identity=client.identity,
-        request_id=request_id(envelope, session),
-        workflow_task_timeout=Duration(seconds=round(settings.workflow_task_timeout.total_seconds())),
-        workflow_id_reuse_policy=(
-            WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
-            if restarts_finished
-            else WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE
-        ),
+        **_start_fields(client, settings, MESSAGE_WORKFLOW, state.workflow_id, state.lane),
+        request_id=request_id,
+        workflow_id_reuse_policy=reuse,
         workflow_id_conflict_policy=WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
-        priority=_priority(envelope),
     )
+    if state.priority != USUAL_PRIORITY or state.tenant:  # else the server's default; the request is a little smaller
+        request.priority.CopyFrom(Priority(priority_key=state.priority, fairness_key=state.tenant))
     first = state.dump() | {PAYLOAD_MAX: settings.payload_max_bytes, SERIAL: 1}
-    wire, summary = await client.data_converter.encode([first, f"{envelope.kind} {envelope.id}"[:SUMMARY_MAX]])
+    wire, summary = await client.data_converter.encode([first, f"{state.kind} {state.id}"[:SUMMARY_MAX]])
     request.input.payloads.append(wire)
     request.user_metadata.summary.CopyFrom(summary)
-    index_request(request, attributes_at_start(state, now, settings.index_after.total_seconds()))
+    _index(request, attributes_at_start(state, time.time(), settings.index_after.total_seconds()))
     return request
 
 
-def _priority(envelope: Envelope) -> Priority | None:
-    """Give None for what is the server's default, which makes each start request a little smaller."""
-    is_usual = envelope.priority == USUAL_PRIORITY and not envelope.tenant
-    return None if is_usual else Priority(priority_key=envelope.priority, fairness_key=envelope.tenant)
+async def build_pack_request(
+    client: Client, settings: Settings, layout: Layout, index: int, *, signal: str, argument: dict[str, Any] | RawValue
+) -> SignalWithStartWorkflowExecutionRequest:
+    """Build the call that signals a pack, and starts it empty if it does not exist yet."""
+    request = SignalWithStartWorkflowExecutionRequest(
+        **_start_fields(client, settings, PACK_WORKFLOW, pack_workflow_id(layout.kind, index), layout.lane),
+        request_id=uuid.uuid4().hex,
+        workflow_id_reuse_policy=WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+        signal_name=signal,
+    )
+    limit = settings.payload_max_bytes
+    empty = to_heading(layout.kind, layout.lane, index=index, **layout.sizes, payload_max_bytes=limit)
+    first, second = await client.data_converter.encode([empty, argument])
+    request.input.payloads.append(first)
+    request.signal_input.payloads.append(second)
+    _index(request, pack_attributes_at_start(layout.kind, layout.lane))
+    request.memo.fields[SERIAL].CopyFrom(to_raw(1).payload)  # the memo stays, whatever version runs the pack later
+    return request
 
 
-def index_request(
+def _start_fields(client: Client, settings: Settings, workflow_type: str, name: str, lane: str) -> dict[str, Any]:
+    return {
+        "namespace": client.namespace,
+        "workflow_id": name,
+        "workflow_type": WorkflowType(name=workflow_type),
+        "task_queue": TaskQueue(name=task_queue(settings.task_queue_prefix, lane)),
+        "identity": client.identity,
+        "workflow_task_timeout": Duration(seconds=round(settings.workflow_task_timeout.total_seconds())),
+    }
+
+
+def _index(
     request: StartWorkflowExecutionRequest | SignalWithStartWorkflowExecutionRequest,
     pairs: Iterable[SearchAttributePair[Any]],
 ) -> None:

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from shared.lanes import LANES
 from shared.messages.placement import HAS_PARKED, MESSAGE_WORKFLOW, PACK_WORKFLOW
 
 STATES = ("active", "paused", "parked", "done", "stopped")
-_ALIVE = ("active", "paused", "parked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,38 +27,30 @@ class Selection:
         """No field narrows it."""
         return self == Selection()
 
-    @property
-    def narrows_packs(self) -> bool:
-        """The index can exclude packs: it knows which have parked messages, and when each is due next."""
-        return self.state == "parked" or self.due_before is not None
-
     def to_query(self) -> str:
         """Write the visibility query; raises ValueError for a lane or state that does not exist."""
-        if self.lane is not None and self.lane not in LANES:
-            raise ValueError(f"--lane is {self.lane!r}; use one of {', '.join(LANES)}")
-        if self.state is not None and self.state not in STATES:
-            raise ValueError(f"--state is {self.state!r}; use one of {', '.join(STATES)}")
-        is_alive = self.state is None or self.state in _ALIVE
-        parts = [
-            f"WorkflowType = {quote(MESSAGE_WORKFLOW)}",
-            "ExecutionStatus = " + ("'Running'" if is_alive else "'Completed'"),
-        ]
-        for name, value in (("Kind", self.kind), ("Lane", self.lane), ("State", self.state)):
-            if value is not None:
-                parts.append(f"{name} = {quote(value)}")
-        if self.due_before is not None:
-            # a message without DueAt is due now or very soon
-            parts.append(f"(DueAt < {quote(self.due_before.astimezone(UTC).isoformat())} OR DueAt IS NULL)")
-        return " AND ".join(parts)
+        for name, value, known in (("lane", self.lane, LANES), ("state", self.state, STATES)):
+            if value is not None and value not in known:
+                raise ValueError(f"--{name} is {value!r}; use one of {', '.join(known)}")
+        status = "Completed" if self.state in ("done", "stopped") else "Running"
+        return self._to_query(MESSAGE_WORKFLOW, status, Kind=self.kind, Lane=self.lane, State=self.state)
 
     def to_pack_query(self) -> str:
         """Write the visibility query for the packs that may hold such messages; only they know whether they do."""
-        parts = [f"WorkflowType = {quote(PACK_WORKFLOW)}", "ExecutionStatus = 'Running'"]
-        if self.kind is not None:
-            parts.append(f"Kind = {quote(self.kind)}")
-        if self.state == "parked":
-            parts.append(f"State = {quote(HAS_PARKED)}")
+        state = HAS_PARKED if self.state == "parked" else None
+        return self._to_query(PACK_WORKFLOW, "Running", Kind=self.kind, State=state)
+
+    def to_page_request(self) -> dict[str, Any]:
+        """Write the argument of a pack's query `page`."""
+        due_before = self.due_before and self.due_before.timestamp()
+        fields = {"state": self.state, "lane": self.lane, "due_before": due_before}
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def _to_query(self, workflow_type: str, status: str, **attributes: str | None) -> str:
+        parts = [f"WorkflowType = {quote(workflow_type)}", f"ExecutionStatus = {quote(status)}"]
+        parts += [f"{name} = {quote(value)}" for name, value in attributes.items() if value is not None]
         if self.due_before is not None:
+            # a message without DueAt is due now or very soon
             parts.append(f"(DueAt < {quote(self.due_before.astimezone(UTC).isoformat())} OR DueAt IS NULL)")
         return " AND ".join(parts)
 

@@ -1,10 +1,10 @@
 """The sender: sends signals to messages, one by one or in bulk, and reports the results."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterable, Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from dataclasses import dataclass, field
 
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -12,18 +12,24 @@ from temporalio.service import RPCError
 from activities.server_calls import set_priority
 from shared.errors import InvalidEnvelope, MessageNotFound, PackNotServed, RetryLater, StandsStill
 from shared.messages.envelope import EnvelopeRules, parse_envelope
-from shared.messages.placement import pack_index, workflow_id
-from shared.messages.signals import SIGNAL_NAMES, Reprioritize, Signal, Stop
+from shared.messages.placement import Layout, pack_index, workflow_id
+from shared.messages.signals import SIGNAL_NAMES, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import CALL_TIMEOUT, is_missing, translate_rpc_error
 from shared.temporal.search_attributes import STATE
+from starter.starting.calls import TaskPool
 from starter.starting.layouts import Layouts
-from starter.steering.grouping import Group, group_names
+from starter.starting.queries import query_or_none
 from starter.steering.packs import Packs
-from starter.steering.pending_effects import explain_pending, find_blocking_state
 from starter.steering.status.failing_workflows import to_standstill
-from starter.steering.status.queries import query_or_none
+
+IDS_MAX = 500
+"""Most messages in one signal; with the longest ids they take 100 KB."""
+
+HELD_BACK_MAX = 50_000
+
+MISSING = "no message {} is alive; 'dormice list' shows those that are"
 
 
 @dataclass(slots=True)
@@ -40,62 +46,59 @@ class SignalCounts:
     """Gets a sentence for each message that waits, is missing, or does not run yet although the signal asks for it."""
 
 
-class _Sent(NamedTuple):
-    """Result of a signal for some messages."""
+@dataclass(slots=True)
+class Group:
+    """Messages that one call signals: some of one pack, or one that has a workflow of its own."""
 
-    missing: Sequence[str] = ()
-    """Ids that are not alive."""
-    pending: Sequence[str] = ()
-    """A sentence for each named message that does not run yet although the signal asks for it."""
+    kind: str
+    layout: Layout | None = None
+    index: int = 0
+    ids: list[str] = field(default_factory=list[str])
+
+
+_Sent = tuple[list[str], list[str]]
+"""Ids that are not alive, and a sentence for each named message that does not run yet in spite of the signal."""
 
 
 class Sender:
-    """Sends signals to messages, whatever workflow they live in."""
+    """Sends one signal to messages, whatever workflow they live in."""
 
-    def __init__(self, client: Client, settings: Settings, layouts: Layouts, packs: Packs) -> None:
+    def __init__(self, client: Client, settings: Settings, packs: Packs, signal: Signal, *, is_named: bool) -> None:
+        """Take what is sent, and whether a person named the messages; raises what `check_signal` raises."""
+        check_signal(signal, settings)
         self._client = client
         self._settings = settings
-        self._layouts = layouts
         self._packs = packs
+        self._signal = signal
+        self._is_named = is_named
+        self._blocking_state, self._sentence = find_obstacle(signal) if is_named else ("", "")
 
-    async def send(self, kind: str, message_id: str, signal: Signal) -> str:
-        """Send a signal to one message, see `Control.send`."""
-        check_signal(signal, self._settings)
-        layout = await self._layouts.find(kind)
+    async def send(self, kind: str, message_id: str) -> str:
+        """Send the signal to one message, see `Control.send`."""
+        layout = await self._packs.layouts.find(kind)
         index = 0 if layout is None else pack_index(message_id, layout.packs)
-        sent = await self._send_to_group(Group(kind, layout, index, [message_id]), signal, is_named=True)
-        if sent.missing:
-            raise MessageNotFound(_describe_missing(kind, message_id))
-        return "".join(sent.pending)
+        missing, pending = await self._send_to_group(Group(kind, layout, index, [message_id]))
+        if missing:
+            raise MessageNotFound(MISSING.format(workflow_id(kind, message_id)))
+        return "".join(pending)
 
-    async def send_to_each(
-        self, names: AsyncIterable[tuple[str, str]], signal: Signal, counts: SignalCounts, *, are_named: bool
-    ) -> None:
-        """Send a signal to each of a stream, see `Control.send_to_each`."""
-        check_signal(signal, self._settings)
-        source, turn = aiter(group_names(names, self._layouts)), asyncio.Lock()
+    async def send_to_each(self, names: AsyncIterable[tuple[str, str]], counts: SignalCounts) -> None:
+        """Send the signal to each of a stream, see `Control.send_to_each`."""
+        pool = TaskPool[None](self._settings.in_flight)
 
-        async def work() -> None:
-            while True:
-                async with turn:
-                    group = await anext(source, None)
-                if group is None:
-                    return
-                await self._send_patiently(group, signal, counts, are_named=are_named)
+        async def submit_all() -> None:
+            async for group in group_names(names, self._packs.layouts):
+                await pool.submit(self._send_patiently(group, counts))
 
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for _ in range(self._settings.in_flight):
-                    tasks.create_task(work())
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from failures
+        async with contextlib.aclosing(pool.results(submit_all())) as results:
+            async for _ in results:
+                pass
 
-    async def _send_patiently(self, group: Group, signal: Signal, counts: SignalCounts, *, are_named: bool) -> None:
-        give_up_at = time.monotonic() + self._settings.patience.total_seconds()
-        attempts = 0
+    async def _send_patiently(self, group: Group, counts: SignalCounts) -> None:
+        give_up_at, attempts = time.monotonic() + self._settings.patience.total_seconds(), 0
         while True:
             try:
-                sent = await self._send_to_group(group, signal, is_named=are_named)
+                missing, pending = await self._send_to_group(group)
             except (PackNotServed, StandsStill) as exc:
                 counts.sent += len(group.ids)
                 counts.waiting += len(group.ids)
@@ -107,46 +110,66 @@ class Sender:
                 attempts += 1
                 await asyncio.sleep(backoff_seconds(attempts))
             else:
-                counts.sent += len(group.ids) - len(sent.missing)
-                counts.missing += len(sent.missing)
-                for sentence in [*(_describe_missing(group.kind, name) for name in sent.missing), *sent.pending]:
+                counts.sent += len(group.ids) - len(missing)
+                counts.missing += len(missing)
+                unknown = [MISSING.format(workflow_id(group.kind, message_id)) for message_id in missing]
+                for sentence in unknown + pending:
                     counts.report(sentence)
                 return
 
-    async def _send_to_group(self, group: Group, signal: Signal, *, is_named: bool) -> _Sent:
-        """Send to some messages of a pack, or to one that has a workflow of its own."""
+    async def _send_to_group(self, group: Group) -> _Sent:
         if group.layout is None:
-            return await self._send_to_solo(group.kind, group.ids[0], signal, is_named=is_named)
-        missing = await self._packs.steer(group.layout, group.index, group.ids, signal)
-        if not is_named or not (state := find_blocking_state(signal)):
-            return _Sent(missing)
-        blocked = await self._packs.list_ids(group.layout, group.index, state)
+            return await self._send_to_solo(workflow_id(group.kind, group.ids[0]), group.ids)
+        missing = await self._packs.steer(group.layout, group.index, group.ids, self._signal)
+        if not self._blocking_state:
+            return missing, []
+        blocked = await self._packs.list_ids(group.layout, group.index, self._blocking_state)
         names = [workflow_id(group.kind, message_id) for message_id in group.ids if message_id in blocked]
-        return _Sent(missing, [explain_pending(signal, name) for name in names])
+        return missing, [self._sentence.format(name=name) for name in names]
 
-    async def _send_to_solo(self, kind: str, message_id: str, signal: Signal, *, is_named: bool) -> _Sent:
-        name = workflow_id(kind, message_id)
-        handle = self._client.get_workflow_handle(name)
+    async def _send_to_solo(self, name: str, ids: list[str]) -> _Sent:
+        handle, signal = self._client.get_workflow_handle(name), self._signal
         try:
             if isinstance(signal, Reprioritize):
                 # first, because the signal's own task waits in the queue in which the message is to move up
                 await set_priority(self._client, name, signal.priority)
             await handle.signal(SIGNAL_NAMES[type(signal)], signal, rpc_timeout=CALL_TIMEOUT)
-            if not is_named and not isinstance(signal, Stop):  # in bulk, two calls each would halve the speed
-                return _Sent()
+            if not self._is_named and not isinstance(signal, Stop):  # in bulk, two calls each would halve the speed
+                return [], []
             described = await handle.describe(rpc_timeout=CALL_TIMEOUT)
-            if (found := await to_standstill(self._client, described)) is not None:
-                raise StandsStill(f"{found.describe()}; 'dormice repair --help' says what to do")
+            if (failing := await to_standstill(self._client, described)) is not None:
+                raise StandsStill(failing.describe())
         except RPCError as exc:
             if is_missing(exc):
-                return _Sent([message_id])
+                return ids, []
             raise translate_rpc_error(exc) from exc
-        if not (state := find_blocking_state(signal)) or described.typed_search_attributes.get(STATE) != state:
-            return _Sent()
+        if not self._blocking_state or described.typed_search_attributes.get(STATE) != self._blocking_state:
+            return [], []
         # the index does not show yet what a recent signal has changed; the message itself knows
-        status = await query_or_none(handle.query, "status")
-        is_blocked = status is None or status["phase"] == state
-        return _Sent(pending=[explain_pending(signal, name)] if is_blocked else [])
+        status = await query_or_none(handle, "status")
+        is_blocked = status is None or status["phase"] == self._blocking_state
+        return [], [self._sentence.format(name=name)] if is_blocked else []
+
+
+async def group_names(names: AsyncIterable[tuple[str, str]], layouts: Layouts) -> AsyncIterator[Group]:
+    """Group a stream of (kind, id) by pack; a message that has a workflow of its own is yielded at once."""
+    groups: dict[tuple[str, int], Group] = {}
+    held_back = 0
+    async for kind, message_id in names:
+        layout = await layouts.find_patiently(kind)
+        if layout is None:
+            yield Group(kind, ids=[message_id])
+            continue
+        index = pack_index(message_id, layout.packs)
+        group = groups.setdefault((kind, index), Group(kind, layout, index))
+        group.ids.append(message_id)
+        held_back += 1
+        if len(group.ids) >= IDS_MAX or held_back >= HELD_BACK_MAX:
+            fullest = max(groups, key=lambda key: len(groups[key].ids))
+            held_back -= len(groups[fullest].ids)
+            yield groups.pop(fullest)
+    for group in groups.values():
+        yield group
 
 
 def check_signal(signal: Signal, settings: Settings) -> None:
@@ -162,5 +185,17 @@ def check_signal(signal: Signal, settings: Settings) -> None:
         raise InvalidEnvelope(exc.field.replace("scheduled_at", "due_at"), exc.problem, exc.flaw) from exc
 
 
-def _describe_missing(kind: str, message_id: str) -> str:
-    return f"no message {workflow_id(kind, message_id)} is alive; 'dormice list' shows those that are"
+def find_obstacle(signal: Signal) -> tuple[str, str]:
+    """Give the state in which a message does not run in spite of the signal, and what to do of {name}; else "", ""."""
+    match signal:
+        case Resume():
+            return "parked", "{name} is parked, which 'resume' does not end; 'dormice now {name}' runs it again"
+        case Revise():
+            return "parked", "{name} is parked and keeps the new payload; 'dormice now {name}' runs it again"
+        case RunNow():
+            return "paused", "{name} is paused and runs once 'dormice resume {name}' has ended the pause"
+        case Reschedule() | Reprioritize(due_at=str()):
+            then = "it runs once 'dormice resume {name}' has ended the pause"
+            return "paused", f"{{name}} is paused and keeps the new due time; {then}"
+        case _:
+            return "", ""

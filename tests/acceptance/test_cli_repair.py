@@ -17,7 +17,7 @@ from shared.keepers.gates import CLOSE, GATES_WORKFLOW, GateClosure, gates_workf
 from shared.lanes import task_queue
 from shared.settings import Settings
 from starter.control import Control
-from starter.steering.keepers.gates import GateControl, GatesNotServed
+from starter.steering.keepers import GateControl, GatesNotServed
 from starter.steering.status.failing_workflows import find_standstill
 from tests.acceptance.conftest import Run
 from tests.conftest import Begin, Serve, wait_until

@@ -14,8 +14,7 @@ from shared.lanes import task_queue
 from shared.messages.message import MessageState
 from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
-from starter.steering.keepers.gates import GateControl
-from starter.steering.keepers.idle import IdleControl
+from starter.steering.keepers import GateControl, IdleControl
 from tests.asleep import start_asleep
 from tests.conftest import Start, wait_until
 from tests.processes import worker_process

@@ -29,7 +29,7 @@ from shared.settings import Settings
 from starter.control import Control
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port
-from starter.steering.keepers.idle import IdleControl
+from starter.steering.keepers import IdleControl
 from tests.conftest import Start, wait_until
 from tests.processes import is_gone
 from worker.processes import DEATHS_MAX, ChildProcess

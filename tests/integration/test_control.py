@@ -195,7 +195,8 @@ async def test_a_signal_goes_to_all_of_a_selection_that_are_kept(served: Control
         await begin(kind, str(number), scheduled_at=LATER)
     await wait_until(lambda: is_counted(served, Selection(kind=kind), 10), "all are indexed")
 
-    counts = await served.send_to_all(Selection(kind=kind), Pause(), lambda listed: int(listed.id) >= 7)
+    counts = SignalCounts()
+    await served.send_to_each(served.names(Selection(kind=kind), lambda listed: int(listed.id) >= 7), Pause(), counts)
     await wait_until(lambda: is_counted(served, Selection(kind=kind, state="paused"), 3), "three are paused")
 
     paused = {found.id async for found in served.list(Selection(kind=kind, state="paused"))}

@@ -17,7 +17,7 @@ from shared.keepers.gates import GateClosure
 from shared.settings import Settings
 from shared.telemetry.sdk import start_telemetry
 from starter.local.kafka.broker import EmbeddedBroker
-from starter.steering.keepers.gates import GateControl
+from starter.steering.keepers import GateControl
 from tests.conftest import Begin, serving, wait_until
 from tests.receivers import Receiver, Seen, receiving
 from tests.topics import create_topic, read_records

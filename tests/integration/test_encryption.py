@@ -40,8 +40,7 @@ from starter.control import Control
 from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
-from starter.steering.keepers.gates import GateControl, GatesNotServed
-from starter.steering.keepers.idle import IdleControl
+from starter.steering.keepers import GateControl, GatesNotServed, IdleControl
 from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
 from tests.subjects import Subject, declare

@@ -14,7 +14,7 @@ from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
-from starter.steering.keepers.gates import GateControl, GatesNotServed
+from starter.steering.keepers import GateControl, GatesNotServed
 from tests.conftest import Begin, Serve, wait_until
 from tests.subjects import Subject, declare
 

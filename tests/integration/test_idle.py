@@ -24,7 +24,7 @@ from shared.settings import Settings
 from shared.temporal.search_attributes import pack_attributes_at_start
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.supervised_process import find_free_port
-from starter.steering.keepers.idle import IdleControl
+from starter.steering.keepers import IdleControl
 from tests.asleep import start_asleep
 from tests.conftest import wait_until
 from tests.processes import worker_process

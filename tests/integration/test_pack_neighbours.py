@@ -21,7 +21,7 @@ from starter.control import Control
 from starter.starting.bulk import BulkStarter
 from starter.starting.layouts import Layouts
 from starter.starting.receipts import Receipt, StartOutcome
-from starter.steering.grouping import group_names
+from starter.steering.sender import group_names
 from tests.conftest import Serve, wait_until
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time

@@ -30,6 +30,7 @@ from shared.messages.envelope import Envelope
 from shared.messages.placement import pack_workflow_id
 from shared.settings import Settings
 from starter.control import Control
+from starter.starting import queries
 from starter.starting.bulk import BulkStarter
 from starter.starting.layouts import Layouts
 from starter.starting.pack_starter import is_served
@@ -178,7 +179,7 @@ async def test_a_pack_that_does_not_move_is_given_up_in_a_sentence(
 ) -> None:
     """Somebody polls its lane and answers nothing, so that its task is lost over and over: that is no progress."""
     monkeypatch.setattr(packs, "PATIENCE_SECONDS", 6.0)
-    monkeypatch.setattr(packs, "QUERY_TIMEOUT", SECOND)
+    monkeypatch.setattr(queries, "QUERY_TIMEOUT", SECOND)
     queue = task_queue(settings.task_queue_prefix, "short")
     request = PollWorkflowTaskQueueRequest(
         namespace=client.namespace, task_queue=TaskQueue(name=queue), identity=client.identity
@@ -198,7 +199,7 @@ async def test_a_pack_that_does_not_move_is_given_up_in_a_sentence(
         layout = await Layouts(client, settings).find(kind)
         assert layout is not None
         with pytest.raises(PackNotServed, match=rf"pack {kind}~0 on lane short does not answer"):
-            await Packs(client, settings).overview(layout, 0)
+            await Packs(client, settings).ask(layout, 0, "overview")
     finally:
         polling.cancel()
         receipt.cancel()

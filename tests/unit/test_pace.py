@@ -6,7 +6,7 @@ import math
 import pytest
 
 from shared.temporal.backoff import BACKOFF_MAX_SECONDS, backoff_seconds
-from starter.starting.calls.rate_limiter import RateLimiter
+from starter.starting.calls import RateLimiter
 
 
 class Clock:

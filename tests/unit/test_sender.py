@@ -5,8 +5,7 @@ import pytest
 from shared.errors import InvalidEnvelope
 from shared.messages.signals import Pause, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
 from shared.settings import Settings
-from starter.steering.pending_effects import explain_pending, find_blocking_state
-from starter.steering.sender import check_signal
+from starter.steering.sender import check_signal, find_obstacle
 
 WRONG: list[tuple[Signal, str]] = [
     (Revise("x" * 4095), "payload: is 4097 bytes of JSON, the limit is 4096"),
@@ -51,9 +50,10 @@ BLOCKING: list[tuple[Signal, str]] = [
 def test_each_signal_has_at_most_one_state_that_keeps_its_message_from_running(signal: Signal, state: str) -> None:
     """And where it has one, the sentence names that state and the verb that ends it."""
     verb = {"paused": "resume", "parked": "now"}.get(state)
+    found, sentence = find_obstacle(signal)
 
-    assert find_blocking_state(signal) == state
+    assert found == state
     if verb is not None:
-        sentence = explain_pending(signal, "feed:1")
+        sentence = sentence.format(name="feed:1")
         assert sentence.startswith((f"feed:1 is {state} ", f"feed:1 is {state},"))
         assert f"'dormice {verb} feed:1'" in sentence

@@ -16,10 +16,10 @@ from shared.lanes import LANES
 from shared.messages.envelope import TOLERANCE_MAX, Envelope
 from shared.messages.message import NO_TRACE
 from shared.messages.placement import PackSpread
-from shared.packs.entry import to_entry
+from shared.packs.entry import to_entry, to_state
 from shared.settings import Settings
 from shared.temporal.search_attributes import REQUIRED, attributes_at_start
-from starter.starting.start_request import build_start_request, first_entry, first_state, request_id
+from starter.starting.start_request import build_start_request, first_entry, first_state, make_request_id
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 ENVELOPE = Envelope(kind="echo", id="ä ☃:1", lane="medium", priority=2, tenant="t", payload={"delay": 1})
@@ -29,9 +29,10 @@ async def test_search_attributes_are_written_as_the_sdk_writes_them(client: Clie
     """Our own encoder and the SDK's agree to the byte."""
     now = time.time()
     later = ENVELOPE.model_copy(update={"scheduled_at": datetime.now(UTC) + timedelta(hours=1)})
-    request = await build_start_request(client, settings, later, now=now, session="s", restarts_finished=False)
+    state = first_state(later, now)
+    request = await build_start_request(client, settings, state, "r", restarts_finished=False)
     expected = SearchAttributes()
-    encode_search_attributes(TypedSearchAttributes(attributes_at_start(first_state(later, now), now, 60)), expected)
+    encode_search_attributes(TypedSearchAttributes(attributes_at_start(state, now, 60)), expected)
 
     assert request.search_attributes == expected
     assert set(expected.indexed_fields) == set(REQUIRED)
@@ -39,16 +40,16 @@ async def test_search_attributes_are_written_as_the_sdk_writes_them(client: Clie
 
 async def test_a_message_that_is_due_at_once_is_not_indexed_by_time(client: Client, settings: Settings) -> None:
     """What has no DueAt is due by now: two attributes less to write for each of millions."""
-    request = await build_start_request(
-        client, settings, ENVELOPE, now=time.time(), session="s", restarts_finished=False
-    )
+    state = first_state(ENVELOPE, time.time())
+    request = await build_start_request(client, settings, state, "r", restarts_finished=False)
 
     assert set(request.search_attributes.indexed_fields) == {"Kind", "Lane", "State"}
 
 
 async def test_the_request_carries_identity_lane_priority_and_tenant(client: Client, settings: Settings) -> None:
     """Placement, priority key and fairness key come from the envelope, the task timeout from the settings."""
-    request = await build_start_request(client, settings, ENVELOPE, now=0.0, session="s", restarts_finished=False)
+    state = first_state(ENVELOPE, 0.0)
+    request = await build_start_request(client, settings, state, "r", restarts_finished=False)
 
     assert request.workflow_id == "echo:ä ☃:1"
     assert request.task_queue.name == f"{settings.task_queue_prefix}-medium"
@@ -64,7 +65,8 @@ async def test_the_request_carries_identity_lane_priority_and_tenant(client: Cli
 def test_one_wish_has_one_request_id(first: tuple[str, str], second: tuple[str, str], *, is_same: bool) -> None:
     """A retry in one session is the same wish; the sender's idempotency key makes it so across sessions."""
     ids = [
-        request_id(ENVELOPE.model_copy(update={"idempotency_key": key}), session) for key, session in (first, second)
+        make_request_id(ENVELOPE.model_copy(update={"idempotency_key": key}), session)
+        for key, session in (first, second)
     ]
 
     assert (ids[0] == ids[1]) is is_same
@@ -95,8 +97,10 @@ envelopes = st.builds(
 def test_the_first_entry_is_that_of_the_first_state(
     envelope: Envelope, now: float, sources: dict[str, int], trace: dict[str, str], spread: PackSpread | None
 ) -> None:
-    """What is written straight from an envelope is what the long way over a state comes to."""
-    state = first_state(envelope, now, sources, trace, spread)
+    """What is written straight from an envelope is what a pack writes of its state, which a solo message has too."""
     entry = first_entry(envelope, now, "short", sources=sources, trace=trace, spread=spread)
+    state = to_state(entry, envelope.kind, "short")
 
     assert entry == to_entry(state, "short")
+    if spread is None:
+        assert state == first_state(envelope, now, sources, trace)

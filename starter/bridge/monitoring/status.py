@@ -101,8 +101,8 @@ def read_status(bridge: Bridge, moment: ClockReading | None = None) -> BridgeSta
         ),
         received=bridge.received,
         outcomes={name: bridge.desk.outcomes[name] for name in OUTCOMES},
-        throttled=bridge.starter.throttled,
-        retried=bridge.starter.retried,
+        throttled=bridge.starter.caller.throttled,
+        retried=bridge.starter.caller.retried,
         rebalances=bridge.rebalances,
         commit_failures=bridge.commit_failures,
     )

@@ -150,7 +150,7 @@ class _LoadRun:
                     "file": self.source.name,
                     **{name: getattr(summary, name) for name in COUNTS},
                     "valid": summary.valid if starter is None else None,
-                    "throttled": 0 if starter is None else starter.throttled,
+                    "throttled": 0 if starter is None else starter.caller.throttled,
                     "seconds": round(summary.seconds, 3),
                     "rejects": rejects,
                     "is_interrupted": self.is_interrupted,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from shared.errors import InvalidSetting
 from shared.lanes import LANES
-from shared.messages.signals import Pause, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
+from shared.messages.signals import Pause, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop, write_moment
 from shared.settings import Settings
 from starter.cli.arguments import MOMENT, PAYLOAD, PRIORITY, CommandParser, Commands, add_filter, read_filter
 from starter.cli.messages.sending import SignalRun, add_names
@@ -19,12 +19,12 @@ def add(commands: Commands) -> None:
     purpose = "run messages as soon as a worker is free; parked ones get fresh attempts"
     add("now", purpose, lambda args: RunNow(args.reason))
     purpose = "make messages due at another moment"
-    parser = add("reschedule", purpose, lambda args: Reschedule(args.at.isoformat(), args.reason))
+    parser = add("reschedule", purpose, lambda args: Reschedule(write_moment(args.at), args.reason))
     parser.add_argument("--at", **MOMENT, required=True, help="when; +15m and now are fine")
     parser = add(
         "reprioritize",
         "give messages another priority, also in the queue",
-        lambda args: Reprioritize(args.priority, args.at and args.at.isoformat(), args.reason),
+        lambda args: Reprioritize(args.priority, args.at and write_moment(args.at), args.reason),
     )
     parser.add_argument("--priority", **PRIORITY, required=True, help="1 (first) to 5 (last)")
     parser.add_argument("--at", **MOMENT, help="and make them due at this moment")

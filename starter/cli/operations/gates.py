@@ -16,7 +16,7 @@ from starter.screen import echo_err, print_items
 
 if TYPE_CHECKING:
     from shared.keepers.gates import GateClosure
-    from starter.steering.keepers.gates import GateControl
+    from starter.steering.keepers import GateControl
 
 SHORTEST = timedelta(seconds=1)
 
@@ -67,7 +67,7 @@ async def _run_open(args: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _open_gates(settings: Settings) -> "GateControl":
-    from starter.steering.keepers.gates import GateControl
+    from starter.steering.keepers import GateControl
 
     return GateControl(await open_client(settings), settings)
 

@@ -15,7 +15,7 @@ from starter.cli.exit_codes import FINE
 from starter.screen import echo_err, print_items
 
 if TYPE_CHECKING:
-    from starter.steering.keepers.idle import IdleControl, IdleStatus
+    from starter.steering.keepers import IdleControl, IdleStatus
 
 HEADER = ("LANE", "", "DOING", "MESSAGES", "PACKS", "EARLY", "LIMITS")
 
@@ -88,7 +88,7 @@ async def _run_limits(args: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _open_idle(settings: Settings) -> "IdleControl":
-    from starter.steering.keepers.idle import IdleControl
+    from starter.steering.keepers import IdleControl
 
     return IdleControl(await open_client(settings), settings)
 

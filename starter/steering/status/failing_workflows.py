@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import (
-    GetWorkflowExecutionHistoryReverseRequest,
-    ResetWorkflowExecutionRequest,
-)
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest, ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowExecutionDescription
-from temporalio.service import RPCError
 
 from shared.lanes import LANES, task_queue
-from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
+from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
 from starter.steering.selection import quote
 
 ATTEMPTS_LEAST = 2
@@ -45,8 +41,9 @@ class FailingWorkflow:
     """The worker's message at its last failure."""
 
     def describe(self) -> str:
-        """Describe the failure in half a sentence."""
-        return f"the task of its workflow {self.workflow_id} fails (attempt {self.attempts}): {self.reason}"
+        """Describe the failure, and name the command that helps, in half a sentence."""
+        failure = f"the task of its workflow {self.workflow_id} fails (attempt {self.attempts}): {self.reason}"
+        return f"{failure}; 'dormice repair --help' says what to do"
 
 
 async def find_standstill(client: Client, workflow_id: str, run_id: str | None = None) -> FailingWorkflow | None:
@@ -81,17 +78,11 @@ def query_reported(prefix: str) -> str:
 
 
 async def list_standstills(client: Client, prefix: str) -> AsyncIterator[FailingWorkflow]:
-    """Find all workflows on the lanes of a prefix whose tasks fail, as reported by the server.
-
-    Raises RetryLater or Misconfigured.
-    """
-    try:
+    """Find the workflows on a prefix's lanes that the server reports; raises RetryLater or Misconfigured."""
+    with translate_rpc_errors():
         async for execution in client.list_workflows(query_reported(prefix), rpc_timeout=CALL_TIMEOUT):
-            found = await find_standstill(client, execution.id, execution.run_id)
-            if found is not None:
+            if (found := await find_standstill(client, execution.id, execution.run_id)) is not None:
                 yield found
-    except RPCError as exc:
-        raise translate_rpc_error(exc) from exc
 
 
 async def repair(client: Client, failing: FailingWorkflow, *, without_signals: bool = False) -> str:
@@ -100,7 +91,10 @@ async def repair(client: Client, failing: FailingWorkflow, *, without_signals: b
     The server sends all later signals again, in order, unless `without_signals`. Handler calls after that task are made
     once more, with the same version and idempotency key.
     """
-    event_id = await _find_last_good(client, failing)
+    events = await _list_since_last_good(client, failing)
+    # the completion of the last good task; if there is none, the start of the first task
+    good = (EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED, EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED)
+    event_id = next((event.event_id for event in events if event.event_type in good), 0)
     left_out = [ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL] if without_signals else []
     request = ResetWorkflowExecutionRequest(
         namespace=client.namespace,
@@ -110,30 +104,26 @@ async def repair(client: Client, failing: FailingWorkflow, *, without_signals: b
         request_id=str(uuid.uuid4()),
         reset_reapply_exclude_types=left_out,
     )
-    answer = await client.workflow_service.reset_workflow_execution(request, timeout=CALL_TIMEOUT)
-    return answer.run_id
+    return (await client.workflow_service.reset_workflow_execution(request, timeout=CALL_TIMEOUT)).run_id
 
 
 async def list_signals_since(client: Client, failing: FailingWorkflow) -> list[str]:
     """Name the signals that have come since the last good task, oldest first."""
-    names: list[str] = []
+    return [
+        event.workflow_execution_signaled_event_attributes.signal_name
+        for event in await _list_since_last_good(client, failing)
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED
+    ]
+
+
+async def _list_since_last_good(client: Client, failing: FailingWorkflow) -> list[HistoryEvent]:
+    """List the events from the completion of the last good task on, oldest first; all if no task was completed."""
+    events: list[HistoryEvent] = []
     async for event in _read_backwards(client, failing.workflow_id, failing.run_id):
+        events.append(event)
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
             break
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
-            names.append(event.workflow_execution_signaled_event_attributes.signal_name)
-    return names[::-1]
-
-
-async def _find_last_good(client: Client, failing: FailingWorkflow) -> int:
-    """Give the id of the event that completed the last good task; if there is none, of the start of the first task."""
-    first = 0
-    async for event in _read_backwards(client, failing.workflow_id, failing.run_id):
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-            return event.event_id
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED:
-            first = event.event_id
-    return first
+    return events[::-1]
 
 
 async def _read_backwards(client: Client, workflow_id: str, run_id: str) -> AsyncIterator[HistoryEvent]:

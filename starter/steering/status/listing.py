@@ -30,7 +30,7 @@ class ListedMessage:
     due_at: datetime | None
     """None when the index does not have it; an active message is then due now or soon."""
     earliest_at: datetime | None
-    started_at: datetime | None
+    started_at: datetime | None = None
     """None for a packed message."""
     parked_reason: str = ""
     parked_at: datetime | None = None
@@ -41,28 +41,31 @@ class ListedMessage:
         return self.state == "active" and self.due_at is None
 
 
-def from_status(status: Mapping[str, Any]) -> ListedMessage:
-    """Read a packed message from its pack's answer."""
+def from_pack(kind: str, message: Mapping[str, Any]) -> ListedMessage:
+    """Read a packed message from its pack's answer to the query `page`."""
     return ListedMessage(
-        kind=status["kind"],
-        id=status["id"],
-        lane=status["lane"],
-        state=status["phase"],
-        due_at=datetime.fromtimestamp(status["due_at_epoch"], UTC),
-        earliest_at=datetime.fromisoformat(status["earliest_at"].replace(" UTC", "Z")),
-        started_at=None,
-        parked_reason=status["parked_reason"],
-        parked_at=datetime.fromtimestamp(status["parked_at"], UTC) if status["parked_at"] else None,
+        kind=kind,
+        id=message["id"],
+        lane=message["lane"],
+        state=message["state"],
+        due_at=datetime.fromtimestamp(message["due_at"], UTC),
+        earliest_at=datetime.fromtimestamp(message["earliest_at"], UTC),
+        parked_reason=message["parked_reason"],
+        parked_at=datetime.fromtimestamp(message["parked_at"], UTC) if message["parked_at"] else None,
     )
+
+
+def from_status(status: Mapping[str, Any]) -> ListedMessage:
+    """Read a packed message from its pack's answer to the query `known`."""
+    earliest_at = datetime.fromisoformat(status["earliest_at"].replace(" UTC", "Z")).timestamp()
+    as_in_page = {"state": status["phase"], "due_at": status["due_at_epoch"], "earliest_at": earliest_at}
+    return from_pack(status["kind"], {**status, **as_in_page})
 
 
 async def to_listed(execution: WorkflowExecution | WorkflowExecutionDescription) -> ListedMessage:
     """Read a message from its workflow's attributes and memo."""
     kind, message_id = identity_of(execution.id)
-    attributes = execution.typed_search_attributes
-    state = attributes.get(STATE, "")
-    if execution.status is not None:
-        state = ENDED_OTHERWISE.get(execution.status, state)
+    attributes, state = execution.typed_search_attributes, state_of(execution)
     memo: Mapping[str, Any] = await execution.memo() if state == "parked" else {}
     due_at, earliest_at = attributes.get(DUE_AT), attributes.get(EARLIEST_AT)
     if state == "active" and due_at is not None and due_at <= datetime.now(UTC):
@@ -79,3 +82,9 @@ async def to_listed(execution: WorkflowExecution | WorkflowExecutionDescription)
         parked_reason=memo.get("parked_reason", ""),
         parked_at=datetime.fromtimestamp(memo["parked_at"], UTC) if memo.get("parked_at") else None,
     )
+
+
+def state_of(execution: WorkflowExecution) -> str:
+    """Give the state of a message or pack by its attribute, or how its workflow was ended from outside."""
+    state = execution.typed_search_attributes.get(STATE, "")
+    return state if execution.status is None else ENDED_OTHERWISE.get(execution.status, state)

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from shared.settings import Settings
-from starter.local.embedded import ADDRESSES_FILE, EmbeddedOptions
+from starter.local.embedded import ADDRESSES_FILE
 from starter.local.supervised_process import has_locked
 
 UNKNOWN = "of your Web UI, whose address is not known; set ui_address, for example http://localhost:8233"
@@ -17,23 +17,21 @@ def find_ui_address(settings: Settings, server: str, folder: Path) -> str:
 
     The embedded server counts only while it runs, and only if it is the `server` (HOST:PORT) in use.
     """
-    return settings.ui_address.rstrip("/") or _find_embedded(server, EmbeddedOptions(data=folder))
+    if named := settings.ui_address.rstrip("/"):
+        return named
+    try:
+        addresses = json.loads((folder / ADDRESSES_FILE).read_text("utf-8"))
+        is_meant = server.replace("localhost", "127.0.0.1") == addresses["server"]
+        lock = os.open(folder / "lock", os.O_RDWR)
+    except (OSError, ValueError, LookupError):
+        return ""
+    try:
+        is_running = is_meant and not has_locked(lock)  # a killed server leaves its addresses behind
+        return addresses["ui"] or "" if is_running else ""
+    finally:
+        os.close(lock)
 
 
 def find_page(namespace: str, workflow_id: str) -> str:
     """Give the path of the page of a workflow."""
     return f"/namespaces/{quote(namespace, safe='')}/workflows/{quote(workflow_id, safe='')}"
-
-
-def _find_embedded(server: str, options: EmbeddedOptions) -> str:
-    try:
-        addresses = json.loads((options.data / ADDRESSES_FILE).read_text("utf-8"))
-        is_meant = server.replace("localhost", "127.0.0.1") == addresses["server"]
-        lock = os.open(options.data / "lock", os.O_RDWR)
-    except (OSError, ValueError, LookupError):
-        return ""
-    try:
-        is_running = is_meant and not has_locked(lock)  # a killed server leaves its addresses behind
-    finally:
-        os.close(lock)
-    return addresses["ui"] or "" if is_running else ""

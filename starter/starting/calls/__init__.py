@@ -1,1 +1,0 @@
-"""Many calls to the server at once, at a rate that it can handle."""

@@ -1,0 +1,130 @@
+"""Keepers: a person closes and opens gates, and switches, limits and watches the use of idle capacity."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio.client import Client, WorkflowExecutionDescription
+
+from activities.gates import fetch_closings, signal_gates
+from shared.errors import InvalidSetting, RetryLater
+from shared.keepers.gates import CLOSE, GATES_MAX, OPEN, GateClosure, check_gate, pick_closed
+from shared.keepers.idle import IDLE_MEMO, IDLE_WORKFLOW, IdleLimits, PullCounts, idle_workflow_id
+from shared.lanes import task_queue
+from shared.settings import Settings
+from shared.temporal.connect import find_workflow, signal_beginning, translate_rpc_errors
+
+HOME_LANE = "short"
+"""Its workers run the gates workflow if a person closes the first gate; if a handler does, those of its lane."""
+
+
+class GatesNotServed(RetryLater):
+    """A gate was closed or opened, and no worker has processed that yet."""
+
+
+class GateControl:
+    """Steers the gates of one task queue prefix; every method raises RetryLater or Misconfigured."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client = client
+        self._prefix = settings.task_queue_prefix
+
+    async def fetch(self, now: float) -> dict[str, GateClosure]:
+        """Give the closed gates by name; raises GatesNotServed while a change still waits for a worker."""
+        with translate_rpc_errors():
+            found = await fetch_closings(self._client, self._prefix)
+        if found is None:
+            raise GatesNotServed(
+                "gates: no worker has taken in yet what was closed; start one with 'dormice worker' and ask again"
+            )
+        return pick_closed(found, now)
+
+    async def close(self, gate: str, closing: GateClosure) -> None:
+        """Close a gate, replacing an earlier closing. Raises InvalidSetting for an invalid name or too many gates."""
+        _check(gate)
+        try:
+            known = await self.fetch(closing.closed_at)
+        except GatesNotServed:
+            known = {}
+        if gate not in known and len(known) >= GATES_MAX:
+            raise InvalidSetting(f"gates: {GATES_MAX} are closed, which is the most; open one first")
+        wire = {"gate": gate, "opens_at": closing.opens_at, "reason": closing.reason, "replaces": True}
+        await self._send(CLOSE, wire)
+
+    async def open(self, gate: str) -> None:
+        """Open a gate; an open gate stays open. Raises InvalidSetting for an invalid name."""
+        _check(gate)
+        await self._send(OPEN, {"gate": gate})
+
+    async def _send(self, signal: str, wire: Mapping[str, object]) -> None:
+        queue = task_queue(self._prefix, HOME_LANE)
+        with translate_rpc_errors():
+            await signal_gates(self._client, self._prefix, queue, signal, wire)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleStatus:
+    """Status of a lane's pull-forward; `doing` says what it does now, empty while no worker runs it."""
+
+    lane: str
+    is_on: bool
+    doing: str
+    limits: IdleLimits
+    pulled: PullCounts
+
+
+class IdleControl:
+    """Steers the idle workflows, which their first signal starts. Raises RetryLater or Misconfigured."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client = client
+        self._prefix = settings.task_queue_prefix
+
+    async def switch(self, lane: str, *, is_on: bool) -> None:
+        """Switch a lane's use of its idle capacity on or off."""
+        await self._send(lane, "on" if is_on else "off")
+
+    async def limit(self, lane: str, changes: Mapping[str, Any]) -> None:
+        """Change limits of a lane; those that are not named stay. Raises ValueError for invalid limits."""
+        IdleLimits.load(changes)
+        await self._send(lane, "limits", dict(changes))
+
+    async def status(self, lane: str) -> IdleStatus:
+        """Read the status from the server; no worker is needed."""
+        with translate_rpc_errors():
+            described = await find_workflow(self._client, idle_workflow_id(task_queue(self._prefix, lane)))
+        if described is None:
+            return IdleStatus(lane=lane, is_on=False, doing="", limits=IdleLimits(), pulled=PullCounts())
+        kept: dict[str, Any] = (await described.memo()).get(IDLE_MEMO, {})
+        details = await self._read_shift(described) if kept else dict[str, Any](state="waits for a worker of the lane")
+        return IdleStatus(
+            lane=lane,
+            is_on=kept.get("is_on", False),
+            doing=details.get("state", ""),
+            limits=IdleLimits.load(kept.get("limits", {})),
+            pulled=PullCounts.load(kept.get("pulled", {})).and_also(PullCounts.load(details.get("pulled", {}))),
+        )
+
+    async def _send(self, lane: str, signal: str, *arguments: Any) -> None:
+        queue = task_queue(self._prefix, lane)
+        with translate_rpc_errors():
+            await signal_beginning(self._client, IDLE_WORKFLOW, idle_workflow_id(queue), queue, signal, *arguments)
+
+    async def _read_shift(self, described: WorkflowExecutionDescription) -> dict[str, Any]:
+        """Read the last heartbeat of the pull loop and why it failed last; empty when it is not to run."""
+        converter = self._client.data_converter
+        for pull_loop in described.raw_description.pending_activities:
+            details: dict[str, Any] = {}
+            if pull_loop.heartbeat_details.payloads:
+                (details,) = await converter.decode(pull_loop.heartbeat_details.payloads)
+            if pull_loop.HasField("last_failure"):
+                details["state"] = f"begun again after: {await converter.decode_failure(pull_loop.last_failure)}"
+            return details
+        return {}
+
+
+def _check(gate: str) -> None:
+    try:
+        check_gate(gate)
+    except ValueError as exc:
+        raise InvalidSetting(f"gate: {exc}") from exc

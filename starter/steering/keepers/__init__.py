@@ -1,1 +1,0 @@
-"""Gates and idle capacity, switched by people."""
