@@ -19,7 +19,7 @@ from starter.screen import clean, echo_err, plural, print_json
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from starter.insight.doctor.finding import Finding
+    from starter.insight.doctor.checks import Finding
 
 SECONDS, SECONDS_MAX = 10.0, 600.0
 CODES = {"fine": FINE, "unknown": FINE, "warning": PARTLY, "unreachable": UNREACHABLE, "wrong": WRONG}
@@ -63,14 +63,16 @@ def run_doctor(args: argparse.Namespace, settings: Settings) -> int:
     if not 0 < args.seconds <= SECONDS_MAX:
         raise InvalidSetting(f"--seconds: is {args.seconds:g}; give a number above 0, at most {SECONDS_MAX:g}")
     from starter.cli.connection import open_client
-    from starter.insight.doctor.finding import find_worst
+    from starter.insight.doctor.checks import find_worst
     from starter.insight.doctor.machine import Machine
-    from starter.insight.doctor.run_checks import Scope, examine
+    from starter.insight.doctor.run_checks import examine
 
     machine = Machine(settings, args.data)
     findings = machine.look()
-    scope = Scope(topics=tuple(dict.fromkeys(args.topics)), data=args.data, seconds=args.seconds)
-    findings += run_interruptibly(examine(settings, scope, machine, open_client))
+    topics = tuple(dict.fromkeys(args.topics))
+    findings += run_interruptibly(
+        examine(settings, machine, open_client, data=args.data, topics=topics, seconds=args.seconds)
+    )
     if args.json:
         for finding in findings:
             print_json(_to_document(finding))

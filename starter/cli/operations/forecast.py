@@ -78,11 +78,11 @@ def run_forecast(args: argparse.Namespace, settings: Settings) -> int:
 async def _foresee(args: argparse.Namespace, settings: Settings, given: dict[str, float]) -> "Forecast":
     from activities.registry import load_registry
     from starter.cli.connection import open_client
-    from starter.insight.forecast import Forecaster
+    from starter.insight.forecast import make_forecast
 
-    kinds = list(load_registry(settings)) if args.by == "kind" else []
-    forecaster = Forecaster(await open_client(settings), settings, kinds, args.sample)
-    return await forecaster.foresee(time.time(), timedelta(hours=args.hours), by_kind=args.by == "kind", given=given)
+    kinds = list(load_registry(settings)) if args.by == "kind" else None
+    client, horizon = await open_client(settings), timedelta(hours=args.hours)
+    return await make_forecast(client, settings, time.time(), horizon, kinds=kinds, sample=args.sample, given=given)
 
 
 def _read_capacity(text: str) -> tuple[str, float]:
