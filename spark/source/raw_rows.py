@@ -11,7 +11,7 @@ from shared.settings import Settings
 from spark.source.mapping import RowMapping, to_invalid_envelope
 from spark.source.topic import OffsetRange, read_piece
 from starter.files.rows import Line, Row, make_row, read_csv_records, read_json_lines
-from starter.records.formats import Formats, StartRequest
+from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord, Record
 
@@ -119,12 +119,10 @@ class RecordReader:
 
     def _decode(self, record: Record, formats: Formats) -> Envelope | InvalidEnvelope:
         try:
-            wish = formats.decode(record)
+            envelope = formats.decode(record).envelope
         except DeadRecord as exc:
             return to_invalid_envelope(exc)
-        if isinstance(wish, StartRequest):
-            return wish.envelope
-        return InvalidEnvelope(
+        return envelope or InvalidEnvelope(
             "value", "is null, which stops a message, and here messages are only started; see 'dormice bridge'"
         )
 

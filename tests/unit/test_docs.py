@@ -40,8 +40,7 @@ from shared.telemetry.sdk import Telemetry
 from shared.telemetry.spans import NO_SPAN, Attributes, Carrier, Span
 from shared.temporal.search_attributes import REQUIRED
 from starter.bridge.offsets import Partition
-from starter.bridge.pending_record import PendingRecord
-from starter.bridge.record_spans import RecordSpans
+from starter.bridge.pending_record import PendingRecord, RecordSpans
 from starter.cli.main import build_parser
 from starter.cli.operations.doctor import CODES
 from starter.insight.doctor.checks import Severity

@@ -18,8 +18,8 @@ from starter.cli.interruption import run_interruptibly
 from starter.screen import echo_err, plural, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
-    from starter.bridge.monitoring.group_lag import GroupLag, PartitionLag
-    from starter.bridge.monitoring.status import BridgeStatus, PartitionStatus
+    from starter.bridge.group_lag import GroupLag, PartitionLag
+    from starter.bridge.status import BridgeStatus, PartitionStatus
 
 ANSWER_SECONDS = 5.0
 """Time limit for a bridge to answer."""
@@ -81,12 +81,13 @@ def run_bridge_status(args: argparse.Namespace, settings: Settings) -> int:
 
 async def _ask(args: argparse.Namespace, settings: Settings) -> "tuple[GroupLag, Answers]":
     from shared.kafka.connection import check_broker, kafka_options
-    from starter.bridge.monitoring.group_lag import read_group_lag
 
     # if the broker is away, one sentence reports that in place of the client's log lines
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     options = kafka_options(settings)
     await check_broker(settings)
+    from starter.bridge.group_lag import read_group_lag  # needs aiokafka, of which one sentence says that it is missing
+
     lag = await read_group_lag(options, args.group, args.topics)
     answers = await asyncio.gather(*map(_ask_bridge, args.bridges))
     return lag, dict(zip(args.bridges, answers, strict=True))
@@ -95,7 +96,7 @@ async def _ask(args: argparse.Namespace, settings: Settings) -> "tuple[GroupLag,
 async def _ask_bridge(address: str) -> "BridgeStatus | BridgeAway":
     import httpx
 
-    from starter.bridge.monitoring.status import BridgeStatus
+    from starter.bridge.status import BridgeStatus
 
     try:
         async with httpx.AsyncClient(timeout=ANSWER_SECONDS, trust_env=False) as client:
@@ -122,7 +123,7 @@ def _to_document(lag: "GroupLag", answers: Answers) -> dict[str, Any]:
         "bridges": [
             {"address": address, "error": str(answer)}
             if isinstance(answer, BridgeAway)
-            else {"address": address, **answer.dump()}
+            else {"address": address, **asdict(answer)}
             for address, answer in answers.items()
         ],
     }
