@@ -33,8 +33,6 @@ from starter.records.dead_letters import (
 )
 from starter.records.record import Record, to_record
 
-TOGETHER = 200
-"""Letters that are replayed or dropped in one batch."""
 POLL_MILLISECONDS = 1_000
 
 LetterPosition = tuple[int, int]
@@ -147,17 +145,14 @@ class DeadLetterTopic:
             raise TopicMissing(
                 f"dead letter {lost.position}: its topic {lost.topic!r} is gone; make it again, or drop the letter"
             )
-        for start in range(0, len(letters), TOGETHER):
-            chunk = letters[start : start + TOGETHER]
-            sending = (self._producer.send(each.topic, each.partition, _to_replay(each)) for each in chunk)
-            results = await asyncio.gather(*sending, return_exceptions=True)
-            await self._mark([x for x, result in zip(chunk, results, strict=True) if result is None], "replayed")
-            _raise_first(results)
+        sending = (self._producer.send(each.topic, each.partition, _to_replay(each)) for each in letters)
+        results = await asyncio.gather(*sending, return_exceptions=True)
+        await self._mark([x for x, result in zip(letters, results, strict=True) if result is None], "replayed")
+        _raise_first(results)
 
     async def drop(self, letters: Sequence[DeadLetter]) -> None:
         """Mark letters as dropped; their records stay in the topic. Raises BrokerError."""
-        for start in range(0, len(letters), TOGETHER):
-            await self._mark(letters[start : start + TOGETHER], "dropped")
+        await self._mark(letters, "dropped")
 
     async def _mark(self, letters: Sequence[DeadLetter], verb: str) -> None:
         sending = (self._producer.send(self.topic, each.record.partition, _to_mark(each, verb)) for each in letters)
@@ -175,13 +170,12 @@ class DeadLetterTopic:
     async def _read_states(self, ends: dict[Any, int]) -> dict[LetterPosition, LetterState]:
         states: dict[LetterPosition, LetterState] = {}
         firsts: dict[tuple[str, int], LetterPosition] = {}
-        copies: dict[LetterPosition, LetterPosition] = {}
+        originals: dict[LetterPosition, LetterPosition] = {}
         self.foreign = 0
         async for record in self._read(ends):
             if (mark := _read_mark(record)) is not None:
                 place, state = mark
-                first = copies.get(place, place)
-                if first in states:
+                if (first := originals.get(place)) is not None:
                     states[first] = state
                 continue
             try:
@@ -190,10 +184,8 @@ class DeadLetterTopic:
                 self.foreign += 1
                 continue
             place = _place(record)
-            first = firsts.setdefault(letter.identity, place)
+            first = originals[place] = firsts.setdefault(letter.identity, place)
             states[place] = LetterState.WAITING if first == place else LetterState.COPY
-            if first != place:
-                copies[place] = first
         return states
 
     async def _read(self, ends: dict[Any, int]) -> AsyncIterator[Record]:
