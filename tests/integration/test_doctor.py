@@ -23,7 +23,7 @@ from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from shared.temporal.connect import connect
 from starter.insight.doctor.checks import Finding, Severity, find_worst
-from starter.insight.doctor.machine import Machine
+from starter.insight.doctor.machine import look_at_machine
 from starter.insight.doctor.run_checks import examine
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
 from starter.local.kafka.broker import EmbeddedBroker
@@ -76,10 +76,9 @@ def look(client: Client, server: EmbeddedServer, settings: Settings) -> Look:
             return asked or client
 
         changed = dataclasses.replace(settings, **changes)
-        machine = Machine(changed, data)
-        found = machine.look()
+        found, registry = look_at_machine(changed, data)
         asked_of = await examine(
-            changed, machine, open_client or give, data=data, topics=topics, seconds=seconds, now=now
+            changed, registry, open_client or give, data=data, topics=topics, seconds=seconds, now=now
         )
         return Report(found + asked_of)
 
@@ -335,7 +334,7 @@ def test_what_a_worker_would_refuse_is_told_beforehand(
     check: str, changes: dict[str, Any], words: str, remedy: str, tmp_path: Path
 ) -> None:
     """A handler module that can't be imported is named; so is a setting that can't be meant."""
-    report = Report(Machine(Settings(**changes), tmp_path).look())
+    report = Report(look_at_machine(Settings(**changes), tmp_path)[0])
 
     assert report.tells(check, Severity.WRONG, words, remedy)
 
@@ -345,7 +344,7 @@ def test_a_low_limit_of_open_files_is_told(settings: Settings, tmp_path: Path) -
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (600, before[1]))
     try:
-        report = Report(Machine(settings, tmp_path).look())
+        report = Report(look_at_machine(settings, tmp_path)[0])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
@@ -357,7 +356,7 @@ def test_a_disk_that_is_nearly_full_is_told(
 ) -> None:
     """Before the database can't grow any more."""
     monkeypatch.setattr("starter.insight.doctor.machine.DISK_LEAST_BYTES", 2**63)
-    report = Report(Machine(settings, server.options.data).look())
+    report = Report(look_at_machine(settings, server.options.data)[0])
 
     assert report.tells("disk", Severity.WARNING, "GB are free for", "make room")
 

@@ -298,7 +298,8 @@ def test_the_tables_of_the_doctor_are_those_in_the_code() -> None:
     """What it asks servers, in its order; and the exit code of each finding, from good to worst."""
     nobody: Any = None
     settings = Settings()
-    asking = (Server(nobody, settings, ROOT, nobody), Lanes(nobody, nobody, settings, nobody), Kafka(settings, ()))
+    server = Server(nobody, settings, ROOT, nobody)
+    asking = (server, Lanes(server, None), Kafka(settings, ()))
     names = [check.name for room in asking for check in room.checks()]
     _, _, codes = PAGES["docs/operations.md"].partition("The worst finding is the exit code")
 

@@ -64,14 +64,13 @@ def run_doctor(args: argparse.Namespace, settings: Settings) -> int:
         raise InvalidSetting(f"--seconds: is {args.seconds:g}; give a number above 0, at most {SECONDS_MAX:g}")
     from starter.cli.connection import open_client
     from starter.insight.doctor.checks import find_worst
-    from starter.insight.doctor.machine import Machine
+    from starter.insight.doctor.machine import look_at_machine
     from starter.insight.doctor.run_checks import examine
 
-    machine = Machine(settings, args.data)
-    findings = machine.look()
+    findings, registry = look_at_machine(settings, args.data)
     topics = tuple(dict.fromkeys(args.topics))
     findings += run_interruptibly(
-        examine(settings, machine, open_client, data=args.data, topics=topics, seconds=args.seconds)
+        examine(settings, registry, open_client, data=args.data, topics=topics, seconds=args.seconds)
     )
     if args.json:
         for finding in findings:

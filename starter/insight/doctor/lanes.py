@@ -1,13 +1,12 @@
 """The doctor's checks of the lanes: which workers serve them, what waits, and whether its kinds are known here."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from temporalio.api.taskqueue.v1 import PollerInfo
 from temporalio.api.worker.v1 import WorkerHeartbeat
-from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.idle.capacity import Capacity, is_fresh
@@ -15,11 +14,11 @@ from activities.idle.overdue import OverdueIndex, OverdueWorkflow
 from activities.registry import Registry
 from shared.lanes import LANES, task_queue
 from shared.messages.timespan import format_seconds
-from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue
 from shared.temporal.deployment import Version, find_taking, name_version, tell_how_to_take_over, to_version
 from shared.temporal.search_attributes import KIND
 from starter.insight.doctor.checks import NOT_LOOKED_AT, Check, Finding, Found, fine, unknown, warning, wrong
+from starter.insight.doctor.server import Server
 from starter.screen import plural
 from starter.steering.selection import quote
 from starter.steering.status.failing_workflows import query_reported
@@ -53,18 +52,11 @@ class LaneWorkers:
 class Lanes:
     """Looks at the lanes, once the server has answered."""
 
-    def __init__(
-        self,
-        find_client: Callable[[], Client],
-        find_registry: Callable[[], Registry | None],
-        settings: Settings,
-        now: Callable[[], float],
-    ) -> None:
-        """Take functions that give what other checks open, the client and the handlers, and this machine's clock."""
-        self._find_client = find_client
-        self._find_registry = find_registry
-        self._settings = settings
-        self._now = now
+    def __init__(self, server: Server, registry: Registry | None) -> None:
+        """Take the server that is looked at, and the handlers, None if they can't be loaded."""
+        self._server = server
+        self._registry = registry
+        self._settings = server.settings
         self._serving: dict[str, LaneWorkers] = {}
 
     def checks(self) -> list[Check]:
@@ -101,8 +93,7 @@ class Lanes:
         if messages or waiting:
             what = f"{plural(messages, 'message')} alive" if messages else f"{plural(waiting, 'task')} waiting"
             return wrong(f"{who}, and {what}: nothing runs there", remedy, lane)
-        registry = self._find_registry()
-        if registry is not None and any(handler.lane == lane for handler in registry.values()):
+        if self._registry is not None and any(handler.lane == lane for handler in self._registry.values()):
             return warning("no worker; nothing needs one yet, but kinds here would", remedy, lane)
         return fine("no worker, and nothing that needs one", about=lane)
 
@@ -113,15 +104,15 @@ class Lanes:
         served = [lane for lane, serving in self._serving.items() if serving.versions]
         if not served:
             return unknown(f"{NOT_LOOKED_AT}, see workers")
-        now = datetime.fromtimestamp(self._now(), UTC)
-        client, after = self._find_client(), self._settings.index_after
+        now = datetime.fromtimestamp(self._server.now(), UTC)
+        client, after = self._server.client, self._settings.index_after
         indexes = [OverdueIndex(client, self._queue(lane), after) for lane in served]
         found = await asyncio.gather(*(index.find_oldest(NAMED_MAX, now, OVERDUE_LONG) for index in indexes))
         return [judge_overdue(lane, one, self._serving[lane], now) for lane, one in zip(served, found, strict=True)]
 
     async def _look_at_workflows(self) -> Finding:
         query = query_reported(self._settings.task_queue_prefix)
-        count = (await self._find_client().count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
+        count = (await self._server.client.count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
         if not count:
             return fine("no workflow's task fails over and over")
         return wrong(
@@ -130,10 +121,10 @@ class Lanes:
         )
 
     async def _look_at_kinds(self) -> Finding:
-        registry = self._find_registry()
-        if registry is None:
+        if self._registry is None:
             return unknown(f"{NOT_LOOKED_AT}, see handlers")
-        strange = f"Kind NOT IN ({', '.join(map(quote, sorted(registry)))})" if registry else "Kind IS NOT NULL"
+        known = ", ".join(map(quote, sorted(self._registry)))
+        strange = f"Kind NOT IN ({known})" if known else "Kind IS NOT NULL"
         query = f"{strange} AND TaskQueue IN ({', '.join(quote(self._queue(lane)) for lane in LANES)})"
         count = await self._count(query)
         if not count:
@@ -145,18 +136,18 @@ class Lanes:
         )
 
     async def _list_kinds(self, query: str) -> AsyncIterator[str]:
-        found = self._find_client().list_workflows(f"{query} AND {ALIVE}", limit=KINDS_LISTED, rpc_timeout=CALL_TIMEOUT)
+        found = self._server.client.list_workflows(f"{query} AND {ALIVE}", limit=KINDS_LISTED, rpc_timeout=CALL_TIMEOUT)
         async for workflow in found:
             yield workflow.typed_search_attributes.get(KIND) or "?"
 
     async def _count(self, query: str) -> int:
-        return (await self._find_client().count_workflows(f"{query} AND {ALIVE}", rpc_timeout=CALL_TIMEOUT)).count
+        return (await self._server.client.count_workflows(f"{query} AND {ALIVE}", rpc_timeout=CALL_TIMEOUT)).count
 
     async def _find_serving(self, lane: str) -> LaneWorkers:
         queue = self._queue(lane)
-        described = await describe_queue(self._find_client(), queue, report_stats=True)
+        described = await describe_queue(self._server.client, queue, report_stats=True)
         try:
-            beats = [beat async for beat in Capacity(self._find_client(), queue).read_heartbeats()]
+            beats = [beat async for beat in Capacity(self._server.client, queue).read_heartbeats()]
         except RPCError as exc:
             if exc.status is not RPCStatusCode.UNIMPLEMENTED:
                 raise

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from temporalio.client import Client
 
+from activities.registry import Registry
 from shared.settings import Settings
 from starter.insight.doctor.checks import Finding, run_checks
 from starter.insight.doctor.kafka import Kafka
 from starter.insight.doctor.lanes import Lanes
-from starter.insight.doctor.machine import Machine
 from starter.insight.doctor.server import Server
 
 
 async def examine(
     settings: Settings,
-    machine: Machine,
+    registry: Registry | None,
     open_client: Callable[[Settings], Awaitable[Client]],
     *,
     data: Path = Path(".dormice"),
@@ -27,11 +27,10 @@ async def examine(
 ) -> list[Finding]:
     """Make all checks but those of the machine, which were made before; errors become findings, none is raised.
 
-    `data` is the folder of an embedded server, `topics` are those that bridges consume; `seconds` is the time limit
-    of each check that calls a server, `now` this machine's clock.
+    `registry` are the handlers, `data` is the folder of an embedded server, `topics` are those that bridges consume.
+    `seconds` is the time limit of each check that calls a server, `now` this machine's clock.
     """
     server = Server(open_client, settings, data, now)
-    lanes = Lanes(lambda: server.client, lambda: machine.registry, settings, now)
-    groups = ([*server.checks(), *lanes.checks()], Kafka(settings, topics).checks())
+    groups = ([*server.checks(), *Lanes(server, registry).checks()], Kafka(settings, topics).checks())
     found = await asyncio.gather(*(run_checks(checks, seconds) for checks in groups))
     return [finding for findings in found for finding in findings]

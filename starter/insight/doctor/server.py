@@ -63,9 +63,9 @@ class Server:
         """Take the folder in which an embedded server may keep its messages, and this machine's clock."""
         self.client: Client
         self._open_client = open_client
-        self._settings = settings
+        self.settings = settings
         self._database = data / "temporal.db"
-        self._now = now
+        self.now = now
         self._version = ""
         self._cluster: GetClusterInfoResponse
         self._namespace: DescribeNamespaceResponse
@@ -86,7 +86,7 @@ class Server:
         ]
 
     async def _look_at_server(self) -> Finding:
-        self.client = await self._open_client(self._settings)
+        self.client = await self._open_client(self.settings)
         service = self.client.workflow_service
         system = await service.get_system_info(GetSystemInfoRequest(), timeout=CALL_TIMEOUT)
         try:
@@ -176,14 +176,14 @@ class Server:
     async def _look_at_limits(self) -> Found:
         shards = judge_shards(self._cluster.persistence_store, self._cluster.history_shard_count)
         largest = self._namespace.namespace_info.limits.blob_size_limit_error
-        allowed = self._settings.payload_max_bytes
+        allowed = self.settings.payload_max_bytes
         if not largest or allowed * 2 <= largest:
             return shards
         seen = f"payload_max_bytes is {allowed:,}, and the server refuses what is beyond {largest:,}, state included"
         return [shards, warning(seen, f"set DORMICE_PAYLOAD_MAX_BYTES to {largest // 2} at most")]
 
     async def _look_at_clock(self) -> Finding:
-        skew, within = await measure_skew(self.client, self._settings.task_queue_prefix, self._now)
+        skew, within = await measure_skew(self.client, self.settings.task_queue_prefix, self.now)
         if abs(skew) - within <= SKEW_MOST_SECONDS:
             return fine(f"at most {format_seconds(abs(skew) + within)} from the server's")
         word = "ahead of" if skew > 0 else "behind"
