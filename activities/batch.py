@@ -10,9 +10,9 @@ from temporalio import activity
 from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
-from activities.api.handler import Handler
+from activities.api.context import no_heartbeat
 from activities.dispatch import Dispatch, fail, stamp_end
-from activities.server_calls.continued_runs import ContinuedRuns
+from activities.server_calls import ContinuedRuns
 from shared.lanes import LANES
 from shared.messages.decision import begin, decide
 from shared.messages.json_value import encode_json
@@ -57,8 +57,7 @@ class BatchDispatch:
 
         On lanes with heartbeats the results are outcomes, which the heartbeats carry too: a retry runs only the rest.
         On other lanes they are changes of the entries, with the outcome applied: no signal can reach a message
-        meanwhile, and a pack that replays has nothing to decide. Nothing that a handler does makes this fail, as with a
-        single message. Takes and gives plain JSON, see `workflows.pack_workflow`.
+        meanwhile, and a pack that replays has nothing to decide. Nothing that a handler does makes this fail.
         """
         if wire["left_run"]:
             self.left_runs.add(activity.info().workflow_id or "", wire["left_run"])
@@ -86,13 +85,15 @@ class _Run:
         self._clock = asyncio.get_running_loop().time
         self._begun_last = self._clock()
         self._begin_before = self._begun_last + LANES[self._lane].batch_start.total_seconds()
-        self._found = dispatch.registry.get(self._kind)
-        self._timeout = 0.0 if self._found is None else self._found.timeout_on(self._lane).total_seconds()
+        found = dispatch.registry.get(self._kind)
+        self._timeout = 0.0 if found is None else found.timeout_on(self._lane).total_seconds()
         self._at_work: dict[int, MessageState] = {}
         self._abandoned: set[int] = set()
 
     async def run(self) -> Any:
-        self._restore()
+        for details in activity.info().heartbeat_details:  # what the previous try had finished when its worker was lost
+            self._outcomes = {int(n): wire for n, wire in details["outcomes"].items()}
+            self._reported = set(details["reported"])
         if self._tries_before and not self._is_local:
             await self._leave_out_reported()
         done = self._done
@@ -106,10 +107,10 @@ class _Run:
             for task in (*calls.values(), *beside):
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
-        ended_at = stamp_end()
+        ended_at, settings = stamp_end(), self._dispatch.settings
         answer = {
-            "index_after": self._dispatch.settings.index_after.total_seconds(),
-            "payload_max_bytes": self._dispatch.settings.payload_max_bytes,
+            "index_after": settings.index_after.total_seconds(),
+            "payload_max_bytes": settings.payload_max_bytes,
             "begun_at": self._begun_at,
             "ended_at": ended_at,
         }
@@ -117,12 +118,15 @@ class _Run:
         if self._is_local:
             now = max(ended_at, self._begun_at, self._replay_time)  # the server's clock may be ahead
             return to_raw(answer | {"entries": [self._fold(n, now) for n in positions]})
-        left = self._outcomes.keys() - self._reported
-        return to_raw(answer | {"outcomes": [self._outcomes[n] if n in left else None for n in positions]})
+        return to_raw(answer | {"outcomes": list(map(self._unreported.get, positions))})
 
     @property
     def _done(self) -> set[int]:
         return self._reported | self._outcomes.keys()
+
+    @property
+    def _unreported(self) -> dict[int, Any]:
+        return {n: wire for n, wire in self._outcomes.items() if n not in self._reported}
 
     async def _wait_for(self, calls: Collection[asyncio.Task[None]]) -> None:
         """Wait until each call has ended, or its handler has ignored its cancellation for too long."""
@@ -139,9 +143,8 @@ class _Run:
                 task.cancel()
             await asyncio.wait(calls, timeout=DEAF_SECONDS)  # each call hands its message back
             return
-        if self._found is not None:
-            for position in list(self._at_work):
-                self._abandon(position, self._found)
+        for position in list(self._at_work):
+            self._abandon(position)
 
     async def _call(self, position: int) -> None:
         await self._room.acquire()
@@ -155,7 +158,9 @@ class _Run:
             # a lost batch of many does not show which message broke it; a single one was called in each try
             lost = self._tries_before if len(self._entries) == 1 else 0
             outcome = self._dispatch.find_exhausted(self._kind, state.attempt + lost)
-            outcome = outcome or await self._dispatch.run(self._to_call(state), _no_beat, self._spread)
+            if outcome is None:
+                call = HandlerCall.of(state, state.attempt + 1 + self._tries_before)
+                outcome = await self._dispatch.run(call, no_heartbeat, self._spread)
             if position not in self._abandoned:
                 self._note(position, outcome, most)
         finally:
@@ -171,27 +176,13 @@ class _Run:
         else:
             self._outcomes[position] = outcome.dump()
 
-    def _abandon(self, position: int, found: Handler) -> None:
+    def _abandon(self, position: int) -> None:
         """Go on without a handler that ignores its cancellation; its later outcome, if any, is discarded."""
+        if (found := self._dispatch.registry.get(self._kind)) is None:
+            return
         self._note(position, fail(found, f"no outcome within {self._timeout:g} s, and no heed of being cut off"), 0)
         self._abandoned.add(position)
         self._room.release()
-
-    def _to_call(self, state: MessageState) -> HandlerCall:
-        return HandlerCall(
-            self._kind,
-            state.id,
-            self._lane,
-            state.version,
-            state.attempt + 1 + self._tries_before,
-            state.payload,
-            state.due_at,
-            state.priority,
-            state.tenant,
-            state.correlation_id,
-            state.trace,
-            state.traced,
-        )
 
     def _fold(self, position: int, now: float) -> Entry | None:
         if (decided := self._decided.get(position)) is None:
@@ -199,12 +190,6 @@ class _Run:
         state, outcome = decided
         after = to_entry(decide(begin(state), outcome, now, spread=self._spread), self._pack_lane)
         return to_change(self._entries[position], after)
-
-    def _restore(self) -> None:
-        """Restore what the previous try had finished when its worker was lost."""
-        for details in activity.info().heartbeat_details:
-            self._outcomes = {int(n): wire for n, wire in details["outcomes"].items()}
-            self._reported = set(details["reported"])
 
     async def _leave_out_reported(self) -> None:
         """Leave out what the previous try reported to the pack, because its last heartbeat may be lost."""
@@ -221,31 +206,20 @@ class _Run:
 
     async def _beat(self) -> None:
         timeout = LANES[self._lane].heartbeat_timeout or timedelta(0)
-        reported, beat_at, loop = -1, 0.0, asyncio.get_running_loop()
+        reported, beat_at = -1, 0.0
         while True:
-            if len(self._done) != reported or loop.time() - beat_at >= timeout.total_seconds() / 4:
-                reported, beat_at = len(self._done), loop.time()
-                self._beat_once()
+            if len(self._done) != reported or self._clock() - beat_at >= timeout.total_seconds() / 4:
+                reported, beat_at = len(self._done), self._clock()
+                outcomes = {str(n): wire for n, wire in self._unreported.items()}
+                activity.heartbeat(to_raw({"outcomes": outcomes, "reported": sorted(self._reported)}))
             await asyncio.sleep(BEAT_CHECK_SECONDS)
-
-    def _beat_once(self) -> None:
-        details = {
-            "outcomes": {str(n): wire for n, wire in self._outcomes.items() if n not in self._reported},
-            "reported": sorted(self._reported),
-        }
-        activity.heartbeat(to_raw(details))
 
     async def _report(self) -> None:
         """Report finished messages to the pack, so that quick ones don't wait for a slow one."""
         while True:
             await asyncio.sleep(REPORT_EVERY.total_seconds())
-            fresh = {n: wire for n, wire in self._outcomes.items() if n not in self._reported}
-            if fresh:
+            if fresh := self._unreported:
                 with contextlib.suppress(RPCError):  # then it is reported next time, or at the end
                     news = {"batch": self._number, "outcomes": sorted(fresh.items()), "ended_at": stamp_end()}
                     await self._pack.signal(REPORT, to_raw(news), rpc_timeout=CALL_TIMEOUT)
                     self._reported |= fresh.keys()
-
-
-def _no_beat() -> None:
-    """The batch itself sends heartbeats."""

@@ -1,27 +1,24 @@
 """The one activity that runs handlers: finds the handler, limits its time, and turns every result into an Outcome."""
 
 import asyncio
-import contextlib
 import logging
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio import activity
 
-from activities.api.context import CallContext, Context, HandlerLogger, moment
+from activities.api.context import CallContext, Context, HandlerLogger, no_heartbeat
 from activities.api.handler import Handler
 from activities.api.outcome import Message, RetryAfter, to_outcome
 from activities.gates import Gates, wait_at
 from activities.http.client import HttpClient
 from activities.registry import Registry
-from activities.reporting.cycle_metrics import record_cycle
-from activities.reporting.cycle_span import FAILURES, begin_cycle, end_cycle
-from activities.reporting.outcome_events import OutcomeEvents
+from activities.reporting import FAILURES, OutcomeEvents, begin_cycle, end_cycle, record_cycle
 from shared.errors import InvalidOutcome
 from shared.keepers.gates import GateClosure
 from shared.lanes import LANES
@@ -36,6 +33,7 @@ from shared.telemetry.sdk import Telemetry
 logger = logging.getLogger(__name__)
 
 DISPATCH = "run_handler"
+_MESSAGE_FIELDS = [each.name for each in fields(Message)]
 NO_HANDLER_DELAY = timedelta(minutes=1)
 """A kind without a handler in this worker is a deployment fault, not the message's: it waits and is not parked."""
 
@@ -64,9 +62,12 @@ class Dispatch:
         """
         call = HandlerCall.load(wire)
         timeout = LANES[call.lane].heartbeat_timeout
-        async with _heartbeats(timeout):
+        beating = asyncio.create_task(_beat(timeout))
+        try:
             outcome = self.find_exhausted(call.kind, call.attempt - 1)
-            outcome = outcome or await self.run(call, _no_beat if timeout is None else activity.heartbeat)
+            outcome = outcome or await self.run(call, no_heartbeat if timeout is None else activity.heartbeat)
+        finally:
+            beating.cancel()
         settings = self.settings
         stamped = outcome._replace(
             cycles_per_run=settings.cycles_per_run,
@@ -91,8 +92,7 @@ class Dispatch:
         `spread` is what the decision will use for the due time, so that the outcome event has the same one.
         """
         started_at = time.time()
-        span = begin_cycle(self.telemetry, call, started_at)
-        around = CallContext(call, beat, span)
+        around = CallContext(call, beat, begin_cycle(self.telemetry, call, started_at))
         before = ABOUT.set(around)
         try:
             outcome = await self._measure(around, started_at)
@@ -101,7 +101,11 @@ class Dispatch:
             self.calls[call.lane] += 1
             if self.events is not None:
                 outcome = outcome._replace(ended_at=stamp_end())
-                await self._tell(self.events.tell(call, outcome, started_at, spread))
+                try:
+                    await self.events.tell(call, outcome, started_at, spread)
+                except asyncio.CancelledError:
+                    if not activity.is_worker_shutdown():  # then the outcome counts, and its event is held already
+                        raise
             _log(around, outcome, started_at)
             return outcome
         finally:
@@ -123,13 +127,6 @@ class Dispatch:
         # a message that a closed gate sends away has no cycle, and a span that never ends is not exported
         return outcome if outcome.verdict == "gated" else end_cycle(around.span, outcome)
 
-    async def _tell(self, sending: Awaitable[None]) -> None:
-        try:
-            await sending
-        except asyncio.CancelledError:
-            if not activity.is_worker_shutdown():  # at shutdown the outcome still counts, and its event is held already
-                raise
-
     async def _run(self, around: CallContext) -> Outcome:
         call = around.call
         found = self.registry.get(call.kind)
@@ -150,13 +147,23 @@ class Dispatch:
     async def _attempt(self, found: Handler, around: CallContext) -> Outcome:
         call = around.call
         timeout = found.timeout_on(call.lane)
-        message = _to_message(call)
+        message = Message(**{name: getattr(call, name) for name in _MESSAGE_FIELDS})
         try:
             if (gate := found.gate_of(message)) and (closing := await self.gates.find_closing(gate)):
                 return wait_at(gate, closing, time.time())
+            context = Context(
+                attempt=call.attempt,
+                idempotency_key=f"{workflow_id(call.kind, call.id)}:{call.version}",
+                due_at=datetime.fromtimestamp(call.due_at, UTC),
+                started_at=datetime.now(UTC),
+                settings=self.settings,
+                http=self.http.client,
+                logger=HandlerLogger(around),
+                beat=around.beat,
+            )
             with around.span.around():
                 async with asyncio.timeout(timeout.total_seconds()):
-                    returned = await found(message, self._context(around))
+                    returned = await found(message, context)
             return to_outcome(returned, self.settings.payload_max_bytes)
         except InvalidOutcome as exc:
             return Outcome("reject", clip_reason(str(exc)))
@@ -167,42 +174,20 @@ class Dispatch:
         except TimeoutError as exc:
             return fail(found, _describe(exc) if str(exc) else f"no outcome within {timeout.total_seconds():g} s")
 
-    def _context(self, around: CallContext) -> Context:
-        call = around.call
-        return Context(
-            attempt=call.attempt,
-            idempotency_key=f"{workflow_id(call.kind, call.id)}:{call.version}",
-            due_at=moment(call.due_at),
-            started_at=datetime.now(UTC),
-            settings=self.settings,
-            http=self.http.client,
-            logger=HandlerLogger(around),
-            beat=around.beat,
-        )
-
 
 def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:
     has_failed = outcome.verdict in FAILURES
-    if not has_failed and not logger.isEnabledFor(logging.DEBUG):
-        return
-    details = {"outcome": outcome.verdict, "seconds": round(time.time() - started_at, 3), "reason": outcome.reason}
-    if has_failed:
-        logger.warning("cycle failed", extra={"action": "cycle_failed", **around.fields, **details})
-    else:
-        logger.debug("cycle ended", extra={"action": "cycle_ended", **around.fields, **details})
+    level, message = (logging.WARNING, "cycle failed") if has_failed else (logging.DEBUG, "cycle ended")
+    if logger.isEnabledFor(level):
+        details = {"outcome": outcome.verdict, "seconds": round(time.time() - started_at, 3), "reason": outcome.reason}
+        logger.log(level, message, extra={"action": message.replace(" ", "_"), **around.fields, **details})
 
 
-@contextlib.asynccontextmanager
-async def _heartbeats(within: timedelta | None) -> AsyncGenerator[None]:
+async def _beat(within: timedelta | None) -> None:
     """Send heartbeats for a handler that only awaits; its own timeout limits the time in all."""
-    if within is None:
-        yield
-        return
-    beating = asyncio.create_task(_beat_every(within / 4))
-    try:
-        yield
-    finally:
-        beating.cancel()
+    while within is not None:
+        activity.heartbeat()
+        await asyncio.sleep(within.total_seconds() / 4)
 
 
 def fail(found: Handler, reason: str) -> Outcome:
@@ -223,30 +208,6 @@ def stamp_end() -> float:
     and leaves out the time before the activity began. A delay counted from there would end early.
     """
     return math.ceil(time.time() * 1000) / 1000
-
-
-async def _beat_every(interval: timedelta) -> None:
-    while True:
-        activity.heartbeat()
-        await asyncio.sleep(interval.total_seconds())
-
-
-def _no_beat() -> None:
-    pass
-
-
-def _to_message(call: HandlerCall) -> Message:
-    return Message(
-        kind=call.kind,
-        id=call.id,
-        version=call.version,
-        lane=call.lane,
-        payload=call.payload,
-        priority=call.priority,
-        tenant=call.tenant,
-        correlation_id=call.correlation_id,
-        trace=call.trace,
-    )
 
 
 def _describe(exc: BaseException) -> str:

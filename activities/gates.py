@@ -10,15 +10,8 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from shared.keepers.gates import (
-    CLOSE,
-    GATES_MEMO,
-    GATES_WORKFLOW,
-    GateClosure,
-    gates_workflow_id,
-    pick_closed,
-    read_closings,
-)
+from shared.keepers import gates
+from shared.keepers.gates import GateClosure
 from shared.messages.message import Outcome
 from shared.messages.timespan import format_seconds
 from shared.temporal.connect import read_memo, signal_beginning
@@ -52,17 +45,18 @@ class Gates:
 
     async def find_closing(self, gate: str) -> GateClosure | None:
         """Return the closing of a gate; None while it is open."""
-        await self._keep_up()
+        if time.time() - self._read_at >= READ_EVERY_SECONDS:
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read())
+            await asyncio.wait([self._reading])
         found = self._find(gate)
         return found if found is not None and found.opens_at > time.time() else None
 
     async def close(self, gate: str, closing: GateClosure) -> None:
         """Close a gate for all processes; does nothing if it is closed for about as long already."""
-        known = self._find(gate)
-        now = time.time()
-        if closing.opens_at <= now:
-            return
-        if known is not None and known.opens_at - now >= ENOUGH * (closing.opens_at - now):
+        known, now = self._find(gate), time.time()
+        known_left = 0.0 if known is None else max(known.opens_at - now, 0.0)
+        if known_left >= ENOUGH * (closing.opens_at - now):
             return
         self._own[gate] = closing
         self._untold.add(gate)
@@ -73,13 +67,6 @@ class Gates:
     def _find(self, gate: str) -> GateClosure | None:
         return self._own.get(gate) or self._shared.get(gate)
 
-    async def _keep_up(self) -> None:
-        if time.time() - self._read_at < READ_EVERY_SECONDS:
-            return
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(self._read())
-        await asyncio.wait([self._reading])
-
     async def _read(self) -> None:
         with contextlib.suppress(RPCError, TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
@@ -87,7 +74,7 @@ class Gates:
                 self._shared = await fetch_closings(activity.client(), self._prefix) or {}
         now = self._read_at = time.time()
         confirmed = (self._own.keys() & self._shared.keys()) - self._untold
-        self._own = pick_closed({gate: self._own[gate] for gate in self._own.keys() - confirmed}, now)
+        self._own = gates.pick_closed({gate: self._own[gate] for gate in self._own.keys() - confirmed}, now)
         self._untold &= self._own.keys()
 
     async def _tell(self) -> None:
@@ -97,7 +84,7 @@ class Gates:
                 continue
             wire = {"gate": gate, "opens_at": closing.opens_at, "reason": closing.reason}
             with contextlib.suppress(RPCError):
-                await signal_gates(activity.client(), self._prefix, activity.info().task_queue, CLOSE, wire)
+                await signal_gates(activity.client(), self._prefix, activity.info().task_queue, gates.CLOSE, wire)
                 self._untold.discard(gate)
 
 
@@ -117,12 +104,14 @@ def wait_at(gate: str, closing: GateClosure, now: float) -> Outcome:
 
 async def signal_gates(client: Client, prefix: str, task_queue: str, signal: str, wire: Mapping[str, Any]) -> None:
     """Send a signal to the gates' workflow, which is started on `task_queue` if it does not run. Raises RPCError."""
-    await signal_beginning(client, GATES_WORKFLOW, gates_workflow_id(prefix), task_queue, signal, dict(wire))
+    await signal_beginning(
+        client, gates.GATES_WORKFLOW, gates.gates_workflow_id(prefix), task_queue, signal, dict(wire)
+    )
 
 
 async def fetch_closings(client: Client, prefix: str) -> dict[str, GateClosure] | None:
     """Read which gates are closed; None while their workflow waits for its first worker. Raises RPCError."""
-    memo = await read_memo(client, gates_workflow_id(prefix))
+    memo = await read_memo(client, gates.gates_workflow_id(prefix))
     if memo is None:
         return {}
-    return read_closings(memo[GATES_MEMO]) if GATES_MEMO in memo else None
+    return gates.read_closings(memo[gates.GATES_MEMO]) if gates.GATES_MEMO in memo else None

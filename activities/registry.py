@@ -1,7 +1,7 @@
 """The registry: finds handlers through entry points and settings, and refuses two handlers for one kind."""
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 from types import ModuleType
 
@@ -14,38 +14,28 @@ from shared.settings import Settings
 ENTRY_POINT_GROUP = "dormice.handlers"
 
 
-class Registry(Mapping[str, Handler]):
-    """Kind → handler, fixed once built."""
+class Registry(dict[str, Handler]):
+    """Kind → handler, in the order they were found; not changed once built."""
 
     def __init__(self, found: Iterable[tuple[str, Handler]]) -> None:
         """Take (where it comes from, handler) pairs; raises InvalidHandler when two of them claim one kind."""
-        self._handlers: dict[str, Handler] = {}
+        super().__init__()
         self.origins: dict[str, str] = {}
         for origin, handler in found:
-            if self._handlers.get(handler.kind, handler) is not handler:
+            if self.setdefault(handler.kind, handler) is not handler:
                 raise InvalidHandler(
                     f"kind {handler.kind!r} has two handlers, in {self.origins[handler.kind]} and in {origin}; "
                     "rename one of them"
                 )
-            self._handlers[handler.kind] = handler
             self.origins.setdefault(handler.kind, origin)
-
-    def __getitem__(self, kind: str) -> Handler:
-        """Give the handler of a kind."""
-        return self._handlers[kind]
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the kinds in the order they were found."""
-        return iter(self._handlers)
-
-    def __len__(self) -> int:
-        """Count the kinds."""
-        return len(self._handlers)
 
 
 def load_registry(settings: Settings) -> Registry:
     """Load our own handlers, the installed ones and the setting `handlers`; raises InvalidHandler if one can't load."""
-    return Registry([*_own(), *_installed(), *_configured(settings.handlers)])
+    from activities.handlers.canary import canary  # noqa: PLC0415 — imported only when handlers are loaded
+
+    own = ("activities.handlers.canary", canary)
+    return Registry([own, *_installed(), *_configured(settings.handlers)])
 
 
 def envelope_rules(settings: Settings, registry: Registry) -> EnvelopeRules:
@@ -56,12 +46,6 @@ def envelope_rules(settings: Settings, registry: Registry) -> EnvelopeRules:
 def declared_packs(registry: Registry) -> dict[str, Pack]:
     """Give the kinds whose handlers declare that their messages are packed."""
     return {kind: h.encoding for kind, h in registry.items() if h.encoding is not None}
-
-
-def _own() -> Iterator[tuple[str, Handler]]:
-    from activities.handlers.canary import canary  # noqa: PLC0415 — imported only when handlers are loaded
-
-    yield "activities.handlers.canary", canary
 
 
 def _installed() -> Iterator[tuple[str, Handler]]:

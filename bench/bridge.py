@@ -17,8 +17,9 @@ from bench.bridge_faults import measure_kills, measure_spikes
 from bench.bridging import PARTITIONS, Follower, Stage, bridging, fresh_stage, open_topic, produce
 from bench.harness import alternate, fill, new_prefix, report, working
 from bench.pack_filling import HOUR, Filling, build_starter, start_packs, to_order, wait_until_asleep
+from shared.lanes import task_queue
 from shared.messages.envelope import Envelope
-from shared.messages.placement import MESSAGE_WORKFLOW, place
+from shared.messages.placement import MESSAGE_WORKFLOW
 from shared.settings import Settings
 from shared.temporal.search_attributes import attributes_at_start
 from starter.bridge.window import PACK_ROOM
@@ -77,12 +78,11 @@ async def _start_alike(client: Client, filling: Filling) -> float:
         async with gate:
             now = time.time()
             state = first_state(envelope, now)
-            place_of = place(state.kind, state.id, state.lane, filling.prefix)
             await client.start_workflow(
                 MESSAGE_WORKFLOW,
                 state.dump(),
-                id=place_of.workflow_id,
-                task_queue=place_of.task_queue,
+                id=state.workflow_id,
+                task_queue=task_queue(filling.prefix, state.lane),
                 task_timeout=timedelta(seconds=60),
                 search_attributes=TypedSearchAttributes(attributes_at_start(state, now, INDEX_AFTER_SECONDS)),
                 static_summary=f"{state.kind} {state.id}",

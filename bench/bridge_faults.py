@@ -18,7 +18,7 @@ from examples.ledger import Ledger
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.local.embedded import kill_on_leash
+from starter.local.supervised_process import kill_supervised
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 
@@ -127,7 +127,7 @@ async def measure_kills(keys: int = KEYS) -> None:
                 async with bridging(stage, prefix, "bench", *MEMBER) as follower:
                     await follower.wait_until_committed(1)
                     await follower.wait_until_committed(follower.committed + chance.randrange(1, keys // 4))
-                    await kill_on_leash(follower.process)
+                    await kill_supervised(follower.process)
             async with bridging(stage, prefix, "bench", *MEMBER) as follower:
                 await follower.wait_until_committed(REVISIONS * keys)
                 while not _is_newest(ledger, keys):  # noqa: ASYNC110 — another process keeps it

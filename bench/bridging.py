@@ -18,8 +18,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from bench.handlers import KIND_VARIABLE, PACKS_VARIABLE
 from bench.harness import fresh_server
 from shared.messages.envelope import Envelope
-from starter.local.embedded import EmbeddedServer, find_free_port, kill_on_leash, start_on_leash
+from starter.local.embedded import EmbeddedServer
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
+from starter.local.supervised_process import find_free_port, kill_supervised, start_supervised
 
 PARTITIONS = 4
 LOOK_SECONDS = 0.2
@@ -141,7 +142,7 @@ async def bridging(stage: Stage, topic: str, kind: str, *arguments: str, packs: 
     It drains at the end, and is killed when that takes too long.
     """
     with tempfile.TemporaryFile() as log:
-        process = await start_on_leash(
+        process = await start_supervised(
             [sys.executable, "-m", "starter", "bridge", topic, "--group", topic, *arguments],
             log.fileno(),
             {
@@ -169,4 +170,4 @@ async def bridging(stage: Stage, topic: str, kind: str, *arguments: str, packs: 
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-            await kill_on_leash(process)
+            await kill_supervised(process)

@@ -16,6 +16,7 @@ import psutil
 
 from bench.harness import (
     SHARDS,
+    ClusterServer,
     database_bytes,
     fill,
     fresh_cluster,
@@ -27,9 +28,9 @@ from bench.harness import (
 )
 from bench.pack_filling import HOUR, Filling, start_packs, to_order, wait_until_asleep
 from bench.worker_process import Order
-from cluster.cluster import Cluster
 from cluster.schema import CORE, VISIBILITY
-from starter.local.embedded import EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedServer
+from starter.local.supervised_process import find_free_port
 
 SOLO_SLEEPERS, SOLO_COUNT, SOLO_DELAY, CACHE, SLOTS = 2000, 3000, 20.0, 60, 30
 PACK_COUNT, PACK_SIZE, PACK_DELAY = 100_000, 1000, 300.0
@@ -106,14 +107,15 @@ async def _sqlite() -> AsyncGenerator[Subject]:
 @contextlib.asynccontextmanager
 async def _postgresql() -> AsyncGenerator[Subject]:
     async with fresh_cluster() as server:
-        yield Subject("postgresql", server, lambda: _read_spent(server.cluster))
+        yield Subject("postgresql", server, lambda: _read_spent(server))
 
 
 SUBJECTS = {"sqlite": _sqlite, "postgresql": _postgresql}
 
 
-def _read_spent(cluster: Cluster) -> Spent:
+def _read_spent(server: ClusterServer) -> Spent:
     """Read what PostgreSQL counts; a transaction shows there a second late."""
+    cluster = server.cluster
     assert cluster.process is not None
     (line,) = cluster.postgres.run(f"""
         SELECT (SELECT sum(xact_commit) FROM pg_stat_database WHERE datname IN ('{CORE}', '{VISIBILITY}')),
@@ -127,7 +129,7 @@ def _read_spent(cluster: Cluster) -> Spent:
         server_cpu=_cpu(cluster.process),
         database_cpu=sum(map(_cpu, [postmaster, *postmaster.children()])),
         transactions=transactions,
-        disk=cluster.database_bytes(),
+        disk=database_bytes(server),
         log_bytes=log,
         syncs=syncs,
         page_writes=pages,

@@ -5,7 +5,7 @@ import random
 from datetime import timedelta
 
 from activities import Again, Context, Done, Message, Pack, handler
-from activities.server_calls import continued_runs as left_runs
+from activities import server_calls as left_runs
 from examples.ledger import ledgered
 
 KIND_VARIABLE = "DORMICE_BENCH_KIND"

@@ -24,17 +24,12 @@ from bench.figures import RESULTS, write_figures
 from bench.worker_process import KIND, Measured, Order
 from cluster.cluster import Cluster
 from cluster.program import build_program
+from cluster.schema import CORE, VISIBILITY
 from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.local.embedded import (
-    EmbeddedOptions,
-    EmbeddedServer,
-    find_free_port,
-    kill_on_leash,
-    run_embedded,
-    start_on_leash,
-)
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
+from starter.local.supervised_process import find_free_port, kill_supervised, start_supervised
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 
@@ -80,9 +75,9 @@ class ClusterServer(EmbeddedServer):
 
     def __init__(self, cluster: Cluster) -> None:
         """Take a cluster that is up."""
-        super().__init__(
-            EmbeddedOptions(data=cluster.folder, port=cluster.port, ui_port=None, metrics_port=cluster.metrics_port)
-        )
+        assert cluster.state is not None
+        metrics = cluster.state.ports["metrics"]
+        super().__init__(EmbeddedOptions(data=cluster.folder, port=cluster.port, ui_port=None, metrics_port=metrics))
         self.cluster = cluster
 
 
@@ -156,7 +151,7 @@ async def _measuring(
 ) -> AsyncGenerator[_WorkerProcess]:
     """Run a worker process that is killed at the end of the `with` block, if it still runs then."""
     with tempfile.TemporaryFile() as errors:
-        process = await start_on_leash(
+        process = await start_supervised(
             [*_entering(folder), sys.executable, "-m", "bench.worker_process", json.dumps(asdict(order))],
             asyncio.subprocess.PIPE,
             {**os.environ, "TEMPORAL_ADDRESS": server.address},
@@ -167,7 +162,7 @@ async def _measuring(
         try:
             yield _WorkerProcess(process, errors, windows, reading)
         finally:
-            await kill_on_leash(process)
+            await kill_supervised(process)
             await asyncio.wait([reading])
 
 
@@ -193,7 +188,7 @@ async def noting(server: EmbeddedServer, prefix: str, **extra: str) -> AsyncGene
     """
     with tempfile.TemporaryDirectory(prefix="dormice-bench-ledger-") as folder:
         path = Path(folder, "ledger.jsonl")
-        process = await start_on_leash(
+        process = await start_supervised(
             [sys.executable, "-m", "worker", "--lane", "short", "--processes", "1"],
             asyncio.subprocess.DEVNULL,
             {
@@ -208,7 +203,7 @@ async def noting(server: EmbeddedServer, prefix: str, **extra: str) -> AsyncGene
         try:
             yield Ledger(path)
         finally:
-            await kill_on_leash(process)
+            await kill_supervised(process)
 
 
 async def fill(client: Client, what: str, prefix: str, count: int, delay: float, *, cycles_per_run: int = 5) -> float:
@@ -237,7 +232,8 @@ async def fill(client: Client, what: str, prefix: str, count: int, delay: float,
 def database_bytes(server: EmbeddedServer) -> int:
     """Give the size of the server's database with its write-ahead log; PostgreSQL's without."""
     if isinstance(server, ClusterServer):
-        return server.cluster.database_bytes()
+        sizes = f"SELECT pg_database_size('{CORE}') + pg_database_size('{VISIBILITY}')"
+        return int(server.cluster.postgres.run(sizes)[0])
     return sum(path.stat().st_size for path in server.options.data.glob("temporal.db*"))
 
 

@@ -17,7 +17,7 @@ from bench.harness import fresh_server, metric_total, new_prefix, report, run_wo
 from bench.worker_process import KIND, Order
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.local.embedded import kill_on_leash, start_on_leash
+from starter.local.supervised_process import kill_supervised, start_supervised
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 
@@ -44,12 +44,12 @@ async def _measure(case: str, count: int) -> dict[str, Any]:
         prefix = new_prefix()
         at = await _start(await server.connect(), prefix, count // 2 if case == "steady" else count, case)
         await asyncio.sleep(max(0.0, at - time.time()))
-        burner = await start_on_leash([sys.executable, "-c", "while True: pass"])
+        burner = await start_supervised([sys.executable, "-c", "while True: pass"])
         try:
             order = Order(what="dormice", prefix=prefix, seconds=SECONDS, warmup=5 if case == "steady" else 0)
             measured = await run_worker(server, replace(order, **NAIVE) if case == "naive" else order)
         finally:
-            await kill_on_leash(burner)
+            await kill_supervised(burner)
         return {
             "case": case,
             "cycles/s": measured.rate,

@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 
 from bench.pack_filling import HOUR
-from starter.local.embedded import EmbeddedServer, kill_on_leash, start_on_leash
+from starter.local.embedded import EmbeddedServer
+from starter.local.supervised_process import kill_supervised, start_supervised
 
 PACK_SIZE = 1000
 SAMPLE_SECONDS = 0.25
@@ -70,7 +71,7 @@ async def measure(command: list[str], variables: Mapping[str, str]) -> Measured:
     """Run a command to its end; raises RuntimeError with its last words when it fails."""
     measured, environment = Measured(), {**os.environ, **variables}
     with tempfile.TemporaryFile() as errors:
-        process = await start_on_leash(command, asyncio.subprocess.PIPE, environment, errors=errors.fileno())
+        process = await start_supervised(command, asyncio.subprocess.PIPE, environment, errors=errors.fileno())
         assert process.stdout is not None
         watching = asyncio.create_task(_watch(process.pid, measured.rss))
         try:
@@ -78,7 +79,7 @@ async def measure(command: list[str], variables: Mapping[str, str]) -> Measured:
             await process.wait()
         finally:
             watching.cancel()
-            await kill_on_leash(process)
+            await kill_supervised(process)
         if process.returncode != 0:
             errors.seek(0)
             raise RuntimeError(errors.read().decode(errors="replace")[-500:])
@@ -89,7 +90,7 @@ async def measure(command: list[str], variables: Mapping[str, str]) -> Measured:
 @contextlib.asynccontextmanager
 async def run_beside(command: list[str], variables: Mapping[str, str]) -> AsyncGenerator[None]:
     """Run a command for the length of a `with` block, then kill it and all that it has started."""
-    process = await start_on_leash(command, asyncio.subprocess.DEVNULL, {**os.environ, **variables})
+    process = await start_supervised(command, asyncio.subprocess.DEVNULL, {**os.environ, **variables})
     family = [psutil.Process(process.pid)]
     try:
         yield

@@ -15,7 +15,7 @@ import httpx
 from bench.cycles import CACHE, COLD_DELAY, PAIRS, SECONDS, SLEEPERS
 from bench.harness import alternate, fill, fresh_server, new_prefix, report, run_worker
 from bench.worker_process import Measured, Order
-from starter.local.embedded import find_free_port
+from starter.local.supervised_process import find_free_port
 
 FETCH_EVERY_SECONDS = 5.0
 OFF, ON = "off", "on"

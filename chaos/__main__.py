@@ -70,7 +70,7 @@ def _build_parser() -> CommandParser:
         help="share of the usual numbers of all messages (1)",
     )
     add("--report", metavar="FILE", type=Path, help="write what was found as JSON")
-    add("--publish", action="store_true", help="write it to chaos/results and docs/chaos.md")
+    add("--publish", action="store_true", help="add it to the runs of chaos/results and docs/chaos.md")
     return parser
 
 
@@ -86,6 +86,14 @@ def _between(least: float, most: float) -> Callable[[str], float]:
     return read
 
 
+def _write_command(args: argparse.Namespace, seed: int) -> str:
+    options = [f"--minutes {args.minutes:g}", f"--seed {seed}"]
+    options += ["--cluster"] if args.cluster else []
+    options += [] if args.packed is None else [f"--packed {args.packed}"]
+    options += [] if args.load == 1 else [f"--load {args.load:g}"]
+    return " ".join(["./run chaos", *options])
+
+
 async def _run(args: argparse.Namespace) -> int:
     task = asyncio.current_task()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -98,6 +106,7 @@ async def _run(args: argparse.Namespace) -> int:
     options = ChaosOptions(
         minutes=args.minutes,
         seed=seed,
+        command=_write_command(args, seed),
         system=CLUSTER if args.cluster else EMBEDDED,
         sizes=sizes if args.packed is None else replace(sizes, packed=args.packed),
     )

@@ -1,8 +1,8 @@
-"""The page docs/chaos.md, written from the results of the last run on each system."""
+"""The page docs/chaos.md, written from the results of the runs on each system."""
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +94,9 @@ NOT_COVERED = """
 
 
 def publish(document: Mapping[str, Any]) -> None:
-    """Keep a run as the last one of its system, and write the page anew."""
+    """Add a run to those of its system, and write the page anew; runs of an older code are deleted by hand."""
     RESULTS.mkdir(exist_ok=True)
-    write_json(RESULTS / f"{document['system']}.json", document)
+    write_json(RESULTS / f"{document['system']}-{document['seed']}.json", document)
     PAGE.write_text(render_page(ROOT / "README.md", RESULTS))
 
 
@@ -104,10 +104,20 @@ def render_page(readme: Path, results: Path) -> str:
     """Write the page from what is promised and from the results that are there."""
     parts = [INTRODUCTION, *_render_claims(readme.read_text("utf-8")), EXPLANATION]
     for system, title in TITLES.items():
-        path = results / f"{system}.json"
-        parts += [f"\n## {title}\n\n"]
-        parts += _render_run(json.loads(path.read_text("utf-8"))) if path.exists() else ["Not run yet.\n"]
+        runs = [json.loads(path.read_text("utf-8")) for path in sorted(results.glob(f"{system}-*.json"))]
+        parts += [f"\n## {title}\n\n", *(_render_runs(runs) if runs else ["Not run yet.\n"])]
     return "".join((*parts, FOUND, NOT_COVERED))
+
+
+def _render_runs(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Write a system's runs one after the other, behind what they come to together."""
+    cycles, faults = sum(run["cycles"] for run in runs), [fault for run in runs for fault in run["faults"]]
+    hits, found = sum(bool(fault["in_flight"]) for fault in faults), sum(sum(run["found"].values()) for run in runs)
+    yield f"Runs: {len(runs)}, with {cycles:,} cycles and {len(faults)} faults in all, of which {hits} met calls in "
+    yield f"flight. Broken promises: {found:,}.\n"
+    for run in runs:
+        yield f"\n### Seed {run['seed']}\n\n"
+        yield from _render_run(run)
 
 
 def _render_claims(readme: str) -> Iterator[str]:

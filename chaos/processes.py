@@ -13,8 +13,7 @@ from pathlib import Path
 import psutil
 
 from shared.errors import DormiceError, RetryLater
-from starter.local.embedded import EmbeddedServer, end_on_leash, start_on_leash
-from starter.local.kafka.broker import EmbeddedBroker
+from starter.local.supervised_process import SupervisedProcess, start_supervised, stop_supervised
 
 ROOT = Path(__file__).parent.parent
 OLDER_CODE = ROOT / "tests" / "replay" / "older"
@@ -71,7 +70,7 @@ class Part(ABC):
         return bool(self.members)
 
 
-class LeashedPart(Part):
+class ProgramPart(Part):
     """A part that is one of dormice's own programs: a worker, the bridge, a Spark driver."""
 
     def __init__(
@@ -105,12 +104,12 @@ class LeashedPart(Part):
 
     async def start(self) -> None:
         """Start the program; returns when there is a process to kill, which may still load its modules."""
-        path = [str(self._older), str(ROOT)] if self.is_older else [str(ROOT)]
+        command = [sys.executable, "-P", *self._command]
+        if self.is_older:  # the parent watch is of today, in whatever module the older code has its own
+            command = ["env", f"PYTHONPATH={self._older}{os.pathsep}{ROOT}", *command]
         with self._log.open("ab") as output:
-            self._process = await start_on_leash(
-                [sys.executable, "-P", *self._command],
-                output.fileno(),
-                {**self._environment, "PYTHONPATH": os.pathsep.join(path)},
+            self._process = await start_supervised(
+                command, output.fileno(), {**self._environment, "PYTHONPATH": str(ROOT)}
             )
         while self.is_alive and not self.members:  # noqa: ASYNC110 — there is no event for the parent watch's child
             await asyncio.sleep(0.02)
@@ -120,7 +119,7 @@ class LeashedPart(Part):
     async def end(self) -> None:
         """End the program, and let it drain."""
         if self._process is not None:
-            await end_on_leash(self._process, END_SECONDS)
+            await stop_supervised(self._process, END_SECONDS)
 
     async def note_death(self) -> None:
         """Wait for the parent watch, which ends when its processes are gone."""
@@ -133,9 +132,9 @@ class LeashedPart(Part):
 
 
 class OwnedPart(Part):
-    """The embedded server or the broker, whose own classes start them and their parent watch."""
+    """The embedded server or the broker, whose own class starts them and their parent watch."""
 
-    def __init__(self, name: str, owned: EmbeddedServer | EmbeddedBroker) -> None:
+    def __init__(self, name: str, owned: SupervisedProcess) -> None:
         super().__init__(name)
         self._owned = owned
 

@@ -5,7 +5,7 @@ import os
 import platform
 import statistics
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -23,6 +23,9 @@ HITS_LEAST_SHARE = 0.25
 """Least share of the faults that must hit calls in flight; otherwise the run tested nothing."""
 
 BATCHES_LEAST = REPEATED_LEAST = 1
+ENDED_MOST = 20
+"""Faults make parts end by themselves, such as the bridge without its broker; this often, or once a fault, is fine."""
+
 WORDS = (
     "lost",
     "standing still",
@@ -43,8 +46,7 @@ def to_document(options: ChaosOptions, outcome: Outcome) -> dict[str, Any]:
         "system": options.system,
         "seed": options.seed,
         "minutes": options.minutes,
-        "command": f"./run chaos --minutes {options.minutes:g} --seed {options.seed}"
-        + ("" if options.system == "embedded" else " --cluster"),
+        "command": options.command,
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()} {platform.release()}",
         "python": platform.python_version(),
@@ -95,6 +97,9 @@ def find_untested(document: Mapping[str, Any]) -> list[str]:
         reasons.append("no batch was lost with its worker")
     if document["calls_repeated"] < REPEATED_LEAST:
         reasons.append("no handler was called again for a version")
+    for part, times in Counter(part for part, *_ in document["ended_by_themselves"]).items():
+        if times > max(ENDED_MOST, len(faults)):
+            reasons.append(f"{part} ended by itself {times} times; it hardly ran")
     return reasons
 
 

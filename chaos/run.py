@@ -14,7 +14,7 @@ from chaos.groups import BACK_AFTER_MAX
 from chaos.injection import Injector
 from chaos.inspection import Inspection, inspect
 from chaos.ledger import Ledger
-from chaos.processes import LeashedPart, Part, start_patiently
+from chaos.processes import Part, ProgramPart, start_patiently
 from chaos.records import Records, open_producer
 from chaos.steering import Steering
 from chaos.system import SETTINGS, System, run_system
@@ -40,6 +40,8 @@ class ChaosOptions:
 
     minutes: float
     seed: int
+    command: str = ""
+    """What is typed to do the same again."""
     system: str = EMBEDDED
     sizes: Sizes = field(default_factory=Sizes)
 
@@ -130,7 +132,7 @@ class _Run:
 
     def _count(self, starts: Starts, steering: Steering, inspection: Inspection) -> dict[str, int]:
         part = self._system.parts[WORKERS[1]]
-        older = part.older_ids if isinstance(part, LeashedPart) else set[int]()
+        older = part.older_ids if isinstance(part, ProgramPart) else set[int]()
         calls = inspection.examination.calls_by_process
         return {
             "verbs acknowledged": steering.acknowledged,
@@ -146,7 +148,7 @@ class _Run:
     async def _run_older(self, is_over: asyncio.Event) -> None:
         """Run one worker with the older version for a part of the run."""
         part: Part = self._system.parts[WORKERS[1]]
-        if not isinstance(part, LeashedPart) or not part.has_older:
+        if not isinstance(part, ProgramPart) or not part.has_older:
             is_over.set()
             return
         seconds = self._options.minutes * 60

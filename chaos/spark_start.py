@@ -9,7 +9,7 @@ from typing import Any
 
 from chaos.groups import NUMBER_OF, SPARK
 from chaos.ledger import Ledger, What
-from chaos.processes import LeashedPart
+from chaos.processes import ProgramPart
 from chaos.workload import make_envelope
 from shared.errors import RetryLater
 from starter.cli.exit_codes import FINE
@@ -47,8 +47,8 @@ class SparkStart:
     def _manifest(self) -> Path:
         return self._folder / "manifest"
 
-    def _make(self, name: str, command: tuple[str, ...]) -> LeashedPart:
-        return LeashedPart(name, command, self._environment, self._folder / "spark.log")
+    def _make(self, name: str, command: tuple[str, ...]) -> ProgramPart:
+        return ProgramPart(name, command, self._environment, self._folder / "spark.log")
 
     async def prepare(self) -> None:
         """Write the manifest; raises RetryLater when Spark fails."""

@@ -15,7 +15,7 @@ from chaos.clustered import SHARDS, ClusterServerPart, PostgresPart
 from chaos.disk import Disk, mount_disk
 from chaos.faults import CLUSTER, TASK_TIMEOUT_SECONDS, WORKERS
 from chaos.ledger import LEDGER_VARIABLE, Ledger
-from chaos.processes import LeashedPart, OwnedPart, Part, find_older_code, make_environment
+from chaos.processes import OwnedPart, Part, ProgramPart, find_older_code, make_environment
 from chaos.records import TOPIC
 from chaos.spark_start import SparkStart
 from cluster.cluster import Cluster
@@ -23,8 +23,9 @@ from cluster.program import build_program
 from cluster.schema import CORE
 from shared.settings import Settings
 from shared.temporal.connect import client_options
-from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, run_embedded
 from starter.local.kafka.broker import BrokerOptions, run_broker
+from starter.local.supervised_process import find_free_port
 
 PREFIX = "chaos"
 SETTINGS = Settings(
@@ -80,18 +81,18 @@ async def run_system(
         parts["broker"] = OwnedPart("broker", broker)
         for name in WORKERS:
             log = folder / f"{name.replace(' ', '-')}.log"
-            parts[name] = LeashedPart(name, WORKER, environment, log, find_older_code())
-        parts["bridge"] = LeashedPart("bridge", BRIDGE, environment, folder / "bridge.log")
+            parts[name] = ProgramPart(name, WORKER, environment, log, find_older_code())
+        parts["bridge"] = ProgramPart("bridge", BRIDGE, environment, folder / "bridge.log")
         spark = SparkStart(folder, environment, spark_messages, minutes)
         parts["spark"] = spark.part
         system = System(parts, address, broker.address, disk, spark, count_tasks)
-        stack.push_async_callback(_end_leashed, parts)
+        stack.push_async_callback(_end_programs, parts)
         stack.push_async_callback(system.continue_all)
         yield system
 
 
-async def _end_leashed(parts: dict[str, Part]) -> None:
-    await asyncio.gather(*(part.end() for part in parts.values() if isinstance(part, LeashedPart)))
+async def _end_programs(parts: dict[str, Part]) -> None:
+    await asyncio.gather(*(part.end() for part in parts.values() if isinstance(part, ProgramPart)))
 
 
 Place = tuple[str, dict[str, Part], Disk | None, Callable[[], int]]

@@ -9,16 +9,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster.cluster import Cluster, find_folder
+from cluster.cluster import SHARDS, Cluster, find_folder
 from cluster.program import VERSION, build_program
 from shared.errors import DormiceError
-from shared.values.stop_signals import find_stop_signals
+from shared.stop_signals import find_stop_signals
 from starter.cli.arguments import CommandParser, count
 from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, PIPE_CLOSED, code_of
 from starter.screen import echo_err, print_fields, print_json
-
-SHARDS = 16
-"""Enough shards to work in parallel on a machine with a few cores."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -61,8 +58,7 @@ def _build_parser() -> CommandParser:
 
 
 def _run_up(cluster: Cluster, args: argparse.Namespace) -> int:
-    state = cluster.state
-    asyncio.run(cluster.up(build_program(), args.shards or (state.shards if state else SHARDS)))
+    asyncio.run(cluster.up(build_program(), args.shards))
     echo_err(f"up; export TEMPORAL_ADDRESS={cluster.address}")
     return FINE
 

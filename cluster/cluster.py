@@ -8,7 +8,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,24 +16,27 @@ from pathlib import Path
 import psutil
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, RegisterNamespaceRequest
+from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from cluster.postgres import Postgres
 from cluster.program import VERSION, Program
-from cluster.schema import CORE, VISIBILITY, make_tables, slim_tables
+from cluster.schema import make_tables, slim_tables
 from cluster.server import choose_ports, end_process, is_alive, start_server, write_configuration
 from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, client_options
 from shared.temporal.search_attributes import REQUIRED
-from starter.local.embedded import hold_folder, is_answered
+from starter.local.embedded import is_healthy
 from starter.local.kafka.jars import find_cache
+from starter.local.supervised_process import hold_folder, is_answered, last_line, wait_until_ready
+from starter.local.visibility_indexes import read_columns
 
 NAMESPACE = "default"
 START_SECONDS = 90.0
 SETTLE_SECONDS = 30.0
+SHARDS = 16  # enough to work in parallel on a machine with a few cores
 REFRESH_SECONDS = 3.0
 """Longer than the two seconds after which services refresh namespaces (system.namespaceCacheRefreshInterval)."""
 
@@ -85,16 +88,6 @@ class Cluster:
         return self._known.ports["frontend-rpc"]
 
     @property
-    def metrics_port(self) -> int:
-        """The port of the server's metrics for Prometheus, on loopback."""
-        return self._known.ports["metrics"]
-
-    def database_bytes(self) -> int:
-        """Give the size of both databases, without PostgreSQL's write-ahead log."""
-        (size,) = self.postgres.run(f"SELECT pg_database_size('{CORE}') + pg_database_size('{VISIBILITY}')")
-        return int(size)
-
-    @property
     def postgres(self) -> Postgres:
         """The PostgreSQL that stores the cluster's messages."""
         return Postgres(self.folder / "postgres", self._known.ports["postgres"], POSTGRES_SETTINGS)
@@ -116,27 +109,29 @@ class Cluster:
         """The server's log file."""
         return self.folder / "server.log"
 
-    async def up(self, program: Program, shards: int) -> None:
+    async def up(self, program: Program, shards: int | None = None) -> None:
         """Start the cluster, creating it first if needed; parts that run already are left alone.
 
         Raises InvalidSetting when it was created with another number of shards, and Misconfigured when a part does not
         start.
         """
         with self._held():
-            state = self.state or State(shards=shards)
-            if state.shards != shards:
+            state = self.state or State(shards=shards or SHARDS)
+            if shards not in (None, state.shards):
                 raise InvalidSetting(
                     f"--shards: this cluster has {state.shards} history shards for good, not {shards}; "
                     f"leave it out, or begin anew with 'down --delete'"
                 )
-            if self.process is None and any(map(is_answered, state.ports.values())) and not self._has_postgres(state):
-                state = replace(state, ports=choose_ports())
             self._keep(state)
             if self.postgres.process_id is None:
+                if self.process is None and any(map(is_answered, state.ports.values())):
+                    state = replace(state, ports=choose_ports())
+                    self._keep(state)
                 self.postgres.start()
             make_tables(self.postgres, program)
             if self.process is None:
-                self._start(program, state)
+                process = start_server(program, write_configuration(self.folder, state.ports, state.shards), self.log)
+                self._keep(replace(state, process_id=process.pid, process_began=process.create_time()))
             await self._settle()
 
     def down(self, *, is_deleting: bool = False) -> None:
@@ -165,9 +160,6 @@ class Cluster:
             raise Misconfigured(f"there is no cluster in {self.folder}; './run cluster up' makes one")
         return state
 
-    def _has_postgres(self, state: State) -> bool:
-        return Postgres(self.folder / "postgres", state.ports["postgres"]).process_id is not None
-
     def _keep(self, state: State) -> None:
         fresh = self._path.with_suffix(".new")
         fresh.write_text(json.dumps(asdict(state), indent=2) + "\n")
@@ -176,36 +168,27 @@ class Cluster:
     @contextlib.contextmanager
     def _held(self) -> Generator[None]:
         """Lock the folder while it is changed, and make it accessible for PostgreSQL's own user."""
-        _check_owner(self.folder)
+        with contextlib.suppress(FileNotFoundError):
+            found = self.folder.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                raise InvalidSetting(f"--data: {self.folder} is not a folder of yours; choose another")
         with hold_folder(self.folder):
             self.folder.chmod(0o755)
             yield
 
-    def _start(self, program: Program, state: State) -> None:
-        configuration = write_configuration(self.folder, state.ports, state.shards)
-        process = start_server(program, configuration, self.log)
-        self._keep(replace(state, process_id=process.pid, process_began=process.create_time()))
-
     async def _settle(self) -> None:
         """Wait until the server answers, then set up namespace, search attributes and indexes."""
-        client = await self._wait_until_ready()
+        if not await wait_until_ready(
+            self.port, lambda: is_healthy(self.address), lambda: self.process is not None, START_SECONDS
+        ):
+            said = last_line(self.log.read_text(errors="replace"))
+            raise Misconfigured(f"the server did not start; read {self.log}: {said}")
         if not self._known.is_ready:
+            client = await self.connect()
             await _make_namespace(client)
             slim_tables(self.postgres, await _make_attributes(client))
             await asyncio.sleep(REFRESH_SECONDS)
             self._keep(replace(self._known, is_ready=True))
-
-    async def _wait_until_ready(self) -> Client:
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline and self.process is not None:
-            if is_answered(self.port):
-                with contextlib.suppress(RuntimeError, RPCError):
-                    client = await self.connect()
-                    if await client.service_client.check_health():
-                        return client
-            await asyncio.sleep(0.2)
-        words = self.log.read_text(errors="replace").strip().splitlines() or ["it is empty"]
-        raise Misconfigured(f"the server did not start; read {self.log}: {words[-1][:300]}")
 
 
 def find_folder() -> Path:
@@ -216,13 +199,6 @@ def find_folder() -> Path:
     if os.geteuid() == 0:
         return Path(tempfile.gettempdir(), "dormice-cluster")
     return find_cache().parent / "cluster"
-
-
-def _check_owner(folder: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise InvalidSetting(f"--data: {folder} is not a folder of yours; choose another")
 
 
 async def _make_namespace(client: Client) -> None:
@@ -240,25 +216,17 @@ async def _make_attributes(client: Client) -> dict[str, str]:
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:
         try:
-            columns = await _read_columns(client)
-            if missing := REQUIRED.keys() - columns:
-                await _add(client, missing)
-            else:
+            columns = await read_columns(client)
+            types = {
+                name: IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{kind.upper()}")
+                for name, kind in REQUIRED.items()
+                if name not in columns
+            }
+            if not types:
                 return columns
+            request = AddSearchAttributesRequest(namespace=NAMESPACE, search_attributes=types)
+            await client.operator_service.add_search_attributes(request, timeout=CALL_TIMEOUT)
         except RPCError as exc:
             if time.monotonic() > deadline:
                 raise Misconfigured(f"the search attributes could not be made: {exc.message}") from exc
         await asyncio.sleep(0.5)
-
-
-async def _read_columns(client: Client) -> dict[str, str]:
-    answer = await client.workflow_service.describe_namespace(
-        DescribeNamespaceRequest(namespace=NAMESPACE), timeout=CALL_TIMEOUT
-    )
-    return {name: column for column, name in answer.config.custom_search_attribute_aliases.items()}
-
-
-async def _add(client: Client, names: Iterable[str]) -> None:
-    types = {name: IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{REQUIRED[name].upper()}") for name in names}
-    request = AddSearchAttributesRequest(namespace=NAMESPACE, search_attributes=types)
-    await client.operator_service.add_search_attributes(request, timeout=CALL_TIMEOUT)

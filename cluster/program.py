@@ -6,12 +6,13 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.errors import Misconfigured
 from starter.local.kafka.jars import find_cache
+from starter.local.supervised_process import last_line
 from starter.screen import echo_err
 
 VERSION = "1.32.0"
@@ -27,9 +28,9 @@ _VERSION_LINE = re.compile(r'^const (Version|VisibilityVersion) = "([\d.]+)"$', 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A folder with the built programs and the SQL files of their tables."""
+    """A folder with the programs, built or not, and the SQL files of their tables; in the user's cache by default."""
 
-    folder: Path
+    folder: Path = field(default_factory=lambda: find_cache().parent / f"temporal-server-{VERSION}")
 
     @property
     def server(self) -> Path:
@@ -55,17 +56,12 @@ class Program:
         return json.loads((self.folder / MARK).read_text())[database]
 
 
-def find_program() -> Program:
-    """Give the program in the user's cache, built or not."""
-    return Program(find_cache().parent / f"temporal-server-{VERSION}")
-
-
-def build_program(environ: Mapping[str, str] = os.environ) -> Program:
+def build_program() -> Program:
     """Build the program unless it is built already; takes some minutes and 2 GB of Go's caches, once.
 
     Raises Misconfigured when there is no Go or the build fails.
     """
-    program = find_program()
+    program = Program()
     if program.is_built:
         return program
     go = find_go()
@@ -74,12 +70,10 @@ def build_program(environ: Mapping[str, str] = os.environ) -> Program:
     with tempfile.TemporaryDirectory(prefix=f"{program.folder.name}-", dir=program.folder.parent) as made:
         folder = Path(made, "whole")
         folder.mkdir()
-        found = json.loads(_run([go, "mod", "download", "-json", MODULE], environ))
+        found = json.loads(run_program([go, "mod", "download", "-json", MODULE], f"'{go} mod' failed"))
         _copy_schema(Path(found["Dir"], "schema", "postgresql", "v12"), folder)
-        _run(
-            [go, "install", "-ldflags=-s -w", *(f"{package}@v{VERSION}" for package in PACKAGES)],
-            {**environ, "GOBIN": str(folder)},
-        )
+        install = [go, "install", "-ldflags=-s -w", *(f"{package}@v{VERSION}" for package in PACKAGES)]
+        run_program(install, f"'{go} install' failed", GOBIN=str(folder))
         # renamed only when complete, so that an interrupted build is never taken for a finished one
         shutil.rmtree(program.folder, ignore_errors=True)
         folder.rename(program.folder)
@@ -99,19 +93,18 @@ def find_go() -> str:
 
 
 def _copy_schema(source: Path, folder: Path) -> None:
-    versions = {
-        name.removesuffix("Version").lower(): v
-        for name, v in _VERSION_LINE.findall((source / "version.go").read_text())
-    }
+    versions = dict(_VERSION_LINE.findall((source / "version.go").read_text()))
     for database in ("temporal", "visibility"):
         shutil.copyfile(source / database / "schema.sql", folder / f"{database}.sql")
-    mark = {"temporal": versions[""], "visibility": versions["visibility"]}
+    mark = {"temporal": versions["Version"], "visibility": versions["VisibilityVersion"]}
     (folder / MARK).write_text(json.dumps(mark) + "\n")
 
 
-def _run(command: list[str], environ: Mapping[str, str]) -> str:
-    done = subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=False)  # noqa: S603 — our own
+def run_program(command: Sequence[str], failure: str, **variables: str) -> str:
+    """Run a program to its end and give its output; raises Misconfigured with the failure and its last line."""
+    done = subprocess.run(  # noqa: S603 — our own
+        command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
-        words = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
-        raise Misconfigured(f"'{' '.join(command[:2])}' failed: {words[-1][:300]}; mend that and try again")
+        raise Misconfigured(f"{failure}: {last_line(done.stderr or done.stdout)}; mend that and try again")
     return done.stdout

@@ -1,14 +1,12 @@
 """The cluster's tables: Temporal's own for PostgreSQL, without the indexes that messages never use."""
 
 import re
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from cluster.postgres import USER, Postgres
-from cluster.program import Program
-from shared.errors import Misconfigured
+from cluster.program import Program, run_program
 from starter.local.visibility_indexes import TABLE, indexes_to_keep
 
 CORE, VISIBILITY = "temporal", "temporal_visibility"
@@ -40,18 +38,16 @@ def _is_whole(postgres: Postgres, database: str) -> bool:
     return bool(postgres.run("SELECT 1 FROM schema_version", database))
 
 
-def slim_tables(postgres: Postgres, columns: Mapping[str, str]) -> list[str]:
-    """Drop the visibility indexes that dormice does not need, and give their names; may be repeated.
+def slim_tables(postgres: Postgres, columns: Mapping[str, str]) -> None:
+    """Drop the visibility indexes that dormice does not need; may be repeated.
 
     `columns` maps the names of attributes to their columns, as the server reports them.
     """
     kept = indexes_to_keep(columns) | {f"{TABLE}_pkey"}
     found = postgres.run("SELECT tablename, indexname FROM pg_indexes", VISIBILITY)
     indexes = {name for table, _, name in (row.partition("|") for row in found) if table == TABLE}
-    dropped = sorted(indexes - kept)
-    if dropped:
-        postgres.run(f"DROP INDEX {', '.join(dropped)}", VISIBILITY)
-    return dropped
+    if unneeded := sorted(indexes - kept):
+        postgres.run(f"DROP INDEX {', '.join(unneeded)}", VISIBILITY)
 
 
 def without_gin(schema: str) -> str:
@@ -66,7 +62,4 @@ def _set_up(postgres: Postgres, program: Program, database: str, schema: str) ->
         command = [str(program.sql_tool), "--plugin", "postgres12", "--endpoint", "127.0.0.1"]
         command += ["--port", str(postgres.port), "--user", USER, "--database", database]
         command += ["setup-schema", "--version", program.schema_version(schema), "--schema-file", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 — our own
-    if done.returncode != 0:
-        words = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
-        raise Misconfigured(f"the tables of {database} could not be made: {words[-1][:300]}")
+        run_program(command, f"the tables of {database} could not be made")

@@ -3,8 +3,6 @@
 import contextlib
 import json
 import os
-import random
-import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,17 +13,14 @@ import psutil
 from cluster.postgres import USER
 from cluster.program import Program
 from cluster.schema import CORE, VISIBILITY
-from shared.errors import Misconfigured
 from starter.local.embedded import DYNAMIC_CONFIG
+from starter.local.supervised_process import find_free_port
 
 SERVICES = ("frontend", "history", "matching", "worker")
 STOP_SECONDS = 30.0
 
 PORTS = ("postgres", "metrics", *(f"{service}-{use}" for service in SERVICES for use in ("rpc", "membership")))
 """The purpose of each port of a cluster."""
-
-PORT_RANGE = (15_000, 32_767)
-PORT_TRIES = 200
 
 # tests skip time, as they do on the embedded server
 EXTRA_CONFIG = {"frontend.WorkflowTimeSkippingEnabled": True}
@@ -34,20 +29,13 @@ EXTRA_CONFIG = {"frontend.WorkflowTimeSkippingEnabled": True}
 def choose_ports() -> dict[str, int]:
     """Give a different free port on loopback for each of PORTS.
 
-    All are at most 32767: on PostgreSQL, Temporal stores its services' ports in signed 16-bit columns. This also avoids
-    the ports that systems assign to outgoing connections.
+    All are at most 32767, as `find_free_port` chooses them: on PostgreSQL, Temporal stores its services' ports in
+    signed 16-bit columns.
     """
-    with contextlib.ExitStack() as sockets:
-        return {name: _bind_one(sockets) for name in PORTS}
-
-
-def _bind_one(sockets: contextlib.ExitStack) -> int:
-    for port in random.sample(range(*PORT_RANGE), PORT_TRIES):
-        probe = sockets.enter_context(socket.socket())
-        with contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise Misconfigured(f"no port from {PORT_RANGE[0]} to {PORT_RANGE[1]} is free; end something that takes them")
+    found: set[int] = set()
+    while len(found) < len(PORTS):
+        found.add(find_free_port())
+    return dict(zip(PORTS, found, strict=True))
 
 
 def write_configuration(folder: Path, ports: Mapping[str, int], shards: int) -> Path:

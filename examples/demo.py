@@ -1,132 +1,83 @@
 """`./run demo`: real feed addresses become messages that visit a site on loopback, sleep, and come back.
 
-Only the pages are not real: Temporal's embedded server, a worker process and the built-in http handler are. With
-`--encoding pack` there are many more messages, in packs, and their handler waits a few milliseconds instead of visiting
-a page. Spark prepares and starts the feeds; packed messages are started directly; with `--kafka`, both come through a
-topic of a real broker and the real bridge. The board and the report are computed from a ledger that the handlers write.
+Only the pages are not real: Temporal's embedded server, a worker process and the built-in http handler are. Some of the
+feeds are started directly, so that there is something to see until Spark is up, which prepares and starts the others.
+With `--encoding pack` there are many more messages, in packs, all started directly, and their handler waits a few
+milliseconds instead of visiting a page; with `--kafka`, both come through a topic of a real broker and the real bridge.
+The board and the report are computed from a ledger that the handlers write.
 """
 
 import argparse
 import asyncio
 import contextlib
-import csv
 import json
+import math
 import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.live import Live
 
+from examples import messages
 from examples.board import Board
-from examples.bridged import TOPIC, Gate, open_gate
-from examples.ledger import LEDGER_VARIABLE, Audit, Ledger, audit
-from examples.packed import (
-    CYCLES_PER_SECOND,
-    IO_SECONDS,
-    KIND,
-    MESSAGES,
-    MESSAGES_MAX,
-    PER_PACK,
-    choose_pack,
-    make_packed_envelopes,
-)
+from examples.ledger import LEDGER_VARIABLE, Ledger, audit, quantile
 from examples.site import run_site
-from examples.sparked import OWN_FILE, start_with_spark
+from examples.starting import TOPIC, Gate, open_gate, start_directly, start_with_spark
 from shared.errors import DormiceError
-from shared.messages.envelope import ID_MAX_BYTES, Envelope
-from shared.messages.placement import unit_hash, workflow_id
-from shared.settings import Settings
+from shared.messages.envelope import Envelope
+from shared.messages.placement import workflow_id
 from starter.cli.exit_codes import INTERRUPTED
 from starter.cli.interruption import call_at_signals
-from starter.local.embedded import (
-    EmbeddedOptions,
-    EmbeddedServer,
-    end_on_leash,
-    find_free_port,
-    run_embedded,
-    start_on_leash,
-)
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.kafka.broker import check_extras
-from starter.starting.bulk import BulkStarter
-from starter.starting.layouts import Layouts
-from starter.starting.receipts import StartOutcome
+from starter.local.supervised_process import find_free_port, run_supervised
 
-FEEDS = Path(__file__).with_name("feeds.csv")
-DRAIN_SECONDS = 8.0
+WORKER = (sys.executable, "-m", "worker", "--processes", "1", "--drain-seconds", "5")
+STOP_SECONDS = 8.0
 OVERDUE_GRACE_SECONDS = 15.0
-LANE_SHARES = (("long", 0.02), ("medium", 0.10), ("short", 1.0))
+DIRECT_SHARE = 1 / 4
+"""Share of the feeds that is started before Spark is up."""
+
+SPARK_COMMANDS = "dormice spark prepare messages.jsonl manifest && dormice spark start manifest"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoOptions:
-    """The options of the command line; `messages` None means every feed of the file."""
-
-    seconds: float
-    report: Path | None
-    messages: int | None = None
-    is_packed: bool = False
-    is_kafka: bool = False
-
-
-def read_feeds() -> list[str]:
-    """Give the addresses of the feeds, each once, in the order of the file."""
-    with FEEDS.open(newline="", encoding="utf-8") as file:
-        urls = dict.fromkeys(row["url"].strip() for row in csv.DictReader(file))
-    return [url for url in urls if 0 < len(url.encode()) <= ID_MAX_BYTES]
-
-
-def make_envelopes(urls: list[str], site: str) -> list[Envelope]:
-    """Turn each address into a message whose page is on our site, due as soon as it is started."""
-    envelopes: list[Envelope] = []
-    for number, url in enumerate(urls):
-        lane = next(lane for lane, share in LANE_SHARES if unit_hash(f"lane {url}") < share)
-        envelopes.append(
-            Envelope(
-                kind="feed",
-                id=url,
-                lane=lane,
-                payload={"url": f"{site}/{lane}/{number}", "interval": 6, "min": 3, "max": 30},
-            )
-        )
-    return envelopes
-
-
-async def run_demo(options: DemoOptions, console: Console) -> dict[str, Any] | None:
+async def run_demo(args: argparse.Namespace, console: Console) -> dict[str, Any] | None:
     """Run the demonstration until its time is over or a signal comes, and give its report.
 
     There is no report if the signal comes before all messages were started.
     """
     stopping = asyncio.Event()
     call_at_signals(stopping.set)
-    if options.is_kafka:
+    if args.kafka:
         check_extras()
-    with tempfile.TemporaryDirectory(prefix="dormice-demo-") as folder, run_site() as site:
-        ledger = Ledger(Path(folder) / "ledger.jsonl")
-        embedded = EmbeddedOptions(data=Path(folder) / "data", port=find_free_port(), ui_port=find_free_port())
-        console.print(f"starting Temporal's embedded server{' and a Kafka broker' if options.is_kafka else ''} …")
-        async with run_embedded(embedded) as server, working(server, folder), gate_of(options, server, folder) as gate:
-            if options.is_packed:
-                envelopes = make_packed_envelopes(options.messages or MESSAGES, time.time())
+    with tempfile.TemporaryDirectory(prefix="dormice-demo-") as name, run_site() as site:
+        folder = Path(name)
+        options = EmbeddedOptions(data=folder / "data", port=find_free_port(), ui_port=find_free_port())
+        console.print(f"starting Temporal's embedded server{' and a Kafka broker' if args.kafka else ''} …")
+        async with (
+            run_embedded(options) as server,
+            run_supervised(WORKER, folder / "worker.log", make_environment(server, folder), stop_seconds=STOP_SECONDS),
+            open_gate(folder, make_environment(server, folder)) if args.kafka else contextlib.nullcontext() as gate,
+        ):
+            if args.encoding == "pack":
+                envelopes = messages.make_packed(args.messages or messages.PACKED_MESSAGES, time.time())
             else:
-                envelopes = make_envelopes(read_feeds()[: options.messages], site)
-            console.print(f"starting {len(envelopes):,} messages …")
-            if options.is_packed or gate is not None:
-                await start_all(server, envelopes, gate)
-            elif not await start_with_spark(folder, make_environment(server, folder), envelopes, console, stopping):
-                return None
-            started_at = time.time()
-            board = Board({e.id: e.lane or "" for e in envelopes}, make_footer(server, envelopes[0], gate))
-            await show_board(options, console, ledger, board, stopping)
-        return make_report(ledger, envelopes, started_at)
+                envelopes = messages.make_feeds(messages.read_feeds()[: args.messages], site)
+            board, ledger = Board(console, make_footer(server, envelopes[0], gate)), Ledger(folder / "ledger.jsonl")
+            starting = asyncio.create_task(start_all(server, folder, envelopes, gate, board))
+            try:
+                started_at = await board.show(ledger, args.seconds, starting, stopping)
+            finally:
+                starting.cancel()
+                await asyncio.gather(starting, return_exceptions=True)
+        return None if started_at is None else make_report(ledger, envelopes, started_at)
 
 
-def make_environment(server: EmbeddedServer, folder: str) -> dict[str, str]:
+def make_environment(server: EmbeddedServer, folder: Path) -> dict[str, str]:
     """Give the environment of the processes that belong to the demonstration."""
     return {
         **os.environ,
@@ -138,61 +89,19 @@ def make_environment(server: EmbeddedServer, folder: str) -> dict[str, str]:
     }
 
 
-@contextlib.asynccontextmanager
-async def gate_of(options: DemoOptions, server: EmbeddedServer, folder: str) -> AsyncGenerator[Gate | None]:
-    """Run broker and bridge for a `with` block if the options say so; otherwise give None."""
-    if not options.is_kafka:
-        yield None
-        return
-    async with open_gate(folder, make_environment(server, folder)) as gate:
-        yield gate
-
-
-@contextlib.asynccontextmanager
-async def working(server: EmbeddedServer, folder: str) -> AsyncGenerator[None]:
-    """Run a worker process for all lanes, with the demonstration's handlers, for a `with` block."""
-    command = [sys.executable, "-m", "worker", "--processes", "1", "--drain-seconds", "5"]
-    with Path(folder, "worker.log").open("wb") as log:  # noqa: ASYNC230 — once, before anything runs
-        worker = await start_on_leash(command, log.fileno(), make_environment(server, folder))
-        try:
-            yield
-        finally:
-            await end_on_leash(worker, DRAIN_SECONDS)
-
-
-async def start_all(server: EmbeddedServer, envelopes: Sequence[Envelope], gate: Gate | None) -> None:
-    """Start every message, through Kafka if there is a gate, or else directly."""
-    settings, pack = Settings(pack_room=len(envelopes) + 1), {KIND: choose_pack(len(envelopes))}
-    client = await server.connect()
-    if gate is not None:
-        if envelopes[0].kind == KIND:
-            # the bridge reads on the server how the kind is packed
-            await Layouts(client, settings, pack).settle(KIND, "short")
-        await gate.start_all(envelopes)
-        return
-    starter = BulkStarter(client, settings, encodings=pack)
-    async for receipt in starter.start_all((None, envelope) for envelope in envelopes):
-        if receipt.outcome is not StartOutcome.STARTED:
-            raise RuntimeError(f"{receipt.workflow_id} was not started: {receipt.outcome.value} {receipt.reason}")
-
-
-async def show_board(
-    options: DemoOptions, console: Console, ledger: Ledger, board: Board, stopping: asyncio.Event
+async def start_all(
+    server: EmbeddedServer, folder: Path, envelopes: Sequence[Envelope], gate: Gate | None, board: Board
 ) -> None:
-    """Draw the board twice a second until the time is over; without a terminal, print a line every five seconds."""
-    ends_at, offset, printed_at = time.monotonic() + options.seconds, 0, time.monotonic()
-    with Live(console=console, auto_refresh=False, transient=True) as screen:
-        while (remaining := ends_at - time.monotonic()) > 0 and not stopping.is_set():
-            entries, offset = ledger.read(offset)
-            board.take(entries)
-            if console.is_terminal:
-                screen.update(board.draw(remaining), refresh=True)
-            elif time.monotonic() - printed_at >= 5:
-                printed_at = time.monotonic()
-                console.print(f"{board.cycles:,} cycles, {remaining:.0f} s to go")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), min(0.5, remaining))
-    console.print(board.draw(0))
+    """Start every message: through Kafka if there is a gate; otherwise packed ones directly, most feeds with Spark."""
+    with_spark = gate is None and envelopes[0].kind != messages.PACKED_KIND
+    count = math.ceil(len(envelopes) * DIRECT_SHARE) if with_spark else len(envelopes)
+    board.announce(f"starting {count:,} messages")
+    await (start_directly(server, envelopes[:count]) if gate is None else gate.start_all(server, envelopes))
+    board.add((envelope.id, envelope.lane or "") for envelope in envelopes[:count])
+    if others := envelopes[count:]:
+        board.announce(f"Spark prepares and starts {len(others):,} more", SPARK_COMMANDS)
+        await start_with_spark(folder, make_environment(server, folder), others)
+        board.add((envelope.id, envelope.lane or "") for envelope in others)
 
 
 def make_footer(server: EmbeddedServer, example: Envelope, gate: Gate | None) -> str:
@@ -206,8 +115,10 @@ def make_footer(server: EmbeddedServer, example: Envelope, gate: Gate | None) ->
         f"{prefix} list --kind {example.kind} --limit 5\n"
         f"{prefix} show '{name}'\n"
         f"{prefix} now '{name}'\n"
-        f"{OWN_FILE}"
-    ).rstrip()
+        "Start messages from a file of your own, beside a worker of your own:\n"
+        "  dormice spark prepare feeds.csv my-feeds --kind http --id-from /url\n"
+        "  dormice spark start my-feeds"
+    )
 
 
 def make_report(ledger: Ledger, envelopes: Sequence[Envelope], started_at: float) -> dict[str, Any]:
@@ -218,7 +129,7 @@ def make_report(ledger: Ledger, envelopes: Sequence[Envelope], started_at: float
     last_at = max((entry.at for entry in entries), default=time.time())
     # on a slow machine everything is late but nothing is lost, so a message is overdue only beyond the longest wait
     waited = max((entry.at - entry.due_at for entry in entries if entry.what == "began"), default=0.0)
-    proof: Audit = audit(
+    proof = audit(
         entries,
         expected={
             e.id: e.scheduled_at.timestamp() if e.scheduled_at else 0.0 if e.id in begun else started_at
@@ -234,59 +145,50 @@ def make_report(ledger: Ledger, envelopes: Sequence[Envelope], started_at: float
         "early": proof.early,
         "lost": proof.lost,
         "duplicated": proof.duplicated,
-        "lateness_p50_s": round(proof.lateness_at(0.5), 3),
-        "lateness_p99_s": round(proof.lateness_at(0.99), 3),
+        "lateness_p50_s": round(quantile(proof.lateness, 0.5), 3),
+        "lateness_p99_s": round(quantile(proof.lateness, 0.99), 3),
         "parked": len(parked),
     }
 
 
-def parse_options(arguments: Sequence[str]) -> DemoOptions:
+def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="./run demo", description="Watch real messages come back.")
-    parser.add_argument(
-        "--seconds", type=float, default=60.0, help="how long to run once all messages are started (60)"
-    )
-    parser.add_argument("--report", type=Path, help="write the report there as JSON")
-    parser.add_argument(
-        "--messages", type=int, help=f"how many (every feed there is; with --encoding pack {MESSAGES:,})"
-    )
-    parser.add_argument(
+    add, default = parser.add_argument, f"{messages.PACKED_MESSAGES:,}"
+    add("--seconds", type=float, default=60.0, help="how long to run once all messages are started (60)")
+    add("--report", type=Path, help="write the report there as JSON")
+    add("--messages", type=int, help=f"how many (every feed there is; with --encoding pack {default})")
+    add(
         "--encoding",
         choices=("solo", "pack"),
         default="solo",
-        help=f"solo: a workflow each, its handler visits a site on loopback; pack: {PER_PACK} messages in a workflow, "
-        f"{CYCLES_PER_SECOND:,.0f} cycles a second and more, for which the handler only waits "
-        f"{IO_SECONDS * 1000:.0f} ms (solo)",
+        help=f"solo: a workflow each, its handler visits a site on loopback; pack: {messages.PER_PACK} messages in a "
+        f"workflow, {messages.CYCLES_PER_SECOND:,.0f} cycles a second and more, for which the handler only waits "
+        f"{messages.IO_SECONDS * 1000:.0f} ms (solo)",
     )
-    parser.add_argument(
+    add(
         "--kafka",
         action="store_true",
         help="send the messages to a topic of a broker of the demonstration's own; "
         "the bridge brings them to the server",
     )
-    parsed = parser.parse_args(arguments)
-    most = MESSAGES_MAX if parsed.encoding == "pack" else len(read_feeds())
-    if not 0 < parsed.seconds <= 86_400:
-        parser.error(f"--seconds: is {parsed.seconds:g}; give more than 0 and at most 86400")
-    if parsed.report is not None and not parsed.report.parent.is_dir():
-        parser.error(f"--report: there is no folder {parsed.report.parent}; make it first")
-    if parsed.messages is not None and not 1 <= parsed.messages <= most:
-        more = "" if parsed.encoding == "pack" else "; for more add --encoding pack"
-        parser.error(f"--messages: is {parsed.messages}; give 1 to {most}{more}")
-    return DemoOptions(
-        seconds=parsed.seconds,
-        report=parsed.report,
-        messages=parsed.messages,
-        is_packed=parsed.encoding == "pack",
-        is_kafka=parsed.kafka,
-    )
+    args = parser.parse_args(arguments)
+    most = messages.PACKED_MESSAGES_MAX if args.encoding == "pack" else len(messages.read_feeds())
+    if not 0 < args.seconds <= 86_400:
+        parser.error(f"--seconds: is {args.seconds:g}; give more than 0 and at most 86400")
+    if args.report is not None and not args.report.parent.is_dir():
+        parser.error(f"--report: there is no folder {args.report.parent}; make it first")
+    if args.messages is not None and not 1 <= args.messages <= most:
+        more = "" if args.encoding == "pack" else "; for more add --encoding pack"
+        parser.error(f"--messages: is {args.messages}; give 1 to {most}{more}")
+    return args
 
 
 def main() -> int:
     """Run the demonstration and print its report; gives exit code 1 if a promise was broken."""
-    options, console = parse_options(sys.argv[1:]), Console(stderr=True)
+    args, console = parse_options(sys.argv[1:]), Console(stderr=True)
     try:
-        report = asyncio.run(run_demo(options, console))
+        report = asyncio.run(run_demo(args, console))
     except DormiceError as exc:
         console.print(f"demo: {exc}")
         return 2
@@ -294,8 +196,8 @@ def main() -> int:
         console.print("demo: told to end before all messages were started")
         return INTERRUPTED
     text = json.dumps(report, indent=2)
-    if options.report is not None:
-        options.report.write_text(text + "\n")
+    if args.report is not None:
+        args.report.write_text(text + "\n")
     sys.stdout.write(text + "\n")
     return 1 if report["early"] or report["lost"] or report["duplicated"] else 0
 

@@ -9,10 +9,10 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from activities import Again, Context, Done, Message, Reject
 
@@ -49,11 +49,8 @@ class Ledger:
     def append(self, entry: Entry) -> None:
         """Write one line."""
         line = json.dumps(asdict(entry), separators=(",", ":")) + "\n"
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(file, line.encode())
-        finally:
-            os.close(file)
+        with self._path.open("ab", buffering=0) as file:
+            file.write(line.encode())
 
     def read(self, start: int = 0) -> tuple[list[Entry], int]:
         """Give the entries from a byte offset on, and the offset for the next call; skips a half-written line."""
@@ -77,33 +74,31 @@ def ledgered(function: "HandlerFunction") -> "HandlerFunction":
     @functools.wraps(function)
     async def keep(message: Message, ctx: Context) -> Again | Done | Reject:
         ledger = Ledger(Path(os.environ[LEDGER_VARIABLE]))
-
-        def note(what: str, asked: float | None = None, text: str = "") -> None:
-            ledger.append(
-                Entry(
-                    what=what,
-                    id=message.id,
-                    version=message.version,
-                    attempt=ctx.attempt,
-                    at=time.time(),
-                    due_at=ctx.due_at.timestamp(),
-                    lane=message.lane,
-                    asked=asked,
-                    note=text,
-                )
-            )
-
-        note("began")
+        call: dict[str, Any] = {
+            "id": message.id,
+            "version": message.version,
+            "attempt": ctx.attempt,
+            "due_at": ctx.due_at.timestamp(),
+            "lane": message.lane,
+        }
+        ledger.append(Entry(what="began", at=time.time(), **call))
         try:
             outcome = await function(message, ctx)
         except BaseException as exc:
-            note(type(exc).__name__)
+            ledger.append(Entry(what=type(exc).__name__, at=time.time(), **call))
             raise
+        what, note = type(outcome).__name__.lower(), getattr(outcome, "reason", "")
         asked = outcome.after.total_seconds() if isinstance(outcome, Again) and outcome.after is not None else None
-        note(type(outcome).__name__.lower(), asked, getattr(outcome, "reason", ""))
+        ledger.append(Entry(what=what, at=time.time(), asked=asked, note=note, **call))
         return outcome
 
     return keep
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """Give the value below which a share of them lies (0.5 is the median); 0 if there are none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +112,6 @@ class Audit:
     duplicated: int
     gaps: int
     lateness: list[float]
-
-    def lateness_at(self, share: float) -> float:
-        """Give a quantile of the lateness (0.5 is the median); 0 without calls."""
-        ordered = sorted(self.lateness)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 def audit(
@@ -161,17 +151,14 @@ class _History:
         self._first_due = first_due
         self.decided = [e for e in entries if e.what in ("again", "done")]
 
-    def _due_after(self) -> Iterator[tuple[Entry, float]]:
-        """Give the entry of each call's begin with the earliest moment that was allowed for it."""
-        due = self._first_due
+    def count_early(self) -> int:
+        due, early = self._first_due, 0
         for entry in self._entries:
             if entry.what == "began":
-                yield entry, due
+                early += entry.at < due
             elif entry.what == "again" and entry.asked is not None:
                 due = entry.at + entry.asked
-
-    def count_early(self) -> int:
-        return sum(entry.at < due for entry, due in self._due_after())
+        return early
 
     def is_lost(self, now: float, grace: float) -> bool:
         if not self._entries:
@@ -182,21 +169,17 @@ class _History:
         return last.what == "again" and last.asked is not None and now > last.at + last.asked + grace
 
     def count_duplicated(self) -> int:
-        versions = [e.version for e in self.decided]
-        return len(versions) - len(set(versions)) + self._count_overlaps()
-
-    def _count_overlaps(self) -> int:
-        """Count calls that began while the same attempt was still running in a living process."""
-        open_calls: set[tuple[int, int]] = set()
-        overlaps = 0
+        """Count versions decided again, and calls that began while the same attempt ran on in a living process."""
+        repeated = len(self.decided) - len({entry.version for entry in self.decided})
+        running: set[tuple[int, int]] = set()
         for entry in self._entries:
             key = (entry.version, entry.attempt)
             if entry.what == "began":
-                overlaps += key in open_calls
-                open_calls.add(key)
+                repeated += key in running
+                running.add(key)
             else:
-                open_calls.discard(key)
-        return overlaps
+                running.discard(key)
+        return repeated
 
     def count_gaps(self) -> int:
         versions = {e.version for e in self._entries}

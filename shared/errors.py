@@ -1,33 +1,11 @@
 """Every error dormice raises, as one tree, split by what the caller does next.
 
 DormiceError
-├── RetryLater           something else is out of order: wait with backoff and jitter, then try again
-│   ├── ServerUnreachable
-│   ├── ServerBusy
-│   ├── PackNotServed
-│   ├── StandsStill
-│   ├── GatesNotServed   (starter.steering.keepers.gates)
-│   ├── OffsetsWentBack  (starter.bridge.offsets)
-│   ├── BrokerTrouble    (shared.kafka.safe_producer)
-│   └── BridgeAway       (starter.cli.records.bridge_status)
-├── GiveUp               this one input can't succeed as it is: report it and go on with the next
-│   ├── InvalidEnvelope
-│   ├── InvalidOutcome
-│   ├── MessageNotFound
-│   ├── StartRefused
-│   ├── DeadRecord       (starter.records.record)
-│   ├── NotADeadLetter   (starter.records.dead_letters)
-│   ├── TopicMissing     (starter.records.dead_letter_topic)
-│   ├── AddressRefused   (activities.http.address_guard)
-│   ├── BodyTooLarge     (activities.http.client)
-│   └── VisitRefused     (activities.handlers.http)
-└── Misconfigured        a person must change something before anything works
-    ├── InvalidSetting
-    ├── InvalidHandler
-    ├── PayloadKeyMissing
-    ├── DiskFull
-    └── ServerNotReady
+├── RetryLater     something else is out of order: wait with backoff and jitter, then try again
+├── GiveUp         this one input can't succeed as it is: report it and go on with the next
+└── Misconfigured  a person must change something before anything works
 
+What only one module raises is a class of that module.
 The command line maps them to its exit codes: GiveUp and Misconfigured are 2, RetryLater is 3.
 """
 

@@ -4,6 +4,11 @@ Temporal's own connection settings (address, namespace, TLS, API key) are not he
 environment configuration (`TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, …), see `shared.temporal.connect`.
 """
 
+# ruff: noqa: RUF009 — no default of a setting can change, a Secret neither
+
+# Not by pydantic-settings: it merges its sources before it checks them, so that no sentence could say where a wrong
+# value came from, and a good flag would hide a bad variable. And 'dormice --help' loads this module, but no pydantic.
+
 import contextlib
 import difflib
 import math
@@ -20,11 +25,11 @@ from shared.messages.timespan import parse_duration
 ENV_PREFIX = "DORMICE_"
 DEFAULT_FILE = "dormice.toml"
 
+_TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
 
 class Secret:
     """Text that is never shown: as text it is `***`, or nothing where there is none; `reveal` gives it."""
-
-    __slots__ = ("_text",)
 
     def __init__(self, text: str = "") -> None:
         self._text = text
@@ -34,35 +39,28 @@ class Secret:
         return self._text
 
     def __str__(self) -> str:
-        """Show whether there is one, and nothing more."""
         return "***" if self._text else ""
 
     def __repr__(self) -> str:
-        """Show the same in the text of the settings."""
         return f"Secret({str(self)!r})"
 
     def __bool__(self) -> bool:
-        """Return whether there is one."""
         return bool(self._text)
 
     def __eq__(self, other: object) -> bool:
-        """Compare what is hidden."""
         return isinstance(other, Secret) and self._text == other._text
 
     def __hash__(self) -> int:
-        """Hash what is hidden."""
         return hash(self._text)
 
 
 def _setting(
-    default: Any,
-    note: str,
-    at_least: float | None = None,
-    one_of: tuple[str, ...] = (),
-    at_most: float = math.inf,
+    default: Any, note: str, at_least: float = -math.inf, one_of: tuple[str, ...] = (), at_most: float = math.inf
 ) -> Any:
-    metadata = {"note": note, "at_least": at_least, "one_of": one_of, "at_most": at_most}
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata={"note": note, "at_least": at_least, "one_of": one_of, "at_most": at_most})
+
+
+NO_SECRET = Secret()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +102,11 @@ class Settings:
     patience: timedelta = _setting(
         timedelta(minutes=5), "How long one start or signal is retried while the server is away.", 0
     )
-    encryption_keys: Secret = _setting(  # noqa: RUF009 — a Secret never changes
-        Secret(), "Keys for payloads, ID:BASE64 of 32 bytes, comma-separated: the first encrypts; never shown."
+    encryption_keys: Secret = _setting(
+        NO_SECRET, "Keys for payloads, ID:BASE64 of 32 bytes, comma-separated: the first encrypts; never shown."
     )
     encryption_keys_file: str = _setting("", "File with such keys, one a line, in place of encryption_keys.")
-    codec_token: Secret = _setting(  # noqa: RUF009 — a Secret never changes
-        Secret(), "Token that the codec server wants, 16 characters at least; never shown."
-    )
+    codec_token: Secret = _setting(NO_SECRET, "Token that the codec server wants, 16 characters at least; never shown.")
     codec_token_file: str = _setting("", "File with the token alone, in place of codec_token.")
     codec_origins: tuple[str, ...] = _setting(
         ("http://127.0.0.1:8233", "http://localhost:8233"), "Web UIs whose pages may ask the codec server."
@@ -130,9 +126,7 @@ class Settings:
         one_of=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"),
     )
     kafka_username: str = _setting("", "User name for PLAIN and SCRAM.")
-    kafka_password: Secret = _setting(  # noqa: RUF009 — a Secret never changes
-        Secret(), "Password for PLAIN and SCRAM; never shown."
-    )
+    kafka_password: Secret = _setting(NO_SECRET, "Password for PLAIN and SCRAM; never shown.")
     kafka_password_file: str = _setting("", "File with the password alone, in place of kafka_password.")
     kafka_token_file: str = _setting("", "File with the token for OAUTHBEARER, read anew at each login.")
     kafka_token_extensions: tuple[str, ...] = _setting(
@@ -159,7 +153,7 @@ class Settings:
     )
     spark_master: str = _setting("", "Where Spark runs; local[*] when left out, or what spark-submit says.")
     jdbc_user: str = _setting("", "User name for a database that Spark reads.")
-    jdbc_password: Secret = _setting(Secret(), "Password for it; never shown.")  # noqa: RUF009 — a Secret never changes
+    jdbc_password: Secret = _setting(NO_SECRET, "Password for it; never shown.")
     jdbc_password_file: str = _setting("", "File with the password alone, in place of jdbc_password.")
     log_level: str = _setting("info", "debug, info, warning or error.", one_of=("debug", "info", "warning", "error"))
     log_format: str = _setting(
@@ -167,25 +161,27 @@ class Settings:
     )
 
 
+_FIELDS = {f.name: f for f in fields(Settings)}
+
+
 def load_settings(
-    flags: Mapping[str, str] | None = None,
-    environ: Mapping[str, str] | None = None,
-    file: Path | None = None,
+    flags: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None, file: Path | None = None
 ) -> Settings:
     """Build the settings; raises InvalidSetting with a sentence that names the setting and its source.
 
     `file` must exist when given; without it `dormice.toml` in the working folder is read if it is there.
     """
+    environ = environ or {}
+    variables = {name: environ[variable] for name in _FIELDS if (variable := _name_variable(name)) in environ}
     values: dict[str, Any] = {}
-    for source, given in (*_file_values(file), ("environment", _environment_values(environ or {}))):
+    for source, given in (*_file_values(file), ("environment", variables), ("flag", flags or {})):
         values |= {name: _read(name, value, source) for name, value in given.items()}
-    values |= {name: _read(name, value, "flag") for name, value in (flags or {}).items()}
     return Settings(**values)
 
 
 def find_unknown_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Give each variable with our prefix that is no setting, with the name of a similar setting, or "" for none."""
-    known = [f.name.upper() for f in fields(Settings)]
+    known = list(map(str.upper, _FIELDS))
     for name in sorted(environ):
         rest = name.removeprefix(ENV_PREFIX)
         if rest != name and rest not in known:
@@ -194,22 +190,43 @@ def find_unknown_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, st
 
 def describe_settings() -> Iterator[tuple[str, str, str]]:
     """Give (environment name, default, note) of every setting, for help texts and docs."""
-    for f in fields(Settings):
-        yield ENV_PREFIX + f.name.upper(), _show(f.default), f.metadata["note"]
+    for name, known in _FIELDS.items():
+        yield _name_variable(name), write_setting(known.default), known.metadata["note"]
 
 
 def write_settings(settings: Settings, names: Iterable[str]) -> dict[str, str]:
     """Give settings as text that `load_settings` reads back, for a process of our own elsewhere."""
     values = {name: getattr(settings, name) for name in names}
     return {
-        name: f"{value.total_seconds():.6f}s" if isinstance(value, timedelta) else _show(value)
+        name: f"{value.total_seconds():.6f}s" if isinstance(value, timedelta) else write_setting(value)
         for name, value in values.items()
     }
 
 
-def _environment_values(environ: Mapping[str, str]) -> dict[str, str]:
-    names = {ENV_PREFIX + f.name.upper(): f.name for f in fields(Settings)}
-    return {names[key]: value for key, value in environ.items() if key in names}
+def find_secret(settings: Settings, name: str) -> str:
+    """Give what setting `name` says, or the file that `name`_file names, or nothing; raises InvalidSetting for both."""
+    secret: Secret = getattr(settings, name)
+    file: str = getattr(settings, f"{name}_file")
+    if secret and file:
+        raise InvalidSetting(f"{name}_file: is set beside {name}; leave one of them out")
+    return read_secret(f"{name}_file", Path(file)) if file else secret.reveal()
+
+
+def read_secret(name: str, path: Path) -> str:
+    """Give the one text in a file, without the end of its line; raises InvalidSetting that names the setting."""
+    try:
+        text = path.read_text("utf-8").rstrip("\r\n")
+    except OSError as exc:
+        raise InvalidSetting(f"{name}: {path} can't be read ({exc.strerror}); correct the path or its rights") from exc
+    except UnicodeDecodeError as exc:
+        raise InvalidSetting(f"{name}: {path} is no text in UTF-8; write the secret alone into it") from exc
+    if not text:
+        raise InvalidSetting(f"{name}: {path} is empty; write the secret alone into it")
+    return text
+
+
+def _name_variable(name: str) -> str:
+    return ENV_PREFIX + name.upper()
 
 
 def _file_values(file: Path | None) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -225,26 +242,25 @@ def _file_values(file: Path | None) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _read(name: str, value: Any, source: str) -> Any:
-    known = {f.name: f for f in fields(Settings)}
-    if name not in known:
-        raise InvalidSetting(f"{name} (from {source}): no such setting; known: {', '.join(known)}")
+    if name not in _FIELDS:
+        raise InvalidSetting(f"{name} (from {source}): no such setting; known: {', '.join(_FIELDS)}")
+    known = _FIELDS[name]
     try:
-        result = _convert(value, known[name].default)
+        result = _convert(value, known.default)
     except ValueError as exc:
         raise InvalidSetting(f"{name} (from {source}): {exc}") from exc
-    if flaw := _find_flaw(result, known[name]):
+    if flaw := _find_flaw(result, known):
         raise InvalidSetting(f"{name} (from {source}): {flaw}")
     return result
 
 
 def _find_flaw(value: Any, known: "Field[Any]") -> str | None:
-    least, choices = known.metadata["at_least"], known.metadata["one_of"]
-    if isinstance(value, timedelta) and least is not None and value.total_seconds() < least:
-        return f"is {_show(value)}; give at least {least:g}s"
-    if isinstance(value, int | float) and least is not None and value < least:
-        return f"is {_show(value)}; give at least {least:g}"
-    if isinstance(value, int | float) and value > known.metadata["at_most"]:
-        return f"is {_show(value)}; give at most {known.metadata['at_most']:g}"
+    least, most, choices = (known.metadata[key] for key in ("at_least", "at_most", "one_of"))
+    size, unit = (value.total_seconds(), "s") if isinstance(value, timedelta) else (value, "")
+    if isinstance(size, int | float) and size < least:
+        return f"is {write_setting(value)}; give at least {least:g}{unit}"
+    if isinstance(size, int | float) and size > most:
+        return f"is {write_setting(value)}; give at most {most:g}{unit}"
     if choices and value not in choices:
         return f"is {value!r}; use one of {', '.join(choices)}"
     if value == "" and known.default != "":
@@ -253,30 +269,22 @@ def _find_flaw(value: Any, known: "Field[Any]") -> str | None:
 
 
 def _convert(value: Any, default: Any) -> Any:
-    if isinstance(default, bool):
-        words = {
-            "1": True,
-            "true": True,
-            "yes": True,
-            "on": True,
-            "0": False,
-            "false": False,
-            "no": False,
-            "off": False,
-        }
-        if str(value).lower() not in words:
-            raise ValueError(f"is {value!r}; write true or false")
-        return words[str(value).lower()]
-    if isinstance(default, timedelta):
-        return parse_duration(str(value))
-    if isinstance(default, tuple):
-        return _read_names(value)
-    if isinstance(default, int | float):
-        return _read_number(value, type(default))
-    if not isinstance(value, str):
-        shown = "no text" if isinstance(default, Secret) else repr(value)
-        raise ValueError(f"is {shown}; write text in quotes")  # noqa: TRY004 — _read adds the setting's name
-    return Secret(value) if isinstance(default, Secret) else value
+    match default:
+        case bool():
+            if (word := str(value).lower()) not in _TRUTH:
+                raise ValueError(f"is {value!r}; write true or false")
+            return _TRUTH[word]
+        case timedelta():
+            return parse_duration(str(value))
+        case tuple():
+            return _read_names(value)
+        case int() | float():
+            return _read_number(value, type(default))
+        case _ if not isinstance(value, str):
+            shown = "no text" if isinstance(default, Secret) else repr(value)
+            raise ValueError(f"is {shown}; write text in quotes")
+        case _:
+            return Secret(value) if isinstance(default, Secret) else value
 
 
 def _read_names(value: Any) -> tuple[str, ...]:
@@ -295,7 +303,8 @@ def _read_number(value: Any, kind: type[int] | type[float]) -> float:
     raise ValueError(f"is {value!r}; write a {'whole ' if kind is int else ''}number")
 
 
-def _show(value: Any) -> str:
+def write_setting(value: Any) -> str:
+    """Write the value of a setting as it is typed."""
     if isinstance(value, timedelta):
         return f"{value.total_seconds():g}s"
     if isinstance(value, tuple):

@@ -4,10 +4,10 @@ import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeVar
 
 from shared.messages.timespan import format_moment, format_seconds
 
@@ -20,6 +20,8 @@ NAME_LEAST = 16
 WRAPPED_LEAST = 20
 """Characters kept free for the last column; its text, such as a reason, may be longer than a line."""
 
+Item = TypeVar("Item")
+
 
 def echo_err(text: str) -> None:
     """Write text to standard error; a closed pipe is no error."""
@@ -31,6 +33,23 @@ def echo_err(text: str) -> None:
 def print_json(value: Any) -> None:
     """Write one JSON document on a line of its own."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_write_moment) + "\n")
+
+
+def print_items(
+    items: Sequence[Item],
+    to_document: Callable[[Item], Any],
+    header: Sequence[str],
+    to_cells: Callable[[Item], Sequence[str]],
+    *,
+    is_json: bool,
+    cuts_names: bool = False,
+) -> None:
+    """Write each item: as JSON on a line of its own, or as a row of a table; without any item, write nothing."""
+    if is_json:
+        for item in items:
+            print_json(to_document(item))
+    elif items:
+        print_table(header, map(to_cells, items), cuts_names=cuts_names)
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, cuts_names: bool = False) -> None:
@@ -78,16 +97,14 @@ def clean(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else "�" for c in text)
 
 
-def describe_moment(moment: datetime | None, now: datetime | None = None) -> str:
+def describe_moment(moment: datetime | None) -> str:
     """Write a time in UTC and how far away it is: "2026-11-21 20:00:00 UTC (in 3 h)"."""
-    if moment is None:
-        return "-"
-    return f"{format_moment(moment.timestamp())} ({describe_distance(moment, now)})"
+    return "-" if moment is None else f"{format_moment(moment.timestamp())} ({describe_distance(moment)})"
 
 
-def describe_distance(moment: datetime, now: datetime | None = None) -> str:
+def describe_distance(moment: datetime) -> str:
     """Write how far away a time is: "in 3 h", "2 min ago"."""
-    seconds = (moment - (now or datetime.now(UTC))).total_seconds()
+    seconds = (moment - datetime.now(UTC)).total_seconds()
     return f"in {format_seconds(seconds)}" if seconds >= 0 else f"{format_seconds(-seconds)} ago"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyspark
 
-from spark.session.java_home import make_java_home
-from starter.local.embedded import find_free_port
+from spark.session.session import make_java_home
+from starter.local.supervised_process import find_free_port
 from tests.conftest import wait_until
 from tests.processes import ending_family
 

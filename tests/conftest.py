@@ -27,13 +27,14 @@ from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.lanes import LANES
 from shared.messages.envelope import Envelope
 from shared.settings import ENV_PREFIX, Settings
+from shared.stop_signals import find_stop_signals
 from shared.telemetry.sdk import Telemetry
-from shared.values.stop_signals import find_stop_signals
 from spark.session.session import build_session
 from spark.source.packages import packages_for
 from starter.control import Control
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.disks import mounted
@@ -80,9 +81,15 @@ def pytest_configure() -> None:
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Bound coroutine tests from within, so that a test that takes too long ends its workers before it fails."""
+    """Bound coroutine tests from within, so that a test that takes too long ends its workers before it fails.
+
+    What needs the broker runs in one of the suite's processes, so that there is one broker.
+    """
     for item in items:
+        if "broker" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("broker"))
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             mark = item.get_closest_marker("timeout")
             item.obj = _bounded(item.obj, mark.args[0] - SPARE_SECONDS if mark else TEST_SECONDS)

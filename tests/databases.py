@@ -7,7 +7,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from cluster.postgres import USER, Postgres
-from starter.local.embedded import find_free_port
+from starter.local.supervised_process import find_free_port
 
 
 @contextlib.contextmanager

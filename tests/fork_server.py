@@ -83,9 +83,9 @@ def _become(request: Mapping[str, Any], files: list[int]) -> NoReturn:
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
-    sys.stdin = open(0, closefd=False)  # noqa: PTH123, SIM115 — descriptors; open for as long as the process lives
-    sys.stdout = open(1, "w", closefd=False)  # noqa: PTH123, SIM115 — as above
-    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: PTH123, SIM115 — as above
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 — descriptors; open for as long as the process lives
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 — as above
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 — as above
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])

@@ -12,6 +12,7 @@ import psutil
 from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
 from starter.local.kafka.broker import EmbeddedBroker
+from starter.local.supervised_process import SupervisedProcess
 
 ROOT = Path(__file__).parent.parent
 
@@ -109,8 +110,8 @@ async def run_to_end(*command: str, cwd: Path, env: Mapping[str, str]) -> tuple[
     return process.returncode, out.decode(), err.decode()
 
 
-async def kill(server: EmbeddedServer) -> None:
-    """Kill the server program itself, not the parent watch that our fixture ends it by; returns when both are gone."""
+async def kill(server: SupervisedProcess) -> None:
+    """Kill the program of a server or broker, which ends its parent watch as well; returns when both are gone."""
     assert server.process_id is not None
     for child in psutil.Process(server.process_id).children():
         child.kill()

@@ -1,6 +1,7 @@
 """How worker processes begin: by `python -m worker` when only a worker is needed, or started by a parent."""
 
 import argparse
+import contextlib
 import functools
 import logging
 import os
@@ -8,58 +9,27 @@ import pickle
 import socket
 import time
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import NoReturn
 
-from shared.errors import InvalidSetting
 from shared.lanes import LANES
-from shared.settings import Settings, load_settings
+from shared.settings import load_settings
 from shared.telemetry.logs import set_up_logs
 from worker.health import CHECK_EVERY, Report, encode_report
-from worker.main import (
-    EXIT_OK,
-    StopRequest,
-    WorkerOptions,
-    count_cores,
-    leave,
-    run_process,
-    to_exit_code,
-)
+from worker.main import EXIT_OK, StopRequest, WorkerOptions, leave, read_options, run_process, to_exit_code
 from worker.processes import serve
 
 logger = logging.getLogger(__name__)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a worker to a parser."""
-    add = parser.add_argument
-    add("--lane", action="append", choices=list(LANES), help="lane to serve; may be repeated; all when left out")
-    add("--processes", type=int, default=count_cores(), help="processes; one per core when left out")
-    add("--drain-seconds", type=float, default=30.0, help="what handlers at work get to finish (30)")
-    add("--health-port", type=int, help="answer /healthz and /readyz at this port; 0 takes a free one")
-    add("--health-host", default="127.0.0.1", help="address for that port (127.0.0.1)")
-
-
-def read_options(flags: argparse.Namespace, settings: Settings) -> WorkerOptions:
-    """Make the options from parsed flags; raises InvalidSetting for a drain time that is no number."""
-    port: int | None = flags.health_port
-    try:
-        drain = timedelta(seconds=flags.drain_seconds)
-    except (ValueError, OverflowError) as exc:
-        raise InvalidSetting(f"drain-seconds: is {flags.drain_seconds}; write for example 30") from exc
-    return WorkerOptions(
-        settings=settings,
-        lanes=tuple(dict.fromkeys(flags.lane or LANES)),
-        processes=flags.processes,
-        drain=drain,
-        health_address=None if port is None else (flags.health_host, port),
-    )
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve as flags and environment say; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m worker", description="Serve lanes until SIGTERM, then drain.")
-    add_arguments(parser)
+    add = parser.add_argument
+    add("--lane", action="append", choices=list(LANES), help="lane to serve; may be repeated; all when left out")
+    add("--processes", type=int, help="processes; one per core when left out")
+    add("--drain-seconds", type=float, default=30.0, help="what handlers at work get to finish (30)")
+    add("--health-port", type=int, help="answer /healthz and /readyz at this port; 0 takes a free one")
+    add("--health-host", default="127.0.0.1", help="address for that port (127.0.0.1)")
     flags = parser.parse_args(arguments)
 
     def run() -> int:
@@ -92,7 +62,11 @@ def _follow_parent(parent: socket.socket, report: Callable[[], Report], order: S
     reported: Report | None = None
     reported_at = 0.0
     try:
-        while not _is_closed_within(parent, seconds=0.5):
+        parent.settimeout(0.5)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                if not parent.recv(1):
+                    break
             current, now = report(), time.monotonic()
             if current != reported or now - reported_at > CHECK_EVERY.total_seconds():
                 parent.sendall(encode_report(current))
@@ -100,14 +74,6 @@ def _follow_parent(parent: socket.socket, report: Callable[[], Report], order: S
     except OSError:
         logger.warning("parent process is gone", extra={"action": "parent_gone"})
     order.give()
-
-
-def _is_closed_within(channel: socket.socket, seconds: float) -> bool:
-    channel.settimeout(seconds)
-    try:
-        return channel.recv(1) == b""
-    except TimeoutError:
-        return False
 
 
 if __name__ == "__main__":

@@ -59,26 +59,19 @@ def version_arguments(settings: Settings) -> dict[str, Any]:
 
 
 async def watch_deployment(client: Client, settings: Settings) -> None:
-    """Log each change of the version that gets tasks, and how to make ours current while it gets none; for ever.
-
-    Returns at once when the settings name no deployment.
-    """
+    """Log each change of the version that gets tasks, and how ours would; without a deployment return at once."""
     if not settings.deployment_name:
         return
+    request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=settings.deployment_name)
     logged: str | None = None
     while True:
         with contextlib.suppress(RPCError):  # not there yet, or no answer: the next look may find it
-            taking = await _find_taking(client, settings.deployment_name)
+            answer = await client.workflow_service.describe_worker_deployment(request, timeout=CALL_TIMEOUT)
+            taking = find_taking(answer.worker_deployment_info.routing_config)
             if (now := ", ".join(map(name_version, taking))) != logged:
                 _tell(settings, taking, now)
                 logged = now
         await asyncio.sleep(FIRST_LOOK_SECONDS if logged is None else LOOK_SECONDS)
-
-
-async def _find_taking(client: Client, deployment: str) -> KeysView[Version]:
-    request = DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=deployment)
-    answer = await client.workflow_service.describe_worker_deployment(request, timeout=CALL_TIMEOUT)
-    return find_taking(answer.worker_deployment_info.routing_config)
 
 
 def _tell(settings: Settings, taking: KeysView[Version], now: str) -> None:

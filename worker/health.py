@@ -6,15 +6,16 @@ import errno
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from temporalio.client import Client
 from temporalio.service import RPCError
+from temporalio.worker import Worker
 
 from shared.errors import InvalidSetting
 from shared.telemetry.metrics import SERVER_CHECKS
@@ -38,33 +39,19 @@ CHECK_EVERY = timedelta(seconds=10)
 ANSWER_MAX_AGE = timedelta(seconds=30)
 
 
-class PollingWorker(Protocol):
-    """What readiness needs to know of a lane's worker."""
-
-    @property
-    def task_queue(self) -> str:
-        """The queue it polls."""
-        ...
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has begun to poll and has not stopped."""
-        ...
-
-
 @dataclass(slots=True)
 class Readiness:
     """Whether one process can take messages right now; may be read from any thread."""
 
     is_stopping: Callable[[], bool]
     answer_max_age: timedelta = ANSWER_MAX_AGE
-    workers: tuple[PollingWorker, ...] = ()
+    workers: Sequence[Worker] = ()
     answered_at: float = field(default=float("-inf"), init=False)
     """Monotonic seconds of the server's last answer."""
 
-    def take_workers(self, workers: Iterable[PollingWorker]) -> None:
+    def take_workers(self, workers: Sequence[Worker]) -> None:
         """Watch these workers from now on."""
-        self.workers = tuple(workers)
+        self.workers = workers
 
     def note_answer(self) -> None:
         """Note that the server answered just now."""
@@ -91,10 +78,7 @@ class Readiness:
 async def watch_server(
     client: Client, readiness: Readiness, telemetry: Telemetry, every: timedelta = CHECK_EVERY
 ) -> None:
-    """Check the server's health again and again, until cancelled.
-
-    This is measured here because the SDK's core does not count a call that reaches no server as failed.
-    """
+    """Check the server's health until cancelled; the SDK's core counts no call that reaches no server as failed."""
     while True:
         outcome = "silent"
         try:
@@ -102,9 +86,8 @@ async def watch_server(
                 readiness.note_answer()
                 outcome = "answered"
         except RPCError as exc:
-            logger.warning(
-                "server does not answer", extra={"action": "server_check_failed", "reason": exc.message[:200]}
-            )
+            fields = {"action": "server_check_failed", "reason": exc.message[:200]}
+            logger.warning("server does not answer", extra=fields)
         telemetry.record(SERVER_CHECKS, 1, {"outcome": outcome})
         await asyncio.sleep(every.total_seconds())
 
@@ -212,10 +195,9 @@ def _render(status: HTTPStatus, body: Report) -> bytes:
 
 
 def _explain(host: str, port: int, exc: OSError) -> str:
+    at = f"{host}:{port}"
     if exc.errno == errno.EADDRINUSE:
-        return (
-            f"health-port: {host}:{port} is taken by another program; give another --health-port, or 0 for a free one"
-        )
+        return f"health-port: {at} is taken by another program; give another --health-port, or 0 for a free one"
     if exc.errno == errno.EACCES:
-        return f"health-port: {host}:{port} needs more rights than this process has; give a --health-port above 1023"
-    return f"health-host: {host}:{port} can't be opened ({exc.strerror}); give --health-host an address of this machine"
+        return f"health-port: {at} needs more rights than this process has; give a --health-port above 1023"
+    return f"health-host: {at} can't be opened ({exc.strerror}); give --health-host an address of this machine"

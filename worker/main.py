@@ -1,5 +1,6 @@
 """One worker process: its options, and how it connects, serves, drains and exits."""
 
+import argparse
 import asyncio
 import contextlib
 import functools
@@ -12,7 +13,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
@@ -20,16 +21,15 @@ from temporalio.client import Client
 from temporalio.runtime import MetricBuffer
 
 from activities.registry import Registry, load_registry
-from shared.errors import DormiceError, RetryLater, ServerUnreachable
+from shared.errors import DormiceError, InvalidSetting, RetryLater, ServerUnreachable
 from shared.lanes import LANES
 from shared.settings import Settings
+from shared.stop_signals import find_stop_signals
 from shared.telemetry.sdk import Telemetry, start_telemetry
 from shared.temporal.connect import check_server, connect
-from shared.values.stop_signals import find_stop_signals
 from worker.deployment import check_deployment
 from worker.health import Readiness, Report, open_endpoint, watch_server
-from worker.lanes.leaders import begin_leaders, check_lanes
-from worker.lanes.tenants import read_weights, weigh_tenants
+from worker.lanes.starting import begin_leaders, check_lanes, read_weights, weigh_tenants
 from worker.process.event_loop import new_event_loop, run_unstoppably
 from worker.process.memory import tune_memory
 from worker.process.stuck_runs import StuckRuns, begin_anew
@@ -64,17 +64,28 @@ def count_cores() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """The options of `serve`, decided once on the command line.
-
-    Workflow tasks are bound by CPU and one process uses one core, so there is a process per core by default.
-    `health_address` is (host, port); None opens no endpoint.
-    """
+    """Options of `serve`; a process uses one core for workflow tasks. `health_address` None opens no endpoint."""
 
     settings: Settings
-    lanes: tuple[str, ...] = tuple(LANES)
-    processes: int = field(default_factory=count_cores)
-    drain: timedelta = timedelta(seconds=30)
-    health_address: tuple[str, int] | None = None
+    lanes: tuple[str, ...]
+    processes: int
+    drain: timedelta
+    health_address: tuple[str, int] | None
+
+
+def read_options(flags: argparse.Namespace, settings: Settings) -> WorkerOptions:
+    """Make the options from parsed flags, with a process per core if no number is given. Raises InvalidSetting."""
+    try:
+        drain = timedelta(seconds=flags.drain_seconds)
+    except (ValueError, OverflowError) as exc:
+        raise InvalidSetting(f"drain-seconds: is {flags.drain_seconds}; write for example 30") from exc
+    return WorkerOptions(
+        settings=settings,
+        lanes=tuple(dict.fromkeys(flags.lane or LANES)),
+        processes=count_cores() if flags.processes is None else flags.processes,
+        drain=drain,
+        health_address=None if flags.health_port is None else (flags.health_host, flags.health_port),
+    )
 
 
 class StopRequest:
@@ -130,10 +141,10 @@ FollowParent = Callable[[Callable[[], Report], StopRequest], None]
 def run_process(options: WorkerOptions, follow_parent: FollowParent | None = None) -> int:
     """Serve the lanes in this process until the order to stop, then drain; return the exit code.
 
-    The first SIGTERM, SIGINT or SIGHUP drains. A second one ends the process from within, with code 130; under a parent
-    it changes nothing, because the parent decides. If a workflow is stuck, the process drains all others too; then a
-    parent starts another process, and without a parent this one starts again, unless a signal has come. Raises
-    Misconfigured or RetryLater when it can't start.
+    The first signal to end drains. A second one ends the process from within, with code 130; under a parent it changes
+    nothing, because the parent decides. If a workflow is stuck, the process drains all others too; then a parent starts
+    another process, and without a parent this one starts again, unless a signal has come. Raises Misconfigured or
+    RetryLater when it can't start.
     """
     runner = asyncio.Runner(loop_factory=new_event_loop)
     is_wanted = follow_parent is None
@@ -182,11 +193,7 @@ async def _run(
         await order.unless_given(weigh_tenants(client, options.settings, options.lanes))
         await order.unless_given(begin_leaders(client, options.settings, options.lanes))
         plan = WorkerPlan(
-            settings=options.settings,
-            registry=registry,
-            lanes=options.lanes,
-            drain=options.drain,
-            telemetry=telemetry,
+            settings=options.settings, registry=registry, lanes=options.lanes, drain=options.drain, telemetry=telemetry
         )
         await serve_lanes(client, plan, order, readiness)
     return EXIT_OK
@@ -211,10 +218,7 @@ async def prepare(settings: Settings, metrics: MetricBuffer | None = None) -> tu
 
 
 async def serve_lanes(client: Client, plan: WorkerPlan, order: StopRequest, readiness: Readiness) -> None:
-    """Run the plan's workers until the order to stop, and watch the server.
-
-    When workers fail because the server is gone or has changed, raises the DormiceError that says so.
-    """
+    """Run workers until the order to stop, watching the server; raises the DormiceError that explains a failure."""
     watching = watch_server(client, readiness, plan.telemetry)
     async with alongside(watching, order.follow_event(), plan.telemetry.pass_core_on()):
         try:

@@ -15,7 +15,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 from shared.errors import InvalidSetting
-from shared.lanes import LANES
 from shared.telemetry.sdk import check_ports, shift_port
 from worker.health import ANSWER_MAX_AGE, Report, open_endpoint
 from worker.main import (
@@ -35,8 +34,6 @@ from worker.main import (
     to_exit_code,
 )
 
-__all__ = ["WorkerOptions", "serve"]
-
 logger = logging.getLogger(__name__)
 
 DRAIN_MAX = timedelta(days=1)
@@ -45,32 +42,19 @@ DEATHS_WINDOW = timedelta(minutes=1)
 RESTART_BACKOFF = timedelta(milliseconds=500)
 """Pause after a child's first death; it doubles with each further death inside the window."""
 UNREACHABLE_PAUSE = timedelta(seconds=10)
-REPORT_MAX_AGE = ANSWER_MAX_AGE
 
 
 def serve(options: WorkerOptions) -> int:
-    """Serve the lanes until SIGTERM or SIGINT, drain, and give the exit code.
+    """Serve the lanes until SIGTERM or SIGINT, drain, and give the exit code, for `leave`; call it in the main thread.
 
     0: drained cleanly. 1: a process failed, kept dying, or had to be ended by force. 2: a setting, handler module or
     the server's set-up must be changed first. 3: no server answers at the start. What to do is written to standard
-    error. A second signal ends everything from within, with code 130. A supervisor should wait for the drain time
-    and half a minute before it kills. The caller is the main thread and passes the code to `leave`, not to the
-    interpreter's own exit.
+    error. A second signal ends everything, with code 130. A supervisor should kill half a minute after the drain time.
     """
     return to_exit_code(lambda: _serve(options))
 
 
 def _serve(options: WorkerOptions) -> int:
-    _check(options)
-    return run_process(options) if options.processes == 1 else _run_parent(options)
-
-
-def _check(options: WorkerOptions) -> None:
-    unknown = [lane for lane in options.lanes if lane not in LANES]
-    if unknown:
-        raise InvalidSetting(f"lane: there is no lane {unknown[0]!r}; use {', '.join(LANES)}")
-    if not options.lanes or len(set(options.lanes)) < len(options.lanes):
-        raise InvalidSetting(f"lane: {', '.join(options.lanes) or 'none'} given; name each lane to serve once")
     if options.processes < 1:
         raise InvalidSetting(f"processes: is {options.processes}; give at least 1")
     if not timedelta(0) <= options.drain <= DRAIN_MAX:
@@ -79,6 +63,7 @@ def _check(options: WorkerOptions) -> None:
         )
     if options.health_address is not None and not 0 <= options.health_address[1] <= 65535:
         raise InvalidSetting(f"health-port: is {options.health_address[1]}; give 0 to 65535")
+    return run_process(options) if options.processes == 1 else _run_parent(options)
 
 
 def _run_parent(options: WorkerOptions) -> int:
@@ -170,24 +155,22 @@ class ChildProcess:
             fields = {"action": "process_not_started", "number": self.number, "reason": str(exc)}
             logger.error("worker process can't be started", extra=fields)  # noqa: TRY400 — the reason says it all
             return EXIT_FAILED
-        fields = {"action": "process_started", "number": self.number, "pid": process.pid}
+        self._process, fields = process, {"action": "process_started", "number": self.number, "pid": process.pid}
         logger.info("worker process started", extra=fields)
-        self._process = process
         reader, writer = await asyncio.open_connection(sock=ours)
-        writer.write(pickle.dumps(self._with_own_port(options)))
+        metrics_address = shift_port(options.settings.telemetry_prometheus, self.number - 1)
+        settings = replace(options.settings, telemetry_prometheus=metrics_address)
+        writer.write(pickle.dumps(replace(options, settings=settings)))
         try:
             async with alongside(_order_drain(writer, stopping)):
                 with contextlib.suppress(ConnectionError):  # how a killed child's socket may end
                     async for line in reader:
-                        self._read(line)
+                        if line.endswith(b"\n"):  # the last line of a killed child may be half a line
+                            self._note(json.loads(line))
             return await process.wait()
         finally:
             self._note({"ready": False, "reason": "ended"})
             writer.close()
-
-    def _with_own_port(self, options: WorkerOptions) -> WorkerOptions:
-        address = shift_port(options.settings.telemetry_prometheus, self.number - 1)
-        return replace(options, settings=replace(options.settings, telemetry_prometheus=address))
 
     async def _spawn(self) -> tuple[asyncio.subprocess.Process, socket.socket]:
         path = [str(entry) for entry in sys.path]  # handlers and packages are found where this process found them
@@ -217,15 +200,12 @@ class ChildProcess:
         """Return the last report of the process, or why there is none."""
         pid = None if self._process is None else self._process.pid
         report = self._report or {"ready": False, "reason": "starting"}
-        if report["ready"] and time.monotonic() - self._reported_at > REPORT_MAX_AGE.total_seconds():
+        if report["ready"] and time.monotonic() - self._reported_at > ANSWER_MAX_AGE.total_seconds():
             report = {"ready": False, "reason": "it has not reported for a while"}
         return {"process": self.number, "pid": pid, **report}
 
     def next_pause(self, code: int, now: float) -> float | None:
-        """Return the seconds to wait before the next start, or None to give up.
-
-        Gives up after too many deaths in a short time, and at once when a person must change something first.
-        """
+        """Return the seconds to wait before the next start; None: too many deaths, or a person must act first."""
         if code == EXIT_MISCONFIGURED:
             return None
         if code == EXIT_UNREACHABLE:
@@ -237,10 +217,6 @@ class ChildProcess:
             return None
         backoff = RESTART_BACKOFF.total_seconds() * 2.0 ** (len(self._deaths) - 1)
         return backoff * random.uniform(0.5, 1)  # noqa: S311 — jitter is no secret
-
-    def _read(self, line: bytes) -> None:
-        if line.endswith(b"\n"):  # the last line of a killed child may be half a line
-            self._note(json.loads(line))
 
     def _note(self, report: Report) -> None:
         self._report, self._reported_at = report, time.monotonic()

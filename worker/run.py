@@ -17,20 +17,16 @@ from activities.gates import Gates
 from activities.http.client import HttpClient
 from activities.idle.pull import PullActivities
 from activities.registry import Registry
-from activities.reporting.outcome_events import OutcomeEvents
-from activities.server_calls.local_activities import forward_signals, set_own_priority
+from activities.reporting import OutcomeEvents
+from activities.server_calls import forward_signals, set_own_priority
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from shared.telemetry.sdk import Telemetry
 from shared.temporal.encryption import build_worker_converter
 from worker.deployment import version_arguments, watch_deployment
-from worker.lanes.overdue import measure_overdue
+from worker.lanes.measurements import measure_overdue, tell_throughput
 from worker.lanes.profiles import PROFILES, Profile
-from worker.lanes.throughput import tell_throughput
-from workflows.keepers.capacity_workflow import CapacityWorkflow
-from workflows.keepers.gates_workflow import GatesWorkflow
-from workflows.keepers.idle_workflow import IdleWorkflow
-from workflows.keepers.layout_workflow import LayoutWorkflow
+from workflows.keepers import CapacityWorkflow, GatesWorkflow, IdleWorkflow, LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
 
@@ -96,9 +92,8 @@ async def run_workers(
     its error is raised.
     """
     async with HttpClient(plan.settings) as http, contextlib.AsyncExitStack() as stack:
-        events = OutcomeEvents(plan.settings) if plan.settings.outcomes_topic else None
-        if events is not None:
-            await stack.enter_async_context(events)
+        has_topic = plan.settings.outcomes_topic
+        events = await stack.enter_async_context(OutcomeEvents(plan.settings)) if has_topic else None
         prefix = plan.settings.task_queue_prefix
         dispatch = Dispatch(plan.registry, plan.settings, http, Gates(prefix), plan.telemetry, events=events)
         batches = BatchDispatch(dispatch)

@@ -15,6 +15,7 @@ from workflows.packs.batch import PackSummary
 PAGE_MAX = 1000
 """Most messages in one answer of a pack."""
 
+_LISTED = ("id", "lane", "due_at", "earliest_at", "parked_reason", "parked_at")
 _MARKUP = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>&|~"} | {"\r": " ", "\n": " "})
 
 
@@ -31,10 +32,7 @@ def explain_due(state: MessageState) -> str:
 
 
 def describe_status(state: MessageState, waiting: int = 0) -> dict[str, Any]:
-    """Answer the `status` query: everything that a person or a tool may want to know, moments as text.
-
-    `waiting` is the number of signals that take effect once the running handler has finished.
-    """
+    """Answer the `status` query, moments as text; `waiting` counts signals that wait for the running handler."""
     return {
         "kind": state.kind,
         "id": state.id,
@@ -62,19 +60,8 @@ def describe_status(state: MessageState, waiting: int = 0) -> dict[str, Any]:
 
 def describe_decisions(state: MessageState) -> dict[str, Any]:
     """Answer the `explain` query: the reason in a sentence, then the last decisions, oldest first."""
-    return {
-        "why": explain_due(state),
-        "decisions": [
-            {
-                "at": format_moment(d.at),
-                "version": d.version,
-                "what": d.what,
-                "reason": d.reason,
-                "due_at": format_moment(d.due_at),
-            }
-            for d in state.decisions
-        ],
-    }
+    decisions = [d._asdict() | {"at": format_moment(d.at), "due_at": format_moment(d.due_at)} for d in state.decisions]
+    return {"why": explain_due(state), "decisions": decisions}
 
 
 def describe_markdown(state: MessageState) -> str:
@@ -82,15 +69,8 @@ def describe_markdown(state: MessageState) -> str:
     facts = [f"lane {state.lane}", f"priority {state.priority}", f"version {state.version}"]
     facts += [f"failed attempts {state.attempt}"] if state.attempt else []
     facts += [f"tenant {escape_markdown(state.tenant)}"] if state.tenant else []
-    return "\n".join(
-        [
-            f"**{_phase(state)}** — {escape_markdown(explain_due(state))}",
-            "",
-            ", ".join(facts),
-            "",
-            *map(_retell, state.decisions),
-        ]
-    ).rstrip()
+    decisions = "\n".join(map(_retell, state.decisions))
+    return f"**{_phase(state)}** — {escape_markdown(explain_due(state))}\n\n{', '.join(facts)}\n\n{decisions}".rstrip()
 
 
 def escape_markdown(text: str) -> str:
@@ -156,15 +136,7 @@ def page_of(states: Iterable[MessageState], request: Mapping[str, Any]) -> dict[
     return {
         "count": len(kept),
         "messages": [
-            {
-                "id": state.id,
-                "lane": state.lane,
-                "state": state.phase,
-                "due_at": state.due_at,
-                "earliest_at": state.earliest_at,
-                "parked_reason": state.parked_reason,
-                "parked_at": state.parked_at,
-            }
+            {name: getattr(state, name) for name in _LISTED} | {"state": state.phase}
             for state in itertools.islice((state for state in kept if state.id > after), min(limit, PAGE_MAX))
         ],
     }

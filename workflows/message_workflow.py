@@ -9,7 +9,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.dispatch import DISPATCH
-    from activities.server_calls.local_activities import SET_PRIORITY
+    from activities.server_calls import SET_PRIORITY
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.messages.decision import begin, decide, next_wake
     from shared.messages.json_value import find_size_flaw
@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.temporal.search_attributes import attribute_updates, parked_memo
     from workflows.description import describe_decisions, describe_markdown, describe_status
     from workflows.message_signals import MessageSignals
-    from workflows.options import ONCE, SERVER_CALL_RETRY, SERVER_CALL_TIMEOUT, SETTLE_DELAY, handler_timeout
+    from workflows.options import ONCE, SERVER_CALL, SETTLE_DELAY, handler_timeout
     from workflows.replay.cancellation import is_requested, shield_from_cancellation
     from workflows.replay.history_length import SIGNAL_EVENTS, HistoryLength, measure_arguments
     from workflows.replay.missing_key import missing_key_outcome
@@ -92,9 +92,11 @@ class MessageWorkflow(MessageSignals):
                 await self._settle()
                 is_settled = True
                 continue
-            if self._state.priority != self._server_priority:
-                await self._match_priority()
-                is_settled = False
+            if (priority := self._state.priority) != self._server_priority:
+                # also when the signal came directly from an SDK or the Web UI
+                self._signal_buffer.hold()
+                await workflow.execute_local_activity(SET_PRIORITY, priority, **SERVER_CALL)
+                self._server_priority, is_settled = priority, False
             wake = next_wake(self._state)
             if wake is not None and (self._is_asked or wake <= self._replay_time):
                 return
@@ -120,28 +122,21 @@ class MessageWorkflow(MessageSignals):
                 timeout_summary=None if wake is None else f"due {format_moment(wake)}",
             )
         except TimeoutError:
-            self._note_replay_time(self._replay_time if wake is None else wake)
+            slept_until = self._replay_time if wake is None else wake
+            # `decide` replaces a moment that is past by its signal's time, which may differ on replay: the named counts
+            named = slept_until if self._asked_moment is None else min(slept_until, self._asked_moment)
+            self._is_asked = self._is_asked or named < slept_until
+            self._replay_time = named
             is_settled = not self._signal_buffer.waiting
         else:
             is_settled = not self._signal_buffer.is_serial
         self._mind_cancellation()
         return is_settled
 
-    def _note_replay_time(self, wake: float) -> None:
-        """Note that the message has slept until `wake`.
-
-        `decide` replaces a moment that is already past by the time at which its signal came. That time may differ on
-        replay, so the moment that the signal named counts.
-        """
-        named = wake if self._asked_moment is None else min(wake, self._asked_moment)
-        self._is_asked = self._is_asked or named < wake
-        self._replay_time = named
-
     async def _run_cycle(self) -> None:
         self._state = begin(self._state)
         self._cycles += 1
-        self._is_asked = False
-        self._asked_moment = None
+        self._is_asked, self._asked_moment = False, None
         is_local = LANES[self._state.lane].heartbeat_timeout is None
         if is_local:
             self._signal_buffer.hold()
@@ -157,68 +152,37 @@ class MessageWorkflow(MessageSignals):
         self._state = decide(self._state, outcome, max(replay_time, outcome.ended_at))
 
     async def _call_handler(self) -> Outcome:
+        call = HandlerCall.of(self._state, self._state.attempt + 1)
+        alike: dict[str, Any] = {
+            "result_type": dict[str, Any],
+            "start_to_close_timeout": handler_timeout(call.lane),
+            "retry_policy": ONCE,
+            "summary": f"version {call.version}, attempt {call.attempt}",
+        }
+        timeout = LANES[call.lane].heartbeat_timeout
         try:
-            return Outcome.load(await self._execute(self._call()))
+            if timeout is None:
+                return Outcome.load(await workflow.execute_local_activity(DISPATCH, call.dump(), **alike))
+            self._tell()  # not for local activities: no query is answered while one runs
+            return Outcome.load(
+                await workflow.execute_activity(DISPATCH, call.dump(), heartbeat_timeout=timeout, **alike)
+            )
         except FailureError as exc:  # local activities raise the cause itself, ordinary ones wrap it
             return self._lost(exc)
-
-    async def _execute(self, call: HandlerCall) -> dict[str, Any]:
-        lane = LANES[call.lane]
-        summary = f"version {call.version}, attempt {call.attempt}"
-        if lane.heartbeat_timeout is None:
-            return await workflow.execute_local_activity(
-                DISPATCH,
-                call.dump(),
-                result_type=dict[str, Any],
-                start_to_close_timeout=handler_timeout(call.lane),
-                retry_policy=ONCE,
-                summary=summary,
-            )
-        self._tell()  # not for local activities: no query is answered while one runs
-        return await workflow.execute_activity(
-            DISPATCH,
-            call.dump(),
-            result_type=dict[str, Any],
-            start_to_close_timeout=handler_timeout(call.lane),
-            heartbeat_timeout=lane.heartbeat_timeout,
-            retry_policy=ONCE,
-            summary=summary,
-        )
-
-    def _call(self) -> HandlerCall:
-        state = self._state
-        return HandlerCall(
-            kind=state.kind,
-            id=state.id,
-            lane=state.lane,
-            version=state.version,
-            attempt=state.attempt + 1,
-            payload=state.payload,
-            due_at=state.due_at,
-            priority=state.priority,
-            tenant=state.tenant,
-            correlation_id=state.correlation_id,
-            trace=state.trace,
-            traced=state.traced,
-        )
 
     def _lost(self, exc: FailureError) -> Outcome:
         """Make the outcome of a call that returned none: its worker died, or its handler blocked the process."""
         cause = exc.cause if isinstance(exc, ActivityError) else exc
-        reason = (
-            f"timed out ({cause.type.name.lower()})"
-            if isinstance(cause, ActivityTimeout) and cause.type
-            else str(cause)
-        )
-        policy = self._policy
+        timeout = cause.type if isinstance(cause, ActivityTimeout) else None
+        reason = f"timed out ({timeout.name.lower()})" if timeout else str(cause)
         took = handler_timeout(self._state.lane).total_seconds() if isinstance(exc, ActivityTimeout) else 0.0
         outcome = missing_key_outcome(exc) or Outcome("failed", reason=f"the handler call was lost: {reason}")
         if self._signal_buffer.is_serial:
             outcome = outcome._replace(max_attempts=0)  # only workers know the handler's own limit of attempts
         return outcome._replace(
             ended_at=self._replay_time + took,
-            cycles_per_run=policy.cycles_per_run,
-            index_after=policy.index_after,
+            cycles_per_run=self._policy.cycles_per_run,
+            index_after=self._policy.index_after,
         )
 
     def _publish(self) -> None:
@@ -236,22 +200,12 @@ class MessageWorkflow(MessageSignals):
         """Update the Web UI's details, only once per sleep: a cold wake repeats it for each sleep in the history."""
         workflow.set_current_details(describe_markdown(self._state))
 
-    async def _match_priority(self) -> None:
-        """Give this run the message's priority, also when the signal came directly from an SDK or the Web UI."""
-        priority = self._state.priority
-        self._signal_buffer.hold()
-        await workflow.execute_local_activity(
-            SET_PRIORITY, priority, start_to_close_timeout=SERVER_CALL_TIMEOUT, retry_policy=SERVER_CALL_RETRY
-        )
-        self._server_priority = priority
-
     async def _settle(self) -> None:
         """Wait on a short timer, after which this run may end without losing a signal.
 
         If a signal arrives while a run ends, the server rejects the end and repeats the task. If the previous task has
         recorded a local activity's result, the repeated task would end the run right after that result, before the
-        signal is delivered. A fired timer comes in one task with all earlier signals, and those come first: so a run
-        ends only after a timer.
+        signal. A fired timer comes in one task with all earlier signals, and those come first.
         """
         self._signal_buffer.release_when_idle()
         await workflow.sleep(SETTLE_DELAY, summary="settle before the end")
@@ -265,7 +219,7 @@ class MessageWorkflow(MessageSignals):
     def _stop_as_requested(self) -> None:
         """Treat a request to cancel as the signal `stop`; repeated requests change nothing."""
         reason = workflow.cancellation_reason()
-        self._take(Stop(f"cancellation was requested: {reason}" if reason else "cancellation was requested"))
+        self.take(Stop(f"cancellation was requested: {reason}" if reason else "cancellation was requested"))
 
     def _is_run_full(self) -> bool:
         if self._cycles >= self._policy.cycles_per_run:
@@ -289,7 +243,8 @@ class MessageWorkflow(MessageSignals):
             size = measure_arguments(arguments)
             self._signal_buffer.hear(lambda: self._length.add(SIGNAL_EVENTS, size), is_signal=False)
 
-    def _take(self, signal: Signal | UnreadableSignal) -> None:
+    def take(self, signal: Signal | UnreadableSignal) -> None:
+        """Apply a signal once the buffer releases it."""
         self._signal_buffer.hear(lambda: self._apply(signal))
 
     def _apply(self, signal: Signal | UnreadableSignal) -> None:

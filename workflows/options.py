@@ -1,6 +1,7 @@
 """Named timeouts and retry policies of the workflows, with the reason for each number."""
 
 from datetime import timedelta
+from typing import Any
 
 from temporalio.common import RetryPolicy
 
@@ -14,14 +15,13 @@ So both encodings retry alike, attempts survive continue-as-new, and signals can
 HANDLER_SLACK = timedelta(seconds=5)
 """The dispatching activity cancels a late handler itself; Temporal's timeout is for one that blocks its process."""
 
-SERVER_CALL_TIMEOUT = timedelta(seconds=10)
-"""One small call to the server from inside a workflow."""
-
 SETTLE_DELAY = timedelta(milliseconds=1)
 """The shortest possible timer: only the workflow task that it causes matters."""
 
 SERVER_CALL_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
 
+SERVER_CALL: dict[str, Any] = {"start_to_close_timeout": timedelta(seconds=10), "retry_policy": SERVER_CALL_RETRY}
+"""One small call to the server from inside a workflow."""
 
 BATCHES_MAX = {"short": 1, "medium": 4, "long": 8}
 """Most batches of one pack at the same time, by lane.

@@ -3,8 +3,9 @@
 import asyncio
 import functools
 import math
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, RetryState
@@ -12,7 +13,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.batch import AT_WORK, RUN_BATCH
-    from activities.server_calls.local_activities import FORWARD
+    from activities.server_calls import FORWARD
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.messages.message import SERIAL, MessageState, Outcome
     from shared.messages.placement import PACK_WORKFLOW
@@ -20,26 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.packs.entry import is_ended, measure
     from shared.temporal.connect import to_raw
     from shared.temporal.search_attributes import PackIndex, pack_updates
-    from workflows.description import (
-        count_due,
-        describe_decisions,
-        describe_overview,
-        describe_pack,
-        describe_status,
-        page_of,
-    )
-    from workflows.options import (
-        BATCH_RETRY,
-        BATCHES_MAX,
-        CONTINUE_AS_NEW_LEAST,
-        CONTINUE_AS_NEW_SHARE,
-        FORWARDED_AT_ONCE,
-        ONCE,
-        SERVER_CALL_RETRY,
-        SERVER_CALL_TIMEOUT,
-        SETTLE_DELAY,
-        batch_timeout,
-    )
+    from workflows import description, options
     from workflows.packs.batch import Batch
     from workflows.packs.signals import PackSignals
     from workflows.packs.state import PackState
@@ -92,26 +74,23 @@ class PackWorkflow(PackSignals):
             if self._is_run_full() and not self._tasks:
                 await self._settle()
                 self._publish()
-                self._continue()
+                # no received signal still waits to be applied, so none is lost
+                workflow.continue_as_new(to_raw(self._pack.dump() | {"indexed": self._indexed.dump()}))
             self._begin_batches()
             self._publish()
             await self._sleep()
 
     async def _forward(self) -> None:
         """Send signals for other packs, in order; each stays queued until the server has accepted it."""
-        if len(self._pack.forwarding) and self._signal_buffer.is_serial:
+        if self._pack.forwarding and self._signal_buffer.is_serial:
             # a local batch's result must be in the history before other packs continue from it
             await self._settle()
-        while part := self._pack.forwarding.first(FORWARDED_AT_ONCE):
+        while part := self._pack.forwarding[: options.FORWARDED_AT_ONCE]:
             self._hold_signals()
-            call = {
-                "pack": {**self._pack.heading(), "task_timeout": workflow.info().task_timeout.total_seconds()},
-                "strays": part,
-            }
-            await workflow.execute_local_activity(
-                FORWARD, call, start_to_close_timeout=SERVER_CALL_TIMEOUT, retry_policy=SERVER_CALL_RETRY
-            )
-            self._pack.forwarding.drop(len(part))
+            pack = {**self._pack.heading(), "task_timeout": workflow.info().task_timeout.total_seconds()}
+            call = {"pack": pack, "strays": part}
+            await workflow.execute_local_activity(FORWARD, call, **options.SERVER_CALL)
+            del self._pack.forwarding[: len(part)]
 
     def _begin_batches(self) -> None:
         """Start batches of due messages on each lane that has room for one more."""
@@ -138,7 +117,7 @@ class PackWorkflow(PackSignals):
         if self._is_history_long:
             return []
         busy = [self._batches[number].lane for number in self._tasks]
-        return [lane for lane in LANES if busy.count(lane) < BATCHES_MAX[lane]]
+        return [lane for lane in LANES if busy.count(lane) < options.BATCHES_MAX[lane]]
 
     async def _sleep(self) -> None:
         """Wait until a message can wait no longer, a batch has ended or a signal has come."""
@@ -152,44 +131,44 @@ class PackWorkflow(PackSignals):
         await workflow.wait_condition(lambda: self._is_stirred and not self._is_settling)
 
     async def _run_batch(self, batch: Batch) -> None:
+        is_local = _is_local(batch)
         try:
             answer = await self._execute(batch)
-        except FailureError as exc:  # local activities raise the cause itself, ordinary ones wrap it
-            cause = exc.cause if isinstance(exc, ActivityError) else exc
-            answer = None
-            took = batch_timeout(batch.lane) if isinstance(exc, ActivityTimeout) else timedelta(0)
-            tries = _count_tries(exc) if self._signal_buffer.is_serial else 1
-            ending = functools.partial(self._lose, batch, f"the batch was lost: {cause}", took, tries)
-            if (missing_key := missing_key_outcome(exc)) is not None and not (
-                self._signal_buffer.is_serial and _is_uncertain(batch)
-            ):
-                ending = functools.partial(self._put_off, batch, missing_key)
+        except FailureError as exc:
+            ending = self._find_ending(batch, exc)
         else:
-            batch = self._confirm(batch, answer)
+            if is_local:
+                batch = await self._take_over(batch, answer)
             ending = functools.partial(self._end, batch, answer)
-        if _is_local(batch):
-            if answer is not None and self._take_over(batch, answer):
-                self._is_settling = self._signal_buffer.is_serial
-                await self._settle()
-                self._is_settling = False
+        if is_local:
             ending()
             self._is_stirred = True
         else:
             self._hear(ending)
 
-    def _confirm(self, batch: Batch, answer: dict[str, Any]) -> Batch:
-        """Take the batch's begin time from its result, before anything else happens."""
-        if _is_local(batch):
-            begun_at: float = answer["begun_at"]
-            if batch.until not in (None, begun_at):
-                batch = self._pack.rebuild_batch(batch, begun_at)
-            self._pack.reach(begun_at)
-        return batch
+    def _find_ending(self, batch: Batch, exc: FailureError) -> Callable[[], None]:
+        is_serial = self._signal_buffer.is_serial
+        if (missing_key := missing_key_outcome(exc)) is not None and not (is_serial and _is_uncertain(batch)):
+            return functools.partial(self._put_off, batch, missing_key)
+        cause = exc.cause if isinstance(exc, ActivityError) else exc  # local activities raise the cause itself
+        took = options.batch_timeout(batch.lane) if isinstance(exc, ActivityTimeout) else timedelta(0)
+        # each try has called the handler of a single message
+        is_tried_out = isinstance(exc, ActivityError) and exc.retry_state == RetryState.MAXIMUM_ATTEMPTS_REACHED
+        tries = options.BATCH_RETRY.maximum_attempts if is_serial and is_tried_out else 1
+        return functools.partial(self._lose, batch, f"the batch was lost: {cause}", took, tries)
 
-    def _take_over(self, batch: Batch, answer: dict[str, Any]) -> bool:
-        """Apply a local batch's result to its unfinished messages; return whether any message has finished."""
+    async def _take_over(self, batch: Batch, answer: dict[str, Any]) -> Batch:
+        """Apply a local batch's result to its unfinished messages; return the batch as its begin time made it."""
+        begun_at: float = answer["begun_at"]
+        if batch.until not in (None, begun_at):
+            batch = self._pack.rebuild_batch(batch, begun_at)
+        self._pack.reach(begun_at)
         self._pack.apply_local(batch, answer["entries"], max(self._pack.replay_time, answer["ended_at"]))
-        return any(entry is not None and is_ended(entry) for entry in answer["entries"])
+        if any(entry is not None and is_ended(entry) for entry in answer["entries"]):
+            self._is_settling = self._signal_buffer.is_serial
+            await self._settle()
+            self._is_settling = False
+        return batch
 
     def _end(self, batch: Batch, answer: dict[str, Any]) -> None:
         self._index_after = answer["index_after"]
@@ -208,8 +187,7 @@ class PackWorkflow(PackSignals):
             self._pack.undo_batch(batch)
             self._forget(batch, 1 if self._signal_buffer.is_serial else None)
             return
-        is_local = _is_local(batch)
-        now = self._pack.replay_time + took.total_seconds() if is_local else workflow.time()
+        now = self._pack.replay_time + took.total_seconds() if _is_local(batch) else workflow.time()
         self._pack.batch_failed(batch, reason, now, tries)
         self._forget(batch)
 
@@ -237,19 +215,18 @@ class PackWorkflow(PackSignals):
                 "left_run": left_run,
             }
         )
-        lane = LANES[batch.lane]
-        summary = f"{len(batch.ids)} messages"
-        if lane.heartbeat_timeout is None:
+        timeout, summary = options.batch_timeout(batch.lane), f"{len(batch.ids)} messages"
+        if _is_local(batch):
             return await workflow.execute_local_activity(
-                RUN_BATCH, call, start_to_close_timeout=batch_timeout(batch.lane), retry_policy=ONCE, summary=summary
+                RUN_BATCH, call, start_to_close_timeout=timeout, retry_policy=options.ONCE, summary=summary
             )
         return await workflow.execute_activity(
             RUN_BATCH,
             call,
             task_queue=task_queue(prefix_of(workflow.info().task_queue), batch.lane),
-            start_to_close_timeout=batch_timeout(batch.lane),
-            heartbeat_timeout=lane.heartbeat_timeout,
-            retry_policy=BATCH_RETRY,
+            start_to_close_timeout=timeout,
+            heartbeat_timeout=LANES[batch.lane].heartbeat_timeout,
+            retry_policy=options.BATCH_RETRY,
             summary=summary,
         )
 
@@ -262,27 +239,22 @@ class PackWorkflow(PackSignals):
         if updates and not (self._signal_buffer.is_serial and any(map(_is_local, self._batches.values()))):
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] — the SDK leaves the type argument open
             self._indexed = index
-        set_details(describe_pack(self._pack.kind, self._pack.lane, summary))
+        set_details(description.describe_pack(self._pack.kind, self._pack.lane, summary))
 
     def _is_run_full(self) -> bool:
-        return (
-            self._folded > max(len(self._pack) * CONTINUE_AS_NEW_SHARE, CONTINUE_AS_NEW_LEAST) or self._is_history_long
-        )
+        most = max(len(self._pack) * options.CONTINUE_AS_NEW_SHARE, options.CONTINUE_AS_NEW_LEAST)
+        return self._folded > most or self._is_history_long
 
     async def _settle(self) -> None:
         """Wait on a short timer, as the message workflow does, so that the end of a run or message loses no signal."""
         self._signal_buffer.release_when_idle()
-        await workflow.sleep(SETTLE_DELAY, summary="settle before the end")
-
-    def _continue(self) -> NoReturn:
-        """Continue as new; no received signal still waits to be applied, so none is lost."""
-        workflow.continue_as_new(to_raw(self._pack.dump() | {"indexed": self._indexed.dump()}))
+        await workflow.sleep(options.SETTLE_DELAY, summary="settle before the end")
 
     @workflow.query
     def status(self, message_id: str) -> dict[str, Any] | None:
         """Where a message stands; None when the pack does not know it."""
         state = self._find(message_id)
-        return None if state is None else describe_status(state, self._signal_buffer.waiting)
+        return None if state is None else description.describe_status(state, self._signal_buffer.waiting)
 
     @workflow.query
     def known(self, message_id: str) -> dict[str, Any]:
@@ -295,7 +267,7 @@ class PackWorkflow(PackSignals):
     def explain(self, message_id: str) -> dict[str, Any] | None:
         """Why a message is due when it is: one sentence and the last decisions."""
         state = self._find(message_id)
-        return None if state is None else describe_decisions(state)
+        return None if state is None else description.describe_decisions(state)
 
     def _find(self, message_id: str) -> MessageState | None:
         # the SDK does not check types of arguments; a query with a wrong one is answered with this error
@@ -310,7 +282,7 @@ class PackWorkflow(PackSignals):
     @workflow.query
     def overview(self) -> dict[str, Any]:
         """How many messages there are, and what the pack waits for."""
-        return describe_overview(self._pack.summary()) | {
+        return description.describe_overview(self._pack.summary()) | {
             "packs": self._pack.packs,
             "strays": len(self._pack.forwarding),
             "staying": len(self._pack.leaving),
@@ -320,23 +292,17 @@ class PackWorkflow(PackSignals):
     def page(self, request: dict[str, Any]) -> dict[str, Any]:
         """Messages that match a filter, in order of id, after a given id, up to a limit; and how many match in all."""
         is_over = request.get("state") in ("done", "stopped")
-        return page_of(self._pack.finished() if is_over else self._pack.alive(), request)
+        return description.page_of(self._pack.finished() if is_over else self._pack.alive(), request)
 
     @workflow.query
     def due(self, edges: list[float]) -> dict[str, Any]:
         """Count by lane the messages that are due before each of the rising `edges`."""
-        return {"lanes": count_due(self._pack.alive(), edges)}
+        return {"lanes": description.count_due(self._pack.alive(), edges)}
 
     @workflow.query
     def receipt(self, token: str) -> dict[str, Any] | None:
         """What became of the chunk or signal with this token; None when it is not known."""
         return self._pack.receipts.find(token)
-
-
-def _count_tries(exc: FailureError) -> int:
-    """Return how often a lost batch was begun, which is how often it called the handler of a single message."""
-    is_tried_out = isinstance(exc, ActivityError) and exc.retry_state == RetryState.MAXIMUM_ATTEMPTS_REACHED
-    return BATCH_RETRY.maximum_attempts if is_tried_out else 1
 
 
 def _is_local(batch: Batch) -> bool:

@@ -3,8 +3,7 @@
 import logging
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shared.messages.message import HandlerCall
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     import httpx
 
 
-def _no_heartbeat() -> None:
-    """Local activities have no heartbeat: their lane cuts a handler off at its timeout instead."""
+def no_heartbeat() -> None:
+    """Do nothing: local activities have no heartbeat, and a batch sends those of all its messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,7 @@ class Context:
     settings: Settings
     http: "httpx.AsyncClient"
     logger: logging.LoggerAdapter[logging.Logger]
-    beat: Callable[[], None] = field(default=_no_heartbeat, repr=False)
+    beat: Callable[[], None] = field(default=no_heartbeat, repr=False)
 
     @property
     def lateness(self) -> timedelta:
@@ -57,39 +56,22 @@ class CallContext(NamedTuple):
     @property
     def identity(self) -> dict[str, str]:
         """See `shared.telemetry.logs.About`."""
-        call = self.call
-        return {"workflow_id": workflow_id(call.kind, call.id), "correlation_id": call.correlation_id}
+        return {"workflow_id": workflow_id(self.call.kind, self.call.id), "correlation_id": self.call.correlation_id}
 
     @property
     def fields(self) -> dict[str, object]:
         """See `shared.telemetry.logs.About`."""
-        call = self.call
-        fields = {"kind": call.kind, "lane": call.lane, "version": call.version, "attempt": call.attempt}
-        return {**self.identity, **fields, **self.span.ids}
+        of_call = {name: getattr(self.call, name) for name in ("kind", "lane", "version", "attempt")}
+        return {**self.identity, **of_call, **self.span.ids}
 
 
 class HandlerLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds the message's ids to every line that a handler logs."""
 
     def __init__(self, around: CallContext) -> None:
-        """Remember whose logger it is; made when a handler first logs, which most calls never do."""
+        super().__init__(logging.getLogger(f"dormice.handler.{around.call.kind}"))
         self._around = around
-
-    @cached_property
-    def logger(self) -> logging.Logger:  # pyright: ignore[reportIncompatibleVariableOverride] — made when first asked for
-        """The logger of the message's kind."""
-        return logging.getLogger(f"dormice.handler.{self._around.call.kind}")
-
-    @cached_property
-    def extra(self) -> dict[str, object]:  # pyright: ignore[reportIncompatibleVariableOverride] — as above
-        """Fields of every line."""
-        return self._around.fields
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Merge the ids into the record's fields."""
-        return msg, {**kwargs, "extra": {**self.extra, **kwargs.get("extra", {})}}
-
-
-def moment(epoch: float) -> datetime:
-    """Turn the state's seconds into an aware datetime."""
-    return datetime.fromtimestamp(epoch, UTC)
+        return msg, {**kwargs, "extra": {**self._around.fields, **kwargs.get("extra", {})}}

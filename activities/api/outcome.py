@@ -107,11 +107,7 @@ def read_gate(call: str, name: object) -> str:
 
 
 def to_outcome(returned: object, payload_max_bytes: int) -> Outcome:
-    """Check what a handler returned and give its wire form.
-
-    Raises InvalidOutcome with a sentence for anything but `Again`, `Done` and `Reject`, for an oversize or
-    non-JSON payload or result, for naive moments, and for an `Again` without exactly one of `after` and `at`.
-    """
+    """Check what a handler returned and give its wire form; raises InvalidOutcome with a sentence if it is none."""
     if isinstance(returned, Again):
         return _to_again(returned, payload_max_bytes)
     if isinstance(returned, Done):
@@ -130,25 +126,19 @@ def _to_again(again: Again, payload_max_bytes: int) -> Outcome:
     is_changed = again.payload is not UNCHANGED
     if is_changed:
         _check_json("payload", again.payload, payload_max_bytes)
-    earliest_in, earliest_at = _split(again.earliest)
+    is_moment = isinstance(again.earliest, datetime)
     return Outcome(
         "again",
         reason=clip_reason(str(again.reason)),
         after=_seconds("Again(after", again.after),
         at=_epoch("at", again.at),
-        earliest=earliest_in,
-        earliest_at=earliest_at,
+        earliest=None if is_moment else _seconds("Again(earliest", again.earliest),
+        earliest_at=_epoch("earliest", again.earliest) if is_moment else None,
         tolerance=_seconds("Again(tolerance", again.tolerance),
         payload=again.payload if is_changed else None,
         is_payload_changed=is_changed,
         lane=again.lane or "",
     )
-
-
-def _split(earliest: timedelta | datetime | None) -> tuple[float | None, float | None]:
-    if isinstance(earliest, datetime):
-        return None, _epoch("earliest", earliest)
-    return _seconds("Again(earliest", earliest), None
 
 
 def _seconds(call: str, value: object) -> float | None:

@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -57,7 +57,7 @@ class VisitResponse:
     status: int
     headers: httpx.Headers
     page: str
-    digest: str = ""
+    digest: str
 
 
 def find_host_gate(message: Message) -> str:
@@ -76,15 +76,7 @@ def _name_gate(url: httpx.URL) -> str:
 async def http(message: Message, ctx: Context) -> Again | Reject:
     """Visit a URL with a conditional GET and come back sooner when it changed, later when it did not.
 
-    Payload: `url`, and optionally in seconds `interval` (86400) to start with, `min` (60) and `max` (365 days).
-    Under `seen` the handler keeps what it needs next time: `etag`, `modified`, `digest`, `page`, `interval` and
-    `changed`, the time in epoch seconds when it last saw new content; without `seen` a visit is a first one.
-
-    304 and a body with the same digest are "unchanged", the interval follows `nutch_adaptive`; the first visit keeps
-    it. What Cache-Control or Expires call fresh is not visited before, up to `max`. 404 lengthens the interval by
-    half, because pages come back; 410 and other 4xx park the message. Retry-After on 429 and 503 is obeyed between
-    `min` and `max`, and on 429 it closes the gate of the URL's host, so that no message visits that host meanwhile.
-    Without Retry-After, as with other 5xx, 408, 425 and no answer at all, the attempt fails.
+    docs/handlers.md has the fields of its payload, and the outcome of each answer.
     """
     try:
         plan = _read_plan(message.payload)
@@ -95,10 +87,8 @@ async def http(message: Message, ctx: Context) -> Again | Reject:
     except GiveUp as exc:
         return Reject(f"payload.url: {exc}")
     except (TimeoutError, httpx.TimeoutException) as exc:
-        limit = ctx.settings.http_timeout.total_seconds()
-        raise RetryLater(
-            f"the visit took longer than {limit:g} s; raise DORMICE_HTTP_TIMEOUT if that is usual"
-        ) from exc
+        limit = f"{ctx.settings.http_timeout.total_seconds():g} s"
+        raise RetryLater(f"the visit took longer than {limit}; raise DORMICE_HTTP_TIMEOUT if that is usual") from exc
     except (httpx.TransportError, UnicodeError) as exc:  # httpx parses the target of a redirect too, more strictly
         raise RetryLater(f"no whole answer ({type(exc).__name__}: {exc}); it will be asked for again") from exc
     return _decide(plan, answer, ctx)
@@ -137,9 +127,8 @@ def _read_seconds(given: Mapping[str, Any], name: str) -> timedelta | None:
     if value is None:
         return None
     if not _is_seconds(value):
-        raise VisitRefused(
-            f"payload.{name}: is {str(value)[:40]!r}; give seconds from 1 to {HORIZON.total_seconds():.0f}"
-        )
+        most = HORIZON.total_seconds()
+        raise VisitRefused(f"payload.{name}: is {str(value)[:40]!r}; give seconds from 1 to {most:.0f}")
     return timedelta(seconds=value)
 
 
@@ -160,9 +149,8 @@ async def _visit(plan: VisitPlan, ctx: Context) -> VisitResponse:
         except GiveUp as exc:  # from the guard or the body's reader, which don't know the URL
             raise VisitRefused(f"payload.url: {show_url(url)}: {exc}") from exc
         url = read_url(response.headers["location"], base=url)
-    raise VisitRefused(
-        f"payload.url: {show_url(plan.url)} redirects more than {REDIRECTS_MAX} times; give its last address"
-    )
+    shown = show_url(plan.url)
+    raise VisitRefused(f"payload.url: {shown} redirects more than {REDIRECTS_MAX} times; give its last address")
 
 
 def _request_headers(seen: Mapping[str, Any], page: str) -> dict[str, str]:
@@ -182,14 +170,13 @@ def _keep_validator(value: Any) -> str:
 
 
 async def _read_answer(response: httpx.Response, max_bytes: int) -> VisitResponse:
-    answer = VisitResponse(response.status_code, response.headers, _digest(str(response.url).encode()))
-    if not response.is_success and response.status_code != 304:
-        return answer
     body = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    async with aclosing(iterate_body(response, max_bytes)) as pieces:
-        async for piece in pieces:
-            body.update(piece)
-    return replace(answer, digest=body.hexdigest() if response.is_success else "")
+    if response.is_success or response.status_code == 304:
+        async with aclosing(iterate_body(response, max_bytes)) as pieces:
+            async for piece in pieces:
+                body.update(piece)
+    digest = body.hexdigest() if response.is_success else ""
+    return VisitResponse(response.status_code, response.headers, _digest(str(response.url).encode()), digest)
 
 
 def _decide(plan: VisitPlan, answer: VisitResponse, ctx: Context) -> Again | Reject:

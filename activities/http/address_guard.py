@@ -5,7 +5,7 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import cast
 
 import httpcore
@@ -19,34 +19,17 @@ Resolver = Callable[[str, int], Awaitable[Sequence[Address]]]
 _HOST = re.compile(r"[a-z0-9._:-]+")  # names as DNS has them, and addresses; httpx lets more through, escaped
 URL_SHOWN = 100  # characters
 
-# IANA IPv4 Special-Purpose Address Registry, and multicast and reserved space, as of 2026
-_CLOSED_V4 = tuple(
-    IPv4Network(block)
-    for block in (
-        "0.0.0.0/8",  # this network, unspecified
-        "10.0.0.0/8",  # private
-        "100.64.0.0/10",  # carrier-grade NAT
-        "127.0.0.0/8",  # loopback
-        "169.254.0.0/16",  # link-local, where clouds keep their instance metadata
-        "172.16.0.0/12",  # private
-        "192.0.0.0/24",  # IETF protocol assignments
-        "192.0.2.0/24",  # documentation
-        "192.88.99.0/24",  # 6to4 relays, withdrawn
-        "192.168.0.0/16",  # private
-        "198.18.0.0/15",  # benchmarking
-        "198.51.100.0/24",  # documentation
-        "203.0.113.0/24",  # documentation
-        "224.0.0.0/4",  # multicast
-        "240.0.0.0/4",  # reserved, broadcast
-    )
-)
-# Everything outside global unicast is closed: loopback, link-local, private, multicast, IPv4-mapped and NAT64 forms.
+# Outside global unicast are loopback, link-local, private, multicast, and forms that carry an IPv4 address.
 _GLOBAL_V6 = IPv6Network("2000::/3")
-_CLOSED_V6 = tuple(
-    IPv6Network(block)
+
+# What Python's `is_global` lets through, in this or an older version; also from the IANA special-purpose registries
+_CLOSED = tuple(
+    ip_network(block)
     for block in (
+        "192.0.0.0/24",  # IETF protocol assignments
+        "192.88.99.0/24",  # 6to4 relays, withdrawn
+        "224.0.0.0/4",  # multicast
         "2001::/23",  # IETF protocol assignments, Teredo among them
-        "2001:db8::/32",  # documentation
         "2002::/16",  # 6to4: carries an IPv4 address inside
         "3fff::/20",  # documentation
     )
@@ -58,14 +41,9 @@ class AddressRefused(GiveUp):
 
 
 def is_public(address: Address) -> bool:
-    """Return whether an address is plain unicast on the public internet.
-
-    IPv6 forms that carry an IPv4 address (mapped, 6to4, NAT64, Teredo) are not public, whatever they carry. Source: the
-    IANA special-purpose address registries.
-    """
-    if isinstance(address, IPv4Address):
-        return not any(address in block for block in _CLOSED_V4)
-    return address in _GLOBAL_V6 and not any(address in block for block in _CLOSED_V6)
+    """Return whether an address is public unicast; IPv6 forms that carry an IPv4 address never are."""
+    is_unicast = address.version == 4 or address in _GLOBAL_V6
+    return is_unicast and address.is_global and not any(address in block for block in _CLOSED)
 
 
 def is_any(address: Address) -> bool:  # noqa: ARG001 — the shape of a rule
@@ -127,14 +105,9 @@ class AddressGuard:
 
 
 class GuardedBackend(httpcore.AsyncNetworkBackend):
-    """Opens connections to checked addresses only.
-
-    The connection goes to the very address that was checked, so a DNS answer that changes in between has no effect. The
-    caller keeps the name, for the Host header and for TLS.
-    """
+    """Connects to the very address that was checked, whatever DNS says next; the caller keeps the name."""
 
     def __init__(self, guard: AddressGuard) -> None:
-        """Take the rule; nothing is opened yet."""
         self._guard = guard
         # without anyio, which httpx itself needs, httpcore has another class of that name
         self._network = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
@@ -147,35 +120,22 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Resolve, check, connect to the first address that answers, all within `timeout` seconds.
-
-        Raises AddressRefused, or httpcore's ConnectError and ConnectTimeout.
-        """
+        """Resolve, check and connect in time; raises AddressRefused, or httpcore's ConnectError or ConnectTimeout."""
+        failure: Exception = httpcore.ConnectError("the name has no address")
         try:
             async with asyncio.timeout(timeout):
                 addresses = await self._guard.find_addresses(host, port)
-                return await self._connect_first(addresses, port, timeout, local_address, socket_options)
+                for address in addresses:
+                    # an equal share each, so that one address that does not answer leaves time for the others
+                    share = None if timeout is None else timeout / len(addresses)
+                    try:
+                        return await self._network.connect_tcp(str(address), port, share, local_address, socket_options)
+                    except (httpcore.ConnectError, httpcore.ConnectTimeout) as exc:
+                        failure = exc
         except TimeoutError as exc:
             raise httpcore.ConnectTimeout(f"{host} did not answer in time") from exc
         except (OSError, UnicodeError) as exc:
             raise httpcore.ConnectError(f"{host} can't be resolved ({exc})") from exc
-
-    async def _connect_first(
-        self,
-        addresses: Sequence[Address],
-        port: int,
-        timeout: float | None,  # noqa: ASYNC109 — as above
-        local_address: str | None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None,
-    ) -> httpcore.AsyncNetworkStream:
-        failure: Exception = httpcore.ConnectError("the name has no address")
-        for address in addresses:
-            # an equal share each, so that one address that does not answer leaves time for the others
-            share = None if timeout is None else timeout / len(addresses)
-            try:
-                return await self._network.connect_tcp(str(address), port, share, local_address, socket_options)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as exc:
-                failure = exc
         raise failure
 
     async def sleep(self, seconds: float) -> None:

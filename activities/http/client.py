@@ -4,8 +4,8 @@ import zlib
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from types import TracebackType
 from typing import Self
 
 import httpcore
@@ -29,10 +29,9 @@ class BodyTooLarge(GiveUp):
 
 
 class GuardedTransport(httpx.AsyncHTTPTransport):
-    """httpx's own transport with an address guard under it."""
+    """httpx's own transport with an address guard under it; it uses no proxies and certificates of the environment."""
 
     def __init__(self, guard: AddressGuard) -> None:
-        """Open nothing yet; proxies and certificate settings of the environment are left out."""
         context = httpx.create_ssl_context(trust_env=False)
         super().__init__(verify=context, trust_env=False)
         # httpx 0.28 has no argument for the network backend; the pool replaced here has opened nothing
@@ -55,12 +54,7 @@ class SharedClient(httpx.AsyncClient):
         """Give itself."""
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_value: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    async def __aexit__(self, *_: object, **__: object) -> None:
         """Leave it open."""
 
     async def close_for_all(self) -> None:
@@ -69,48 +63,41 @@ class SharedClient(httpx.AsyncClient):
 
 
 class HttpClient:
-    """Owns one `httpx.AsyncClient`; redirects are never followed here, handlers that follow them check each hop.
+    """Owns one `httpx.AsyncClient`, which follows no redirects; handlers that follow them check each hop.
 
     It reaches public addresses only, unless the settings or a `guard` say otherwise, and keeps no cookies, so that a
     site's cookies never reach another message.
     """
 
     def __init__(self, settings: Settings, guard: AddressGuard | None = None) -> None:
-        """Take the limits from the settings; nothing is opened yet."""
         self._settings = settings
         self._guard = guard or AddressGuard(is_any if settings.http_allow_private else is_public)
-        self._client: SharedClient | None = None
 
-    @property
-    def client(self) -> httpx.AsyncClient:
-        """Give the client, opening it at the first use."""
-        if self._client is None:
-            self._client = SharedClient(
-                transport=GuardedTransport(self._guard),
-                timeout=self._settings.http_timeout.total_seconds(),
-                headers={"User-Agent": USER_AGENT},
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-                trust_env=False,
-            )
-        return self._client
+    @cached_property
+    def client(self) -> SharedClient:
+        """The client, made at the first use."""
+        return SharedClient(
+            transport=GuardedTransport(self._guard),
+            timeout=self._settings.http_timeout.total_seconds(),
+            headers={"User-Agent": USER_AGENT},
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            trust_env=False,
+        )
 
     async def __aenter__(self) -> Self:
         """Give itself."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the client if it was opened."""
-        if self._client is not None:
-            await self._client.close_for_all()
+    async def __aexit__(self, *_: object) -> None:
+        """Close the client if it was made."""
+        if "client" in vars(self):
+            await self.client.close_for_all()
 
 
 async def iterate_body(response: httpx.Response, max_bytes: int) -> AsyncGenerator[bytes, None]:
     """Give the body of a streamed answer piece by piece, gzip decoded; other codings stay as they are.
 
-    More than `max_bytes` after decoding raises BodyTooLarge, before it is all in memory. A body that breaks off, or is
-    not the gzip that it claims, raises RetryLater.
+    Raises BodyTooLarge before more than `max_bytes` are in memory, and RetryLater for a broken body.
     """
     is_gzip = response.headers.get("content-encoding", "").strip().lower() in ("gzip", "x-gzip")
     gunzip = _Gunzip()
@@ -132,11 +119,7 @@ class _Gunzip:
 
     def __init__(self) -> None:
         self._member = _begin_member()
-        self._is_begun = False
-
-    @property
-    def is_complete(self) -> bool:
-        return self._member.eof or not self._is_begun
+        self.is_complete = True
 
     def decode(self, raw: bytes) -> Iterator[bytes]:
         try:
@@ -145,9 +128,9 @@ class _Gunzip:
                     if not raw.startswith(GZIP_FIRST_BYTE):
                         return  # some servers pad the end; gzip programs ignore that too
                     self._member = _begin_member()
-                self._is_begun = True
                 yield self._member.decompress(raw, PIECE_BYTES)
-                raw = self._member.unused_data if self._member.eof else self._member.unconsumed_tail
+                self.is_complete = self._member.eof
+                raw = self._member.unused_data if self.is_complete else self._member.unconsumed_tail
         except zlib.error as exc:
             raise RetryLater(f"the body is no gzip though it says so ({exc}); it will be asked for again") from exc
 
@@ -159,33 +142,25 @@ def _begin_member() -> "zlib._Decompress":  # pyright: ignore[reportPrivateUsage
 def freshness(headers: Mapping[str, str], now: datetime) -> timedelta:
     """Return how long an answer stays fresh by its own headers; zero when they don't say, or say that it is stale.
 
-    s-maxage counts before max-age, and that before Expires - Date, less Age; no-store and no-cache mean zero. The names
-    in `headers` are in lower case, or are looked up without regard to case. Source: RFC 9111 §4.2 and §5.
+    s-maxage counts before max-age, and that before Expires - Date, less Age. Source: RFC 9111 §4.2 and §5.
     """
     directives = _read_directives(headers.get("cache-control", ""))
     if "no-store" in directives or directives.get("no-cache") == "":
         return timedelta(0)
     stated = directives.get("s-maxage", directives.get("max-age"))
-    lifetime = _expiry(headers, now) if stated is None else _read_seconds(stated)
+    lifetime = None if stated is None else _read_seconds(stated)
+    if stated is None and (expires := _read_http_date(headers.get("expires", ""))) is not None:
+        lifetime = expires - (_read_http_date(headers.get("date", "")) or now)
     age = _read_seconds(headers.get("age", "")) or timedelta(0)
     return max((lifetime or timedelta(0)) - age, timedelta(0))
 
 
 def read_retry_after(value: str, now: datetime) -> timedelta | None:
-    """Read a Retry-After header, seconds or an HTTP date; None when it is neither, zero when the date is past.
-
-    Source: RFC 9110 §10.2.3.
-    """
-    seconds = _read_seconds(value)
-    if seconds is not None:
+    """Read Retry-After, seconds or a date; None if neither, zero for a past date. Source: RFC 9110 §10.2.3."""
+    if (seconds := _read_seconds(value)) is not None:
         return seconds
     moment = _read_http_date(value)
     return None if moment is None else max(moment - now, timedelta(0))
-
-
-def _expiry(headers: Mapping[str, str], now: datetime) -> timedelta | None:
-    expires = _read_http_date(headers.get("expires", ""))
-    return None if expires is None else expires - (_read_http_date(headers.get("date", "")) or now)
 
 
 def _read_directives(value: str) -> dict[str, str]:

@@ -37,14 +37,11 @@ class Capacity:
 
     async def read_slots(self) -> Slots:
         """Add up the slots in which handlers run: workflow-task slots on the short lane, else activity slots."""
-        free = used = 0
-        told_at = datetime.fromtimestamp(0, UTC)
-        for beat in await self._find_heartbeats():
-            slots = beat.workflow_task_slots_info if self._is_local else beat.activity_task_slots_info
-            free += max(slots.current_available_slots, 0)
-            used += slots.current_used_slots
-            told_at = max(told_at, beat.heartbeat_time.ToDatetime(UTC))
-        return Slots(free + used, free, told_at)
+        beats = await self._find_heartbeats()
+        slots = [beat.workflow_task_slots_info if self._is_local else beat.activity_task_slots_info for beat in beats]
+        free = sum(max(each.current_available_slots, 0) for each in slots)
+        told_at = max((beat.heartbeat_time.ToDatetime(UTC) for beat in beats), default=datetime.fromtimestamp(0, UTC))
+        return Slots(free + sum(each.current_used_slots for each in slots), free, told_at)
 
     async def read_measured(self) -> list[WorkerCapacity | None]:
         """Give the highest rate that each live worker process has reported, None for one without a report."""
@@ -54,11 +51,9 @@ class Capacity:
 
     async def read_backlog(self) -> int:
         """Count the tasks that wait for a worker; a task that goes straight to a waiting worker never counts."""
-        kinds = [TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW]
-        if not self._is_local:
-            kinds.append(TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
+        kinds = [TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY]
         waiting = 0
-        for kind in kinds:
+        for kind in kinds[:1] if self._is_local else kinds:
             described = await describe_queue(self._client, self._queue, kind, report_stats=True)
             waiting += described.stats.approximate_backlog_count
         return waiting
@@ -77,22 +72,17 @@ class Capacity:
 
     async def read_heartbeats(self) -> AsyncIterator[WorkerHeartbeat]:
         """Give the last heartbeat of each worker that has not shut down; the server forgets it after some minutes."""
-        page = b""
+        query = f"TaskQueue='{self._queue}'"
+        request = ListWorkersRequest(namespace=self._client.namespace, page_size=200, query=query)
         while True:
-            request = ListWorkersRequest(
-                namespace=self._client.namespace,
-                page_size=200,
-                next_page_token=page,
-                query=f"TaskQueue='{self._queue}'",
-            )
             answer = await self._client.workflow_service.list_workers(request, timeout=CALL_TIMEOUT)
             for worker in answer.workers_info:
                 beat = worker.worker_heartbeat
                 if beat.task_queue == self._queue and beat.status == WorkerStatus.WORKER_STATUS_RUNNING:
                     yield beat
-            page = answer.next_page_token
-            if not page:
+            if not answer.next_page_token:
                 return
+            request.next_page_token = answer.next_page_token
 
 
 def is_fresh(beat: WorkerHeartbeat) -> bool:

@@ -1,11 +1,7 @@
-"""The due index: which sleeping messages of a task queue are due first, for callers with capacity to spare.
-
-It is a small interface, because the server's visibility store is the simplest such index and not the only possible one.
-"""
+"""The due index: which sleeping messages of a task queue are due first, for callers with capacity to spare."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from temporalio.client import Client, WorkflowExecution
 from temporalio.service import RPCError
@@ -28,20 +24,52 @@ WIDER = 10
 
 @dataclass(frozen=True, slots=True, order=True)
 class SleepingWorkflow:
-    """A sleeping workflow: a message, or a pack, which stands for the first of its messages."""
+    """A message that waits, or a pack, which stands for the first of its messages; `due_at` is as far as known."""
 
     due_at: datetime
     workflow_id: str
     is_pack: bool
 
 
-class DueIndex(Protocol):
-    """Knows which workflows are due first."""
+class WorkflowIndex:
+    """Counts and lists running messages and packs of a task queue, except held ones, in Temporal's visibility store."""
+
+    def __init__(self, client: Client, task_queue: str) -> None:
+        self._client = client
+        states = f"State IN ('active', '{HAS_PARKED}')"
+        self._scope = f"ExecutionStatus = 'Running' AND TaskQueue = '{task_queue}' AND {states}"
+        self.calls = 0
+        """Number of calls to the visibility store."""
+
+    async def count(self, query: str) -> int:
+        """Count those that match a query. Raises RPCError."""
+        self.calls += 1
+        return (await self._client.count_workflows(f"{query} AND {self._scope}", rpc_timeout=CALL_TIMEOUT)).count
+
+    async def list_page(self, query: str) -> list[WorkflowExecution]:
+        """List those that match a query, at most a page of them, in any order. Raises RPCError."""
+        self.calls += 1
+        query = f"{query} AND {self._scope}"
+        found = self._client.list_workflows(query, page_size=PAGE, limit=PAGE, rpc_timeout=CALL_TIMEOUT)
+        return [execution async for execution in found]
+
+
+class DueIndex(WorkflowIndex):
+    """Searches the visibility store in windows of time, because that store neither sorts nor limits.
+
+    A window begins now. Its end moves out until enough are counted in it, and is halved back until one page holds them.
+    """
+
+    def __init__(self, client: Client, task_queue: str) -> None:
+        super().__init__(client, task_queue)
+        self._span = FIRST_SPAN
+        self._too_near: datetime | None = None
+        self._too_far: datetime | None = None
 
     @property
     def is_searching(self) -> bool:
         """Whether the last answer was empty because the search takes longer: call again soon."""
-        ...
+        return self._too_far is not None
 
     async def find_first(self, wanted: int, now: datetime) -> list[SleepingWorkflow]:
         """Give about `wanted` of those due next that may run ahead of time at `now`, the earliest due first.
@@ -49,37 +77,10 @@ class DueIndex(Protocol):
         Gives fewer, or none, if there are not as many, or if one call is too short to find them: then the next call
         continues the search. The answer may be out of date. Raises RetryLater while the index can't be read.
         """
-        ...
-
-
-class VisibilityIndex:
-    """Searches Temporal's visibility store in windows of time, because that store neither sorts nor limits.
-
-    A window begins now. Its end moves out until enough are counted in it, and is halved back until one page holds them.
-    """
-
-    def __init__(self, client: Client, task_queue: str) -> None:
-        self._client = client
-        self._task_queue = task_queue
-        self._span = FIRST_SPAN
-        self._too_near: datetime | None = None
-        self._too_far: datetime | None = None
-        self.calls = 0
-        """Number of calls to the visibility store."""
-
-    @property
-    def is_searching(self) -> bool:
-        """A window is being narrowed; see the interface."""
-        return self._too_far is not None
-
-    async def find_first(self, wanted: int, now: datetime) -> list[SleepingWorkflow]:
-        """Give those due first; see the interface."""
         try:
             for _ in range(CALLS_MAX - 1):
                 query = self._to_query(now)
-                self.calls += 1
-                count = (await self._client.count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
-                if self._is_settled(count, min(wanted, PAGE), now):
+                if self._is_settled(await self.count(query), min(wanted, PAGE), now):
                     return await self._list(query, wanted, now)
         except RPCError as exc:
             raise translate_rpc_error(exc) from exc
@@ -104,10 +105,11 @@ class VisibilityIndex:
         return False
 
     async def _list(self, query: str, wanted: int, now: datetime) -> list[SleepingWorkflow]:
-        self.calls += 1
-        executions = self._client.list_workflows(query, page_size=PAGE, limit=PAGE, rpc_timeout=CALL_TIMEOUT)
-        found = [sleeping async for execution in executions if (sleeping := _to_sleeper(execution)) is not None]
-        found.sort()
+        found = sorted(
+            SleepingWorkflow(due_at, execution.id, execution.workflow_type == PACK_WORKFLOW)
+            for execution in await self.list_page(query)
+            if (due_at := execution.typed_search_attributes.get(DUE_AT)) is not None
+        )
         self._too_near = self._too_far = None
         if len(found) > 2 * wanted:  # half of these may be gone at the next look
             self._span = found[2 * wanted].due_at - now
@@ -115,17 +117,10 @@ class VisibilityIndex:
 
     def _to_query(self, now: datetime) -> str:
         return (
-            f"WorkflowType IN ('{MESSAGE_WORKFLOW}', '{PACK_WORKFLOW}') AND ExecutionStatus = 'Running'"
-            f" AND TaskQueue = '{self._task_queue}' AND State IN ('active', '{HAS_PARKED}')"
+            f"WorkflowType IN ('{MESSAGE_WORKFLOW}', '{PACK_WORKFLOW}')"
             f" AND DueAt > '{format_query_time(now)}' AND DueAt <= '{format_query_time(now + self._span)}'"
             f" AND EarliestAt <= '{format_query_time(now)}'"
         )
-
-
-def _to_sleeper(execution: WorkflowExecution) -> SleepingWorkflow | None:
-    due_at = execution.typed_search_attributes.get(DUE_AT)
-    is_pack = execution.workflow_type == PACK_WORKFLOW
-    return None if due_at is None else SleepingWorkflow(due_at, execution.id, is_pack)
 
 
 def format_query_time(moment: datetime) -> str:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,7 +22,7 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.idle.due_index import LAST_SPAN, PAGE, format_query_time
+from activities.idle.due_index import LAST_SPAN, PAGE, SleepingWorkflow, WorkflowIndex, format_query_time
 from shared.messages.placement import HAS_PARKED, MESSAGE_WORKFLOW, PACK_WORKFLOW
 from shared.temporal.connect import CALL_TIMEOUT, is_missing, translate_rpc_error
 from shared.temporal.search_attributes import DUE_AT, STATE
@@ -41,6 +40,7 @@ and the index keeps the last due time of a pack in which nothing waits any more.
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 
+_NO_ANSWER = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.FAILED_PRECONDITION)
 _RUNNING = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
 _INDEXED = f"WorkflowType = '{MESSAGE_WORKFLOW}' AND DueAt < '{{moment}}' AND StartTime < '{{moment}}'"
 _PACKED = f"WorkflowType = '{PACK_WORKFLOW}' AND DueAt < '{{moment}}'"
@@ -53,33 +53,20 @@ UNINDEXED_EVERY = timedelta(minutes=10)
 those found are checked each time."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class OverdueWorkflow:
-    """A workflow whose message, or a pack whose first one, has been due at least since `due_at`, with tolerance."""
-
-    due_at: datetime
-    workflow_id: str
-    is_pack: bool
-
-
-class OverdueIndex:
+class OverdueIndex(WorkflowIndex):
     """Finds what is overdue on one task queue; remembers workflows that it found not overdue."""
 
     def __init__(self, client: Client, task_queue: str, index_after: timedelta) -> None:
-        self._client = client
-        self._task_queue = task_queue
+        super().__init__(client, task_queue)
         self._inexact = max(2 * index_after, timedelta(seconds=1))
         self._found_well: dict[str, datetime] = {}
         self._unindexed: Sequence[WorkflowExecution] = ()
         self._listed_unindexed_at: datetime | None = None
-        self.calls = 0
-        """Number of calls to the visibility store."""
 
-    async def find_oldest(self, wanted: int, now: datetime, beyond: timedelta = timedelta(0)) -> list[OverdueWorkflow]:
-        """Give about `wanted` of those overdue by more than `beyond`, the longest overdue first.
+    async def find_oldest(self, wanted: int, now: datetime, beyond: timedelta = timedelta(0)) -> list[SleepingWorkflow]:
+        """Give about `wanted` of those overdue by more than `beyond`, the longest overdue first; some may be older yet.
 
-        Workflows overdue by less than twice the setting `index_after` are not found. Raises RetryLater and
-        Misconfigured.
+        Those overdue by less than twice the setting `index_after` are not found. Raises RetryLater and Misconfigured.
         """
         known = self._found_well.items()
         self._found_well = {name: at for name, at in known if now - at < CHECKED_AGAIN_AFTER}
@@ -102,43 +89,28 @@ class OverdueIndex:
 
     async def _list_oldest(self, query: str, latest: datetime) -> Sequence[WorkflowExecution]:
         """List a page of those before `latest`; if there are more, a page of the oldest."""
-        moment, count = latest, await self._count(query, latest)
+        moment, count = latest, await self.count(_fill_in(query, latest))
         youngest, oldest = 1.0, LAST_SPAN / self._inexact  # ages, in multiples of self._inexact
         for _ in range(COUNTS_MAX - 1):
             if count <= PAGE:
                 break
             factor = math.sqrt(youngest * oldest)
-            if (before := await self._count(query, latest - self._inexact * (factor - 1))) > 0:
-                youngest, count, moment = factor, before, latest - self._inexact * (factor - 1)
+            earlier = latest - self._inexact * (factor - 1)
+            if (before := await self.count(_fill_in(query, earlier))) > 0:
+                youngest, count, moment = factor, before, earlier
             else:
                 oldest = factor
-        if not count:
-            return ()
-        self.calls += 1
-        found = self._client.list_workflows(
-            self._to_query(query, moment), page_size=PAGE, limit=PAGE, rpc_timeout=CALL_TIMEOUT
-        )
-        return [execution async for execution in found]
-
-    async def _count(self, query: str, moment: datetime) -> int:
-        self.calls += 1
-        return (await self._client.count_workflows(self._to_query(query, moment), rpc_timeout=CALL_TIMEOUT)).count
-
-    def _to_query(self, query: str, moment: datetime) -> str:
-        return (
-            f"{query.format(moment=format_query_time(moment))} AND ExecutionStatus = 'Running'"
-            f" AND TaskQueue = '{self._task_queue}' AND State IN ('active', '{HAS_PARKED}')"
-        )
+        return await self.list_page(_fill_in(query, moment)) if count else ()
 
     async def _check(
         self, candidates: Sequence[WorkflowExecution], wanted: int, now: datetime, beyond: timedelta
-    ) -> list[OverdueWorkflow]:
+    ) -> list[SleepingWorkflow]:
         unknown = [c.id for c in candidates if c.id not in self._found_well]
         checked = await asyncio.gather(*map(self._check_one, unknown[:CHECKED_MAX]))
         self._found_well |= {name: now for name, overdue in zip(unknown, checked, strict=False) if overdue is None}
         return sorted(overdue for overdue in checked if overdue is not None and now - overdue.due_at > beyond)[:wanted]
 
-    async def _check_one(self, workflow_id: str) -> OverdueWorkflow | None:
+    async def _check_one(self, workflow_id: str) -> SleepingWorkflow | None:
         """Return since when a workflow is surely overdue; None if it has ended, is held, or its handler is at work."""
         try:
             described = await self._client.get_workflow_handle(workflow_id).describe(rpc_timeout=CALL_TIMEOUT)
@@ -151,12 +123,12 @@ class OverdueIndex:
         if described.status is not WorkflowExecutionStatus.RUNNING or state not in ("active", HAS_PARKED):
             return None
         if is_pack:
-            due_at = await self._ask_pack(described)
+            due_at = await self._query_pack(described)
         elif any(activity.state == _RUNNING for activity in described.raw_description.pending_activities):
             due_at = None
         else:
             due_at = self._find_latest(described)
-        return None if due_at is None else OverdueWorkflow(due_at, workflow_id, is_pack)
+        return None if due_at is None else SleepingWorkflow(due_at, workflow_id, is_pack)
 
     def _find_latest(self, workflow: WorkflowExecution | WorkflowExecutionDescription) -> datetime:
         """Return the latest time at which it was due, as far as the server knows."""
@@ -165,21 +137,21 @@ class OverdueIndex:
             return due_at + self._inexact
         return max(due_at or workflow.start_time, workflow.start_time) + self._inexact
 
-    async def _ask_pack(self, pack: WorkflowExecutionDescription) -> datetime | None:
-        """Ask a pack when its first message can wait no longer; if it does not answer, use the index."""
+    async def _query_pack(self, pack: WorkflowExecutionDescription) -> datetime | None:
+        """Return when a pack's first message can wait no longer; if it does not answer, use the index."""
         handle = self._client.get_workflow_handle(pack.id, run_id=pack.run_id)
         try:
             # the SDK retries a query that timed out, so this limit is around all tries
             async with asyncio.timeout(QUERY_TIMEOUT.total_seconds()):
                 answer: dict[str, Any] = await handle.query("overview")
-        except (TimeoutError, WorkflowQueryFailedError):
+        except (TimeoutError, WorkflowQueryFailedError, RPCError) as exc:
+            if isinstance(exc, RPCError) and exc.status not in _NO_ANSWER:
+                raise
             return self._find_latest(pack)
-        except RPCError as exc:
-            if exc.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.FAILED_PRECONDITION):
-                return self._find_latest(pack)
-            raise
         if "waits_until" not in answer:  # a worker of an older version
             return self._find_latest(pack)
-        if answer["waits_until"] is None:
-            return None
-        return datetime.fromtimestamp(answer["waits_until"], UTC)
+        return None if answer["waits_until"] is None else datetime.fromtimestamp(answer["waits_until"], UTC)
+
+
+def _fill_in(query: str, moment: datetime) -> str:
+    return query.format(moment=format_query_time(moment))

@@ -17,7 +17,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities.idle.capacity import Capacity, Slots
-from activities.idle.due_index import DueIndex, SleepingWorkflow, VisibilityIndex
+from activities.idle.due_index import DueIndex, SleepingWorkflow
 from shared.errors import RetryLater
 from shared.keepers.idle import PULL_AHEAD, SHIFT_SECONDS, IdleLimits, PullCounts
 from shared.lanes import lane_of_queue
@@ -62,7 +62,7 @@ class PullActivities:
     async def pull_ahead(self, call: Mapping[str, Any]) -> dict[str, Any]:
         """Spend idle capacity for one shift, or until cancelled; gives the totals, with those of a broken-off try."""
         client, queue, details = activity.client(), activity.info().task_queue, activity.info().heartbeat_details
-        shift = PullLoop(client, queue, IdleLimits.load(call["limits"]), VisibilityIndex(client, queue))
+        shift = PullLoop(client, queue, IdleLimits.load(call["limits"]))
         shift.pulled = PullCounts.load(details[0]["pulled"] if details else {})
         shift.note_early = functools.partial(self.telemetry.record, EARLINESS, labels={"lane": lane_of_queue(queue)})
         with contextlib.suppress(asyncio.CancelledError):
@@ -71,10 +71,7 @@ class PullActivities:
 
 
 class PullRate:
-    """How many may be woken in a second: more while slots stay free at the full rate, fewer when they don't.
-
-    It begins with the slots that are free beyond the reserve and is adjusted with each fresh heartbeat.
-    """
+    """Wakes a second: first the slots free beyond the reserve, more while slots stay free, fewer when they don't."""
 
     def __init__(self) -> None:
         self.rate = 0.0
@@ -84,7 +81,7 @@ class PullRate:
         self._told_at: datetime | None = None
 
     def follow(self, slots: Slots, reserve: float) -> None:
-        """Adjust the rate to a heartbeat; one that was seen already changes nothing."""
+        """Adjust the rate to a heartbeat; a repeated one changes nothing."""
         if slots.told_at == self._told_at:
             return
         spent, self._spent, self._told_at = self._spent, 0, slots.told_at
@@ -137,10 +134,10 @@ class RecentPulls:
 class PullLoop:
     """Looks and wakes for a while. Due work always comes first: as soon as anything waits, nothing is woken."""
 
-    def __init__(self, client: Client, queue: str, limits: IdleLimits, index: DueIndex) -> None:
+    def __init__(self, client: Client, queue: str, limits: IdleLimits) -> None:
         self._client = client
         self._limits = limits
-        self._index = index
+        self._index = DueIndex(client, queue)
         self._capacity = Capacity(client, queue)
         self._allowance = PullRate()
         self._waiting: deque[SleepingWorkflow] = deque()
@@ -152,19 +149,20 @@ class PullLoop:
         self._slots = Slots(0, 0, datetime.fromtimestamp(0, UTC))
         self._quiet_since: float | None = None
         self._busy_since = 0.0
-        self._failures = 0
-        """Calls that failed since the last successful look; until the next one, `state` says that it waits."""
+        self._failures = 0  # calls since the last successful look
         self.pulled = PullCounts()
         self.note_early: Callable[[float], None] = lambda _: None
         """Called for each wake, with how many seconds early it was."""
         self.state = "looking"
-        """Current state, for people: looking, busy, nobody to wake, pulling, or waiting for the server."""
+        """For people, in the heartbeat."""
 
     async def run(self, ends_at: float) -> None:
         """Look and wake until `ends_at`, or until cancelled; waits while the server is away or at its limit."""
         beating = asyncio.create_task(self._beat())
         try:
-            await self._spend(ends_at)
+            while time.monotonic() < ends_at:
+                await self._tick_or_wait()
+                await asyncio.sleep(TICK_SECONDS)
         finally:
             beating.cancel()
 
@@ -173,18 +171,16 @@ class PullLoop:
             activity.heartbeat({"pulled": self.pulled.dump(), "state": self.state})
             await asyncio.sleep(BEAT_SECONDS)
 
-    async def _spend(self, ends_at: float) -> None:
-        while time.monotonic() < ends_at:
-            try:
-                await self._tick()
-            except (RPCError, RetryLater) as exc:
-                if isinstance(exc, RPCError) and not is_transient(exc):
-                    raise
-                self._failures += 1
-                self.state, self._quiet_since = "waiting for the server", None
-                logger.warning("idle capacity is not spent", extra={"action": "idle_waits", "reason": str(exc)})
-                await asyncio.sleep(backoff_seconds(self._failures))
-            await asyncio.sleep(TICK_SECONDS)
+    async def _tick_or_wait(self) -> None:
+        try:
+            await self._tick()
+        except (RPCError, RetryLater) as exc:
+            if isinstance(exc, RPCError) and not is_transient(exc):
+                raise
+            self._failures += 1
+            self.state, self._quiet_since = "waiting for the server", None
+            logger.warning("idle capacity is not spent", extra={"action": "idle_waits", "reason": str(exc)})
+            await asyncio.sleep(backoff_seconds(self._failures))
 
     async def _tick(self) -> None:
         now = time.monotonic()
@@ -195,7 +191,9 @@ class PullLoop:
             await self._look(now)
         self.state = "pulling" if self._has_found else "nobody to wake"
         count = self._allowance.take(TICK_SECONDS, len(self._waiting))
-        await self._wake([self._waiting.popleft() for _ in range(count)])
+        chosen = [self._waiting.popleft() for _ in range(count)]
+        for first in range(0, count, SIGNALS_AT_ONCE):
+            await asyncio.gather(*map(self._pull, chosen[first : first + SIGNALS_AT_ONCE]))
 
     async def _is_idle(self, now: float) -> bool:
         if now >= self._slots_at:
@@ -232,17 +230,17 @@ class PullLoop:
         self._look_seconds = LOOK_SECONDS if goes_on else min(self._look_seconds * 2, LOOK_MAX_SECONDS)
         self._look_at = now + self._look_seconds
 
-    async def _wake(self, chosen: list[SleepingWorkflow]) -> None:
-        for first in range(0, len(chosen), SIGNALS_AT_ONCE):
-            await asyncio.gather(*map(self._pull, chosen[first : first + SIGNALS_AT_ONCE]))
-
     async def _pull(self, sleeping: SleepingWorkflow) -> None:
         now = datetime.now(UTC)
         if sleeping.due_at <= now:
             return
+        signal: PullForward | dict[str, Any] = PullForward(sleeping.due_at.isoformat())
+        if sleeping.is_pack:
+            until = self._until.timestamp()
+            signal = asdict(PullMany(self._limits.pack_messages, now.timestamp(), until, uuid.uuid4().hex))
         handle = self._client.get_workflow_handle(sleeping.workflow_id)
         try:
-            await handle.signal(SIGNAL_NAMES[PullForward], self._to_signal(sleeping, now), rpc_timeout=CALL_TIMEOUT)
+            await handle.signal(SIGNAL_NAMES[PullForward], signal, rpc_timeout=CALL_TIMEOUT)
         except RPCError as exc:
             if not is_missing(exc):
                 raise
@@ -251,9 +249,3 @@ class PullLoop:
         early = (sleeping.due_at - now).total_seconds()
         self.note_early(early)
         self.pulled = self.pulled.plus(is_pack=sleeping.is_pack, early_seconds=early)
-
-    def _to_signal(self, sleeping: SleepingWorkflow, now: datetime) -> PullForward | dict[str, Any]:
-        if not sleeping.is_pack:
-            return PullForward(sleeping.due_at.isoformat())
-        until = self._until.timestamp()
-        return asdict(PullMany(self._limits.pack_messages, now.timestamp(), until, uuid.uuid4().hex))

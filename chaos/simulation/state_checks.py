@@ -80,7 +80,7 @@ class StateChecks:
         counted += sum(running.size for running in pack._running.values())
         if counted != pack.bytes:
             self._ledger.violate(f"{name} believes to hold {pack.bytes:,} bytes and holds {counted:,}")
-        receipts = sum(measure(kept) for kept in pack.receipts._kept.items())
+        receipts = sum(measure(kept) for kept in pack.receipts.items())
         if receipts > RECEIPTS_BYTES_MAX + RECEIPT_BYTES:
             self._ledger.violate(f"{name} keeps {receipts:,} bytes of receipts")
         if pack.packs == self._least_packs() and counted > STATE_BYTES_MAX + 10_000:

@@ -14,6 +14,7 @@ from chaos.simulation.client import SimulatedClient
 from chaos.simulation.faults import Faults
 from chaos.simulation.handlers import PACKED, SOLO
 from chaos.simulation.ledger import Ledger
+from shared.lanes import task_queue
 from shared.messages.envelope import Envelope
 from shared.messages.placement import (
     MESSAGE_WORKFLOW,
@@ -21,7 +22,6 @@ from shared.messages.placement import (
     PackSpread,
     pack_index,
     pack_workflow_id,
-    place,
     workflow_id,
 )
 from shared.messages.signals import (
@@ -103,9 +103,9 @@ class Users:
         await asyncio.sleep(self._rng.uniform(0, until))
         envelope = self._envelope(SOLO, message_id, self.layout.lane)
         self._note_start(SOLO, message_id, envelope)
-        where = place(SOLO, message_id, self.layout.lane, self._settings.task_queue_prefix)
+        name, queue = workflow_id(SOLO, message_id), task_queue(self._settings.task_queue_prefix, self.layout.lane)
         state = first_state(envelope, self._ledger.now).dump()
-        await self._patiently(lambda: self._client.start(MESSAGE_WORKFLOW, where.workflow_id, where.task_queue, state))
+        await self._patiently(lambda: self._client.start(MESSAGE_WORKFLOW, name, queue, state))
         self._ledger.of(SOLO, message_id).is_acknowledged = True
 
     async def steer_for_long(self, ids: list[str], until: float) -> None:

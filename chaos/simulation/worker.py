@@ -14,7 +14,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.batch import RUN_BATCH, BatchDispatch
 from activities.dispatch import DISPATCH, Dispatch
-from activities.server_calls.local_activities import FORWARD, SET_PRIORITY, forward_signals, set_own_priority
+from activities.server_calls import FORWARD, SET_PRIORITY, forward_signals, set_own_priority
 from chaos.simulation import activation
 from chaos.simulation.activation import WorkflowTaskFailure
 from chaos.simulation.activities import ActivityTask

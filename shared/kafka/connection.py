@@ -5,15 +5,13 @@ import importlib
 import importlib.util
 import socket
 import ssl
-from collections.abc import Iterator
 from typing import Any
 
 from shared.errors import InvalidSetting, Misconfigured, RetryLater
 from shared.kafka.security import TokenUnreadable, security_options
 from shared.settings import Settings
 
-CHECK_SECONDS = 10.0
-"""Time that one broker gets for each answer during a check."""
+CHECK_SECONDS = 10.0  # time that one broker gets for each answer during a check
 
 # numbers of OpenSSL's x509_vfy.h
 NOT_IN_TIME = (9, 10)
@@ -32,56 +30,54 @@ TLS_HUNG_UP = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 def kafka_options(settings: Settings) -> dict[str, Any]:
-    """Give the keyword arguments that aiokafka's consumer, producer and admin client share.
-
-    Files are read now, except the token of OAUTHBEARER, which is read again at each login. Raises InvalidSetting for
-    settings that don't go together and Misconfigured when a package is missing.
-    """
+    """Give the arguments that aiokafka's clients share; reads all files but the token's. Raises Misconfigured."""
     if importlib.util.find_spec("aiokafka") is None:
         raise Misconfigured(
             "Kafka needs the package aiokafka, which is missing; install dormice with its extra 'kafka'"
         )
     for server in settings.kafka_servers.split(","):
-        _check_server(server.strip())
+        host, _, port = server.strip().rpartition(":")
+        if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+            raise InvalidSetting(f"kafka_servers: {server.strip()!r} is no address; write HOST:PORT, comma-separated")
     return {"bootstrap_servers": settings.kafka_servers, **security_options(settings)}
 
 
 async def check_broker(settings: Settings) -> None:
     """Log in to one of the brokers and ask it for the cluster, so that faults are known before work begins.
 
-    The clients' own start says only that they could not connect. Raises Misconfigured when a person must change
-    something (wrong password, unknown CA, …) and RetryLater when nobody answers.
+    The clients' own start says only that they could not connect. Raises Misconfigured, or RetryLater if nobody answers.
     """
     options = kafka_options(settings)
     conn: Any = importlib.import_module("aiokafka.conn")
-    servers = conn.collect_hosts(options.pop("bootstrap_servers"))
     refusals: list[RetryLater | Misconfigured] = []
-    for host, port, _ in servers:
+    for host, port, _ in conn.collect_hosts(options.pop("bootstrap_servers")):
         try:
-            await _ask(host, port, options, settings)
+            return await _ask(host, port, options, settings)
         except _failures() as exc:
-            refusal = translate_kafka_error(exc, settings)
+            refusals.append(refusal := translate_kafka_error(exc, settings))
             refusal.__cause__ = exc if exc is not refusal else None
-            refusals.append(refusal)
-        else:
-            return
     raise next((refusal for refusal in refusals if isinstance(refusal, Misconfigured)), refusals[0])
 
 
 def translate_kafka_error(exc: BaseException, settings: Settings) -> RetryLater | Misconfigured:
     """Turn a failure of aiokafka into the branch of the error tree that fits what the caller should do."""
-    chain = list(_unwind(exc))
+    chain = [exc]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
     for link in chain:
         if isinstance(link, RetryLater | Misconfigured):
             return link
-        for explain in (_explain_login, _explain_tls, _explain_name, _explain_refusal):
-            if refusal := explain(link, settings):
-                return refusal
+        if isinstance(link, TokenUnreadable):
+            return InvalidSetting(str(link))
+        if isinstance(link, socket.gaierror):
+            return _explain_name(link, settings)
+        for explain in (_explain_login, _explain_tls, _explain_refusal):
+            if sentence := explain(link, settings):
+                return Misconfigured(sentence)
     if any(isinstance(link, HUNG_UP + TLS_HUNG_UP) for link in chain):
         return RetryLater(
-            f"the Kafka broker at {settings.kafka_servers} closes the connection; "
-            "try again, and if it goes on doing so "
-            f"check that its listener speaks {settings.kafka_security_protocol}, as kafka_security_protocol says"
+            f"{_broker(settings)} closes the connection; try again, and if it goes on doing so check "
+            f"that its listener speaks {settings.kafka_security_protocol}, as kafka_security_protocol says"
         )
     return _explain_rest(exc, settings)
 
@@ -97,16 +93,11 @@ async def _ask(host: str, port: int, options: dict[str, Any], settings: Settings
         if closed := connection.close():
             with contextlib.suppress(OSError):
                 await closed
-    if not answer.brokers:
-        raise _explain_silence(settings)
-
-
-def _explain_silence(settings: Settings) -> RetryLater | Misconfigured:
-    """Explain why a broker lists no brokers: its answer to a bad token, which aiokafka takes for a successful login."""
-    start = f"the Kafka broker at {settings.kafka_servers}"
-    if settings.kafka_sasl_mechanism == "OAUTHBEARER":
-        return Misconfigured(f"{start} refuses {_who(settings)}; renew the token in kafka_token_file")
-    return RetryLater(f"{start} knows of no brokers yet; try again in a while")
+    if answer.brokers:
+        return
+    if settings.kafka_sasl_mechanism == "OAUTHBEARER":  # the answer to a bad token, which aiokafka takes for a login
+        raise Misconfigured(f"{_broker(settings)} refuses {_who(settings)}; renew the token in kafka_token_file")
+    raise RetryLater(f"{_broker(settings)} knows of no brokers yet; try again in a while")
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -118,107 +109,83 @@ def _failures() -> tuple[type[Exception], ...]:
     return found
 
 
-def _check_server(server: str) -> None:
-    host, colon, port = server.rpartition(":")
-    if not host or not colon or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise InvalidSetting(f"kafka_servers: {server!r} is no address; write HOST:PORT, comma-separated")
-
-
-def _unwind(exc: BaseException | None) -> Iterator[BaseException]:
-    while exc is not None:
-        yield exc
-        exc = exc.__cause__
-
-
-def _explain_login(exc: BaseException, settings: Settings) -> Misconfigured | None:
-    if isinstance(exc, TokenUnreadable):
-        return InvalidSetting(str(exc))
-    servers, mechanism = settings.kafka_servers, settings.kafka_sasl_mechanism
+def _explain_login(exc: BaseException, settings: Settings) -> str | None:
+    mechanism = settings.kafka_sasl_mechanism
     if _is(exc, "SaslAuthenticationFailed", "AuthenticationFailedError"):
-        remedy = {"OAUTHBEARER": "renew the token in kafka_token_file", "GSSAPI": "get a ticket with kinit"}.get(
-            mechanism, f"correct kafka_username or {_password_setting(settings)}"
-        )
-        return Misconfigured(f"the Kafka broker at {servers} refuses {_who(settings)} ({_said(exc)}); {remedy}")
+        password = "kafka_password_file" if settings.kafka_password_file else "kafka_password"
+        remedies = {"OAUTHBEARER": "renew the token in kafka_token_file", "GSSAPI": "get a ticket with kinit"}
+        remedy = remedies.get(mechanism, f"correct kafka_username or {password}")
+        return f"{_broker(settings)} refuses {_who(settings)} ({_said(exc)}); {remedy}"
     if _is(exc, "UnsupportedSaslMechanismError"):
-        return Misconfigured(
-            f"the Kafka broker at {servers} does not take {mechanism}; set kafka_sasl_mechanism to one of its listener"
-        )
+        return f"{_broker(settings)} does not take {mechanism}; set kafka_sasl_mechanism to one of its listener"
     if _is(exc, "IllegalSaslStateError"):
-        return Misconfigured(
-            f"the Kafka broker at {servers} takes no login on this port; "
+        return (
+            f"{_broker(settings)} takes no login on this port; "
             "set kafka_security_protocol to PLAINTEXT or SSL, or kafka_servers to a port that does"
         )
     if type(exc).__module__.partition(".")[0] == "gssapi":
-        return Misconfigured(
-            f"Kerberos gives no ticket for {settings.kafka_kerberos_service_name} at {servers} ({_said(exc)}); "
+        principal = f"{settings.kafka_kerberos_service_name} at {settings.kafka_servers}"
+        return (
+            f"Kerberos gives no ticket for {principal} ({_said(exc)}); "
             "run kinit, or correct kafka_kerberos_service_name or kafka_kerberos_domain_name"
         )
     return None
 
 
-def _explain_tls(exc: BaseException, settings: Settings) -> Misconfigured | None:
+def _explain_tls(exc: BaseException, settings: Settings) -> str | None:
     if not isinstance(exc, ssl.SSLError) or isinstance(exc, TLS_HUNG_UP):
         return None
-    start = f"the Kafka broker at {settings.kafka_servers}"
+    broker = _broker(settings)
     if isinstance(exc, ssl.SSLCertVerificationError):
         flaw = exc.verify_message
         if exc.verify_code in OTHER_NAME:
-            return Misconfigured(
-                f"{start} shows a certificate for another name ({flaw}); use its name in kafka_servers"
-            )
+            return f"{broker} shows a certificate for another name ({flaw}); use its name in kafka_servers"
         if exc.verify_code in NOT_IN_TIME:
-            return Misconfigured(
-                f"{start} shows a certificate out of its time ({flaw}); have it renewed, or set the clock"
-            )
-        return Misconfigured(f"{start} shows a certificate of an unknown CA ({flaw}); set kafka_ca_file to its CA")
+            return f"{broker} shows a certificate out of its time ({flaw}); have it renewed, or set the clock"
+        return f"{broker} shows a certificate of an unknown CA ({flaw}); set kafka_ca_file to its CA"
     reason = exc.reason or str(exc)
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
-        return Misconfigured(
-            f"{start} does not speak TLS on this port; correct kafka_security_protocol or kafka_servers"
-        )
+        return f"{broker} does not speak TLS on this port; correct kafka_security_protocol or kafka_servers"
     # a listener that wants our certificate reports this differently in each version of TLS
     if any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")):
         if settings.kafka_certificate_file:
-            return Misconfigured(f"{start} refuses our certificate ({reason}); correct kafka_certificate_file")
-        return Misconfigured(f"{start} asks for a certificate of ours ({reason}); set kafka_certificate_file")
-    return Misconfigured(f"{start} and we do not agree on TLS ({reason}); have its listener's TLS settings checked")
+            return f"{broker} refuses our certificate ({reason}); correct kafka_certificate_file"
+        return f"{broker} asks for a certificate of ours ({reason}); set kafka_certificate_file"
+    return f"{broker} and we do not agree on TLS ({reason}); have its listener's TLS settings checked"
 
 
-def _explain_name(exc: BaseException, settings: Settings) -> RetryLater | Misconfigured | None:
-    if not isinstance(exc, socket.gaierror):
-        return None
+def _explain_name(exc: socket.gaierror, settings: Settings) -> RetryLater | Misconfigured:
+    servers, said = settings.kafka_servers, exc.strerror
     if exc.errno == socket.EAI_AGAIN:
-        return RetryLater(
-            f"the name server does not say where {settings.kafka_servers} is ({exc.strerror}); "
-            "try again, or set kafka_servers"
-        )
-    return Misconfigured(f"kafka_servers: {settings.kafka_servers} has an unknown host ({exc.strerror}); correct it")
+        return RetryLater(f"the name server does not say where {servers} is ({said}); try again, or set kafka_servers")
+    return Misconfigured(f"kafka_servers: {servers} has an unknown host ({said}); correct it")
 
 
-def _explain_refusal(exc: BaseException, settings: Settings) -> Misconfigured | None:
-    for name, what in ACCESS_ERRORS.items():
-        if _is(exc, name):
-            which = " ".join(filter(None, (what, _named(exc))))
-            return Misconfigured(
-                f"the Kafka broker at {settings.kafka_servers} does not let {_who(settings)} use the {which}; "
-                "have an ACL added, or log in as somebody else"
-            )
-    return None
+def _explain_refusal(exc: BaseException, settings: Settings) -> str | None:
+    what = next((what for name, what in ACCESS_ERRORS.items() if _is(exc, name)), None)
+    if what is None:
+        return None
+    given: Any = exc.args[0] if exc.args else ""  # the name of the topic or group, or a set of names
+    which = " ".join(filter(None, (what, given if isinstance(given, str) else ", ".join(sorted(map(str, given))))))
+    return (
+        f"{_broker(settings)} does not let {_who(settings)} use the {which}; "
+        "have an ACL added, or log in as somebody else"
+    )
 
 
 def _explain_rest(exc: BaseException, settings: Settings) -> RetryLater | Misconfigured:
     servers, said = settings.kafka_servers, _said(exc)
     if _is(exc, "BrokerResponseError") and not getattr(exc, "retriable", False) and not _is(exc, "UnknownError"):
-        return Misconfigured(f"the Kafka broker at {servers} refuses a request ({said}); correct what was asked")
+        return Misconfigured(f"{_broker(settings)} refuses a request ({said}); correct what was asked")
     if _is(exc, "BrokerResponseError"):
-        return RetryLater(f"the Kafka broker at {servers} can't do it now ({said}); try again in a while")
+        return RetryLater(f"{_broker(settings)} can't do it now ({said}); try again in a while")
     if _is(exc, "NodeNotReadyError"):
         return RetryLater(
             f"a Kafka broker behind {servers} can't be reached ({said}); "
             "try again, and if it stays so check the addresses that the brokers advertise"
         )
-    if isinstance(exc, TimeoutError):
-        said = f"nothing came within {CHECK_SECONDS:g} s" if not str(exc) else said
+    if isinstance(exc, TimeoutError) and not str(exc):
+        said = f"nothing came within {CHECK_SECONDS:g} s"
     return RetryLater(
         f"no Kafka broker answers at {servers} ({said}); "
         "start one, for a trial with 'dormice dev --kafka', or set kafka_servers"
@@ -230,19 +197,13 @@ def _is(exc: BaseException, *names: str) -> bool:
     return any(isinstance(exc, getattr(errors, name)) for name in names)
 
 
-def _named(exc: BaseException) -> str:
-    """Give the topics or the group in the argument of an aiokafka error: one name, or a set of them."""
-    given: Any = exc.args[0] if exc.args else ""
-    return given if isinstance(given, str) else ", ".join(sorted(map(str, given)))
-
-
 def _said(exc: BaseException) -> str:
     text = " ".join(str(exc.args[0] if len(exc.args) == 1 else exc).split())
     return text[:200] or type(exc).__name__
 
 
-def _password_setting(settings: Settings) -> str:
-    return "kafka_password_file" if settings.kafka_password_file else "kafka_password"
+def _broker(settings: Settings) -> str:
+    return f"the Kafka broker at {settings.kafka_servers}"
 
 
 def _who(settings: Settings) -> str:

@@ -1,9 +1,9 @@
-"""The producer: when `send` returns, the broker has the record safely; otherwise it fails within a time limit."""
+"""The clients: a producer that has sent a record safely or fails within a time limit, an admin client and a reader."""
 
 import asyncio
 import contextlib
 import importlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,7 @@ _ADVICE = {
 }
 
 Headers = tuple[tuple[str, bytes | None], ...]
-Topics = Mapping[str, int]
-"""Topic → number of its partitions."""
+Topics = Mapping[str, int]  # topic → number of its partitions
 
 
 class BrokerError(RetryLater):
@@ -60,6 +59,22 @@ async def open_admin(options: Mapping[str, Any]) -> AsyncGenerator[Any]:
         yield admin
     finally:
         await admin.close()
+
+
+@contextlib.asynccontextmanager
+async def open_reader(
+    options: Mapping[str, Any], patience_seconds: float = PATIENCE_SECONDS, **more: Any
+) -> AsyncGenerator[Any]:
+    """Give a consumer without a group for the length of a `with` block; `more` goes to aiokafka. Raises BrokerError."""
+    consumer: Any = importlib.import_module("aiokafka").AIOKafkaConsumer(**options, enable_auto_commit=False, **more)
+    try:
+        async with translate_errors(""), asyncio.timeout(patience_seconds):
+            await consumer.start()
+        # aiokafka's `stop` cancels its caller if a task that `start` created has not run yet
+        await asyncio.sleep(0)
+        yield consumer
+    finally:
+        await consumer.stop()
 
 
 async def list_topics(admin: Any) -> Topics:
@@ -105,11 +120,16 @@ class SafeProducer:
 
     async def send(self, topic: str, partition: int, record: OutgoingRecord) -> None:
         """Send to a partition, modulo the topic's number of partitions; raises BrokerError."""
-        if record.key is not None or record.value is not None:
-            await self._send(topic, partition, record, _send_one)
-            return
-        async with self._batching:  # concurrent batches that wait for room use up each other's time
-            await self._send(topic, partition, record, _send_batch)
+        is_empty = record.key is None and record.value is None
+        # concurrent batches that wait for room use up each other's time
+        waiting = self._batching if is_empty else contextlib.nullcontext()
+        async with waiting, self._lend_producer(topic) as producer:
+            number = partition % len(await producer.partitions_for(topic))
+            if is_empty:
+                await _send_batch(producer, topic, number, record)
+            else:
+                headers = list(record.headers)
+                await producer.send_and_wait(topic, record.value, record.key, number, record.timestamp, headers)
 
     async def send_all(self, topic: str, records: Iterable[OutgoingRecord]) -> None:
         """Send each record to the partition of its key; after BrokerError any of them may have been written."""
@@ -119,10 +139,6 @@ class SafeProducer:
                 for r in records
             ]
             await asyncio.gather(*sent)
-
-    async def _send(self, topic: str, partition: int, record: OutgoingRecord, send: "_Send") -> None:
-        async with self._lend_producer(topic) as producer:
-            await send(producer, topic, partition % len(await producer.partitions_for(topic)), record)
 
     @contextlib.asynccontextmanager
     async def _lend_producer(self, topic: str) -> AsyncGenerator[Any]:
@@ -156,10 +172,6 @@ class SafeProducer:
             task.add_done_callback(self._retiring.discard)
 
 
-async def _send_one(producer: Any, topic: str, partition: int, record: OutgoingRecord) -> None:
-    await producer.send_and_wait(topic, record.value, record.key, partition, record.timestamp, list(record.headers))
-
-
 async def _send_batch(producer: Any, topic: str, partition: int, record: OutgoingRecord) -> None:
     """Send a record with neither key nor value as a batch of one: Kafka accepts it, aiokafka's `send` does not."""
     batch = producer.create_batch()
@@ -175,6 +187,3 @@ async def _close(producer: Any, patience_seconds: float) -> None:
         # `stop` waits for the broker without limit, unless the pending records have failed
         producer._message_accumulator.fail_all(TimeoutError())  # noqa: SLF001 — aiokafka has no way to give up
     await closing
-
-
-_Send = Callable[[Any, str, int, OutgoingRecord], Awaitable[None]]

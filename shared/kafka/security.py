@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import InvalidSetting, Misconfigured
-from shared.settings import Settings
-from shared.values.secret import find_secret, read_secret
+from shared.settings import Settings, find_secret, read_secret
 
 WITH_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -73,27 +72,19 @@ def _mechanism(settings: Settings) -> str | None:
 
 def _refuse_unused(settings: Settings) -> None:
     """Refuse settings without effect: with an unused login the client is not who its owner thinks."""
-    defaults = {f.name: f.default for f in fields(Settings)}
-    given = {name for name, default in defaults.items() if getattr(settings, name) != default}
     protocol, mechanism = settings.kafka_security_protocol, _mechanism(settings)
-    for name in TLS_SETTINGS:
-        if name in given and not _has_tls(settings):
-            raise InvalidSetting(
-                f"{name}: is set, but {protocol} has no TLS; set kafka_security_protocol to SSL or SASL_SSL, "
-                f"or leave {name} out"
-            )
-    for name in ("kafka_sasl_mechanism", *LOGIN_SETTINGS):
-        if name in given and mechanism is None:
-            raise InvalidSetting(
-                f"{name}: is set, but {protocol} has no login; set kafka_security_protocol to SASL_SSL, "
-                f"or leave {name} out"
-            )
-    for name, users in LOGIN_SETTINGS.items():
-        if name in given and mechanism not in users:
-            raise InvalidSetting(
-                f"{name}: is not used by {mechanism}; set kafka_sasl_mechanism to {' or '.join(users)}, "
-                f"or leave {name} out"
-            )
+    given = {f.name for f in fields(Settings) if getattr(settings, f.name) != f.default}
+    for name in filter(given.__contains__, (*TLS_SETTINGS, "kafka_sasl_mechanism", *LOGIN_SETTINGS)):
+        users = LOGIN_SETTINGS.get(name, ())
+        if name in TLS_SETTINGS and not _has_tls(settings):
+            flaw = f"is set, but {protocol} has no TLS; set kafka_security_protocol to SSL or SASL_SSL"
+        elif name not in TLS_SETTINGS and mechanism is None:
+            flaw = f"is set, but {protocol} has no login; set kafka_security_protocol to SASL_SSL"
+        elif users and mechanism not in users:
+            flaw = f"is not used by {mechanism}; set kafka_sasl_mechanism to {' or '.join(users)}"
+        else:
+            continue
+        raise InvalidSetting(f"{name}: {flaw}, or leave {name} out")
 
 
 def _login_options(settings: Settings, mechanism: str) -> dict[str, Any]:
@@ -108,16 +99,11 @@ def _login_options(settings: Settings, mechanism: str) -> dict[str, Any]:
         return {"sasl_oauth_token_provider": _token_provider(settings)}
     if not settings.kafka_username:
         raise InvalidSetting(f"kafka_username: is missing, {mechanism} needs it; set it and a password")
-    return {"sasl_plain_username": settings.kafka_username, "sasl_plain_password": _read_password(settings)}
-
-
-def _read_password(settings: Settings) -> str:
-    if password := find_secret(settings, "kafka_password"):
-        return password
-    raise InvalidSetting(
-        f"kafka_password: is missing, {settings.kafka_sasl_mechanism} needs it; "
-        "set DORMICE_KAFKA_PASSWORD or kafka_password_file"
-    )
+    if not (password := find_secret(settings, "kafka_password")):
+        raise InvalidSetting(
+            f"kafka_password: is missing, {mechanism} needs it; set DORMICE_KAFKA_PASSWORD or kafka_password_file"
+        )
+    return {"sasl_plain_username": settings.kafka_username, "sasl_plain_password": password}
 
 
 def _token_provider(settings: Settings) -> TokenFile:
@@ -150,12 +136,11 @@ def _tls_context(settings: Settings) -> ssl.SSLContext:
 
 
 def _trusting_context(trusted: str) -> ssl.SSLContext:
-    if trusted and Path(trusted).is_dir():
-        return ssl.create_default_context(capath=trusted)
-    if trusted:
-        _check_readable("kafka_ca_file", trusted)
+    if not trusted or Path(trusted).is_dir():
+        return ssl.create_default_context(capath=trusted or None)
+    _check_readable("kafka_ca_file", trusted)
     try:
-        return ssl.create_default_context(cafile=trusted or None)
+        return ssl.create_default_context(cafile=trusted)
     except ssl.SSLError as exc:
         raise InvalidSetting(
             f"kafka_ca_file: {trusted} has no certificate that can be read; give a file in PEM format"

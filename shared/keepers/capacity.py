@@ -3,24 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from shared.messages.signal_reading import check_readable, is_number, require
+from shared.messages.signal_reading import check_readable, number, require
 
-CAPACITY_WORKFLOW = "capacity"
-"""Workflow type that keeps the measured capacity of a lane."""
-
-CAPACITY_MEMO = "capacity"
-"""The memo field that holds it; a memo can be read while no worker runs."""
-
-MEASURED = "measured"
-"""Signal that reports a measurement."""
-
-WORKER_MAX = 500
-"""Characters of a worker process's name."""
-
+CAPACITY_WORKFLOW = "capacity"  # workflow type that keeps the measured capacity of a lane
+CAPACITY_MEMO = "capacity"  # the memo field that holds it; a memo can be read while no worker runs
+MEASURED = "measured"  # signal that reports a measurement
+WORKER_MAX = 500  # characters of a worker process's name
 PER_SECOND_MAX = 1e9
-
-WORKERS_KEPT = 200
-"""Worker processes whose measurements are kept: those that reported last."""
+WORKERS_KEPT = 200  # worker processes whose measurements are kept: those that reported last
 
 
 class Measurement(NamedTuple):
@@ -49,16 +39,12 @@ def read_measurement(arguments: Sequence[Any]) -> Measurement:
         raise ValueError(f"it came with {len(given)} arguments; give the worker's name and a number")
     return Measurement(
         require("the worker", given[0], _is_worker, "its name"),
-        require("the number", given[1], _is_rate, "messages a second"),
+        require("the number", given[1], number(0, PER_SECOND_MAX), "messages a second"),
     )
 
 
 def _is_worker(value: Any) -> bool:
     return isinstance(value, str) and value.isprintable() and 0 < len(value) <= WORKER_MAX
-
-
-def _is_rate(value: Any) -> bool:
-    return is_number(value) and 0 <= value <= PER_SECOND_MAX
 
 
 def read_measured(wire: Mapping[str, Any]) -> dict[str, WorkerCapacity]:

@@ -9,20 +9,11 @@ from shared.messages.message import clip_reason
 from shared.messages.signal_reading import is_moment, is_text, read_object, require
 from shared.messages.timespan import HORIZON
 
-GATES_WORKFLOW = "gates"
-"""Workflow type that keeps the list of closed gates."""
-
-GATES_MEMO = "gates"
-"""The memo field that holds the list; a memo can be read while no worker runs."""
-
-CLOSE, OPEN = "close", "open"
-"""Signals of that workflow."""
-
-GATES_MAX = 500
-"""Most gates closed at once: every worker that uses gates reads all of them each second."""
-
+GATES_WORKFLOW = "gates"  # workflow type that keeps the list of closed gates
+GATES_MEMO = "gates"  # the memo field that holds the list; a memo can be read while no worker runs
+CLOSE, OPEN = "close", "open"  # signals of that workflow
+GATES_MAX = 500  # most gates closed at once: every worker that uses gates reads all of them each second
 GATE_MAX_BYTES = 300
-
 HEARD_WITHIN = timedelta(days=30)
 """Longest time until a worker learns of a closing; a closing of ten years less this time counts as permanent."""
 

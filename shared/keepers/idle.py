@@ -4,17 +4,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
-IDLE_WORKFLOW = "idle"
-"""Workflow type that spends the idle capacity of a lane."""
+from shared.messages.signal_reading import is_int, is_number
 
-IDLE_MEMO = "idle"
-"""The memo field that holds its data; a memo can be read while no worker runs."""
-
-PULL_AHEAD = "pull_ahead"
-"""Activity of that workflow."""
-
-SHIFT_SECONDS = 60.0
-"""Length of one call of that activity; its counts are then kept in the workflow."""
+IDLE_WORKFLOW = "idle"  # workflow type that spends the idle capacity of a lane
+IDLE_MEMO = "idle"  # the memo field that holds its data; a memo can be read while no worker runs
+PULL_AHEAD = "pull_ahead"  # activity of that workflow
+SHIFT_SECONDS = 60.0  # length of one call of that activity; its counts are then kept in the workflow
 
 
 def idle_workflow_id(task_queue: str) -> str:
@@ -26,19 +21,15 @@ def idle_workflow_id(task_queue: str) -> str:
 class IdleLimits:
     """Limits on spending idle capacity; a value out of bounds raises ValueError with a sentence."""
 
-    reserve: float = 0.25
-    """Share of a lane's slots that always stays free for what falls due."""
-    quiet_seconds: float = 3.0
-    """A lane is idle once nothing has waited and the reserve has been free for this time."""
-    pack_messages: int = 50
-    """Messages that one pack runs ahead of time for one signal."""
+    reserve: float = 0.25  # share of a lane's slots that always stays free for what falls due
+    quiet_seconds: float = 3.0  # a lane is idle once nothing has waited and the reserve has been free for this time
+    pack_messages: int = 50  # messages that one pack runs ahead of time for one signal
     reach_seconds: float = 900.0
     """A pack runs a message ahead only if it is due at most this time after the lane's first one. So a message runs
     ahead only when none is left that is due more than twice this time before it: one reach is under way while the next
     is pulled."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of bounds."""
         bounds = {
             "reserve": (0, 0.95),
             "quiet_seconds": (0.5, 3600),
@@ -47,9 +38,11 @@ class IdleLimits:
         }
         for name, (least, most) in bounds.items():
             value = getattr(self, name)
-            is_whole = isinstance(value, int) and not isinstance(value, bool)
-            if not (is_whole or (name != "pack_messages" and isinstance(value, float))) or not least <= value <= most:
+            is_right = is_int if name == "pack_messages" else is_number
+            if not is_right(value) or not least <= value <= most:
                 raise ValueError(f"{name}: is {value!r}; give a number from {least} to {most}")
+
+    dump = asdict
 
     @classmethod
     def load(cls, wire: Mapping[str, Any]) -> Self:
@@ -59,10 +52,6 @@ class IdleLimits:
             raise ValueError(f"{unknown[0]}: there is no such limit; use {', '.join(sorted(known))}")
         return cls(**wire)
 
-    def dump(self) -> dict[str, Any]:
-        """Give the wire form."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class PullCounts:
@@ -70,8 +59,9 @@ class PullCounts:
 
     messages: int = 0
     packs: int = 0
-    early_seconds: float = 0.0
-    """Sum over messages and over packs' first messages."""
+    early_seconds: float = 0.0  # sum over messages and over packs' first messages
+
+    dump = asdict
 
     def plus(self, *, is_pack: bool, early_seconds: float) -> "PullCounts":
         """Count one more."""
@@ -92,7 +82,3 @@ class PullCounts:
     def load(cls, wire: Mapping[str, Any]) -> Self:
         """Read a wire form of any version."""
         return cls(**{field.name: wire[field.name] for field in fields(cls) if field.name in wire})
-
-    def dump(self) -> dict[str, Any]:
-        """Give the wire form."""
-        return asdict(self)

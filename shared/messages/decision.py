@@ -1,7 +1,6 @@
 """The decision: the one pure function that moves a message from state to state, whatever its encoding.
 
-No clock, no randomness and no Temporal in here: the same state, event and time give the same next state. So a workflow
-can replay it, and a pack can hold many messages at once.
+No clock, no randomness and no Temporal in here, so a workflow can replay it, and a pack can hold many messages at once.
 """
 
 import math
@@ -9,21 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shared.lanes import LANES
+from shared.messages import signals
 from shared.messages.message import DECISIONS_KEPT, Decision, MessageState, Outcome, clip_reason
 from shared.messages.placement import unit_hash
-from shared.messages.signals import (
-    Pause,
-    PullForward,
-    Reprioritize,
-    Reschedule,
-    Resume,
-    Revise,
-    RunNow,
-    Signal,
-    Stop,
-    UnreadableSignal,
-    to_epoch,
-)
+from shared.messages.signals import to_epoch
 from shared.messages.timespan import HORIZON, format_seconds
 
 MIN_DELAY = 1.0  # seconds; the server starts at most one run of a workflow a second
@@ -31,9 +19,7 @@ MAX_DELAY = HORIZON.total_seconds()
 TOLERANCE_SHARE = 0.05
 TOLERANCE_MAX = 900.0
 EARLIEST_SHARE = 0.5
-
-Spread = Callable[[float], float]
-"""Maps a tolerance to the offset in it at which a message is due, both in seconds."""
+Spread = Callable[[float], float]  # maps a tolerance to the offset in it at which a message is due, both in seconds
 
 
 def begin(state: MessageState) -> MessageState:
@@ -43,7 +29,7 @@ def begin(state: MessageState) -> MessageState:
 
 def decide(
     state: MessageState,
-    event: Outcome | Signal | UnreadableSignal,
+    event: Outcome | signals.Signal | signals.UnreadableSignal,
     now: float,
     *,
     replay_time: float | None = None,
@@ -53,26 +39,22 @@ def decide(
 
     An `Outcome` ends a cycle that `begin` opened; signals that came meanwhile are applied after it. A signal that makes
     no sense in the state, or can't be read, changes only the list of remembered decisions. An ended message changes no
-    more, with one exception: a newer record starts it again, because its sender was told that the record has been
-    taken.
+    more, unless a newer record starts it again, because its sender was told that the record has been taken.
 
     A signal that names a moment up to `replay_time` (default: `now`) means `now`. On a replay a signal's `now` may
-    differ, `replay_time` never does. So a caller that replays must begin at once what was asked for by `replay_time`,
-    and use the moment itself in all other cases, see `workflows.replay.run_now_queue`.
-
-    `spread` gives the offset in the tolerance at which a message comes back; without it a hash of the id does.
+    differ, `replay_time` never does, see `workflows.replay.run_now_queue`. `spread` gives the offset in the tolerance
+    at which a message comes back; without it a hash of the id does.
     """
     if state.ended and not _is_newer_record(state, event):
         return state
     if isinstance(event, Outcome):
         return _settle(_fold(state, event, now, spread), now)
-    if isinstance(event, UnreadableSignal):
-        return state.remember(now, "ignored", clip_reason(f"{event.name}: {event.problem}"))
+    if isinstance(event, signals.UnreadableSignal):
+        return _remember(state, now, "ignored", f"{event.name}: {event.problem}")
     try:
         return _apply(_begin_anew(state, now), event, now, now if replay_time is None else replay_time)
     except (ValueError, TypeError, AttributeError) as exc:
-        name = type(event).__name__
-        return state.remember(now, "ignored", clip_reason(f"{name}: {exc}"))
+        return _remember(state, now, "ignored", f"{type(event).__name__}: {exc}")
 
 
 def find_offset(workflow_id: str, tolerance: float, spread: Spread | None) -> float:
@@ -117,9 +99,7 @@ def _fold(state: MessageState, outcome: Outcome, now: float, spread: Spread | No
 def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
     requested = outcome.after if outcome.at is None else outcome.at - now
     delay, note = _clamp(requested or 0.0)
-    tolerance = outcome.tolerance
-    if tolerance is None:
-        tolerance = min(delay * TOLERANCE_SHARE, TOLERANCE_MAX)
+    tolerance = min(delay * TOLERANCE_SHARE, TOLERANCE_MAX) if outcome.tolerance is None else outcome.tolerance
     tolerance = min(max(tolerance, 0.0), MAX_DELAY)
     due_at = now + delay + find_offset(state.workflow_id, tolerance, spread)
     earliest_at = now + delay * EARLIEST_SHARE
@@ -166,9 +146,8 @@ def _retry_or_park(state: MessageState, outcome: Outcome, now: float) -> Message
 
 
 def _park(state: MessageState, reason: str, now: float) -> MessageState:
-    return state._replace(parked_reason=reason or "no reason given", parked_at=round(now, 3)).remember(
-        now, "parked", reason
-    )
+    parked = state._replace(parked_reason=reason or "no reason given", parked_at=round(now, 3))
+    return parked.remember(now, "parked", reason)
 
 
 def _next_version(state: MessageState) -> MessageState:
@@ -185,36 +164,43 @@ def _settle(state: MessageState, now: float) -> MessageState:
     if asked_stop is not None:
         return _stop(state, asked_stop, now)
     if asked_due_at is not None:
-        return _due(_unpark(state), asked_due_at, asked_due_at).remember(now, "asked", "asked for while it ran")
+        return _ask_due(state, (asked_due_at, ""), now, "asked", "asked for while it ran")
     return state
 
 
-def _apply(state: MessageState, signal: Signal, now: float, replay_time: float) -> MessageState:
+def _apply(state: MessageState, signal: signals.Signal, now: float, replay_time: float) -> MessageState:
     match signal:
-        case RunNow():
-            return _ask_due(state, _floor(now), now, "run_now", signal.reason)
-        case Reschedule():
-            due_at, note = _bound(signal.due_at, now, replay_time)
-            return _ask_due(state, due_at, now, "reschedule", _join(clip_reason(signal.reason), note))
-        case Reprioritize():
-            return _reprioritize(state, signal, now, replay_time)
-        case Revise():
+        case signals.RunNow():
+            return _ask_due(state, (_floor(now), ""), now, "run_now", signal.reason)
+        case signals.Reschedule():
+            bounded = _bound(signal.due_at, now, replay_time)
+            return _ask_due(state, bounded, now, "reschedule", clip_reason(signal.reason))
+        case signals.Reprioritize():
+            _check_priority(signal.priority)
+            bounded = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
+            reason = _join(f"priority {signal.priority}", clip_reason(signal.reason))
+            return _ask_due(state._replace(priority=signal.priority), bounded, now, "reprioritize", reason)
+        case signals.Revise():
             return _revise(state, signal, now, replay_time)
-        case Pause():
-            return state._replace(is_paused=True).remember(now, "pause", clip_reason(signal.reason))
-        case Resume():
-            return state._replace(is_paused=False).remember(now, "resume", clip_reason(signal.reason))
-        case Stop():
+        case signals.Pause():
+            return _remember(state._replace(is_paused=True), now, "pause", signal.reason)
+        case signals.Resume():
+            return _remember(state._replace(is_paused=False), now, "resume", signal.reason)
+        case signals.Stop():
             return _ask_stop(state, signal, now)
-        case PullForward():
+        case signals.PullForward():
             return _pull_forward(state, signal, now)
 
 
-def _ask_due(state: MessageState, due_at: float, now: float, what: str, reason: str) -> MessageState:
-    reason = clip_reason(reason)
-    if state.is_running:
-        return state._replace(asked_due_at=due_at).remember(now, what, reason)
-    return _due(_unpark(state), due_at, due_at).remember(now, what, reason)
+def _ask_due(
+    state: MessageState, bounded: tuple[float, str] | None, now: float, what: str, reason: str
+) -> MessageState:
+    """Let a message be due at what `_bound` gave for a signal, and remember the signal."""
+    if bounded is None:
+        return state.remember(now, what, reason)
+    due_at, note = bounded
+    state = state._replace(asked_due_at=due_at) if state.is_running else _due(_unpark(state), due_at, due_at)
+    return _remember(state, now, what, _join(reason, note))
 
 
 def _bound(moment: str, now: float, replay_time: float) -> tuple[float, str]:
@@ -227,22 +213,12 @@ def _bound(moment: str, now: float, replay_time: float) -> tuple[float, str]:
     return _ceil(due_at), ""
 
 
-def _reprioritize(state: MessageState, signal: Reprioritize, now: float, replay_time: float) -> MessageState:
-    _check_priority(signal.priority)
-    bounded = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
-    changed = state._replace(priority=signal.priority)
-    reason = _join(f"priority {signal.priority}", clip_reason(signal.reason))
-    if bounded is None:
-        return changed.remember(now, "reprioritize", reason)
-    return _ask_due(changed, bounded[0], now, "reprioritize", _join(reason, bounded[1]))
-
-
 def _check_priority(priority: Any) -> None:
     if type(priority) is not int or not 1 <= priority <= 5:
         raise ValueError(f"priority {priority!r} is not between 1 and 5")
 
 
-def _revise(state: MessageState, signal: Revise, now: float, replay_time: float) -> MessageState:
+def _revise(state: MessageState, signal: signals.Revise, now: float, replay_time: float) -> MessageState:
     if _is_redelivered(state, signal):
         return state
     if signal.lane and signal.lane not in LANES:
@@ -263,13 +239,10 @@ def _revise(state: MessageState, signal: Revise, now: float, replay_time: float)
         # a newer record starts the message again, so it cancels a pending stop, whenever it arrives
         asked_stop=None if signal.source else state.asked_stop,
     )
-    reason = clip_reason(signal.reason)
-    if bounded is None:
-        return changed.remember(now, "revise", reason)
-    return _ask_due(changed, bounded[0], now, "revise", _join(reason, bounded[1]))
+    return _ask_due(changed, bounded, now, "revise", clip_reason(signal.reason))
 
 
-def _ask_stop(state: MessageState, signal: Stop, now: float) -> MessageState:
+def _ask_stop(state: MessageState, signal: signals.Stop, now: float) -> MessageState:
     if _is_redelivered(state, signal):
         return state
     state, reason = state._replace(sources=_note_source(state, signal)), clip_reason(signal.reason)
@@ -277,30 +250,33 @@ def _ask_stop(state: MessageState, signal: Stop, now: float) -> MessageState:
 
 
 def _is_newer_record(state: MessageState, event: Any) -> bool:
-    return isinstance(event, Revise) and event.source != "" and not _is_redelivered(state, event)
+    return isinstance(event, signals.Revise) and event.source != "" and not _is_redelivered(state, event)
 
 
 def _begin_anew(state: MessageState, now: float) -> MessageState:
-    """Give an ended message the fields of a new start; return all others unchanged."""
     if not state.ended:
         return state
     begun = state._replace(ended="", result=None, is_paused=False, parked_reason="", parked_at=0.0, attempt=0)
     return _due_now(begun, now)
 
 
-def _is_redelivered(state: MessageState, signal: Revise | Stop) -> bool:
+def _is_redelivered(state: MessageState, signal: signals.Revise | signals.Stop) -> bool:
     return signal.source != "" and signal.offset <= state.sources.get(signal.source, -1)
 
 
-def _note_source(state: MessageState, signal: Revise | Stop) -> Mapping[str, int]:
+def _note_source(state: MessageState, signal: signals.Revise | signals.Stop) -> Mapping[str, int]:
     return {**state.sources, signal.source: signal.offset} if signal.source else state.sources
 
 
-def _pull_forward(state: MessageState, signal: PullForward, now: float) -> MessageState:
+def _pull_forward(state: MessageState, signal: signals.PullForward, now: float) -> MessageState:
     is_same = abs(to_epoch(signal.expected_due_at) - state.due_at) < 0.5  # the index keeps milliseconds at best
     if state.is_running or state.is_held or not is_same or now < state.earliest_at or state.due_at <= now:
         return state
-    return _due_now(state, now).remember(now, "pull_forward", clip_reason(signal.reason))
+    return _remember(_due_now(state, now), now, "pull_forward", signal.reason)
+
+
+def _remember(state: MessageState, now: float, what: str, reason: str) -> MessageState:
+    return state.remember(now, what, clip_reason(reason))
 
 
 def _stop(state: MessageState, reason: str, now: float) -> MessageState:

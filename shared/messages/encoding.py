@@ -6,8 +6,7 @@ from datetime import timedelta
 from shared.errors import InvalidHandler
 
 PACKS_MAX = 1_000_000
-SIZE_MAX = 5_000
-"""Largest `size` of a pack; what limits it first is `shared.packs.entry.STATE_BYTES_MAX`."""
+SIZE_MAX = 5_000  # largest `size` of a pack; what limits it first is `shared.packs.entry.STATE_BYTES_MAX`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,6 @@ class Pack:
     coalesce: timedelta = timedelta(minutes=5)
 
     def __post_init__(self) -> None:
-        """Check the values."""
         if not 1 <= self.packs <= PACKS_MAX:
             raise InvalidHandler(f"Pack(packs={self.packs}): give a number from 1 to {PACKS_MAX:,}")
         if not 1 <= self.size <= SIZE_MAX:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from shared.errors import InvalidEnvelope
 from shared.lanes import LANES
@@ -24,18 +24,12 @@ _TOLERANCE_SECONDS_MAX = TOLERANCE_MAX.total_seconds()
 _SHOWN_MAX = 10**15  # larger numbers are described in errors, not printed
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_RFC3339 = re.compile(
-    r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})",
-    re.ASCII,
-)
+_RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeRules:
-    """The rules that differ between installations.
-
-    `kinds` maps every kind that has a handler to that handler's default lane.
-    """
+    """What differs between installations; `kinds` maps each kind that has a handler to the handler's default lane."""
 
     kinds: Mapping[str, str] = field(default_factory=dict[str, str])
     payload_max_bytes: int = 4096
@@ -81,22 +75,20 @@ def _lane(value: Any) -> str | None:
 
 
 def _scheduled_at(value: Any) -> datetime | None:
-    if value is None or isinstance(value, datetime):
-        moment = value
-    elif not isinstance(value, str):
+    if isinstance(value, str):
+        if not _RFC3339.fullmatch(value):
+            raise ValueError(
+                f"is {value[:40]!r}, not RFC 3339 with an offset; write it like 2026-11-21T20:00:00Z or …+01:00"
+            )
+        try:
+            value = datetime.fromisoformat(value.upper())
+        except ValueError as exc:
+            raise ValueError(f"is {value[:40]!r}, which no calendar has ({exc}); correct the date") from exc
+    elif value is not None and not isinstance(value, datetime):
         raise ValueError(
             f"must be a string in RFC 3339 form, not {_name_type(value)}; write it like 2026-11-21T20:00:00Z"
         )
-    elif not _RFC3339.fullmatch(value):
-        raise ValueError(
-            f"is {value[:40]!r}, not RFC 3339 with an offset; write it like 2026-11-21T20:00:00Z or …+01:00"
-        )
-    else:
-        try:
-            moment = datetime.fromisoformat(value.upper())
-        except ValueError as exc:
-            raise ValueError(f"is {value[:40]!r}, which no calendar has ({exc}); correct the date") from exc
-    return None if moment is None else _within_horizon(moment)
+    return None if value is None else _within_horizon(value)
 
 
 def _within_horizon(moment: datetime) -> datetime:
@@ -150,16 +142,15 @@ class Envelope(BaseModel):
     tolerance_seconds: Annotated[float, BeforeValidator(_tolerance)] = 0.0
     priority: Annotated[int, BeforeValidator(_priority)] = 3
     tenant: Annotated[str, BeforeValidator(lambda v: _text(v, TENANT_MAX_BYTES))] = ""
-    payload: Annotated[Any, BeforeValidator(_payload)] = Field(default=None)
+    payload: Annotated[Any, BeforeValidator(_payload)] = None
     correlation_id: Annotated[str, BeforeValidator(lambda v: _text(v, ID_MAX_BYTES))] = ""
     idempotency_key: Annotated[str, BeforeValidator(lambda v: _text(v, ID_MAX_BYTES))] = ""
 
 
 def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -> Envelope:
-    """Check one envelope against every rule and give it back with its lane filled in.
+    """Check one envelope, as JSON text or an object, against every rule and give it back with its lane filled in.
 
-    `raw` is JSON text or an already parsed object. Raises InvalidEnvelope with one sentence that names the
-    first offending field; a record that is no JSON object is reported under the field name "envelope".
+    Raises InvalidEnvelope, which names the first wrong field, or "envelope" where there is no JSON object.
     """
     if isinstance(raw, str | bytes):
         try:
@@ -173,7 +164,11 @@ def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -
         envelope = Envelope.model_validate(_fill_in_lane(raw, rules))
     except ValidationError as exc:
         raise _translate(exc) from exc
-    _apply_rules(envelope, rules)
+    if envelope.kind not in rules.kinds:
+        known = ", ".join(sorted(rules.kinds)) or "none at all"
+        raise InvalidEnvelope("kind", f"no handler for {envelope.kind!r} is loaded; loaded: {known}", "UnknownKind")
+    if too_large := find_size_flaw(envelope.payload, rules.payload_max_bytes):
+        raise InvalidEnvelope("payload", too_large, "TooLarge")
     return envelope
 
 
@@ -182,14 +177,6 @@ def _fill_in_lane(raw: Mapping[str, Any], rules: EnvelopeRules) -> Mapping[str, 
     kind = raw.get("kind")
     lane = rules.kinds.get(kind) if raw.get("lane") is None and isinstance(kind, str) else None
     return raw if lane is None else {**raw, "lane": lane}
-
-
-def _apply_rules(envelope: Envelope, rules: EnvelopeRules) -> None:
-    if envelope.kind not in rules.kinds:
-        known = ", ".join(sorted(rules.kinds)) or "none at all"
-        raise InvalidEnvelope("kind", f"no handler for {envelope.kind!r} is loaded; loaded: {known}", "UnknownKind")
-    if too_large := find_size_flaw(envelope.payload, rules.payload_max_bytes):
-        raise InvalidEnvelope("payload", too_large, "TooLarge")
 
 
 def _translate(exc: ValidationError) -> InvalidEnvelope:

@@ -2,20 +2,19 @@
 
 import json
 import math
+import re
 from typing import Any, NoReturn, cast
 
 import orjson
 
-MAX_DEPTH = 64
-"""Deeper nesting is refused: parsers on the way have different limits."""
-
-MAX_DIGITS = 4300
-"""Longer whole numbers are refused: by default Python neither reads nor writes them."""
+MAX_DEPTH = 64  # deeper nesting is refused: parsers on the way have different limits
+MAX_DIGITS = 4300  # longer whole numbers are refused: by default Python neither reads nor writes them
 
 _INT_LIMIT = 10**MAX_DIGITS
 _TOO_LONG = f"holds a whole number of more than {MAX_DIGITS} digits"
 _BOM = "\ufeff"
 _ZEROES = bytes(b"0"[0] if chr(byte) in "0123456789" else 0 for byte in range(256))
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _LONG_NUMBER = b"0" * 19
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
@@ -47,8 +46,7 @@ def decode_json(text: str | bytes) -> Any:
 def _may_repeat_keys(text: str | bytes, value: Any) -> bool:
     """Return whether a text may have duplicate keys; comparing it with `value` written anew is the cheapest test.
 
-    Without duplicates both texts have the same number of colons, one after each key and others in strings, unless a
-    colon is written as an escape.
+    Without them both have the same number of colons, in strings and after keys, unless one is written as an escape.
     """
     try:
         colons = orjson.dumps(value).count(b":")
@@ -94,7 +92,8 @@ def find_flaw(value: Any, depth: int = 0) -> str | None:
     if isinstance(value, float):
         return None if math.isfinite(value) else f"holds {value}, which JSON does not know"
     if isinstance(value, str):
-        return None if _is_utf8(value) else "holds a lone surrogate, which UTF-8 can't carry"
+        is_flawed = not value.isascii() and _SURROGATE.search(value)
+        return "holds a lone surrogate, which UTF-8 can't carry" if is_flawed else None
     if depth >= MAX_DEPTH:
         return f"is nested deeper than {MAX_DEPTH} levels"
     if isinstance(value, dict):
@@ -121,16 +120,6 @@ def _find_flaw_in_object(value: dict[Any, Any], depth: int) -> str | None:
         if flaw := find_flaw(key, depth + 1) or find_flaw(item, depth + 1):
             return flaw
     return None
-
-
-def _is_utf8(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _read_int(digits: str) -> int:

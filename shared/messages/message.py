@@ -10,19 +10,21 @@ from typing import Any, Literal, NamedTuple
 
 from shared.messages.placement import workflow_id
 
-DECISIONS_KEPT = 5
-"""How many of its last decisions a message remembers for `explain`."""
-
 NO_TRACE: Mapping[str, str] = MappingProxyType({})
+DECISIONS_KEPT = 5  # how many of its last decisions a message remembers for `explain`
+PAYLOAD_MAX = "payload_max_bytes"  # key in a message workflow's input: the size limit for a revision's payload
+SERIAL = "serial"  # key in a workflow's input: 1 where signals act one by one, as in all but those of older code
+REASON_MAX = 300  # characters of a reason that are kept
 
-PAYLOAD_MAX = "payload_max_bytes"
-"""Key beside the state in a message workflow's input: the size limit for a revision's payload."""
 
-SERIAL = "serial"
-"""Key in a workflow's input: 1 where signals act one by one, as in all workflows but those of older code."""
+def _known(cls: "type[_Record]", wire: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in wire.items() if key in cls._fields}
 
-REASON_MAX = 300
-"""Characters of a reason that are kept."""
+
+def _dump(record: "_Record") -> dict[str, Any]:
+    fields, defaults = zip(record._fields, record, strict=True), record._field_defaults
+    return {name: value for name, value in fields if name not in defaults or value != defaults[name]}
+
 
 Verdict = Literal["again", "done", "reject", "failed", "retry_after", "handed_back", "gated"]
 """The result of a cycle. `failed` counts as an attempt, the last three do not; `gated`: no handler was called."""
@@ -32,9 +34,8 @@ class Outcome(NamedTuple):
     """The result of one cycle, as it travels from the dispatching activity to the workflow.
 
     `after`, `earliest`, `tolerance`, `backoff` and `backoff_max` are seconds; `at` and `earliest_at` are moments. The
-    five fields from `max_attempts` to `index_after`, and `payload_max_bytes`, are settings of the worker that ran the
-    cycle. Here they are part of the history, so a changed setting takes effect with the next cycle and never breaks a
-    replay.
+    five fields from `max_attempts` on, and `payload_max_bytes`, are settings of the worker that ran the cycle: as part
+    of the history, a changed setting takes effect with the next cycle and never breaks a replay.
     """
 
     verdict: Verdict
@@ -48,22 +49,16 @@ class Outcome(NamedTuple):
     is_payload_changed: bool = False
     lane: str = ""
     result: Any = None
-    max_attempts: int = 5
-    """0 = unknown when the outcome was made; then the worker refuses the next call when all attempts are used up."""
+    max_attempts: int = 5  # 0: unknown when the outcome was made; the worker refuses the next call when all are used up
     backoff: float = 2.0
     backoff_max: float = 3600.0
     cycles_per_run: int = 5
     index_after: float = 60.0
-    ended_at: float = 0.0
-    """When the cycle ended, by its worker's clock; 0 = unknown."""
-    traced: str = ""
-    """`traceparent` of the cycle's span; empty if it was not sampled."""
-    payload_max_bytes: int = 0
-    """The size limit for a revision's payload; 0 = an older worker did not send it."""
+    ended_at: float = 0.0  # when the cycle ended, by its worker's clock; 0 = unknown
+    traced: str = ""  # `traceparent` of the cycle's span; empty if it was not sampled
+    payload_max_bytes: int = 0  # the size limit for a revision's payload; 0 = an older worker did not send it
 
-    def dump(self) -> dict[str, Any]:
-        """Give the wire form."""
-        return _dump(self)
+    dump = _dump
 
     @classmethod
     def load(cls, wire: dict[str, Any]) -> "Outcome":
@@ -89,34 +84,25 @@ class MessageState(NamedTuple):
     lane: str
     due_at: float
     earliest_at: float
-    latest_at: float = 0.0
-    """Latest time within its tolerance; 0 = it has no tolerance, and `due_at` counts."""
+    latest_at: float = 0.0  # latest time within its tolerance; 0 = it has no tolerance, and `due_at` counts
     payload: Any = None
     version: int = 0
-    attempt: int = 0
-    """Failed attempts at the present version."""
-    is_tried: bool = False
-    """A handler has been called for the present version, so another payload means another version."""
+    attempt: int = 0  # failed attempts at the present version
+    is_tried: bool = False  # a handler has been called for this version, so another payload means another version
     priority: int = 3
     tenant: str = ""
     correlation_id: str = ""
     is_paused: bool = False
-    parked_reason: str = ""
-    """Why it is parked; empty while it is not."""
+    parked_reason: str = ""  # why it is parked; empty while it is not
     parked_at: float = 0.0
     ended: Literal["", "done", "stopped"] = ""
     result: Any = None
-    revision: int = 0
-    """How many revisions have been applied to the payload."""
-    sources: Mapping[str, int] = MappingProxyType({})
-    """Newest applied offset by "topic/partition"; an older one is ignored."""
-    trace: Mapping[str, str] = NO_TRACE
-    """W3C Trace Context of the record that started or last revised it: `traceparent`, perhaps `tracestate`."""
-    traced: str = ""
-    """`traceparent` of the last cycle, to which the next one is linked; empty if the message is not sampled."""
+    revision: int = 0  # how many revisions have been applied to the payload
+    sources: Mapping[str, int] = MappingProxyType({})  # newest applied offset by "topic/partition"
+    trace: Mapping[str, str] = NO_TRACE  # W3C Trace Context of the record that started or last revised it
+    traced: str = ""  # `traceparent` of the last cycle, which the next one links to; empty if not sampled
     decisions: tuple[Decision, ...] = ()
-    is_running: bool = False
-    """A handler is at work; what signals ask for meanwhile waits in the next three fields for its outcome."""
+    is_running: bool = False  # a handler is at work; what signals ask for waits in the next three fields
     asked_due_at: float | None = None
     asked_stop: str | None = None
     is_revised: bool = False
@@ -166,26 +152,6 @@ class MessageState(NamedTuple):
         return self._replace(decisions=(*self.decisions[1 - DECISIONS_KEPT :], entry))
 
 
-_USUAL_FIRST = MessageState._fields.index("attempt")
-_USUAL_END = MessageState._fields.index("decisions")
-DEFAULT_FIELDS = MessageState._fields[_USUAL_FIRST:_USUAL_END]
-"""Fields between version and decisions, at their defaults in most messages; adjacent, to be compared at once."""
-
-DEFAULTS = tuple(MessageState._field_defaults[name] for name in DEFAULT_FIELDS)
-
-IDLE_DEFAULTS = tuple(MessageState._field_defaults[name] for name in MessageState._fields[_USUAL_END + 1 :])
-"""Defaults of the fields after decisions, for a message whose handler is not at work."""
-
-
-def non_default_fields(state: MessageState) -> dict[str, Any]:
-    """Give the fields between version and decisions that differ from their defaults."""
-    seldom = state[_USUAL_FIRST:_USUAL_END]
-    if seldom == DEFAULTS:
-        return {}
-    fields = zip(DEFAULT_FIELDS, seldom, DEFAULTS, strict=True)
-    return {n: value for n, value, default in fields if value is not default and value != default}
-
-
 class HandlerCall(NamedTuple):
     """What the workflow hands to the dispatching activity for one cycle."""
 
@@ -200,12 +166,14 @@ class HandlerCall(NamedTuple):
     tenant: str = ""
     correlation_id: str = ""
     trace: Mapping[str, str] = NO_TRACE
-    traced: str = ""
-    """`traceparent` of the previous cycle, if it was sampled."""
+    traced: str = ""  # `traceparent` of the previous cycle, if it was sampled
 
-    def dump(self) -> dict[str, Any]:
-        """Give the wire form."""
-        return _dump(self)
+    @classmethod
+    def of(cls, state: MessageState, attempt: int) -> "HandlerCall":
+        """Make the call for a message; `attempt` counts from 1."""
+        return cls(**{name: getattr(state, name) for name in cls._fields})._replace(attempt=attempt)
+
+    dump = _dump
 
     @classmethod
     def load(cls, wire: dict[str, Any]) -> "HandlerCall":
@@ -218,18 +186,4 @@ def clip_reason(reason: str) -> str:
     return "" if not reason else " ".join(reason.split())[:REASON_MAX].encode(errors="replace").decode()
 
 
-def _known(cls: "type[_Record]", wire: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in wire.items() if key in cls._fields}
-
-
-def _dump(record: "_Record") -> dict[str, Any]:
-    fields = zip(record._fields, record, _AS_IT_COMES[type(record)], strict=True)
-    return {name: value for name, value, default in fields if value != default}
-
-
-_REQUIRED = object()
 _Record = MessageState | Outcome | HandlerCall
-_AS_IT_COMES: dict[type[_Record], tuple[Any, ...]] = {
-    cls: tuple(cls._field_defaults.get(name, _REQUIRED) for name in cls._fields)
-    for cls in (MessageState, Outcome, HandlerCall)
-}

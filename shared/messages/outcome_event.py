@@ -16,11 +16,7 @@ def to_event(call: HandlerCall, outcome: Outcome, started_at: float, spread: Spr
     changed them.
     """
     before = MessageState(
-        kind=call.kind,
-        id=call.id,
-        lane=call.lane,
-        due_at=call.due_at,
-        earliest_at=call.due_at,
+        *(call.kind, call.id, call.lane, call.due_at, call.due_at),
         version=call.version,
         attempt=call.attempt - 1,
         priority=call.priority,

@@ -1,27 +1,17 @@
-"""Placement: the one module that knows in which workflow, on which task queue, a (kind, id) lives."""
+"""Placement: the one module that knows in which workflow a (kind, id) lives."""
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from shared.lanes import task_queue
 from shared.messages.encoding import Pack
 
-MESSAGE_WORKFLOW = "message"
-"""Workflow type of the solo encoding; histories outlive module paths, so the name is fixed here."""
-
-PACK_WORKFLOW = "pack"
-"""Workflow type of the pack encoding."""
-
-HAS_PARKED = "has_parked"
-"""`State` of a pack that holds at least one parked message."""
-
-LAYOUT_WORKFLOW = "pack-layout"
-"""Workflow type that keeps how many packs a kind has."""
-
-LAYOUT_MEMO = "layout"
-"""The memo field of that workflow; a memo can be read while no worker runs."""
+MESSAGE_WORKFLOW = "message"  # workflow type of the solo encoding; histories outlive module paths, so it is fixed here
+PACK_WORKFLOW = "pack"  # workflow type of the pack encoding
+HAS_PARKED = "has_parked"  # `State` of a pack that holds at least one parked message
+LAYOUT_WORKFLOW = "pack-layout"  # workflow type that keeps how many packs a kind has
+LAYOUT_MEMO = "layout"  # the memo field of that workflow; a memo can be read while no worker runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +19,11 @@ class Layout:
     """How a kind is packed: stored on the server from its first message on, the same for every process."""
 
     kind: str
-    lane: str
-    """Lane of the packs themselves; a message on another lane has its handler run there."""
+    lane: str  # lane of the packs themselves; a message on another lane has its handler run there
     packs: int
     size: int
     coalesce: float
-    first_packs: int = 0
-    """Initial pack count; handlers that still declare it are accepted."""
+    first_packs: int = 0  # initial pack count; handlers that still declare it are accepted
 
     @classmethod
     def of(cls, kind: str, lane: str, pack: Pack) -> "Layout":
@@ -45,32 +33,15 @@ class Layout:
     @classmethod
     def load(cls, kind: str, memo: Mapping[str, Any]) -> "Layout":
         """Read the layout from the memo that holds it."""
-        return cls(kind, memo["lane"], memo["packs"], memo["size"], memo["coalesce"], memo["first_packs"])
+        return cls(kind, *(memo[f.name] for f in fields(cls)[1:]))
 
     def dump(self) -> dict[str, Any]:
         """Give the content of the memo."""
-        return {
-            "lane": self.lane,
-            "packs": self.packs,
-            "size": self.size,
-            "coalesce": self.coalesce,
-            "first_packs": self.first_packs,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a message lives."""
-
-    workflow_id: str
-    task_queue: str
+        return {f.name: getattr(self, f.name) for f in fields(self)[1:]}
 
 
 def workflow_id(kind: str, message_id: str) -> str:
-    """Name a message: the id of its workflow when it has one of its own.
-
-    A kind never holds a colon, so the name can be split again without doubt.
-    """
+    """Name a message, and its workflow if it has one of its own; a kind holds no colon, so the name splits again."""
     return f"{kind}:{message_id}"
 
 
@@ -88,13 +59,6 @@ def pack_workflow_id(kind: str, index: int) -> str:
 def layout_workflow_id(kind: str) -> str:
     """Name the workflow that keeps a kind's layout."""
     return f"{kind}~"
-
-
-def place(kind: str, message_id: str, lane: str, prefix: str, layout: Layout | None = None) -> Placement:
-    """Return where a message lives: in a workflow of its own on its lane's task queue, or in a pack of its kind."""
-    if layout is None:
-        return Placement(workflow_id(kind, message_id), task_queue(prefix, lane))
-    return Placement(pack_workflow_id(kind, pack_index(message_id, layout.packs)), task_queue(prefix, layout.lane))
 
 
 def pack_index(message_id: str, packs: int) -> int:

@@ -15,13 +15,10 @@ from shared.messages.json_value import find_flaw, parse_json
 from shared.messages.signals import SIGNAL_NAMES, PullMany, Signal, UnreadableSignal
 from shared.messages.timespan import MOMENT_MAX
 
-SHOWN_MAX = 40
-"""Characters of a wrong value that an error shows."""
-
-TOKEN_MAX = 200
-"""Characters of a token; a pack keeps tokens for minutes."""
-
+SHOWN_MAX = 40  # characters of a wrong value that an error shows
+TOKEN_MAX = 200  # characters of a token; a pack keeps tokens for minutes
 AnySignal = TypeVar("AnySignal", bound=Signal)
+Check = Callable[[Any], bool]
 _SIGNAL_TYPES = {name: kind for kind, name in SIGNAL_NAMES.items()}
 
 
@@ -35,11 +32,10 @@ class PackSignal:
 
 
 def read_object(arguments: Sequence[Any]) -> dict[str, Any]:
-    """Read the one JSON object that a signal takes.
-
-    No argument, and null, count as an empty object, because the Web UI sends them.
-    """
-    given = read_argument(arguments)
+    """Read the one JSON object that a signal takes; none and null count as empty, because the Web UI sends them."""
+    if len(arguments) > 1:
+        raise ValueError(f"it came with {len(arguments)} arguments; give one")
+    given = check_readable(arguments[0]) if arguments else None
     if given is None:
         return {}
     if not isinstance(given, dict):
@@ -58,13 +54,6 @@ def read_nothing(arguments: Sequence[Any]) -> None:
         raise ValueError("it takes no input")
 
 
-def read_argument(arguments: Sequence[Any]) -> Any:
-    """Read the one argument that a signal takes, None where there is none; its content is not checked."""
-    if len(arguments) > 1:
-        raise ValueError(f"it came with {len(arguments)} arguments; give one")
-    return check_readable(arguments[0]) if arguments else None
-
-
 def check_readable(argument: Any) -> Any:
     """Return an argument of a signal as the converter has read it; raises if it could not read it."""
     if isinstance(argument, RawValue):
@@ -80,22 +69,18 @@ def read_signal(kind: type[AnySignal], arguments: Sequence[Any]) -> AnySignal:
 
 
 def read_steering(name: str, arguments: Sequence[Any]) -> PackSignal:
-    """Read a signal as a pack gets it, with the `ids` that it is for; raises if it names no messages.
-
-    Any other fault is remembered by the messages that it names.
-    """
+    """Read a signal as a pack gets it; raises if it names no messages, which remember any other fault of it."""
     given = read_object(arguments)
     ids: Any = given.get("ids")
-    if not isinstance(ids, list) or not all(isinstance(i, str) for i in cast("list[Any]", ids)) or find_flaw(ids):
+    if not isinstance(ids, list) or not all(map(is_text, cast("list[Any]", ids))) or find_flaw(ids):
         raise ValueError("a pack wants an object with ids, a list of strings, beside the signal's own fields")
-    kind, token = _SIGNAL_TYPES[name], given.get("token", "")
+    ids, kind, token = cast("list[str]", ids), _SIGNAL_TYPES[name], given.get("token", "")
     try:
         if token != "":
             check_token(token)
-        return PackSignal(cast("list[str]", ids), _build(kind, _check_content(given)), token)
+        return PackSignal(ids, _build(kind, _check_content(given)), token)
     except ValueError as exc:
-        readable = token if is_token(token) else ""
-        return PackSignal(cast("list[str]", ids), UnreadableSignal(kind.__name__, str(exc)), readable)
+        return PackSignal(ids, UnreadableSignal(kind.__name__, str(exc)), token if is_token(token) else "")
 
 
 def read_pull_forward(arguments: Sequence[Any]) -> PackSignal | PullMany:
@@ -109,7 +94,7 @@ def read_pull_forward(arguments: Sequence[Any]) -> PackSignal | PullMany:
     return PullMany(cast("int", count), cast("float", at), cast("float", until), cast("str", token))
 
 
-def require(name: str, value: Any, is_right: Callable[[Any], bool], wanted: str) -> Any:
+def require(name: str, value: Any, is_right: Check, wanted: str) -> Any:
     """Return a value if it is right; the error says what is wanted instead."""
     if not is_right(value):
         raise ValueError(f"{name} is {show(value)}; give {wanted}")
@@ -133,9 +118,18 @@ def is_number(value: Any) -> bool:
     return is_int(value) and -(2**63) < value < 2**63
 
 
-def is_moment(value: Any) -> bool:
-    """Return whether a value is a moment (seconds since the epoch) that fits dates and timers."""
-    return is_number(value) and 0 <= value <= MOMENT_MAX
+def whole_number(least: int, most: int) -> Check:
+    """Give the check for a whole number within bounds."""
+    return lambda value: is_int(value) and least <= value <= most
+
+
+def number(least: float, most: float) -> Check:
+    """Give the check for a number within bounds."""
+    return lambda value: is_number(value) and least <= value <= most
+
+
+is_moment = number(0, MOMENT_MAX)
+"""Returns whether a value is a moment (seconds since the epoch) that fits dates and timers."""
 
 
 def is_token(value: Any) -> bool:
@@ -180,17 +174,11 @@ def _is_trace(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(text, str) for text in cast("dict[str, Any]", value).values())
 
 
-def _is_anything(_value: Any) -> bool:
-    return True
-
-
-_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "reason": (is_text, "a string"),
-    "due_at": (is_text, "a moment, for example 2026-11-21T20:00:00Z"),
-    "expected_due_at": (is_text, "a moment, for example 2026-11-21T20:00:00Z"),
+_FIELDS: dict[str, tuple[Check, str]] = {
+    **dict.fromkeys(("reason", "source"), (is_text, "a string")),
+    **dict.fromkeys(("due_at", "expected_due_at"), (is_text, "a moment, for example 2026-11-21T20:00:00Z")),
     "priority": (is_int, "a whole number from 1 to 5"),
-    "payload": (_is_anything, "JSON"),
-    "source": (is_text, "a string"),
+    "payload": (lambda _: True, "JSON"),
     "offset": (is_int, "a whole number"),
     "lane": (is_text, "the name of a lane"),
     "trace": (_is_trace, "an object of strings"),
@@ -198,7 +186,6 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def _explain(raw: RawValue) -> str:
-    """Return why a payload can't be read."""
     encoding = raw.payload.metadata.get("encoding", b"").decode(errors="replace")
     if encoding != "json/plain":
         return f"has the encoding {encoding[:SHOWN_MAX]!r}, which is none of those read here; give JSON"

@@ -68,10 +68,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the message for good; a handler that is at work finishes first.
-
-    `source` and `offset` are as with `Revise`: a redelivery that comes after something newer does nothing.
-    """
+    """End the message for good, once no handler is at work; `source` and `offset` are as with `Revise`."""
 
     reason: str = ""
     source: str = ""
@@ -112,8 +109,7 @@ class UnreadableSignal:
     problem: str
 
 
-TOMBSTONE = "its record was deleted"
-"""Reason of a stop that a null record causes."""
+TOMBSTONE = "its record was deleted"  # reason of a stop that a null record causes
 
 Signal = RunNow | Reschedule | Reprioritize | Revise | Pause | Resume | Stop | PullForward
 
@@ -144,9 +140,6 @@ def to_epoch(moment: str) -> float:
 
 
 def moment_of(signal: Signal) -> float | None:
-    """Give the due time that a signal names, in seconds since the epoch; None if it names none.
-
-    Raises ValueError as `to_epoch` does.
-    """
+    """Give the due time that a signal names (seconds since the epoch), None for none; raises as `to_epoch` does."""
     named = signal.due_at if isinstance(signal, Reschedule | Reprioritize | Revise) else None
     return None if named is None else to_epoch(named)

@@ -3,11 +3,8 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-HORIZON = timedelta(days=3653)
-"""Ten years; a time further ahead is most likely a wrong unit."""
-
-MOMENT_MAX = 7_258_118_400.0
-"""The year 2200, in seconds since the epoch: Temporal's server counts nanoseconds, which end in 2262."""
+HORIZON = timedelta(days=3653)  # ten years; a time further ahead is most likely a wrong unit
+MOMENT_MAX = 7_258_118_400.0  # the year 2200; Temporal's server counts nanoseconds since 1970, which end in 2262
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)

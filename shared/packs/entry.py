@@ -9,34 +9,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.messages.json_value import encode_json
-from shared.messages.message import (
-    DEFAULT_FIELDS,
-    DEFAULTS,
-    IDLE_DEFAULTS,
-    SERIAL,
-    Decision,
-    MessageState,
-    non_default_fields,
-)
+from shared.messages.message import SERIAL, Decision, MessageState
 
 Entry = list[Any]
-
 ID, DUE, EARLY, LATE, VERSION, PAYLOAD, DECISIONS, OTHERS = range(8)
-
-CHUNK_BYTES_MAX = 200_000
-"""Most bytes of entries in one signal: a thousand typical entries, far below the server's warning (512 KiB)."""
-
-STATE_BYTES_MAX = 400_000
-"""Most bytes of a pack's state, for the same reason."""
-
-WIRE_VERSION = 1
-"""Version of the encoding of a pack's state."""
-
-SHORTENED_MAX = 200
-"""Characters of a reason in a pack that is short of room."""
+CHUNK_BYTES_MAX = 200_000  # of the entries in one signal: a thousand typical ones, while the server warns at 512 KiB
+STATE_BYTES_MAX = 400_000  # of a pack's state, for the same reason
+WIRE_VERSION = 1  # version of the encoding of a pack's state
+SHORTENED_MAX = 200  # characters of a reason in a pack that is short of room
 
 _ROUTINE = frozenset({"started", "again", "asked"})
-_KNOWN = frozenset(DEFAULT_FIELDS)
+_FIELDS, _DEFAULTS = MessageState._fields, MessageState._field_defaults
+_SELDOM_SPAN = slice(_FIELDS.index("attempt"), _FIELDS.index("decisions"))
+_SELDOM = _FIELDS[_SELDOM_SPAN]  # at their defaults in most messages; adjacent, to be compared at once
+_SELDOM_DEFAULTS = tuple(_DEFAULTS[name] for name in _SELDOM)
+_IDLE_DEFAULTS = tuple(_DEFAULTS[name] for name in _FIELDS[_SELDOM_SPAN.stop + 1 :])  # no handler is at work
+_KNOWN = frozenset({*_SELDOM, "lane"})
 _CHANGE_LENGTH = 4
 
 
@@ -53,27 +41,15 @@ def to_heading(
 ) -> dict[str, Any]:
     """Give the wire form of a pack without messages: its first input, and later what precedes its entries.
 
-    `payload_max_bytes` is the size limit for a revision's payload in the settings; 0 = unknown. `is_serial`: its
-    signals act one by one, as in all packs but those that older code started.
+    `payload_max_bytes` limits a revision's payload; 0 = unknown. Without `is_serial` its signals act as in older code.
     """
-    heading = {
-        "v": WIRE_VERSION,
-        "kind": kind,
-        "lane": lane,
-        "index": index,
-        "packs": packs,
-        "size": size,
-        "coalesce": coalesce,
-    }
+    usual = {"v": WIRE_VERSION, "kind": kind, "lane": lane, "index": index, "packs": packs, "size": size}
     seldom = {"payload_max_bytes": payload_max_bytes, SERIAL: int(is_serial)}
-    return heading | {name: value for name, value in seldom.items() if value}
+    return usual | {"coalesce": coalesce} | {name: value for name, value in seldom.items() if value}
 
 
 def to_entry(state: MessageState, lane: str) -> Entry:
-    """Give the entry of a message whose handler is not at work, for a pack of a lane.
-
-    Of routine decisions only the latest is kept, because decisions take most of a pack's room.
-    """
+    """Give the entry of a message whose handler is not at work; of routine decisions only the latest, to save room."""
     due = round(state.due_at * 1000)
     entry: Entry = [
         state.id,
@@ -88,7 +64,10 @@ def to_entry(state: MessageState, lane: str) -> Entry:
             if number == len(state.decisions) or d.what not in _ROUTINE
         ],
     ]
-    others = non_default_fields(state)
+    seldom, others = state[_SELDOM_SPAN], dict[str, Any]()
+    if seldom != _SELDOM_DEFAULTS:
+        fields = zip(_SELDOM, seldom, _SELDOM_DEFAULTS, strict=True)
+        others = {n: value for n, value, default in fields if value is not default and value != default}
     if state.lane != lane:
         others["lane"] = state.lane
     if others:
@@ -99,19 +78,17 @@ def to_entry(state: MessageState, lane: str) -> Entry:
 def to_state(entry: Entry, kind: str, lane: str) -> MessageState:
     """Give the message of an entry; fields that a newer version may have added are ignored."""
     due, version, late = entry[DUE], entry[VERSION], entry[LATE]
-    decisions = tuple(
-        [
-            Decision((due - at) / 1000, version - back, what, (due - then) / 1000, reason)
-            for at, back, what, then, reason, *_ in entry[DECISIONS]
-        ]
-    )
+    decisions = [
+        Decision((due - at) / 1000, version - back, what, (due - then) / 1000, reason)
+        for at, back, what, then, reason, *_ in entry[DECISIONS]
+    ]
     latest = (due + late) / 1000 if late else 0.0
     # by position, which is faster; every cycle of every packed message runs this
     first = (kind, entry[ID], lane, due / 1000, (due - entry[EARLY]) / 1000, latest, entry[PAYLOAD], version)
-    state = MessageState._make((*first, *DEFAULTS, decisions, *IDLE_DEFAULTS))
+    state = MessageState._make((*first, *_SELDOM_DEFAULTS, tuple(decisions), *_IDLE_DEFAULTS))
     if len(entry) <= OTHERS:
         return state
-    return state._replace(**{n: value for n, value in entry[OTHERS].items() if n in _KNOWN or n == "lane"})
+    return state._replace(**{n: value for n, value in entry[OTHERS].items() if n in _KNOWN})
 
 
 def to_change(before: Entry, after: Entry) -> Entry:

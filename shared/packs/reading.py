@@ -1,9 +1,6 @@
-"""Reading what only packs are sent: chunks of new messages, reports of batches, a new number of packs.
+"""Reading what only packs are sent; like `shared.messages.signal_reading`, every function raises only ValueError."""
 
-Like `shared.messages.signal_reading`, every function raises only ValueError, with half a sentence.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
@@ -11,18 +8,26 @@ from shared.lanes import LANES
 from shared.messages.encoding import PACKS_MAX
 from shared.messages.json_value import find_flaw
 from shared.messages.message import Verdict
-from shared.messages.signal_reading import check_token, is_int, is_moment, is_number, read_object, require
+from shared.messages.signal_reading import (
+    Check,
+    check_token,
+    is_int,
+    is_moment,
+    is_number,
+    number,
+    read_object,
+    require,
+    whole_number,
+)
 from shared.messages.timespan import MOMENT_MAX
 from shared.packs.entry import OTHERS, Entry, is_ended, sources_of
 
 ID_BYTES_MAX = 200
-BACKOFF_MAX = 1e9
-"""Seconds, about thirty years: a moment this far ahead is still a valid date."""
+BACKOFF_MAX = 1e9  # seconds, about thirty years: a moment this far ahead is still a valid date
 
 _MOMENT_MAX_MS = round(MOMENT_MAX * 1000)
 _COUNT_MAX = 2**53
 _DECISION_LENGTH = 5
-_VERDICTS = frozenset(get_args(Verdict))
 _ADVICE = "start messages with dormice"
 
 
@@ -95,60 +100,32 @@ def _is_optional_number(value: Any) -> bool:
     return value is None or is_number(value)
 
 
-def _is_wait(value: Any) -> bool:
-    return is_number(value) and 0 <= value <= BACKOFF_MAX
-
-
-def _is_count(value: Any) -> bool:
-    return is_int(value) and 0 <= value < _COUNT_MAX
-
-
-def _is_pack_count(value: Any) -> bool:
-    return is_int(value) and 1 <= value <= PACKS_MAX
-
-
-def _is_size(value: Any) -> bool:
-    return is_int(value) and 0 < value < 2**31
-
-
 def _is_json(value: Any) -> bool:
     return find_flaw(value) is None
 
 
-def _is_lane(value: Any) -> bool:
-    return isinstance(value, str) and value in LANES
+def _one_of(names: Iterable[str]) -> Check:
+    known = frozenset(names)
+    return lambda value: isinstance(value, str) and value in known
 
 
-def _is_priority(value: Any) -> bool:
-    return is_int(value) and 1 <= value <= 5
+def _map_of(is_right: Check) -> Check:
+    return lambda value: (
+        isinstance(value, dict) and all(_is_text(k) and is_right(v) for k, v in cast("dict[Any, Any]", value).items())
+    )
 
 
-def _is_verdict(value: Any) -> bool:
-    return isinstance(value, str) and value in _VERDICTS
-
-
-def _is_text_map(value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_text(k) and _is_text(v) for k, v in cast("Any", value).items())
-
-
-def _is_offset_map(value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_text(k) and is_int(v) for k, v in cast("Any", value).items())
-
-
-def _is_end(value: Any) -> bool:
-    return value in ("done", "stopped") if isinstance(value, str) else False
-
-
-Check = Callable[[Any], bool]
+_is_wait = number(0, BACKOFF_MAX)
+_is_count = whole_number(0, _COUNT_MAX - 1)
+_is_pack_count = whole_number(1, PACKS_MAX)
+_is_size = whole_number(1, 2**31 - 1)
+_is_lane = _one_of(LANES)
 
 _CHUNK_FIELDS: dict[str, tuple[Check, str]] = {
-    "packs": (_is_size, "a whole number"),
-    "size": (_is_size, "a whole number"),
+    **dict.fromkeys(("packs", "size"), (_is_size, "a whole number")),
     "coalesce": (_is_wait, "seconds"),
     "sent_at": (is_moment, "seconds since the epoch"),
-    "restarts": (_is_flag, "true or false"),
-    "revises": (_is_flag, "true or false"),
-    "is_moving": (_is_flag, "true or false"),
+    **dict.fromkeys(("restarts", "revises", "is_moving"), (_is_flag, "true or false")),
 }
 
 _LAYOUT_FIELDS: dict[str, tuple[Check, str]] = {
@@ -160,49 +137,33 @@ _LAYOUT_FIELDS: dict[str, tuple[Check, str]] = {
 }
 
 _OUTCOME_FIELDS: dict[str, Check] = {
-    "verdict": _is_verdict,
-    "reason": _is_text,
-    "after": _is_optional_number,
-    "at": _is_optional_number,
-    "earliest": _is_optional_number,
-    "earliest_at": _is_optional_number,
-    "tolerance": _is_optional_number,
-    "payload": _is_json,
+    "verdict": _one_of(get_args(Verdict)),
+    **dict.fromkeys(("reason", "lane", "traced"), _is_text),
+    **dict.fromkeys(("after", "at", "earliest", "earliest_at", "tolerance"), _is_optional_number),
+    **dict.fromkeys(("payload", "result"), _is_json),
     "is_payload_changed": _is_flag,
-    "lane": _is_text,
-    "result": _is_json,
-    "max_attempts": _is_count,
-    "backoff": _is_wait,
-    "backoff_max": _is_wait,
+    **dict.fromkeys(("max_attempts", "payload_max_bytes"), _is_count),
     "cycles_per_run": _is_size,
-    "index_after": _is_wait,
+    **dict.fromkeys(("backoff", "backoff_max", "index_after"), _is_wait),
     "ended_at": is_moment,
-    "traced": _is_text,
-    "payload_max_bytes": _is_count,
 }
 
 _OTHERS: dict[str, Check] = {
-    "attempt": _is_count,
-    "is_tried": _is_flag,
-    "priority": _is_priority,
-    "tenant": _is_text,
-    "correlation_id": _is_text,
-    "is_paused": _is_flag,
-    "parked_reason": _is_text,
+    **dict.fromkeys(("attempt", "revision"), _is_count),
+    **dict.fromkeys(("is_tried", "is_paused"), _is_flag),
+    **dict.fromkeys(("tenant", "correlation_id", "parked_reason", "traced"), _is_text),
+    "priority": whole_number(1, 5),
     "parked_at": is_moment,
-    "ended": _is_end,
+    "ended": _one_of(("done", "stopped")),
     "result": _is_json,
-    "revision": _is_count,
-    "sources": _is_offset_map,
-    "trace": _is_text_map,
-    "traced": _is_text,
+    "sources": _map_of(is_int),
+    "trace": _map_of(_is_text),
     "lane": _is_lane,
 }
 """Optional fields of an entry, present where they differ from their defaults; unknown ones are ignored when read."""
 
 
 def _is_finished(finished: Any) -> bool:
-    """Return whether a value is a position in a batch with the outcome of its message."""
     if not isinstance(finished, list) or len(cast("list[Any]", finished)) != 2:
         return False
     position, wire = cast("list[Any]", finished)
@@ -217,7 +178,7 @@ def _is_outcome(wire: Any) -> bool:
 
 
 def _is_entry(entry: Any) -> bool:
-    """Return whether a value is an entry that a pack can hold; fast, because each new message is checked."""
+    # by hand, because each new message is checked
     if type(entry) is not list or not OTHERS <= len(entry) <= OTHERS + 1:  # pyright: ignore[reportUnknownArgumentType] — JSON
         return False
     message_id, due, early, late, version, payload, decisions, *others = cast("Entry", entry)

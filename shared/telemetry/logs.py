@@ -12,8 +12,7 @@ from temporalio import activity, workflow
 
 from shared.settings import Settings
 
-CORE = "temporalio.core"
-"""Logger for messages of the SDK's core in a worker."""
+CORE = "temporalio.core"  # logger for messages of the SDK's core in a worker
 
 CHATTY = {"aiokafka": 10.0, CORE: 10.0, "opentelemetry": 600.0}
 """Seconds between two lines of one kind, for loggers that log each attempt (about 30 a second) while a broker, a server

@@ -7,18 +7,14 @@ from typing import Literal, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One thing that is measured; `unit` is in UCUM notation, `labels` are the label names of its readings.
-
-    A gauge goes up and down, a counter is a total since the process began, a histogram counts values by size.
-    """
+    """One thing that is measured; `unit` is in UCUM notation, `labels` are the names of the labels of its readings."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]
     unit: str
     description: str
     labels: tuple[str, ...] = ()
-    bounds: tuple[float, ...] = ()
-    """Upper bounds of a histogram's buckets, ascending."""
+    bounds: tuple[float, ...] = ()  # upper bounds of a histogram's buckets, ascending
 
 
 class MetricValue(NamedTuple):
@@ -29,69 +25,44 @@ class MetricValue(NamedTuple):
     labels: Mapping[str, str]
 
 
-PARTITION = ("group", "topic", "partition")
+def _gauge(name: str, unit: str, description: str) -> Metric:
+    return Metric(name, "gauge", unit, description, ("group", "topic", "partition"))
 
-LAG = Metric(
-    "dormice.bridge.lag",
-    "gauge",
-    "{record}",
-    "Records from the committed offset to the end of the partition.",
-    PARTITION,
-)
-TIME_LAG = Metric(
-    "dormice.bridge.time_lag", "gauge", "s", "Age of the first record not acknowledged, by its timestamp.", PARTITION
-)
-OLDEST = Metric("dormice.bridge.oldest_unacknowledged", "gauge", "s", "Time since that record was received.", PARTITION)
-IN_FLIGHT = Metric("dormice.bridge.in_flight", "gauge", "{record}", "Records under way.", PARTITION)
-WAITING = Metric("dormice.bridge.waiting", "gauge", "{record}", "Records received and not yet begun.", PARTITION)
-PAUSED = Metric("dormice.bridge.paused", "gauge", "1", "1 while no records of the partition are fetched.", PARTITION)
-BLOCKED = Metric(
-    "dormice.bridge.blocked", "gauge", "1", "1 while the partition waits for its dead-letter topic.", PARTITION
-)
-RECORDS = Metric(
-    "dormice.bridge.records", "counter", "{record}", "Records by what became of them.", ("group", "outcome")
-)
-THROTTLES = Metric(
-    "dormice.bridge.throttles", "counter", "{call}", "Calls for which the Temporal server had no room.", ("group",)
-)
-RETRIES = Metric("dormice.bridge.retries", "counter", "{call}", "Calls made again for another reason.", ("group",))
-REBALANCES = Metric("dormice.bridge.rebalances", "counter", "{rebalance}", "Assignments of partitions.", ("group",))
-COMMIT_FAILURES = Metric(
-    "dormice.bridge.commit_failures", "counter", "{commit}", "Commits that failed and are made again.", ("group",)
-)
 
-BRIDGE_METRICS = (
-    LAG,
-    TIME_LAG,
-    OLDEST,
-    IN_FLIGHT,
-    WAITING,
-    PAUSED,
-    BLOCKED,
-    RECORDS,
-    THROTTLES,
-    RETRIES,
-    REBALANCES,
-    COMMIT_FAILURES,
-)
+def _counter(name: str, unit: str, description: str, *labels: str) -> Metric:
+    return Metric(name, "counter", unit, description, ("group", *labels))
+
+
+LAG = _gauge("dormice.bridge.lag", "{record}", "Records from the committed offset to the end of the partition.")
+TIME_LAG = _gauge("dormice.bridge.time_lag", "s", "Age of the first record not acknowledged, by its timestamp.")
+OLDEST = _gauge("dormice.bridge.oldest_unacknowledged", "s", "Time since that record was received.")
+IN_FLIGHT = _gauge("dormice.bridge.in_flight", "{record}", "Records under way.")
+WAITING = _gauge("dormice.bridge.waiting", "{record}", "Records received and not yet begun.")
+PAUSED = _gauge("dormice.bridge.paused", "1", "1 while no records of the partition are fetched.")
+BLOCKED = _gauge("dormice.bridge.blocked", "1", "1 while the partition waits for its dead-letter topic.")
+PARTITION_METRICS = (LAG, TIME_LAG, OLDEST, IN_FLIGHT, WAITING, PAUSED, BLOCKED)
+
+RECORDS = _counter("dormice.bridge.records", "{record}", "Records by what became of them.", "outcome")
+THROTTLES = _counter("dormice.bridge.throttles", "{call}", "Calls for which the Temporal server had no room.")
+RETRIES = _counter("dormice.bridge.retries", "{call}", "Calls made again for another reason.")
+REBALANCES = _counter("dormice.bridge.rebalances", "{rebalance}", "Assignments of partitions.")
+COMMIT_FAILURES = _counter("dormice.bridge.commit_failures", "{commit}", "Commits that failed and are made again.")
+
+BRIDGE_METRICS = (*PARTITION_METRICS, RECORDS, THROTTLES, RETRIES, REBALANCES, COMMIT_FAILURES)
 """What a bridge publishes once a second."""
 
+BY_KIND = ("kind", "lane")
 DURATION_BOUNDS = (0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 1800.0, 7200.0)
 DISTANCE_BOUNDS = (0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
 
 CYCLES = Metric(
-    "dormice.cycles", "counter", "{cycle}", "Calls of handlers by what they came to.", ("kind", "lane", "outcome")
+    "dormice.cycles", "counter", "{cycle}", "Calls of handlers by what they came to.", (*BY_KIND, "outcome")
 )
 HANDLER_DURATION = Metric(
-    "dormice.handler.duration", "histogram", "s", "How long calls of handlers took.", ("kind", "lane"), DURATION_BOUNDS
+    "dormice.handler.duration", "histogram", "s", "How long calls of handlers took.", BY_KIND, DURATION_BOUNDS
 )
 LATENESS = Metric(
-    "dormice.lateness",
-    "histogram",
-    "s",
-    "How long after they were due messages ran.",
-    ("kind", "lane"),
-    DISTANCE_BOUNDS,
+    "dormice.lateness", "histogram", "s", "How long after they were due messages ran.", BY_KIND, DISTANCE_BOUNDS
 )
 EARLINESS = Metric(
     "dormice.earliness",
@@ -101,8 +72,8 @@ EARLINESS = Metric(
     ("lane",),
     DISTANCE_BOUNDS,
 )
-PARKED = Metric("dormice.parked", "counter", "{message}", "Messages that failed for good.", ("kind", "lane"))
-GATED = Metric("dormice.gated", "counter", "{message}", "Messages sent away by a closed gate.", ("kind", "lane"))
+PARKED = Metric("dormice.parked", "counter", "{message}", "Messages that failed for good.", BY_KIND)
+GATED = Metric("dormice.gated", "counter", "{message}", "Messages sent away by a closed gate.", BY_KIND)
 AT_WORK = Metric("dormice.handlers", "gauge", "{call}", "Handlers at work.", ("lane",))
 
 OLDEST_OVERDUE = Metric(
@@ -124,5 +95,4 @@ SERVER_CHECKS = Metric(
 WORKER_METRICS = (CYCLES, HANDLER_DURATION, LATENESS, EARLINESS, PARKED, GATED, AT_WORK, SERVER_CHECKS)
 """What a worker records as it happens."""
 
-PUBLISHED_METRICS = (*BRIDGE_METRICS, OLDEST_OVERDUE)
-"""Published as a whole, all readings at once; a series that is left out ends."""
+PUBLISHED_METRICS = (*BRIDGE_METRICS, OLDEST_OVERDUE)  # as a whole: a series that is left out ends

@@ -4,7 +4,7 @@
 
 import asyncio
 import contextlib
-import importlib
+import functools
 import logging
 import os
 import socket
@@ -13,45 +13,29 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from temporalio.runtime import (
-    BUFFERED_METRIC_KIND_COUNTER,
-    BUFFERED_METRIC_KIND_GAUGE,
-    BufferedMetric,
-    BufferedMetricUpdate,
-    MetricBuffer,
-    MetricBufferDurationFormat,
-)
+from temporalio import runtime
 
 from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import Settings
 from shared.telemetry.logs import ABOUT
 from shared.telemetry.metrics import DURATION_BOUNDS, PUBLISHED_METRICS, WORKER_METRICS, Metric, MetricValue
-from shared.telemetry.spans import NO_LINKS, NO_SPAN, NOTHING, Attributes, Carrier, Span, draw
+from shared.telemetry.spans import NO_SPAN, NOTHING, Attributes, Carrier, Span, draw
 
 if TYPE_CHECKING:
     from opentelemetry import trace
     from opentelemetry.metrics import Meter
-    from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import MetricReader
     from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import SpanProcessor
 
 Recorder = Callable[[float, Mapping[str, Any]], None]
 BeginSpan = Callable[[str, Attributes, Mapping[str, Carrier], Carrier], Span]
 
 logger = logging.getLogger(__name__)
 
-CORE_UPDATES_MAX = 100_000
-"""Measurements that the SDK's core may buffer; the buffer is emptied once a second."""
-
-SHUTDOWN_SECONDS = 5.0
-"""Time that a receiver gets for the last metrics, and again for the last spans."""
-
-SPANS_HELD_MAX = 4096
-"""Spans that may wait for their receiver, about 10 MB; further spans are dropped."""
-
-ATTRIBUTE_MAX = 1000
-"""Characters of a span's attribute, so that long texts of handlers don't fill the receiver."""
+CORE_UPDATES_MAX = 100_000  # measurements that the SDK's core may buffer; the buffer is emptied once a second
+SHUTDOWN_SECONDS = 5.0  # time that a receiver gets for the last metrics, and again for the last spans
+SPANS_HELD_MAX = 4096  # spans that may wait for their receiver, about 10 MB; further spans are dropped
+ATTRIBUTE_MAX = 1000  # characters of a span's attribute, so that long texts of handlers don't fill the receiver
 
 
 class Telemetry:
@@ -60,11 +44,13 @@ class Telemetry:
     def __init__(self, *, is_on: bool) -> None:
         self.is_on = is_on
         """Whether anything is exported; if not, callers need not measure."""
+        self.core = (
+            runtime.MetricBuffer(CORE_UPDATES_MAX, runtime.MetricBufferDurationFormat.SECONDS) if is_on else None
+        )
+        """Buffer that the runtime fills with the core's measurements; they are passed on once a second."""
+        self.make_recorder: Callable[[runtime.BufferedMetric], Recorder] = lambda _: _discard
         self._latest: Mapping[str, list[MetricValue]] = {}
         self._recorders: dict[str, Recorder] = {}
-        self.core = MetricBuffer(CORE_UPDATES_MAX, MetricBufferDurationFormat.SECONDS) if is_on else None
-        """Buffer that the runtime fills with the core's measurements; they are passed on once a second."""
-        self.take_core: Callable[[BufferedMetricUpdate], None] = lambda _: None
         self._ratio = 0.0
         self._begin_span: BeginSpan | None = None
 
@@ -77,24 +63,22 @@ class Telemetry:
 
     def record(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
         """Record an event: an increment of a counter or gauge, or one value of a histogram."""
-        if (recorder := self._recorders.get(metric.name)) is not None:
-            recorder(value, labels)
+        self._recorders.get(metric.name, _discard)(value, labels)
 
     def samples(self, workflow_id: bytes) -> bool:
         """Return whether a message gets spans; the answer is the same in every process."""
         return self._ratio > 0 and draw(workflow_id) < self._ratio
 
     def begin_span(
-        self, name: str, attributes: Attributes, links: Mapping[str, Carrier] = NO_LINKS, parent: Carrier = NOTHING
+        self, name: str, attributes: Attributes, links: Mapping[str, Carrier] = NOTHING, parent: Carrier = NOTHING
     ) -> Span:
-        """Begin a span for work on a sampled message.
+        """Begin a span for work on a sampled message, in a trace of its own or in its parent's.
 
-        It starts a trace of its own, or is part of its parent's. `links` are earlier work elsewhere, named by what they
-        are. An empty or unreadable context counts as none.
+        `links` are earlier work elsewhere, by what it is. An empty or unreadable context counts as none.
         """
         return NO_SPAN if self._begin_span is None else self._begin_span(name, attributes, links, parent)
 
-    def trace_by(self, begin_span: "BeginSpan", ratio: float) -> None:
+    def trace_by(self, begin_span: BeginSpan, ratio: float) -> None:
         """Have `begin_span` make the spans of this share of all messages."""
         self._begin_span, self._ratio = begin_span, ratio
 
@@ -102,7 +86,10 @@ class Telemetry:
         """Also record what the SDK's core measures, once a second, for ever; returns at once when telemetry is off."""
         while self.core is not None:
             for update in self.core.retrieve_updates():
-                self.take_core(update)
+                name = update.metric.name  # the core's own, which never begins with "dormice."
+                if name not in self._recorders:
+                    self._recorders[name] = self.make_recorder(update.metric)
+                self._recorders[name](update.value, update.attributes)
             await asyncio.sleep(1.0)
 
     def declare(self, name: str, recorder: Recorder) -> None:
@@ -118,14 +105,13 @@ class Telemetry:
 def start_telemetry(settings: Settings, service: str) -> Generator[Telemetry]:
     """Export what is published for the length of a `with` block, to Prometheus, an OTLP receiver, or both.
 
-    Without a setting that asks for it nothing is imported and nothing runs. Raises InvalidSetting for an address that
-    can't be opened and Misconfigured when the package is missing.
+    Imports nothing unless a setting asks for it. Raises Misconfigured for a wrong address or a missing package.
     """
     if not settings.telemetry_prometheus and not settings.telemetry_otlp:
         yield Telemetry(is_on=False)
         return
     try:
-        importlib.import_module("opentelemetry.sdk.metrics")
+        from opentelemetry.sdk.metrics import MeterProvider
     except ImportError as exc:
         raise Misconfigured(
             "telemetry needs the OpenTelemetry SDK, which is missing; install dormice with the extra telemetry"
@@ -138,12 +124,12 @@ def start_telemetry(settings: Settings, service: str) -> Generator[Telemetry]:
         if settings.telemetry_otlp:
             readers.append(_push_otlp(settings.telemetry_otlp))
         resource = _describe_process(service)
-        provider = _build_meters(resource, readers)
+        # our processes end with os._exit, which runs no exit handlers
+        provider = MeterProvider(readers, resource, shutdown_on_exit=False)
         stack.callback(provider.shutdown, SHUTDOWN_SECONDS * 1000)  # pushes what was published last
-        _declare(provider, telemetry)
+        _declare(provider.get_meter("dormice"), telemetry)
         if settings.telemetry_otlp and settings.trace_ratio:
-            tracing = stack.enter_context(_trace(resource, settings.telemetry_otlp))
-            telemetry.trace_by(tracing.begin, settings.trace_ratio)
+            telemetry.trace_by(stack.enter_context(_trace(resource, settings.telemetry_otlp)), settings.trace_ratio)
         yield telemetry
 
 
@@ -156,17 +142,9 @@ def _describe_process(service: str) -> "Resource":
     )
 
 
-def _build_meters(resource: "Resource", readers: "list[MetricReader]") -> "MeterProvider":
-    from opentelemetry.sdk.metrics import MeterProvider
-
-    # our processes end with os._exit, which runs no exit handlers
-    return MeterProvider(readers, resource, shutdown_on_exit=False)
-
-
-def _declare(provider: "MeterProvider", telemetry: Telemetry) -> None:
+def _declare(meter: "Meter", telemetry: Telemetry) -> None:
     from opentelemetry.metrics import CallbackOptions, Observation
 
-    meter = provider.get_meter("dormice")
     make: dict[str, Any] = {"gauge": meter.create_observable_gauge, "counter": meter.create_observable_counter}
     for metric in PUBLISHED_METRICS:
 
@@ -174,43 +152,25 @@ def _declare(provider: "MeterProvider", telemetry: Telemetry) -> None:
             return [Observation(reading.value, reading.labels) for reading in telemetry.read(metric)]
 
         make[metric.kind](metric.name, [observe], metric.unit, metric.description)
-    instruments = _Instruments(meter)
     for metric in WORKER_METRICS:
-        telemetry.declare(metric.name, instruments.make(metric))
-    telemetry.take_core = instruments.pass_on
+        telemetry.declare(metric.name, _make_recorder(meter, metric))
+    telemetry.make_recorder = functools.partial(_make_recorder, meter)
 
 
-class _Instruments:
-    """Makes instruments that record events as they happen, and passes on the measurements of the SDK's core."""
+def _make_recorder(meter: "Meter", metric: Metric | runtime.BufferedMetric) -> Recorder:
+    about = metric.name, metric.unit or "", metric.description or ""
+    if metric.kind in ("counter", runtime.BUFFERED_METRIC_KIND_COUNTER):
+        return meter.create_counter(*about).add
+    if metric.kind == "gauge":
+        return meter.create_up_down_counter(*about).add
+    if metric.kind == runtime.BUFFERED_METRIC_KIND_GAUGE:
+        return meter.create_gauge(*about).set
+    bounds = metric.bounds if isinstance(metric, Metric) else DURATION_BOUNDS
+    return meter.create_histogram(*about, explicit_bucket_boundaries_advisory=list(bounds)).record
 
-    def __init__(self, meter: "Meter") -> None:
-        self._meter = meter
-        self._of_core: dict[str, Recorder] = {}
 
-    def make(self, metric: Metric) -> Recorder:
-        """Make the instrument of a metric."""
-        name, unit, description = metric.name, metric.unit, metric.description
-        if metric.kind == "counter":
-            return self._meter.create_counter(name, unit, description).add
-        if metric.kind == "gauge":
-            return self._meter.create_up_down_counter(name, unit, description).add
-        bounds = list(metric.bounds)
-        return self._meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds).record
-
-    def pass_on(self, update: BufferedMetricUpdate) -> None:
-        """Record one of the core's measurements under the core's own name for it."""
-        if (recorder := self._of_core.get(update.metric.name)) is None:
-            recorder = self._of_core[update.metric.name] = self._make_of_core(update.metric)
-        recorder(update.value, update.attributes)
-
-    def _make_of_core(self, metric: BufferedMetric) -> Recorder:
-        name, unit, description = metric.name, metric.unit or "", metric.description or ""
-        if metric.kind == BUFFERED_METRIC_KIND_COUNTER:
-            return self._meter.create_counter(name, unit, description).add
-        if metric.kind == BUFFERED_METRIC_KIND_GAUGE:
-            return self._meter.create_gauge(name, unit, description).set
-        bounds = list(DURATION_BOUNDS)
-        return self._meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=bounds).record
+def _discard(_value: float, _labels: Mapping[str, Any]) -> None:
+    pass
 
 
 @contextlib.contextmanager
@@ -276,8 +236,8 @@ def _push_otlp(url: str) -> "MetricReader":
 
 
 @contextlib.contextmanager
-def _trace(resource: "Resource", url: str) -> "Generator[_Tracing]":
-    """Send spans for the length of a `with` block, in batches from a thread of their own, and the rest at its end.
+def _trace(resource: "Resource", url: str) -> Generator[BeginSpan]:
+    """Send spans in batches from a thread of their own, and the rest at the end.
 
     Spans of others, such as libraries that a handler uses, are sent when they are children of ours, unless somebody has
     set up tracing already: that set-up is left alone.
@@ -308,44 +268,29 @@ def _trace(resource: "Resource", url: str) -> "Generator[_Tracing]":
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         trace.set_tracer_provider(build(ParentBased(ALWAYS_OFF)))
     try:
-        yield _Tracing(build(ALWAYS_ON).get_tracer("dormice"))
+        yield functools.partial(_begin_span, build(ALWAYS_ON).get_tracer("dormice"))
     finally:
-        _end_within(SHUTDOWN_SECONDS, sending)
+        # the SDK's own limit is 30 s; our processes end without waiting for their daemon threads
+        ending = threading.Thread(target=sending.shutdown, daemon=True)
+        ending.start()
+        ending.join(SHUTDOWN_SECONDS)
 
 
-def _end_within(seconds: float, processor: "SpanProcessor") -> None:
-    # the SDK's own limit is 30 s; our processes end without waiting for their daemon threads
-    ending = threading.Thread(target=processor.shutdown, daemon=True)
-    ending.start()
-    ending.join(seconds)
+def _begin_span(
+    tracer: "trace.Tracer", name: str, attributes: Attributes, links: Mapping[str, Carrier], parent: Carrier
+) -> Span:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, SpanKind, get_current_span
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    extract = TraceContextTextMapPropagator().extract
+    found = [(what, get_current_span(extract(c, Context())).get_span_context()) for what, c in links.items()]
+    valid = [Link(context, {"link": what}) for what, context in found if context.is_valid]
+    span = tracer.start_span(name, extract(parent, Context()), SpanKind.CONSUMER, attributes, valid)
+    return _SampledSpan(span) if span.is_recording() else NO_SPAN  # the SDK's own variables may switch it off
 
 
-class _Tracing:
-    """Makes spans; the caller has already decided that they are sampled."""
-
-    def __init__(self, tracer: "trace.Tracer") -> None:
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-        self._tracer = tracer
-        self._propagator = TraceContextTextMapPropagator()
-
-    def begin(self, name: str, attributes: Attributes, links: Mapping[str, Carrier], parent: Carrier) -> Span:
-        """Begin a span; see `Telemetry.begin_span`."""
-        from opentelemetry.context import Context
-        from opentelemetry.trace import Link, SpanKind, get_current_span
-
-        found = [(what, get_current_span(self._propagator.extract(c, Context()))) for what, c in links.items()]
-        span = self._tracer.start_span(
-            name,
-            self._propagator.extract(parent, Context()),
-            SpanKind.CONSUMER,
-            attributes,
-            [Link(s.get_span_context(), {"link": what}) for what, s in found if s.get_span_context().is_valid],
-        )
-        return _SampledSpan(span) if span.is_recording() else NO_SPAN  # the SDK's own variables may switch it off
-
-
-class _SampledSpan:
+class _SampledSpan(Span):
     def __init__(self, span: "trace.Span") -> None:
         context = span.get_span_context()
         self._span = span
@@ -355,17 +300,14 @@ class _SampledSpan:
 
     @contextlib.contextmanager
     def around(self) -> Generator[None]:
-        from opentelemetry.context import attach, detach
-        from opentelemetry.trace import set_span_in_context
+        from opentelemetry.trace import use_span
 
-        token = attach(set_span_in_context(self._span))
-        try:
-            yield
-        except BaseException as exc:
-            self._left_by = type(exc).__name__
-            raise
-        finally:
-            detach(token)
+        with use_span(self._span, record_exception=False, set_status_on_exception=False):
+            try:
+                yield
+            except BaseException as exc:
+                self._left_by = type(exc).__name__
+                raise
 
     def end(self, attributes: Attributes, error: str = "") -> None:
         from opentelemetry.trace import Status, StatusCode

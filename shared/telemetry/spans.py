@@ -1,56 +1,31 @@
-"""Spans: the interface for tracing the work on one message; `shared.telemetry.sdk` implements it."""
+"""Spans: how the work on one message is traced; `shared.telemetry.sdk` has the spans that are exported."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any
 from zlib import crc32
 
 Attributes = Mapping[str, str | int | float]
-
-Carrier = Mapping[str, str]
-"""W3C Trace Context as headers: `traceparent`, and `tracestate` where there is one; empty for none."""
-
-NOTHING: Mapping[str, str] = MappingProxyType({})
-NO_LINKS: Mapping[str, Carrier] = MappingProxyType({})
+Carrier = Mapping[str, str]  # W3C Trace Context as headers: `traceparent`, perhaps `tracestate`; empty for none
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-class Span(Protocol):
-    """One piece of work on one message."""
+class Span:
+    """One piece of work on one message; this class is for work that is not sampled or not exported."""
 
-    @property
-    def traceparent(self) -> str:
-        """Its W3C Trace Context; empty when it is not exported."""
-        ...
-
-    @property
-    def ids(self) -> Mapping[str, str]:
-        """Fields of log lines about the work: `trace_id` and `span_id`; empty when it is not exported."""
-        ...
+    traceparent = ""  # its W3C Trace Context
+    ids: Mapping[str, str] = NOTHING  # fields of log lines about the work: `trace_id` and `span_id`
 
     def around(self) -> AbstractContextManager[None]:
         """Make this the current span in a `with` block, so that spans begun there are its children."""
-        ...
+        return nullcontext()
 
     def end(self, attributes: Attributes, error: str = "") -> None:
         """End the span; `error` names what went wrong, but an exception that left the block comes first."""
-        ...
 
 
-class _NoSpan:
-    traceparent = ""
-    ids = NOTHING
-    _around = nullcontext()
-
-    def around(self) -> AbstractContextManager[None]:
-        return self._around
-
-    def end(self, attributes: Attributes, error: str = "") -> None:
-        pass
-
-
-NO_SPAN: Span = _NoSpan()
-"""Stands for a span that is not sampled or not exported."""
+NO_SPAN = Span()
 
 _MIX = 0x9E3779B1  # Knuth's multiplicative hash: spreads consecutive ids, whose checksums resemble each other
 

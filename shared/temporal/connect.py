@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from temporalio import runtime
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import IndexedValueType, TaskQueueType
 from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure
@@ -20,14 +21,6 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.common import RawValue
 from temporalio.envconfig import ClientConfig
-from temporalio.runtime import (
-    LogForwardingConfig,
-    LoggingConfig,
-    MetricBuffer,
-    Runtime,
-    TelemetryConfig,
-    TelemetryFilter,
-)
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
 from shared.errors import Misconfigured, RetryLater, ServerBusy, ServerNotReady, ServerUnreachable
@@ -39,12 +32,8 @@ from shared.temporal.encryption import build_converter
 from shared.temporal.search_attributes import REQUIRED
 
 DEFAULT_ADDRESS = "localhost:7233"
-
-CALL_TIMEOUT = timedelta(seconds=10)
-"""Limit of one small call to the server."""
-
-CONNECT_TIMEOUT = timedelta(seconds=20)
-"""Limit of the connection and its first call, for which the SDK has none."""
+CALL_TIMEOUT = timedelta(seconds=10)  # limit of one small call to the server
+CONNECT_TIMEOUT = timedelta(seconds=20)  # limit of the connection and its first call, for which the SDK has none
 
 TRANSIENT = frozenset(
     {
@@ -70,14 +59,13 @@ async def connect(
     settings: Settings,
     changes: Mapping[str, str] | None = None,
     heartbeat: timedelta | None = None,
-    metrics: MetricBuffer | None = None,
+    metrics: runtime.MetricBuffer | None = None,
 ) -> Client:
     """Connect as Temporal's environment configuration says (environment, then profile file, then localhost:7233).
 
     `changes` are variables (TEMPORAL_…) that override the environment. `heartbeat` is how often workers of this client
-    report their slots to the server; the SDK's own default is a minute. `metrics` receives what the SDK's core
-    measures; it is used only together with `heartbeat`. Raises ServerUnreachable when nothing answers and Misconfigured
-    when the configuration is unusable, certificates included.
+    report their slots; only with it, `metrics` receives what the SDK's core measures. Raises ServerUnreachable when
+    nothing answers and Misconfigured when the configuration is unusable, certificates included.
     """
     options = client_options(settings)
     environ = {**os.environ, **(changes or {})}
@@ -119,34 +107,30 @@ async def check_server(client: Client) -> None:
 
 async def read_attribute_types(client: Client) -> dict[str, str]:
     """Give the types of the namespace's own search attributes, as REQUIRED writes them. Raises RPCError."""
-    answer = await client.operator_service.list_search_attributes(
-        ListSearchAttributesRequest(namespace=client.namespace)
-    )
-    names = {name: IndexedValueType.Name(value) for name, value in answer.custom_attributes.items()}
-    return {name: _to_words(kind) for name, kind in names.items()}
+    request = ListSearchAttributesRequest(namespace=client.namespace)
+    answer = await client.operator_service.list_search_attributes(request)
+    types: dict[str, str] = {}
+    for name, value in answer.custom_attributes.items():
+        words = IndexedValueType.Name(value).removeprefix("INDEXED_VALUE_TYPE_").split("_")
+        types[name] = "".join(map(str.capitalize, words))  # like KeywordList
+    return types
 
 
 def command_to_create(names: Iterable[str]) -> str:
     """Write the command that creates some of the required search attributes."""
-    return "temporal operator search-attribute create " + " ".join(
-        f"--name {name} --type {REQUIRED[name]}" for name in names
-    )
+    options = " ".join(f"--name {name} --type {REQUIRED[name]}" for name in names)
+    return f"temporal operator search-attribute create {options}"
 
 
 def lacks_namespace(exc: RPCError) -> bool:
-    """Return whether the server does not know the namespace; just after its start it knows none for a moment.
-
-    A namespace that is really missing is reported before work begins, see `check_server`.
-    """
+    """Return whether the server does not know the namespace, as for a moment after its start; see `check_server`."""
     failure = NamespaceNotFoundFailure()
     return exc.status is RPCStatusCode.NOT_FOUND and any(d.Unpack(failure) for d in exc.grpc_status.details)
 
 
 def lacks_attribute(exc: RPCError) -> bool:
-    """Return whether the server does not know a search attribute; its services learn of a new one seconds later.
-
-    One that is really missing is reported before work begins. The error has no detail, so its text is compared.
-    """
+    """Return whether the server does not know a search attribute; its services learn of a new one seconds later."""
+    # the error has no detail
     return exc.status is RPCStatusCode.INVALID_ARGUMENT and "no mapping defined for search attribute" in exc.message
 
 
@@ -162,21 +146,19 @@ def is_missing(exc: RPCError) -> bool:
 
 def translate_rpc_error(exc: RPCError) -> RetryLater | Misconfigured:
     """Turn a failed call into the branch of the error tree that fits what the caller should do."""
+    said = (str(exc).strip() or type(exc).__name__).splitlines()[0]
     if exc.status is RPCStatusCode.RESOURCE_EXHAUSTED:
-        return ServerBusy(f"the server is at its limit ({_first_line(exc)}); try again in a while")
+        return ServerBusy(f"the server is at its limit ({said}); try again in a while")
     if exc.status in TRANSIENT:
-        return ServerUnreachable(f"the server did not answer ({_first_line(exc)}); check that it is up and try again")
+        return ServerUnreachable(f"the server did not answer ({said}); check that it is up and try again")
     if exc.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED):
-        return Misconfigured(f"the server refuses this client ({_first_line(exc)}); check the API key or certificate")
+        return Misconfigured(f"the server refuses this client ({said}); check the API key or certificate")
+    refusal = f"the server refuses the call ({said})"
     if lacks_namespace(exc):
-        return ServerNotReady(
-            f"the server refuses the call ({_first_line(exc)}); create the namespace or set TEMPORAL_NAMESPACE"
-        )
+        return ServerNotReady(f"{refusal}; create the namespace or set TEMPORAL_NAMESPACE")
     if lacks_attribute(exc):
-        return ServerNotReady(
-            f"the server refuses the call ({_first_line(exc)}); create it, or give the server time to learn of it"
-        )
-    return Misconfigured(f"the server refuses the call ({_first_line(exc)}); correct the request")
+        return ServerNotReady(f"{refusal}; create it, or give the server time to learn of it")
+    return Misconfigured(f"{refusal}; correct the request")
 
 
 async def signal_beginning(client: Client, workflow: str, name: str, task_queue: str, signal: str, *given: Any) -> None:
@@ -187,7 +169,7 @@ async def signal_beginning(client: Client, workflow: str, name: str, task_queue:
         id=name,
         task_queue=task_queue,
         start_signal=signal,
-        start_signal_args=list(given),
+        start_signal_args=given,
         rpc_timeout=CALL_TIMEOUT,
     )
 
@@ -236,25 +218,18 @@ def to_raw_bytes(encoded: bytes) -> RawValue:
     return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=encoded))
 
 
-def _runtime_with(heartbeat: timedelta | None, metrics: MetricBuffer | None) -> dict[str, Any]:
+def _runtime_with(heartbeat: timedelta | None, metrics: runtime.MetricBuffer | None) -> dict[str, Any]:
     if heartbeat is None:
         return {}
     # otherwise the core writes to standard output, in a format of its own
-    forwarding = LogForwardingConfig(
+    forwarding = runtime.LogForwardingConfig(
         logging.getLogger(CORE),
         append_target_to_name=False,
         prepend_target_on_message=False,
         append_log_fields_to_message=False,
     )
-    log_config = LoggingConfig(TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
-    telemetry = TelemetryConfig(logging=log_config, metrics=metrics)
-    return {"runtime": Runtime(telemetry=telemetry, worker_heartbeat_interval=heartbeat)}
-
-
-def _to_words(indexed: str) -> str:
-    """Write the name of an indexed type as people do: "INDEXED_VALUE_TYPE_KEYWORD_LIST" → "KeywordList"."""
-    return "".join(word.capitalize() for word in indexed.removeprefix("INDEXED_VALUE_TYPE_").split("_"))
-
-
-def _first_line(exc: Exception) -> str:
-    return str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
+    log_config = runtime.LoggingConfig(
+        runtime.TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding
+    )
+    telemetry = runtime.TelemetryConfig(logging=log_config, metrics=metrics)
+    return {"runtime": runtime.Runtime(telemetry=telemetry, worker_heartbeat_interval=heartbeat)}

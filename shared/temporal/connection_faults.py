@@ -10,12 +10,10 @@ from temporalio.service import TLSConfig
 from shared.errors import Misconfigured, ServerUnreachable
 
 PROBE_SECONDS = 3.0
-WEB_UI_PORTS = ("8233", "8080")
-"""Usual ports of Temporal's Web UI: beside its development server and in its image."""
+WEB_UI_PORTS = ("8233", "8080")  # usual ports of Temporal's Web UI: beside its development server and in its image
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):(?P<port>[0-9]{1,5})")
 _EXAMPLE = "write for example localhost:7233"
-
 _CERTIFICATE = "TEMPORAL_TLS_CLIENT_CERT_PATH and TEMPORAL_TLS_CLIENT_KEY_PATH"
 _TOLD = {
     # text of the SDK's core → what is wrong on the server's side, and what to do
@@ -45,9 +43,7 @@ _PASSING = {
     "dns error": "the name of its host is not known",
     "NetworkUnreachable": "its network can't be reached",
     "HostUnreachable": "its host can't be reached",
-    "timed out": "it did not answer in time",
-    "TimedOut": "it did not answer in time",
-    "DeadlineExceeded": "it did not answer in time",
+    **dict.fromkeys(("timed out", "TimedOut", "DeadlineExceeded"), "it did not answer in time"),
     "code: Unavailable": "it is not available",
     "after connection": "it hung up",
 }
@@ -60,21 +56,18 @@ def check_address(address: str) -> None:
     found = _ADDRESS.fullmatch(address)
     if found is not None and 1 <= int(found["port"]) <= 65535:
         return
+    wrong, remedy = f"{address!r}, which is no HOST:PORT with a port from 1 to 65535", _EXAMPLE
     if not address:
-        remedy = f"{_EXAMPLE}, or leave it out, which means the same"
+        wrong, remedy = "empty", f"{_EXAMPLE}, or leave it out, which means the same"
     elif "[" not in address and address.count(":") > 1 and "/" not in address:
         remedy = "write an IPv6 address in brackets before its port, for example [::1]:7233"
-    else:
-        remedy = _EXAMPLE
-    wrong = "empty" if not address else f"{address!r}, which is no HOST:PORT with a port from 1 to 65535"
     raise Misconfigured(f"TEMPORAL_ADDRESS: is {wrong}; {remedy}")
 
 
 def explain_failure(address: str, said: str, *, tls: TLSConfig | bool | None) -> Misconfigured | ServerUnreachable:
     """Give what a person must change, or ServerUnreachable where the failure may pass by itself.
 
-    `said` is the text of the SDK's failure. It does not say why a server closed the connection; in that case the server
-    is contacted once more, which takes at most twice `PROBE_SECONDS`.
+    Where the SDK's text does not say why the server hung up, it is contacted again, for at most twice `PROBE_SECONDS`.
     """
     for mark, wrong in _TOLD.items():
         if mark in said:
@@ -104,17 +97,14 @@ def _no_temporal(address: str) -> Misconfigured:
 
 
 def _explain_alert(address: str, alert: str, config: TLSConfig, *, is_tls_set: bool) -> Misconfigured | None:
+    server = f"the server at {address}"
     if not is_tls_set:
-        return Misconfigured(
-            f"the server at {address} wants TLS; set TEMPORAL_TLS=true, and its CA where it has its own"
-        )
+        return Misconfigured(f"{server} wants TLS; set TEMPORAL_TLS=true, and its CA where it has its own")
     if not any(word in alert for word in _REFUSALS):
         return None
     if config.client_cert is None:
-        return Misconfigured(f"the server at {address} wants a client certificate, and none is set; set {_CERTIFICATE}")
-    return Misconfigured(
-        f"the server at {address} refuses the client certificate ({alert.lower()}); correct {_CERTIFICATE}"
-    )
+        return Misconfigured(f"{server} wants a client certificate, and none is set; set {_CERTIFICATE}")
+    return Misconfigured(f"{server} refuses the client certificate ({alert.lower()}); correct {_CERTIFICATE}")
 
 
 def _find_alert(address: str, config: TLSConfig) -> str | None:

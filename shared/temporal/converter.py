@@ -19,11 +19,8 @@ from temporalio.converter import (
 from shared.errors import PayloadKeyMissing
 from shared.messages.json_value import decode_json
 
-ENCODING = b"binary/encrypted"
-"""The mark and layout of encrypted payloads in Temporal's own samples: their codec servers read ours."""
-
-UNOPENED = "unopened"
-"""Metadata of a payload that a worker could not decrypt: the reason."""
+ENCODING = b"binary/encrypted"  # mark and layout are those of Temporal's own samples: their codec servers read ours
+UNOPENED = "unopened"  # metadata of a payload that a worker could not decrypt: the reason
 
 
 class _JsonConverter(JSONPlainPayloadConverter):
@@ -36,8 +33,6 @@ class _JsonConverter(JSONPlainPayloadConverter):
 
 
 class _SealedConverter(EncodingPayloadConverter):
-    """Refuses to convert a payload that is still encrypted."""
-
     @property
     def encoding(self) -> str:
         return ENCODING.decode()
@@ -57,7 +52,6 @@ class PayloadConverter(CompositePayloadConverter):
     """
 
     def __init__(self) -> None:
-        """Use the SDK's converters, in their order."""
         defaults = DefaultPayloadConverter.default_encoding_payload_converters
         super().__init__(
             *(_JsonConverter() if isinstance(c, JSONPlainPayloadConverter) else c for c in defaults), _SealedConverter()

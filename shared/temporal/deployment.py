@@ -5,8 +5,7 @@ from collections.abc import KeysView
 from temporalio.api.deployment.v1 import RoutingConfig, WorkerDeploymentOptions, WorkerDeploymentVersion
 from temporalio.api.taskqueue.v1 import TaskQueueVersioningInfo
 
-Version = tuple[str, str] | None
-"""Deployment and build of workers; None for all those without a deployment."""
+Version = tuple[str, str] | None  # deployment and build of workers; None for all those without a deployment
 
 
 def to_version(version: WorkerDeploymentVersion | WorkerDeploymentOptions) -> Version:

@@ -23,17 +23,14 @@ from temporalio.converter import (
 )
 
 from shared.errors import InvalidSetting, Misconfigured, PayloadKeyMissing
-from shared.settings import Settings
+from shared.settings import Settings, find_secret
 from shared.temporal.converter import DATA_CONVERTER, ENCODING, UNOPENED
-from shared.values.secret import find_secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_ID = "encryption-key-id"
-SEALED_AT = "sealed-at"
-"""When dormice encrypted a payload: whole seconds since the epoch, in 4 bytes. Other programs leave it out."""
-
+SEALED_AT = "sealed-at"  # when dormice encrypted a payload: seconds since the epoch, in 4 bytes; others leave it out
 KEY_BYTES = 32
 NONCE_BYTES = 12
 SETTING = "encryption_keys"
@@ -45,8 +42,7 @@ _FORM = "write ID:KEY, the key 32 random bytes in base64, as 'openssl rand -base
 def read_keys(settings: Settings) -> dict[str, bytes]:
     """Give the keys of the settings by id, in their order: the first one encrypts, all decrypt; none means off.
 
-    Keys are separated by commas or line ends; lines that begin with # are comments. Raises InvalidSetting, which says
-    what is wrong with which key and never shows a key.
+    Commas or line ends separate keys; lines that begin with # are comments. Raises InvalidSetting, which shows no key.
     """
     keys: dict[str, bytes] = {}
     source = f"{SETTING}_file" if settings.encryption_keys_file else SETTING
@@ -62,7 +58,13 @@ def read_keys(settings: Settings) -> dict[str, bytes]:
             )
         if key_id in keys:
             raise InvalidSetting(f"{source}: two keys have the id {key_id!r}; give each an id of its own")
-        keys[key_id] = _read_key(source, key_id, encoded)
+        try:
+            keys[key_id] = base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError):
+            # from None: the cause contains the key's text
+            raise InvalidSetting(f"{source}: key {key_id!r} is not in base64; {_FORM}") from None
+        if (size := len(keys[key_id])) != KEY_BYTES:
+            raise InvalidSetting(f"{source}: key {key_id!r} has {size} bytes and needs {KEY_BYTES}; {_FORM}")
     return keys
 
 
@@ -72,10 +74,9 @@ def write_keys(keys: Mapping[str, bytes]) -> str:
 
 
 def build_converter(settings: Settings) -> DataConverter:
-    """Give the converter of every client: with keys it encrypts payloads and failures.
+    """Give the converter of every client: with keys it encrypts payloads and failures, without it refuses sealed ones.
 
-    Without keys it refuses encrypted payloads. Raises InvalidSetting for unusable keys, and Misconfigured when the
-    package that encrypts is missing.
+    Raises InvalidSetting for unusable keys, and Misconfigured when the package that encrypts is missing.
     """
     keys = read_keys(settings)
     sealed = replace(DATA_CONVERTER, payload_codec=EncryptionCodec(keys))
@@ -95,21 +96,18 @@ def was_sealed_within(payload: Payload, seconds: float, now: float) -> bool:
 
 
 class EncryptionCodec(PayloadCodec):
-    """Encrypts payloads with AES-256-GCM and a random nonce; decrypts with any of its keys, passes plain payloads on.
+    """Encrypts with AES-256-GCM and a random nonce, without keys nothing; decrypts with any of its keys.
 
-    Without keys it encrypts nothing and still refuses encrypted payloads.
+    Plain payloads pass. Raises Misconfigured when there are keys, and the package that encrypts is missing.
     """
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
-        """Take keys by id; raises Misconfigured when there are some and the package that encrypts is missing."""
         self._ciphers = _make_ciphers(keys)
         self._first = next(iter(keys), None)
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Encrypt with the first key."""
-        if self._first is None:
-            return list(payloads)
-        return [self._seal(payload, self._first) for payload in payloads]
+        return list(payloads) if self._first is None else [self._seal(payload, self._first) for payload in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Decrypt encrypted payloads; raises PayloadKeyMissing."""
@@ -124,9 +122,8 @@ class EncryptionCodec(PayloadCodec):
 
     def open(self, payload: Payload) -> Payload:
         """Decrypt one payload if it is encrypted; raises PayloadKeyMissing."""
-        return self._open(payload) if payload.metadata.get("encoding") == ENCODING else payload
-
-    def _open(self, payload: Payload) -> Payload:
+        if payload.metadata.get("encoding") != ENCODING:
+            return payload
         key_id = payload.metadata.get(KEY_ID, b"").decode(errors="replace")
         cipher = self._ciphers.get(key_id)
         if cipher is None:
@@ -147,13 +144,11 @@ class EncryptionCodec(PayloadCodec):
 class WorkerCodec(PayloadCodec, WithSerializationContext):
     """The codec of a worker: activities refuse what can't be decrypted, workflows get it together with the reason.
 
-    A workflow whose task fails because of one signal would stop with all its messages. So
-    `workflows.replay.signal_handlers` decides about such a signal; everything else that can't be decrypted fails where
-    it is converted.
+    A workflow whose task fails because of one signal would stop with all its messages: it decides about such a signal
+    in `workflows.replay.signal_handlers`. Everything else that can't be decrypted fails where it is converted.
     """
 
     def __init__(self, strict: EncryptionCodec) -> None:
-        """Take the codec that refuses undecryptable payloads."""
         self._strict = strict
 
     def with_context(self, context: SerializationContext) -> PayloadCodec:  # pyright: ignore[reportIncompatibleMethodOverride] — another codec is what activities need
@@ -185,14 +180,3 @@ def _make_ciphers(keys: Mapping[str, bytes]) -> "dict[str, AESGCM]":
             f"{SETTING}: needs the package cryptography, which is missing; install dormice with its extra 'encryption'"
         ) from exc
     return {key_id: AESGCM(key) for key_id, key in keys.items()}
-
-
-def _read_key(source: str, key_id: str, encoded: str) -> bytes:
-    try:
-        key = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
-        # from None: the cause contains the key's text
-        raise InvalidSetting(f"{source}: key {key_id!r} is not in base64; {_FORM}") from None
-    if len(key) != KEY_BYTES:
-        raise InvalidSetting(f"{source}: key {key_id!r} has {len(key)} bytes and needs {KEY_BYTES}; {_FORM}")
-    return key

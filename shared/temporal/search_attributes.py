@@ -22,23 +22,13 @@ STATE = SearchAttributeKey.for_keyword("State")
 DUE_AT = SearchAttributeKey.for_datetime("DueAt")
 EARLIEST_AT = SearchAttributeKey.for_datetime("EarliestAt")
 
-REQUIRED: dict[str, str] = {
-    "Kind": "Keyword",
-    "Lane": "Keyword",
-    "State": "Keyword",
-    "DueAt": "Datetime",
-    "EarliestAt": "Datetime",
-}
+REQUIRED = {"Kind": "Keyword", "Lane": "Keyword", "State": "Keyword", "DueAt": "Datetime", "EarliestAt": "Datetime"}
 """Name → type, as Temporal's command line and its operator service write them."""
 
 
 def attributes_at_start(state: MessageState, now: float, index_after: float) -> list[SearchAttributePair[Any]]:
     """Give a new message's attributes; its times only if it is due `index_after` seconds from now or later."""
-    pairs: list[SearchAttributePair[Any]] = [
-        SearchAttributePair(KIND, state.kind),
-        SearchAttributePair(LANE, state.lane),
-        SearchAttributePair(STATE, state.phase),
-    ]
+    pairs = _pairs(state.kind, state.lane, state.phase)
     if state.due_at - now >= index_after:
         pairs.append(SearchAttributePair(DUE_AT, _moment(state.due_at)))
         pairs.append(SearchAttributePair(EARLIEST_AT, _moment(state.earliest_at)))
@@ -58,8 +48,7 @@ def attribute_updates(old: MessageState, new: MessageState, index_after: float) 
         updates.append(LANE.value_set(new.lane))
     moved = abs(new.due_at - old.due_at)
     if not new.ended and (moved >= index_after or (updates and moved)):
-        updates.append(DUE_AT.value_set(_moment(new.due_at)))
-        updates.append(EARLIEST_AT.value_set(_moment(new.earliest_at)))
+        updates += _set_times(new)
     return updates
 
 
@@ -89,11 +78,7 @@ class PackIndex:
 
 def pack_attributes_at_start(kind: str, lane: str) -> list[SearchAttributePair[Any]]:
     """Give a new pack's attributes; the pack itself adds its due time later."""
-    return [
-        SearchAttributePair(KIND, kind),
-        SearchAttributePair(LANE, lane),
-        SearchAttributePair(STATE, PackIndex.load(None).state),
-    ]
+    return _pairs(kind, lane, PackIndex.load(None).state)
 
 
 def pack_updates(old: PackIndex, new: PackIndex, index_after: float) -> list[SearchAttributeUpdate[Any]]:
@@ -102,17 +87,21 @@ def pack_updates(old: PackIndex, new: PackIndex, index_after: float) -> list[Sea
     if new.has_parked != old.has_parked:
         updates.append(STATE.value_set(new.state))
     if math.isfinite(new.due_at) and (updates or not abs(new.due_at - old.due_at) < index_after):
-        updates.append(DUE_AT.value_set(_moment(new.due_at)))
-        updates.append(EARLIEST_AT.value_set(_moment(new.earliest_at)))
+        updates += _set_times(new)
     return updates
 
 
 def parked_memo(state: MessageState) -> dict[str, str | float] | None:
-    """Give the memo that a list of parked messages shows, None while the message is not parked.
-
-    The memo stays after a replay of the message: read it only where `State` is parked.
-    """
+    """Give the memo of a parked message, else None; it stays after a replay: read it only where `State` is parked."""
     return {"parked_reason": state.parked_reason, "parked_at": state.parked_at} if state.is_parked else None
+
+
+def _pairs(kind: str, lane: str, state: str) -> list[SearchAttributePair[Any]]:
+    return [SearchAttributePair(KIND, kind), SearchAttributePair(LANE, lane), SearchAttributePair(STATE, state)]
+
+
+def _set_times(new: MessageState | PackIndex) -> list[SearchAttributeUpdate[Any]]:
+    return [DUE_AT.value_set(_moment(new.due_at)), EARLIEST_AT.value_set(_moment(new.earliest_at))]
 
 
 def _moment(epoch: float) -> datetime:

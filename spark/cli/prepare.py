@@ -1,19 +1,15 @@
 """The command `spark prepare`."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shared.errors import InvalidSetting
 from shared.lanes import LANES
 from shared.settings import Settings
-from spark.cli.session import add_session, open_session
-from starter.cli import arguments
-from starter.cli.arguments import Commands
+from spark.cli.session import add_session, open_session, read_pairs
+from starter.cli.arguments import COUNT, DURATION, MOMENT, REPEATED, Commands, add_field_refs, read_format
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.files.duplicates import DUPLICATE_RULES
 from starter.screen import echo_err, plural, print_json, print_table
@@ -31,37 +27,32 @@ like fields of the envelope fill those; with --id-from a row is any JSON object,
 MANIFEST gets messages/ and rejects/ as Parquet, manifest.json, summary.json, due.csv and due.png. A row that can't
 become a message is among the rejects with its field and reason. Of several rows with one kind and id one counts."""
 
-PLACES = ("lane", "scheduled-at", "priority", "tenant", "payload")
 
-
-def add_prepare(commands: Commands) -> None:
-    """Add `spark prepare`."""
-    parser = commands.add("prepare", run_prepare, "check all rows of a source and write the manifest of a bulk start")
-    parser.epilog = PREPARE_HELP
+def add(commands: Commands) -> None:
+    purpose = "check all rows of a source and write the manifest of a bulk start"
+    parser = commands.add("prepare", _run, purpose, PREPARE_HELP)
     add = parser.add_argument
     add("source", metavar="SOURCE", help="where the rows are")
     add("manifest", metavar="MANIFEST", type=Path, help="folder to write; all executors must have it mounted")
     add("--format", choices=("csv", "jsonl", "parquet", "jdbc", "kafka"), help="by the source's name when left out")
     add("--multi-line", action="store_true", help="cells of the CSV may span lines; it is read by one task then")
     add("--table", metavar="TABLE|QUERY", default="", help="what to read of a database; a query may order its rows")
-    add("--since", metavar="MOMENT", type=arguments.moment, help="records of the topic from then on; all when left out")
-    add("--until", metavar="MOMENT", type=arguments.moment, help="records of the topic before then; all when left out")
-    add("--option", metavar="NAME=VALUE", action="append", default=[], help="option of Spark's reader; may be repeated")
+    add("--since", **MOMENT, help="records of the topic from then on; all when left out")
+    add("--until", **MOMENT, help="records of the topic before then; all when left out")
+    add("--option", metavar="NAME=VALUE", **REPEATED, help="option of Spark's reader; may be repeated")
     mapping = parser.add_argument_group("mapping")
     mapping.add_argument("--kind", help="kind of rows that name none, or where it is")
     mapping.add_argument("--id-from", metavar="PART", help="where a message's id is; makes rows any JSON")
-    for name in PLACES:
-        mapping.add_argument(f"--{name}-from", metavar="PART", help=f"where the {name.replace('-', '_')} is")
+    add_field_refs(mapping)
     mapping.add_argument("--lane", choices=list(LANES), help="lane of rows that name none; else their handler's own")
     add("--duplicates", choices=DUPLICATE_RULES, default="newest", help="which row counts (newest scheduled_at)")
-    add("--spread", metavar="DURATION", type=arguments.duration, help="spread first runs that are due at once over it")
-    add("--begin", metavar="MOMENT", type=arguments.moment, help="when the spread begins; now when left out")
-    add("--partitions", metavar="N", type=arguments.count, help="number of tasks; the content is the same for any")
+    add("--spread", **DURATION, help="spread first runs that are due at once over it")
+    add("--begin", **MOMENT, help="when the spread begins; now when left out")
+    add("--partitions", **COUNT, help="number of tasks; the content is the same for any")
     add_session(parser)
 
 
-def run_prepare(args: argparse.Namespace, settings: Settings) -> int:
-    """Write a manifest and print what is in it."""
+def _run(args: argparse.Namespace, settings: Settings) -> int:
     from activities.registry import envelope_rules, load_registry
     from spark.prepare.prepare import PrepareOptions, prepare
     from spark.prepare.summary import read_summary
@@ -86,28 +77,18 @@ def run_prepare(args: argparse.Namespace, settings: Settings) -> int:
 def _to_source(args: argparse.Namespace, settings: Settings) -> "Source":
     from spark.source.mapping import RowMapping
     from spark.source.source import Source, guess_form
-    from starter.records.mapping import FormatOptions
 
-    given = vars(args)
-    places = {f"{name}_from": given[f"{name}_from"] for name in (place.replace("-", "_") for place in PLACES)}
     return Source(
         place=args.source,
         form=args.format or guess_form(args.source),
-        mapping=RowMapping(FormatOptions.read(kind=args.kind, id_from=args.id_from, **places), args.lane),
+        mapping=RowMapping(read_format(args), args.lane),
         spans_lines=args.multi_line,
         table=args.table,
         since=args.since,
         until=args.until,
         settings=settings,
-        reader_options=dict(map(_read_option, args.option)),
+        reader_options=read_pairs("--option", args.option, "encoding=ISO-8859-1"),
     )
-
-
-def _read_option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise InvalidSetting(f"--option: is {text!r}; write NAME=VALUE, for example encoding=ISO-8859-1")
-    return name, value
 
 
 def _report(args: argparse.Namespace, manifest: "Manifest", summary: dict[str, Any], seconds: float) -> None:

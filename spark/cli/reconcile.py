@@ -1,16 +1,14 @@
 """The command `spark reconcile`."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.messages.placement import workflow_id
 from shared.settings import Settings
-from spark.cli.session import add_session, open_session
+from spark.cli.session import add_manifest, add_session, open_session
 from starter.cli.arguments import Commands
+from starter.cli.connection import open_control
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.cli.interruption import run_interruptibly
 from starter.screen import echo_err, plural, print_json, print_table
@@ -22,19 +20,14 @@ if TYPE_CHECKING:
     from spark.report.reconcile import Reconciliation
 
 
-def add_reconcile(commands: Commands) -> None:
-    """Add `spark reconcile`."""
-    parser = commands.add(
-        "reconcile",
-        run_reconcile,
-        "prove that each row of a manifest's source is where it should be, or say which is not",
-    )
-    parser.add_argument("manifest", metavar="MANIFEST", type=Path, help="folder that 'spark prepare' has written")
+def add(commands: Commands) -> None:
+    purpose = "prove that each row of a manifest's source is where it should be, or say which is not"
+    parser = commands.add("reconcile", _run, purpose)
+    add_manifest(parser)
     add_session(parser)
 
 
-def run_reconcile(args: argparse.Namespace, settings: Settings) -> int:
-    """Compare a manifest with the server and print where its rows are."""
+def _run(args: argparse.Namespace, settings: Settings) -> int:
     from spark.prepare.manifest import Manifest
 
     manifest = Manifest.load(args.manifest)
@@ -46,7 +39,6 @@ def run_reconcile(args: argparse.Namespace, settings: Settings) -> int:
 
 async def _reconcile(spark: "SparkSession", manifest: "Manifest", settings: Settings) -> "Reconciliation":
     from spark.report.reconcile import reconcile
-    from starter.cli.connection import open_control
 
     return await reconcile(spark, manifest, await open_control(settings))
 

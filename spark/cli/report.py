@@ -1,12 +1,10 @@
 """The command `spark report`."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
 from pathlib import Path
 
 from shared.settings import Settings
-from spark.cli.session import add_session, open_session
+from spark.cli.session import add_manifest, add_session, open_session
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE
 from starter.screen import echo_err, print_json, print_table
@@ -16,20 +14,17 @@ Outcomes are events as dormice writes them: a Parquet file or folder, JSON lines
 report tells of rows, rejects and starts alone."""
 
 
-def add_report(commands: Commands) -> None:
-    """Add `spark report`."""
-    parser = commands.add("report", run_report, "tell what became of a manifest: tables in Parquet and a page to read")
-    parser.epilog = REPORT_HELP
-    parser.add_argument("manifest", metavar="MANIFEST", type=Path, help="folder that 'spark prepare' has written")
-    parser.add_argument("--outcomes", metavar="PATH|kafka:TOPIC", help="events of what cycles came to")
-    parser.add_argument(
-        "--out", metavar="FOLDER", type=Path, help="where the report goes; MANIFEST/report when left out"
-    )
+def add(commands: Commands) -> None:
+    purpose = "tell what became of a manifest: tables in Parquet and a page to read"
+    parser = commands.add("report", _run, purpose, REPORT_HELP)
+    add = parser.add_argument
+    add_manifest(parser)
+    add("--outcomes", metavar="PATH|kafka:TOPIC", help="events of what cycles came to")
+    add("--out", metavar="FOLDER", type=Path, help="where the report goes; MANIFEST/report when left out")
     add_session(parser)
 
 
-def run_report(args: argparse.Namespace, settings: Settings) -> int:
-    """Write the report and print its first table."""
+def _run(args: argparse.Namespace, settings: Settings) -> int:
     from spark.prepare.manifest import Manifest
     from spark.report.outcomes import read_outcomes
     from spark.report.report import make_report

@@ -1,15 +1,14 @@
 """The Spark session of a command, and the options that configure it."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting
 from shared.settings import Settings
-from starter.cli.arguments import CommandParser
+from starter.cli.arguments import REPEATED, CommandParser, read_pair
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,18 +16,15 @@ if TYPE_CHECKING:
 
 def add_session(parser: CommandParser) -> None:
     """Add the options that say how Spark is started."""
-    group = parser.add_argument_group("Spark")
-    group.add_argument("--master", metavar="URL", help="where it runs, for example local[4]; setting spark_master")
-    group.add_argument(
-        "--conf", metavar="NAME=VALUE", action="append", default=[], help="Spark's own configuration; may be repeated"
-    )
-    group.add_argument(
-        "--packages",
-        metavar="GROUP:NAME:VERSION",
-        action="append",
-        default=[],
-        help="fetch from Maven; may be repeated",
-    )
+    add = parser.add_argument_group("Spark").add_argument
+    add("--master", metavar="URL", help="where it runs, for example local[4]; setting spark_master")
+    add("--conf", metavar="NAME=VALUE", **REPEATED, help="Spark's own configuration; may be repeated")
+    add("--packages", metavar="GROUP:NAME:VERSION", **REPEATED, help="fetch from Maven; may be repeated")
+
+
+def add_manifest(parser: CommandParser) -> None:
+    """Add the argument that names a manifest."""
+    parser.add_argument("manifest", metavar="MANIFEST", type=Path, help="folder that 'spark prepare' has written")
 
 
 @contextlib.contextmanager
@@ -39,8 +35,8 @@ def open_session(
     from spark.session.faults import told_of_spark
     from spark.session.session import build_session
 
-    wanted = (*packages, *args.packages)
-    session = build_session(settings, master=args.master, conf=dict(map(_read_pair, args.conf)), packages=wanted)
+    conf = read_pairs("--conf", args.conf, "spark.driver.memory=4g")
+    session = build_session(settings, master=args.master, conf=conf, packages=(*packages, *args.packages))
     try:
         with told_of_spark():
             yield session
@@ -48,8 +44,9 @@ def open_session(
         session.stop()
 
 
-def _read_pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise InvalidSetting(f"--conf: is {text!r}; write NAME=VALUE, for example spark.driver.memory=4g")
-    return name, value
+def read_pairs(option: str, given: Iterable[str], example: str) -> dict[str, str]:
+    """Read every NAME=VALUE of an option; raises InvalidSetting."""
+    try:
+        return dict(read_pair(text, example) for text in given)
+    except ValueError as exc:
+        raise InvalidSetting(f"{option}: {exc}") from exc

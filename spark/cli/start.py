@@ -1,16 +1,12 @@
 """The command `spark start`."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.settings import Settings
-from spark.cli.session import add_session, open_session
-from starter.cli import arguments
-from starter.cli.arguments import Commands
+from spark.cli.session import add_manifest, add_session, open_session
+from starter.cli.arguments import COUNT, Commands
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.screen import echo_err, plural, print_json
 
@@ -23,25 +19,18 @@ What became of each message is written to MANIFEST/receipts. An interrupted star
 has no receipt, and starts nothing twice. The setting starts_per_second is shared by all tasks."""
 
 
-def add_start(commands: Commands) -> None:
-    """Add `spark start`."""
-    parser = commands.add("start", run_start, "start the messages of a manifest; running it again starts what is left")
-    parser.epilog = START_HELP
+def add(commands: Commands) -> None:
+    purpose = "start the messages of a manifest; running it again starts what is left"
+    parser = commands.add("start", _run, purpose, START_HELP)
     add = parser.add_argument
-    add("manifest", metavar="MANIFEST", type=Path, help="folder that 'spark prepare' has written")
-    add(
-        "--tasks",
-        metavar="N",
-        type=arguments.count,
-        help="tasks that share the messages; by their number when left out",
-    )
+    add_manifest(parser)
+    add("--tasks", **COUNT, help="tasks that share the messages; by their number when left out")
     add("--retry-rejected", action="store_true", help="try once more what was rejected, as after 'dormice repack'")
     add("--restart-finished", action="store_true", help="start messages anew that have finished")
     add_session(parser)
 
 
-def run_start(args: argparse.Namespace, settings: Settings) -> int:
-    """Start a manifest and print the result."""
+def _run(args: argparse.Namespace, settings: Settings) -> int:
     from spark.prepare.manifest import Manifest
     from spark.start import StartOptions, start_manifest
 

@@ -1,14 +1,22 @@
 """The format `temporal`: the data source that gives Spark its readers and writers of messages."""
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
+from pyspark import TaskContext
+from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
+from activities.registry import declared_packs, envelope_rules, load_registry
+from shared.errors import InvalidSetting
 from spark.format.reader import COLUMNS, TemporalReader
-from spark.format.stream_writer import TemporalStreamWriter
-from spark.format.writer import TemporalWriter, refuse_overwrite
 from spark.source.topic_stream import TopicDataSource
+from spark.tasks.batches import check_schema
+from spark.tasks.options import read_write_options
+from spark.tasks.pickling import PicklableByName
+from spark.tasks.starting import TaskSpec, connect_checked, start_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,9 +25,17 @@ FORMAT = "temporal"
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 """Off by default in Spark, which would then read all messages before it checks a condition."""
 
+QUERY_ID = "sql.streaming.queryId"
+"""Spark keeps this id in the checkpoint, so it is the same after every restart."""
 
-class TemporalDataSource(DataSource):
-    """Messages as rows: appended, streamed, and read out of the server's index."""
+BATCH_ID = "streaming.sql.batchId"
+
+
+class TemporalDataSource(datasource.DataSource):
+    """Messages as rows: appended, streamed, and read out of the server's index.
+
+    Bad options and schemas are refused on the driver, before any row is started, in an error of one sentence.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -30,19 +46,73 @@ class TemporalDataSource(DataSource):
         """Give the columns of a read."""
         return COLUMNS
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> datasource.DataSourceReader:
         """Make the reader; raises InvalidSetting for a bad option."""
         return TemporalReader(self.options, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 — Spark's own signature
-        """Make the writer that appends; raises an error of one sentence when every row would fail."""
-        refuse_overwrite(is_overwriting=overwrite)
-        return TemporalWriter(self.options, schema)
+    def writer(self, schema: StructType, overwrite: bool) -> "TemporalWriter":  # noqa: FBT001 — Spark's own signature
+        """Check the server too, and make the writer that appends."""
+        spec = self._make_spec(schema, is_overwriting=overwrite)
+        asyncio.run(connect_checked(spec.options.connection, spec.options.settings))
+        return TemporalWriter(spec)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 — Spark's own signature
-        """Make the writer of a stream's batches; raises an error of one sentence when every row would fail."""
-        refuse_overwrite(is_overwriting=overwrite)
-        return TemporalStreamWriter(self.options, schema)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "TemporalStreamWriter":  # noqa: FBT001, N802 — Spark's own signature
+        """Make the writer of a stream's batches.
+
+        Spark makes one for every commit too, so this does not connect: the tasks wait until the server answers.
+        """
+        return TemporalStreamWriter(self._make_spec(schema, is_overwriting=overwrite))
+
+    def _make_spec(self, schema: StructType, *, is_overwriting: bool) -> TaskSpec:
+        if is_overwriting:
+            raise InvalidSetting("mode: is overwrite, but messages that are alive stay; use append")
+        options, names = read_write_options(self.options), check_schema(schema)
+        registry = load_registry(options.settings)
+        rules = envelope_rules(options.settings, registry)
+        return TaskSpec(options=options, names=names, rules=rules, packs=declared_packs(registry))
+
+
+@dataclass
+class TemporalWriter(PicklableByName, datasource.DataSourceArrowWriter):
+    """Starts the rows of a save."""
+
+    spec: TaskSpec
+
+    def write(self, iterator: Iterator[Any]) -> datasource.WriterCommitMessage:
+        """Start the rows of one task, in the task's own process."""
+        return _start_rows(self.spec, iterator, self.spec.options.run)
+
+
+@dataclass
+class TemporalStreamWriter(PicklableByName, datasource.DataSourceStreamArrowWriter):
+    """Starts the rows of each micro-batch; a repeated batch uses the same start session and the same receipt files."""
+
+    spec: TaskSpec
+
+    def write(self, iterator: Iterator[Any]) -> datasource.WriterCommitMessage:
+        """Start the rows of one task of a micro-batch, in the task's own process."""
+        query, batch = _read_property(QUERY_ID), int(_read_property(BATCH_ID))
+        options = replace(self.spec.options, session=f"{query}|{batch}")
+        return _start_rows(replace(self.spec, options=options), iterator, f"{query}-{batch:08d}")
+
+
+def _start_rows(spec: TaskSpec, batches: Iterator[Any], run: str) -> datasource.WriterCommitMessage:
+    context = _get_task()
+    name = f"{run}-{context.partitionId():05d}"
+    asyncio.run(start_rows(spec, batches, name, context.attemptNumber()))
+    return datasource.WriterCommitMessage()
+
+
+def _get_task() -> TaskContext:
+    if (context := TaskContext.get()) is None:
+        raise RuntimeError("not in a task of Spark")
+    return context
+
+
+def _read_property(name: str) -> str:
+    if not (value := _get_task().getLocalProperty(name)):
+        raise RuntimeError(f"Spark has not set {name}, by which a repeated batch is known")
+    return value
 
 
 def register_temporal(session: "SparkSession") -> None:

@@ -4,50 +4,37 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql import datasource
 
 from starter.steering.selection import quote
 from starter.steering.status.listing import ENDED_OTHERWISE
 
 _NAMES = {"kind": "Kind", "lane": "Lane", "state": "State", "due_at": "DueAt"}
 _SIGNS: dict[Any, str] = {
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-    EqualTo: "=",
+    datasource.GreaterThan: ">",
+    datasource.GreaterThanOrEqual: ">=",
+    datasource.LessThan: "<",
+    datasource.LessThanOrEqual: "<=",
+    datasource.EqualTo: "=",
 }
 _STATUSES = {word: status.name.title().replace("_", "") for status, word in ENDED_OTHERWISE.items()}
 """States queried by the workflow's status: such a workflow ended without updating its State attribute."""
 
 
-def push_down(filters: Sequence[Filter]) -> tuple[list[str], list[Filter]]:
+def push_down(filters: Sequence[Any]) -> tuple[list[str], list[datasource.Filter]]:
     """Give the conditions as parts of the visibility query, and the conditions that Spark must still check.
 
     Conditions on due times are in both, because the server stores moments less exactly.
     """
     parts: list[str] = []
-    left: list[Filter] = []
+    left: list[datasource.Filter] = []
     for wanted in filters:
         part = _translate(wanted)
         if part is not None:
             parts.append(part)
-        if part is None or _is_on_due_time(wanted):
+        if part is None or wanted.attribute == ("due_at",):
             left.append(wanted)
     return parts, left
-
-
-def _is_on_due_time(wanted: Any) -> bool:
-    return wanted.attribute == ("due_at",)
 
 
 def _translate(wanted: Any) -> str | None:
@@ -55,12 +42,12 @@ def _translate(wanted: Any) -> str | None:
     attribute = _NAMES.get(name)
     if attribute is None:
         return None
-    if isinstance(wanted, IsNotNull):
+    if isinstance(wanted, datasource.IsNotNull):
         return f"{attribute} IS NOT NULL"
     if name == "due_at":
         return _translate_moment(wanted, attribute)
-    if isinstance(wanted, EqualTo | In):
-        values = wanted.value if isinstance(wanted, In) else (wanted.value,)
+    if isinstance(wanted, datasource.EqualTo | datasource.In):
+        values = wanted.value if isinstance(wanted, datasource.In) else (wanted.value,)
         if values and all(isinstance(value, str) for value in values):
             parts = [_state_is(value) if name == "state" else f"{attribute} = {quote(value)}" for value in values]
             return parts[0] if len(parts) == 1 else f"({' OR '.join(parts)})"

@@ -1,53 +1,32 @@
 """The read side of the format `temporal`: messages as rows, read from the server's index."""
 
 import asyncio
-import importlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
-from temporalio.client import WorkflowExecution, WorkflowExecutionAsyncIterator, WorkflowExecutionStatus
+from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 
 from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, identity_of
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
 from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, LANE, STATE
 from spark.format.filters import push_down
 from spark.format.windows import Window, cut_windows
-from spark.tasks.options import ReadOptions, read_read_options
+from spark.tables import to_batch, to_schema
+from spark.tasks.options import OF_SERVER, Options
 from spark.tasks.pickling import PicklableByName
 from spark.tasks.starting import connect_patiently, connect_quietly
 from starter.starting.calls.retrying_caller import CallResult, RetryingCaller
 from starter.steering.status.listing import ENDED_OTHERWISE
 
-_arrow: Any = importlib.import_module("pyarrow")  # it has no type stubs
-
-Answer = TypeVar("Answer")
-
 COLUMNS = (
     "workflow_id string, kind string, id string, pack int, lane string, state string, due_at timestamp, "
-    "earliest_at timestamp, started_at timestamp, history_length bigint, run_id string"
+    "earliest_at timestamp, started_at timestamp, history_length long, run_id string"
 )
 """The columns, in Spark's syntax. A pack is one row, with its number in `pack` and no `id`."""
-
-_MOMENT = _arrow.timestamp("us", tz="UTC")
-_SCHEMA = _arrow.schema(
-    [
-        ("workflow_id", _arrow.string()),
-        ("kind", _arrow.string()),
-        ("id", _arrow.string()),
-        ("pack", _arrow.int32()),
-        ("lane", _arrow.string()),
-        ("state", _arrow.string()),
-        ("due_at", _MOMENT),
-        ("earliest_at", _MOMENT),
-        ("started_at", _MOMENT),
-        ("history_length", _arrow.int64()),
-        ("run_id", _arrow.string()),
-    ]
-)
 
 _PAGE = 1000
 """Most workflows that the server returns in one page."""
@@ -56,20 +35,15 @@ _PAGE = 1000
 _BASE = f"WorkflowType IN ('{MESSAGE_WORKFLOW}', '{PACK_WORKFLOW}') AND ExecutionStatus != 'ContinuedAsNew'"
 
 
-@dataclass
-class WindowPartition(InputPartition):
-    """What one task reads: a window of start times, at its share of the call rate."""
-
-    window: Window
-    calls_per_second: float
-
-
 class TemporalReader(PicklableByName, DataSourceReader):
     """Lists messages and packs, in windows of start times, at a limited rate of visibility calls."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         """Read the options; raises InvalidSetting in one sentence."""
-        self._options: ReadOptions = read_read_options(given)
+        options = Options(given, ("partitions", "callsPerSecond", "path", *OF_SERVER))
+        self._connection, self._settings = options.connection(), options.settings(1)
+        self.tasks = options.count("partitions", 2)
+        self.calls_per_second = options.count("callsPerSecond", 10)  # a namespace's default limit
         self._wanted = schema.fieldNames()
         self._query = _BASE
 
@@ -79,89 +53,65 @@ class TemporalReader(PicklableByName, DataSourceReader):
         self._query = " AND ".join([_BASE, *parts])
         return left
 
-    def partitions(self) -> list[WindowPartition]:
-        """Count the messages and cut them into windows; raises ServerUnreachable when no server answers."""
+    def partitions(self) -> list[InputPartition]:
+        """Cut the messages into windows, which share the call rate; raises ServerUnreachable when no server answers."""
         windows = asyncio.run(self._cut())
-        return [WindowPartition(window, self._options.calls_per_second / len(windows)) for window in windows]
+        return [InputPartition((window, self.calls_per_second / len(windows))) for window in windows]
 
     async def _cut(self) -> list[Window]:
-        client = await connect_quietly(self._options.connection, self._options.settings)
-        caller = _make_caller(self._options, self._options.calls_per_second)
+        client = await connect_quietly(self._connection, self._settings)
+        caller = self._make_caller(self.calls_per_second)
 
         async def count(window: Window) -> int:
-            query = _join(self._query, window)
+            query = window.narrow(self._query)
             called = await caller.call(lambda: client.count_workflows(query, rpc_timeout=CALL_TIMEOUT))
-            return _answer(called).count
+            return _get_answer(called).count
 
-        return await cut_windows(count, self._options.partitions, datetime.now(UTC))
+        return await cut_windows(count, self.tasks, datetime.now(UTC))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Give a window's messages as Arrow batches, page by page."""
-        if not isinstance(partition, WindowPartition):
-            raise TypeError(f"Spark gave a {type(partition).__name__} that is none of ours")
+        window, calls_per_second = partition.value
+        schema = to_schema(COLUMNS)
         with asyncio.Runner() as runner:
-            client = runner.run(connect_patiently(self._options.connection, self._options.settings))
-            caller = _make_caller(self._options, partition.calls_per_second)
-            pages = client.list_workflows(_join(self._query, partition.window), page_size=_PAGE)
-            while (page := runner.run(_next_page(caller, pages))) is not None:
-                yield _to_batch(page).select(self._wanted)
+            client = runner.run(connect_patiently(self._connection, self._settings))
+            caller = self._make_caller(calls_per_second)
+            pages = client.list_workflows(window.narrow(self._query), page_size=_PAGE)
+            while pages.current_page is None or pages.next_page_token is not None:
+                _get_answer(runner.run(caller.call(pages.fetch_next_page)))
+                rows = list(map(_to_row, pages.current_page or ()))
+                yield to_batch(rows, schema).select(self._wanted)
+
+    def _make_caller(self, rate: float) -> RetryingCaller:
+        return RetryingCaller(replace(self._settings, starts_per_second=rate))
 
 
-def _make_caller(options: ReadOptions, rate: float) -> RetryingCaller:
-    return RetryingCaller(replace(options.settings, starts_per_second=rate))
-
-
-async def _next_page(caller: RetryingCaller, pages: WorkflowExecutionAsyncIterator) -> list[WorkflowExecution] | None:
-    if pages.current_page is not None and pages.next_page_token is None:
-        return None
-    called = await caller.call(pages.fetch_next_page)
+def _get_answer(called: CallResult[Any]) -> Any:
     if called.error is not None:
-        raise translate_rpc_error(called.error)
-    return list(pages.current_page or ())
-
-
-def _answer(called: CallResult[Answer]) -> Answer:
-    if called.answer is not None:
-        return called.answer
-    if called.error is None:
-        raise RuntimeError("a call without answer or error")
-    raise translate_rpc_error(called.error) from called.error
-
-
-def _join(query: str, window: Window) -> str:
-    return " AND ".join(part for part in (query, window.to_query()) if part)
-
-
-def _to_batch(page: list[WorkflowExecution]) -> Any:
-    rows = [dict(zip(_SCHEMA.names, _to_row(execution), strict=True)) for execution in page]
-    return _arrow.RecordBatch.from_pylist(rows, schema=_SCHEMA)
+        raise translate_rpc_error(called.error) from called.error
+    return called.answer
 
 
 def _to_row(execution: WorkflowExecution) -> tuple[Any, ...]:
-    attributes = execution.typed_search_attributes
+    attributes, status = execution.typed_search_attributes, execution.status
     state = attributes.get(STATE, "")
-    if execution.status is not None:
-        state = ENDED_OTHERWISE.get(execution.status, state)
-    kind, message_id, pack = _identify(execution)
-    is_alive = execution.status is WorkflowExecutionStatus.RUNNING
     return (
         execution.id,
-        kind,
-        message_id,
-        pack,
+        *_identify(execution),
         attributes.get(LANE, ""),
-        state,
+        state if status is None else ENDED_OTHERWISE.get(status, state),
         attributes.get(DUE_AT),
         attributes.get(EARLIEST_AT),
         execution.start_time,
-        None if is_alive else execution.history_length,  # the index has it only when the workflow ends
+        # the index has it only when the workflow ends
+        None if status is WorkflowExecutionStatus.RUNNING else execution.history_length,
         execution.run_id,
     )
 
 
 def _identify(execution: WorkflowExecution) -> tuple[str, str | None, int | None]:
+    """Give kind, id and pack."""
     if execution.workflow_type == PACK_WORKFLOW:
         kind, _, index = execution.id.rpartition("~")
         return kind, None, int(index)
-    kind, message_id = identity_of(execution.id)
-    return kind, message_id, None
+    return (*identity_of(execution.id), None)

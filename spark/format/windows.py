@@ -21,10 +21,10 @@ class Window:
     begin: datetime | None = None
     end: datetime | None = None
 
-    def to_query(self) -> str:
-        """Give the window as a part of a visibility query; empty if it has no bounds."""
+    def narrow(self, query: str) -> str:
+        """Give a visibility query with the window as a further condition."""
         bounds = ((">=", self.begin), ("<", self.end))
-        return " AND ".join(f"StartTime {sign} '{moment.isoformat()}'" for sign, moment in bounds if moment)
+        return query + "".join(f" AND StartTime {sign} '{moment.isoformat()}'" for sign, moment in bounds if moment)
 
 
 Count = Callable[[Window], Awaitable[int]]
@@ -39,8 +39,7 @@ async def cut_windows(count: Count, parts: int, now: datetime) -> list[Window]:
     if total < parts or parts == 1:
         return [Window()]
     cuts = await _find_cuts(count, (await _find_first(count, now), now), (0, total), parts)
-    bounds = [None, *cuts, None]
-    return [Window(begin, end) for begin, end in pairwise(bounds)]
+    return [Window(begin, end) for begin, end in pairwise([None, *cuts, None])]
 
 
 async def _find_first(count: Count, now: datetime) -> datetime:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import GiveUp
+from spark.tables import RECEIPTS_DDL, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,10 +22,6 @@ MESSAGES_DDL = (
 """Columns of `messages/`, which is partitioned into folders by `lane`."""
 
 REJECTS_DDL = "row long, field string, flaw string, reason string, original string"
-RECEIPTS_DDL = (
-    "workflow_id string, kind string, id string, run_id string, outcome string, reason string, attempts long, "
-    "started_at timestamp"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +69,10 @@ class Manifest:
         """Give the messages, in the columns of MESSAGES_DDL."""
         return read_table(spark, self.folder / "messages", MESSAGES_DDL)
 
+    def find_kinds(self, spark: "SparkSession") -> list[str]:
+        """Give the kinds of the messages."""
+        return sorted(row["kind"] for row in self.read_messages(spark).select("kind").distinct().collect())
+
     def read_rejects(self, spark: "SparkSession") -> "DataFrame":
         """Give the rows that can't become messages, in the columns of REJECTS_DDL."""
         return read_table(spark, self.folder / "rejects", REJECTS_DDL)
@@ -80,20 +81,9 @@ class Manifest:
         """Give the receipts of all starts so far, in the columns of RECEIPTS_DDL."""
         return read_table(spark, self.folder / "receipts", RECEIPTS_DDL)
 
-
-def read_table(spark: "SparkSession", folder: Path, ddl: str) -> "DataFrame":
-    """Give the Parquet files of a folder in the columns of `ddl`; no rows where there are no files."""
-    columns = dict(column.split() for column in ddl.split(", "))
-    if any(folder.rglob("*.parquet")):
-        return spark.read.parquet(to_uri(folder)).select(*columns)
-    return spark.range(0).selectExpr(*(f"cast(null as {kind}) {name}" for name, kind in columns.items()))
-
-
-def names_of(ddl: str) -> list[str]:
-    """Give the names of the columns."""
-    return [column.split()[0] for column in ddl.split(", ")]
-
-
-def to_uri(path: Path) -> str:
-    """Give a path of this machine as a URI, because Spark may take plain paths for those of another file system."""
-    return f"file://{path.resolve()}"
+    def read_last_receipts(self, spark: "SparkSession") -> "DataFrame":
+        """Give kind and id of each message that has receipts, and as `receipt` its outcome, reason and run_id."""
+        # a later run may have repeated a failed start, so any other outcome goes before `failed`
+        receipt = "struct(outcome <> 'failed' settled, outcome, reason, run_id) receipt"
+        found = self.read_receipts(spark).selectExpr("kind", "id", receipt)
+        return found.groupBy("kind", "id").agg({"receipt": "max"}).toDF("kind", "id", "receipt")

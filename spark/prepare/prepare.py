@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from shared.errors import GiveUp, InvalidSetting
 from shared.messages.envelope import EnvelopeRules
-from spark.prepare.manifest import DESCRIPTION, MESSAGES_DDL, REJECTS_DDL, Manifest, names_of, read_table, to_uri
+from spark.prepare.manifest import DESCRIPTION, MESSAGES_DDL, REJECTS_DDL, Manifest
 from spark.prepare.summary import write_summary
 from spark.prepare.validator import VERDICTS_DDL, Spread, Validator
-from spark.source.source import OpenSource, Source, open_source
+from spark.source.source import Source, open_source
+from spark.tables import columns_of, read_table, to_uri
 from starter.files.duplicates import DuplicateRule
 from starter.local.disk import explain_write_error, is_full_error
 
@@ -54,7 +55,7 @@ def prepare(spark: "SparkSession", source: Source, target: Path, options: Prepar
         raise InvalidSetting(f"MANIFEST: {target} is there already; give another path, or delete it")
     session = _configure(spark, source, options)
     with _in_place(target) as part:
-        manifest = _write(session, open_source(session, source), source, part, options)
+        manifest = _write(session, source, part, options)
         write_summary(session, manifest, options.begin)
         (part / DESCRIPTION).write_text(json.dumps(manifest.describe(), ensure_ascii=False, indent=2) + "\n", "utf-8")
     return Manifest.load(target)
@@ -63,12 +64,11 @@ def prepare(spark: "SparkSession", source: Source, target: Path, options: Prepar
 def _configure(spark: "SparkSession", source: Source, options: PrepareOptions) -> "SparkSession":
     """Give a session of the same Spark with a configuration of its own for this job."""
     session = spark.newSession()
-    wanted = {"spark.sql.session.timeZone": "UTC"}
+    session.conf.set("spark.sql.session.timeZone", "UTC")
     pieces = 1 if source.spans_lines else options.partitions  # a cell that spans lines must not be cut in two
     if pieces is not None:
-        wanted |= {"spark.sql.files.minPartitionNum": str(pieces), "spark.sql.files.openCostInBytes": "1"}
-    for name, value in wanted.items():
-        session.conf.set(name, value)
+        session.conf.set("spark.sql.files.minPartitionNum", str(pieces))
+        session.conf.set("spark.sql.files.openCostInBytes", "1")
     return session
 
 
@@ -88,71 +88,63 @@ def _in_place(target: Path) -> Generator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _write(
-    spark: "SparkSession", opened: OpenSource, source: Source, folder: Path, options: PrepareOptions
-) -> Manifest:
+def _write(spark: "SparkSession", source: Source, folder: Path, options: PrepareOptions) -> Manifest:
     from pyspark import StorageLevel  # noqa: PLC0415 — an extra, and slow to import
-    from pyspark.sql import functions as f  # noqa: PLC0415
 
-    validator = Validator(opened.reader, options.rules, Spread(options.begin, options.spread))
-    checked = opened.frame.mapInArrow(validator.judge, VERDICTS_DDL)  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
+    frame, reader = open_source(spark, source)
+    validator = Validator(reader, options.rules, Spread(options.begin, options.spread))
+    checked = frame.mapInArrow(validator.judge, VERDICTS_DDL)  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
     verdicts = checked.persist(StorageLevel.DISK_ONLY)
     try:
-        (counted,) = verdicts.agg(
-            f.count("*").alias("rows"), f.count("field").alias("rejects"), f.bit_xor("digest").alias("digest")
+        (all_rows,) = verdicts.selectExpr(
+            "count(*) AS `rows`", "count(field) AS rejects", "bit_xor(digest) AS digest"
         ).collect()
-        if not counted["rows"]:
+        if not all_rows["rows"]:
             raise GiveUp(f"{source.name}: holds no rows; there is nothing to start")
-        valid = verdicts.where("field is null")
-        kept = _settle(valid, options, options.partitions or spark.sparkContext.defaultParallelism)
+        kept = _drop_duplicates(verdicts.where("field is null"), options)
         kept.write.partitionBy("lane").parquet(to_uri(folder / "messages"))
-        refused = verdicts.where("field is not null").selectExpr(*names_of(REJECTS_DDL))
+        refused = verdicts.where("field is not null").selectExpr(*columns_of(REJECTS_DDL))
         refused.sortWithinPartitions("row").write.parquet(to_uri(folder / "rejects"))
     finally:
         verdicts.unpersist()
-    messages, content = _look_at(read_table(spark, folder / "messages", MESSAGES_DDL))
+    # a digest of the content, which does not depend on the order of the messages
+    digest = f"bit_xor(xxhash64({', '.join(columns_of(MESSAGES_DDL))})) AS digest"
+    (messages,) = (
+        read_table(spark, folder / "messages", MESSAGES_DDL).selectExpr("count(*) AS `rows`", digest).collect()
+    )
     return Manifest(
         folder=folder,
         id=uuid.uuid4().hex,
-        created_at=datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+        created_at=_write_moment(datetime.now(UTC)),
         source=source.name,
-        source_digest=_write_digest(counted["digest"]),
-        content_digest=content,
-        rows=counted["rows"],
-        messages=messages,
-        duplicates=counted["rows"] - counted["rejects"] - messages,
-        rejects=counted["rejects"],
-        options=_describe(source, options),
+        source_digest=_write_digest(all_rows["digest"]),
+        content_digest=_write_digest(messages["digest"]),
+        rows=all_rows["rows"],
+        messages=messages["rows"],
+        duplicates=all_rows["rows"] - all_rows["rejects"] - messages["rows"],
+        rejects=all_rows["rejects"],
+        options={
+            "format": source.form,
+            "duplicates": options.duplicates,
+            "spread_seconds": options.spread.total_seconds(),
+            "begin": _write_moment(options.begin) if options.spread else None,
+        },
     )
 
 
-def _settle(valid: "DataFrame", options: PrepareOptions, partitions: int) -> "DataFrame":
+def _drop_duplicates(valid: "DataFrame", options: PrepareOptions) -> "DataFrame":
     """Keep one row of each (kind, id), and sort each task's messages in an order that does not depend on the tasks."""
-    from pyspark.sql import Window  # noqa: PLC0415 — an extra, and slow to import
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
-    newest = (f.desc_nulls_last("told_at"), f.desc("row"))
-    order = newest if options.duplicates == "newest" else (f.asc("row"),)
-    rank = f.row_number().over(Window.partitionBy("kind", "id").orderBy(*order))
-    ranked = valid.repartition(partitions, "kind", "id").withColumn("rank", rank)
-    return ranked.where("rank = 1").selectExpr(*names_of(MESSAGES_DDL)).sortWithinPartitions("lane", "kind", "id")
-
-
-def _look_at(messages: "DataFrame") -> tuple[int, str]:
-    """Count the written messages, and give the digest of their content, which does not depend on their order."""
-    found = messages.selectExpr("count(*) messages", f"bit_xor(xxhash64({', '.join(names_of(MESSAGES_DDL))})) digest")
-    (row,) = found.collect()
-    return row["messages"], _write_digest(row["digest"])
+    order = "told_at DESC NULLS LAST, `row` DESC" if options.duplicates == "newest" else "`row`"
+    partitions = options.partitions or valid.sparkSession.sparkContext.defaultParallelism
+    ranked = valid.repartition(partitions, "kind", "id").selectExpr(
+        "*", f"row_number() OVER (PARTITION BY kind, id ORDER BY {order}) AS rank"
+    )
+    return ranked.where("rank = 1").selectExpr(*columns_of(MESSAGES_DDL)).sortWithinPartitions("lane", "kind", "id")
 
 
 def _write_digest(value: int | None) -> str:
     return f"{(value or 0) & 0xFFFFFFFFFFFFFFFF:016x}"
 
 
-def _describe(source: Source, options: PrepareOptions) -> dict[str, str | float | None]:
-    return {
-        "format": source.form,
-        "duplicates": options.duplicates,
-        "spread_seconds": options.spread.total_seconds(),
-        "begin": options.begin.isoformat().replace("+00:00", "Z") if options.spread else None,
-    }
+def _write_moment(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")

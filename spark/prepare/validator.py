@@ -1,12 +1,10 @@
 """The validator: decides in each task, by the envelope's rules, which rows become messages and why others do not."""
 
 import hashlib
-import importlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Any
 
 from shared.errors import InvalidEnvelope
@@ -14,9 +12,8 @@ from shared.messages.envelope import Envelope, EnvelopeRules
 from shared.messages.json_value import encode_json
 from shared.messages.placement import unit_hash, workflow_id
 from spark.source.raw_rows import RowReader
+from spark.tables import to_batches
 from starter.files.rows import Row
-
-BATCH_ROWS = 5000
 
 VERDICTS_DDL = (
     "row long, digest long, kind string, id string, lane string, told_at timestamp, scheduled_at timestamp, "
@@ -55,36 +52,19 @@ class Validator:
     def judge(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Turn Arrow batches of raw rows into batches of verdicts, in the columns of VERDICTS_DDL."""
         verdicts = (self._write(row, parsed) for row, parsed in self.reader.read(batches, self.rules))
-        schema = _schema()
-        arrow: Any = importlib.import_module("pyarrow")
-        while some := list(islice(verdicts, BATCH_ROWS)):
-            columns = zip(*some, strict=True)
-            arrays = [arrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-            yield arrow.RecordBatch.from_arrays(arrays, schema=schema)
+        return to_batches(verdicts, VERDICTS_DDL)
 
     def _write(self, row: Row, parsed: Envelope | InvalidEnvelope) -> tuple[Any, ...]:
+        place = (row.number, _digest(row))
         if isinstance(parsed, InvalidEnvelope):
             flaw = (parsed.field, parsed.flaw, _clean(parsed.problem), write_original(row.original))
-            return (row.number, digest_of(row), *_NO_MESSAGE, *flaw)
-        return (
-            row.number,
-            digest_of(row),
-            parsed.kind,
-            parsed.id,
-            parsed.lane,
-            parsed.scheduled_at,
-            self.spread.apply(parsed),
-            parsed.tolerance_seconds,
-            parsed.priority,
-            parsed.tenant,
-            encode_json(parsed.payload).decode(),
-            parsed.correlation_id,
-            parsed.idempotency_key,
-            *_NO_FLAW,
-        )
+            return (*place, *_NO_MESSAGE, *flaw)
+        times = (parsed.scheduled_at, self.spread.apply(parsed), parsed.tolerance_seconds)
+        texts = (parsed.tenant, encode_json(parsed.payload).decode(), parsed.correlation_id, parsed.idempotency_key)
+        return (*place, parsed.kind, parsed.id, parsed.lane, *times, parsed.priority, *texts, *_NO_FLAW)
 
 
-def digest_of(row: Row) -> int:
+def _digest(row: Row) -> int:
     """Give a 64-bit digest of a row and its number (BLAKE2b); the digests of all rows are combined by exclusive or."""
     text = row.original if isinstance(row.original, str) else repr(row.original)
     raw = f"{row.number}\n{text}".encode(errors="surrogatepass")
@@ -103,15 +83,3 @@ def write_original(value: Any) -> str:
 def _clean(text: str) -> str:
     """Make text valid UTF-8: a lone surrogate becomes its JSON escape."""
     return text.encode(errors="backslashreplace").decode()
-
-
-def _schema() -> Any:
-    arrow: Any = importlib.import_module("pyarrow")
-    types = {
-        "long": arrow.int64(),
-        "string": arrow.string(),
-        "timestamp": arrow.timestamp("us", "UTC"),
-        "double": arrow.float64(),
-        "int": arrow.int32(),
-    }
-    return arrow.schema([(name, types[kind]) for name, kind in (column.split() for column in VERDICTS_DDL.split(", "))])

@@ -2,12 +2,12 @@
 
 import base64
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
 from shared.messages.timespan import format_seconds
 from spark.prepare.manifest import Manifest
-from spark.report.table import Table
 from starter.insight.plots import draw_bars
 
 STYLE = """
@@ -18,6 +18,18 @@ table { border-collapse: collapse; } th, td { padding: 0.2rem 1.2rem 0.2rem 0; t
 th { border-bottom: 2px solid #2b6a99; font-weight: 600; } td { border-bottom: 1px solid #dfe5ea; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; } img { max-width: 100%; }
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of the report; in a distribution, `bounds` are the lower bounds of its buckets."""
+
+    name: str
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    bounds: tuple[float, ...] = ()
 
 
 def write_page(manifest: Manifest, tables: Sequence[Table]) -> str:
@@ -44,40 +56,28 @@ def _write_section(table: Table) -> str:
     if not total:
         body = "<p>none</p>"
     elif table.bounds:
-        bars = [(label, row[-1]) for label, row in zip(label_buckets(table), table.rows, strict=True)]
+        bars = [(label, row[-1]) for label, row in zip(_label_buckets(table), table.rows, strict=True)]
         body = _write_image(table.title, draw_bars("", table.columns[-1], bars))
     else:
         body = _write_table(table)
     return f"<h2>{escape(table.title)}</h2>\n<p>{escape(table.note)}</p>\n{body}"
 
 
-def label_buckets(table: Table) -> list[str]:
-    """Name each bucket of a distribution by its lower bound."""
+def _label_buckets(table: Table) -> list[str]:
     if table.bounds[-1] < 1:
-        return ["none", *map(_write_share, table.bounds)]
+        return ["none", *("some" if share < 0.01 else f"{share:.0%} +" for share in table.bounds)]
     return [f"below {format_seconds(table.bounds[0])}", *(f"{format_seconds(bound)} +" for bound in table.bounds)]
 
 
-def _write_share(share: float) -> str:
-    return "some" if share < 0.01 else f"{share:.0%} +"
-
-
 def _write_table(table: Table) -> str:
-    kinds = ["number" if _is_number(table.rows[0][n]) else "" for n in range(len(table.columns))]
-    header = "".join(
-        f'<th class="{kind}">{escape(name.replace("_", " "))}</th>'
-        for name, kind in zip(table.columns, kinds, strict=True)
-    )
-    return f"<table>\n<tr>{header}</tr>\n{''.join(_write_row(row, kinds) for row in table.rows)}</table>"
+    kinds = ["number" if isinstance(cell, int | float) else "" for cell in table.rows[0]]
+    header = _write_row("th", [name.replace("_", " ") for name in table.columns], kinds)
+    return f"<table>\n{header}{''.join(_write_row('td', row, kinds) for row in table.rows)}</table>"
 
 
-def _write_row(row: tuple[Any, ...], kinds: list[str]) -> str:
-    cells = "".join(f'<td class="{kind}">{escape(_write(cell))}</td>' for cell, kind in zip(row, kinds, strict=True))
-    return f"<tr>{cells}</tr>\n"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
+def _write_row(tag: str, row: Sequence[Any], kinds: list[str]) -> str:
+    cells = (f'<{tag} class="{kind}">{escape(_write(cell))}</{tag}>' for cell, kind in zip(row, kinds, strict=True))
+    return f"<tr>{''.join(cells)}</tr>\n"
 
 
 def _write(value: Any) -> str:

@@ -5,15 +5,16 @@ import importlib
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import MessageNotFound
 from shared.messages.placement import workflow_id
-from spark.prepare.manifest import Manifest, read_table
+from spark.prepare.manifest import Manifest
+from spark.tables import read_table, to_batch, to_schema
 from starter.control import Control
 from starter.steering.selection import Selection
 
@@ -24,7 +25,11 @@ ALIVE, FINISHED, STOPPED = "alive", "finished", "stopped"
 """The place of a message. Alphabetical order is the order in time, so the maximum of two places is the later one."""
 
 STATES = {None: ALIVE, "done": FINISHED, "stopped": STOPPED}
-LIVE_STATES = ("active", "paused", "parked")
+"""Places by the state that a listing selects."""
+
+PLACES = {"active": ALIVE, "paused": ALIVE, "parked": ALIVE, "done": FINISHED, "stopped": STOPPED}
+"""Places by the state of one message."""
+
 WRITTEN_AT_ONCE = 20_000
 LOOKED_UP_MAX = 2000
 """Most messages missing in the index that are looked up one by one: the index lags behind by a moment."""
@@ -83,8 +88,8 @@ async def reconcile(
     known = manifest.folder / f"known.part-{os.getpid()}"
     known.mkdir()
     try:
-        kinds = await asyncio.to_thread(_find_kinds, spark, manifest)
-        await _write_known(_list_known(control, kinds), known)
+        kinds = await asyncio.to_thread(manifest.find_kinds, spark)
+        await _write_known(control, kinds, known / "known.parquet")
         balance, suspects = await asyncio.to_thread(_compare, spark, manifest, known)
         differences = await _look_closer(control, suspects, balance)
         balance.missing += len(differences)
@@ -95,41 +100,23 @@ async def reconcile(
     return balance
 
 
-def _find_kinds(spark: "SparkSession", manifest: Manifest) -> list[str]:
-    return sorted(row["kind"] for row in manifest.read_messages(spark).select("kind").distinct().collect())
-
-
-async def _list_known(control: Control, kinds: Iterable[str]) -> AsyncIterator[tuple[str, str, str]]:
-    for kind in kinds:
-        for state, name in STATES.items():
-            async for listed in control.list(Selection(kind=kind, state=state)):
-                yield listed.kind, listed.id, name
-
-
-async def _write_known(known: AsyncIterator[tuple[str, str, str]], folder: Path) -> None:
-    """Write what the server knows as Parquet, in parts of WRITTEN_AT_ONCE rows to save memory."""
-    rows: list[tuple[str, str, str]] = []
-    number = 0
-    async for row in known:
-        rows.append(row)
-        if len(rows) == WRITTEN_AT_ONCE:
-            await asyncio.to_thread(_write_part, folder / f"{number}.parquet", rows)
-            rows, number = [], number + 1
-    if rows:
-        await asyncio.to_thread(_write_part, folder / f"{number}.parquet", rows)
-
-
-def _write_part(path: Path, rows: list[tuple[str, str, str]]) -> None:
-    arrow: Any = importlib.import_module("pyarrow")
+async def _write_known(control: Control, kinds: Iterable[str], path: Path) -> None:
+    """Write what the server knows as Parquet, WRITTEN_AT_ONCE rows at a time to save memory."""
     parquet: Any = importlib.import_module("pyarrow.parquet")
-    columns = dict(zip(("kind", "id", "state"), zip(*rows, strict=True), strict=True))
-    parquet.write_table(arrow.table({name: list(values) for name, values in columns.items()}), path)
+    schema, rows = to_schema(KNOWN_DDL), list[tuple[str, str, str]]()
+    with parquet.ParquetWriter(path, schema) as writer:
+        for kind, (state, place) in product(kinds, STATES.items()):
+            async for listed in control.list(Selection(kind=kind, state=state)):
+                rows.append((listed.kind, listed.id, place))
+                if len(rows) == WRITTEN_AT_ONCE:
+                    await asyncio.to_thread(writer.write_batch, to_batch(rows, schema))
+                    rows = []
+        await asyncio.to_thread(writer.write_batch, to_batch(rows, schema))
 
 
 def _compare(spark: "SparkSession", manifest: Manifest, known: Path) -> tuple[Reconciliation, list[Difference]]:
     """Count the rows by place, and give LOOKED_UP_MAX messages at most that have none; the others go to REST."""
-    placed = _place(manifest.read_messages(spark), manifest.read_receipts(spark), read_table(spark, known, KNOWN_DDL))
-    placed = placed.cache()
+    placed = _place(spark, manifest, read_table(spark, known, KNOWN_DDL)).cache()
     try:
         counts = {row["place"]: row["count"] for row in placed.groupBy("place").count().collect()}
         rows = placed.where("place is null").orderBy("row").toLocalIterator()
@@ -152,19 +139,14 @@ def _compare(spark: "SparkSession", manifest: Manifest, known: Path) -> tuple[Re
     return balance, suspects
 
 
-def _place(messages: "DataFrame", receipts: "DataFrame", known: "DataFrame") -> "DataFrame":
+def _place(spark: "SparkSession", manifest: Manifest, known: "DataFrame") -> "DataFrame":
     """Give each message's row, name, place (null if unknown) and the problem that an unknown place would mean.
 
     A message that ended during the listing is in two places; the later one counts.
     """
     states = known.groupBy("kind", "id").agg({"state": "max"}).toDF("kind", "id", "state")
-    # a later run may have repeated a failed start, so any other outcome goes before `failed`
-    best = receipts.selectExpr(
-        "kind", "id", "struct(outcome <> 'failed' settled, outcome, reason, run_id) receipt"
-    ).groupBy("kind", "id").agg({"receipt": "max"}).toDF("kind", "id", "receipt")  # fmt: skip
-    joined = (
-        messages.select("row", "kind", "id").join(states, ["kind", "id"], "left").join(best, ["kind", "id"], "left")
-    )
+    messages = manifest.read_messages(spark).select("row", "kind", "id").join(states, ["kind", "id"], "left")
+    joined = messages.join(manifest.read_last_receipts(spark), ["kind", "id"], "left")
     return joined.selectExpr(
         "row",
         "kind",
@@ -189,31 +171,22 @@ async def _look_closer(control: Control, suspects: list[Difference], balance: Re
     """Look up each message that the index did not show; one that is found after all is added to the balance."""
     room = asyncio.Semaphore(LOOKED_UP_AT_ONCE)
 
-    async def look(suspect: Difference) -> Difference | None:
-        async with room:
-            return await _look_up(control, suspect, balance)
+    async def look_up(suspect: Difference) -> Difference | str:
+        try:
+            async with room:
+                state = (await control.look_up(suspect.kind, suspect.id)).state
+        except MessageNotFound:
+            return replace(suspect, problem=f"{suspect.problem}, and the server knows nothing of it")
+        if place := PLACES.get(state):
+            return place
+        name = workflow_id(suspect.kind, suspect.id)
+        return replace(suspect, problem=f"{suspect.problem}, and its workflow {name} is {state}")
 
-    looked = await asyncio.gather(*map(look, suspects))
-    return [difference for difference in looked if difference is not None]
-
-
-async def _look_up(control: Control, suspect: Difference, balance: Reconciliation) -> Difference | None:
-    try:
-        listed = await control.look_up(suspect.kind, suspect.id)
-    except MessageNotFound:
-        return Difference(
-            suspect.row, suspect.kind, suspect.id, f"{suspect.problem}, and the server knows nothing of it"
-        )
-    if listed.state in LIVE_STATES:
-        balance.alive += 1
-    elif listed.state == "done":
-        balance.finished += 1
-    elif listed.state == "stopped":
-        balance.stopped += 1
-    else:
-        problem = f"{suspect.problem}, and its workflow {workflow_id(suspect.kind, suspect.id)} is {listed.state}"
-        return Difference(suspect.row, suspect.kind, suspect.id, problem)
-    return None
+    looked = await asyncio.gather(*map(look_up, suspects))
+    balance.alive += looked.count(ALIVE)
+    balance.finished += looked.count(FINISHED)
+    balance.stopped += looked.count(STOPPED)
+    return [each for each in looked if isinstance(each, Difference)]
 
 
 def _write_differences(path: Path, differences: list[Difference], rest: Path) -> None:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark.prepare.manifest import Manifest
 from spark.prepare.summary import REASONS_MAX, count_reasons
-from spark.report.page import write_page
-from spark.report.table import Table
+from spark.report.page import Table, write_page
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,12 +60,7 @@ def make_report(spark: "SparkSession", manifest: Manifest, outcomes: "DataFrame 
 
 
 def _count_starts(spark: "SparkSession", manifest: Manifest) -> Table:
-    """Count messages by the best of their receipts; a start that failed may have succeeded later."""
-    receipts = manifest.read_receipts(spark).selectExpr(
-        "kind", "id", "struct(outcome <> 'failed' settled, outcome) receipt"
-    )
-    best = receipts.groupBy("kind", "id").agg({"receipt": "max"}).toDF("kind", "id", "receipt")
-    joined = manifest.read_messages(spark).join(best, ["kind", "id"], "left")
+    joined = manifest.read_messages(spark).join(manifest.read_last_receipts(spark), ["kind", "id"], "left")
     counts = {row[0]: row[1] for row in joined.groupBy(joined["receipt.outcome"]).count().collect()}
     rows = [
         ("rows of the source", manifest.rows),
@@ -90,53 +84,40 @@ def _count_rejects(spark: "SparkSession", manifest: Manifest) -> Table:
 
 def _make_event_tables(events: "DataFrame") -> list[Table]:
     again = events.where("outcome = 'again'")
-    interval = "cast(next_due_at as double) - cast(started_at as double)"
+    outcomes = _measure(events, ("kind", "lane", "outcome"), "round(avg(duration_seconds), 3) mean_seconds")
+    quantiles = [f"round(percentile_approx(lateness_seconds, {q}D), 3) p{q * 100:g}" for q in (0.5, 0.95, 0.99)]
+    lateness = _measure(events, ("lane",), *quantiles, "round(max(lateness_seconds), 3) max")
+    outcomes_note = "Cycles by what they came to, and how long their handlers took."
+    lateness_note = "Seconds between the moment at which a cycle was due and its begin."
     return [
-        _count_outcomes(events),
-        _measure_lateness(events),
-        _distribute(LATENESS, events, "lateness_seconds"),
-        _distribute(INTERVALS, again, interval),
-        _distribute(CHANGES, _find_shares(again), "share"),
+        _collect("outcomes", "Cycles and outcomes", outcomes_note, outcomes),
+        _collect("lateness_by_lane", "Lateness by lane", lateness_note, lateness),
+        _distribute(LATENESS, events.selectExpr("lateness_seconds value")),
+        _distribute(INTERVALS, again.selectExpr("cast(next_due_at as double) - cast(started_at as double) value")),
+        _distribute(CHANGES, _find_shares(again)),
         _count_parked(events),
     ]
 
 
-def _count_outcomes(events: "DataFrame") -> Table:
-    from pyspark.sql import functions as f  # noqa: PLC0415 — an extra, and slow to import
+def _measure(events: "DataFrame", keys: tuple[str, ...], *measures: str) -> "DataFrame":
+    from pyspark.sql.functions import expr  # noqa: PLC0415 — an extra, and slow to import
 
-    seconds = f.round(f.avg("duration_seconds"), 3).alias("mean_seconds")
-    found = events.groupBy("kind", "lane", "outcome").agg(f.count("*").alias("cycles"), seconds)
-    note = "Cycles by what they came to, and how long their handlers took."
-    return _collect("outcomes", "Cycles and outcomes", note, found.orderBy("kind", "lane", "outcome"))
-
-
-def _measure_lateness(events: "DataFrame") -> Table:
-    from pyspark.sql import functions as f  # noqa: PLC0415 — an extra, and slow to import
-
-    late = f.col("lateness_seconds")
-    quantiles = [f.round(f.percentile_approx(late, q), 3).alias(f"p{q * 100:g}") for q in (0.5, 0.95, 0.99)]
-    measured = events.groupBy("lane").agg(
-        f.count("*").alias("cycles"), *quantiles, f.round(f.max(late), 3).alias("max")
-    )
-    found = measured.orderBy("lane")
-    note = "Seconds between the moment at which a cycle was due and its begin."
-    return _collect("lateness_by_lane", "Lateness by lane", note, found)
+    return events.groupBy(*keys).agg(expr("count(*) cycles"), *map(expr, measures)).orderBy(*keys)
 
 
 def _find_shares(again: "DataFrame") -> "DataFrame":
+    """Give, as `value`, the share of each message's visits that found a change."""
     visits = again.where("reason like 'changed%' or reason like 'unchanged%'")
     changed = visits.selectExpr("kind", "id", "if(reason like 'changed%', 1, 0) changed")
-    return changed.groupBy("kind", "id").agg({"changed": "avg"}).toDF("kind", "id", "share")
+    return changed.groupBy("kind", "id").agg({"changed": "avg"}).toDF("kind", "id", "value")
 
 
-def _distribute(empty: Table, frame: "DataFrame", value: str) -> Table:
-    """Count a frame's values in the buckets of a table: bucket n begins at the n-th bound, bucket 0 has no bound."""
+def _distribute(empty: Table, values: "DataFrame") -> Table:
+    """Count the column `value` in the buckets of a table: bucket n begins at the n-th bound, bucket 0 has no bound."""
     bounds = f"array({', '.join(f'{bound}D' for bound in empty.bounds)})"
-    buckets = frame.selectExpr(f"{value} value").where("value is not null")
-    counted = buckets.selectExpr(f"size(filter({bounds}, bound -> value >= bound)) bucket").groupBy("bucket").count()
-    found = {row["bucket"]: row["count"] for row in counted.collect()}
-    begins = (None, *empty.bounds)
-    return replace(empty, rows=[(begin, found.get(n, 0)) for n, begin in enumerate(begins)])
+    buckets = values.where("value is not null").selectExpr(f"size(filter({bounds}, bound -> value >= bound)) bucket")
+    found = {row["bucket"]: row["count"] for row in buckets.groupBy("bucket").count().collect()}
+    return replace(empty, rows=[(begin, found.get(n, 0)) for n, begin in enumerate((None, *empty.bounds))])
 
 
 def _count_parked(events: "DataFrame") -> Table:
@@ -144,9 +125,7 @@ def _count_parked(events: "DataFrame") -> Table:
     reduced = events.selectExpr("kind", "id", "struct(version, attempt, started_at, state, reason) last")
     last = reduced.groupBy("kind", "id").agg({"last": "max"}).toDF("kind", "id", "last").where("last.state = 'parked'")
     counted = last.selectExpr("kind", "last.reason reason").groupBy("kind", "reason").count()
-    found = counted.toDF("kind", "reason", "messages").orderBy(
-        "messages", "kind", "reason", ascending=[False, True, True]
-    )
+    found = counted.toDF("kind", "reason", "messages").orderBy("messages", "kind", "reason", ascending=[0, 1, 1])
     note = "Messages that failed for good; 'dormice parked' lists, replays and drops them."
     return _collect("parked", "Parked messages", note, found.limit(REASONS_MAX))
 
@@ -157,6 +136,6 @@ def _collect(name: str, title: str, note: str, frame: "DataFrame") -> Table:
 
 def _write_parquet(path: Path, table: Table) -> None:
     arrow: Any = importlib.import_module("pyarrow")
-    parquet: Any = importlib.import_module("pyarrow.parquet")
     columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
-    parquet.write_table(arrow.table(dict(zip(table.columns, map(list, columns), strict=True))), path)
+    made = arrow.table(dict(zip(table.columns, map(list, columns), strict=True)))
+    importlib.import_module("pyarrow.parquet").write_table(made, path)

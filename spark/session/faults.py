@@ -2,16 +2,13 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Generator
-from typing import IO
+from collections.abc import Generator
+from typing import IO, NamedTuple
 
 from shared import errors
 from shared.errors import DiskFull, DormiceError, GiveUp, Misconfigured, RetryLater
 
-ROOMS = ("shared", "activities", "workflows", "worker", "starter", "spark")
 REASON_MAX = 300
-
-_Make = Callable[[str], DormiceError]
 
 _OWN = re.compile(
     r"^shared\.errors\.(RetryLater|ServerUnreachable|ServerBusy|PackNotServed|GiveUp|Misconfigured|InvalidSetting|"
@@ -20,7 +17,83 @@ _OWN = re.compile(
 )
 """The last line of the trace when a Spark worker has raised one of dormice's errors."""
 
-_MISSING = re.compile(r"No module named '(" + "|".join(ROOMS) + r")[.']")
+
+class _Fault(NamedTuple):
+    """What Spark writes, and our error for it; "{}" is the pattern's group, else its match, or `unnamed` if empty."""
+
+    pattern: str
+    error: type[DormiceError]
+    sentence: str
+    unnamed: str = ""
+
+
+_FAULTS = (
+    _Fault(
+        r"No module named '(shared|activities|workflows|worker|starter|spark)[.']",
+        Misconfigured,
+        "the executors' Python has no dormice (no module '{}'); install the same wheel on every node, or send an "
+        "environment along: --conf spark.archives=FILE#environment and PYSPARK_PYTHON=environment/bin/python",
+    ),
+    _Fault(
+        r"No space left on device|Disk quota exceeded",
+        DiskFull,
+        "a disk is full ({}); free some space where the manifest or the receipts lie, and where Spark keeps "
+        "what it works on (--conf spark.local.dir=FOLDER, else /tmp), then try again",
+    ),
+    _Fault(
+        r"PYTHON_VERSION_MISMATCH[^\n]*",
+        Misconfigured,
+        "the executors run another version of Python ({}); set PYSPARK_PYTHON to one like the driver's",
+    ),
+    _Fault(
+        r'Cannot run program "([^"]+)"',
+        Misconfigured,
+        "the executors have no program '{}'; set PYSPARK_PYTHON to their Python with dormice installed",
+    ),
+    _Fault(
+        r"(?:unresolved dependency: |UNRESOLVED DEPENDENCIES[^\n]*|unresolved dependency[^\n]*)([^\]\n]*)",
+        RetryLater,
+        "Spark can't fetch {}; try again with a connection, or name a mirror of Maven Central in "
+        "DEFAULT_ARTIFACT_REPOSITORY",
+        "the packages it needs",
+    ),
+    _Fault(
+        r"Could not parse Master URL: '?([^'\n]*)",
+        Misconfigured,
+        "--master: Spark knows no '{}'; write for example local[4] or spark://HOST:7077",
+    ),
+    _Fault(
+        r"Master must either be ",
+        Misconfigured,
+        "--master: is none that Spark knows; write for example local[4] or spark://HOST:7077",
+    ),
+    _Fault(
+        r"All masters are unresponsive", RetryLater, "no Spark master answers; check --master, start one, and try again"
+    ),
+    _Fault(
+        r"Master removed our application|Cannot call methods on a stopped SparkContext",
+        RetryLater,
+        "the cluster has ended the application, as it does when its executors do not start; "
+        "see the logs of its workers",
+    ),
+    _Fault(
+        r"PATH_NOT_FOUND\] [^:]*: (?:file:)?([^\n]+?)\. +SQLSTATE",
+        GiveUp,
+        "{}: there is no such file or folder; give the path of one",
+    ),
+    _Fault(
+        r"SQLException: (Connection [^\n]*refused|The connection attempt failed)",
+        RetryLater,
+        "the database does not answer ({}); check its URL, and try again",
+    ),
+    _Fault(r"SQLException: ([^\n]+)", GiveUp, "the database refuses ({}); correct --table, or the login in jdbc_user"),
+    _Fault(
+        r"(?:ClassNotFoundException: |No suitable driver)([\w.]*)",
+        Misconfigured,
+        "Spark has no {}; name its Maven coordinates with --packages, and its class with --option driver=CLASS",
+        "driver for this database",
+    ),
+)
 
 
 def translate_spark_error(exc: BaseException, log: str = "") -> DormiceError | None:
@@ -34,9 +107,10 @@ def translate_spark_error(exc: BaseException, log: str = "") -> DormiceError | N
     if own := _OWN.findall(text):
         name, sentence = own[-1]
         return vars(errors)[name](sentence)
-    for pattern, make in _KNOWN:
-        if found := re.search(pattern, text):
-            return make((found.groups() or (found.group(),))[0][:REASON_MAX])
+    for fault in _FAULTS:
+        if found := re.search(fault.pattern, text):
+            said = found[found.re.groups][:REASON_MAX].strip()
+            return fault.error(fault.sentence.format(said or fault.unnamed))
     return None
 
 
@@ -48,84 +122,6 @@ def explain_log(log: IO[bytes] | None) -> str:
     lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
     reasons = [line for line in lines if re.search(r"Exception|Error|not found|UNRESOLVED", line)]
     return (reasons or [line for line in lines if line] or [""])[0][:REASON_MAX]
-
-
-_KNOWN: tuple[tuple[str, _Make], ...] = (
-    (
-        _MISSING.pattern,
-        lambda module: Misconfigured(
-            f"the executors' Python has no dormice (no module {module!r}); install the same wheel on every node, or "
-            "send an environment along: --conf spark.archives=FILE#environment and "
-            "PYSPARK_PYTHON=environment/bin/python"
-        ),
-    ),
-    (
-        r"No space left on device|Disk quota exceeded",
-        lambda reason: DiskFull(
-            f"a disk is full ({reason}); free some space where the manifest or the receipts lie, and where Spark keeps "
-            "what it works on (--conf spark.local.dir=FOLDER, else /tmp), then try again"
-        ),
-    ),
-    (
-        r"PYTHON_VERSION_MISMATCH[^\n]*",
-        lambda reason: Misconfigured(
-            f"the executors run another version of Python ({reason}); set PYSPARK_PYTHON to one like the driver's"
-        ),
-    ),
-    (
-        r'Cannot run program "([^"]+)"',
-        lambda program: Misconfigured(
-            f"the executors have no program {program!r}; set PYSPARK_PYTHON to their Python with dormice installed"
-        ),
-    ),
-    (
-        r"(?:unresolved dependency: |UNRESOLVED DEPENDENCIES[^\n]*|unresolved dependency[^\n]*)([^\]\n]*)",
-        lambda name: RetryLater(
-            f"Spark can't fetch {name.strip() or 'the packages it needs'}; try again with a connection, or name a "
-            "mirror of Maven Central in DEFAULT_ARTIFACT_REPOSITORY"
-        ),
-    ),
-    (
-        r"Could not parse Master URL: '?([^'\n]*)",
-        lambda master: Misconfigured(
-            f"--master: Spark knows no {master!r}; write for example local[4] or spark://HOST:7077"
-        ),
-    ),
-    (
-        r"Master must either be ([^\n]+)",
-        lambda _: Misconfigured("--master: is none that Spark knows; write for example local[4] or spark://HOST:7077"),
-    ),
-    (
-        r"All masters are unresponsive",
-        lambda _: RetryLater("no Spark master answers; check --master, start one, and try again"),
-    ),
-    (
-        r"(?:Master removed our application|Cannot call methods on a stopped SparkContext)[^\n]*",
-        lambda _: RetryLater(
-            "the cluster has ended the application, as it does when its executors do not start; "
-            "see the logs of its workers"
-        ),
-    ),
-    (
-        r"PATH_NOT_FOUND\] [^:]*: (?:file:)?([^\n]+?)\. +SQLSTATE",
-        lambda path: GiveUp(f"{path}: there is no such file or folder; give the path of one"),
-    ),
-    (
-        r"SQLException: (Connection [^\n]*refused|The connection attempt failed)",
-        lambda reason: RetryLater(f"the database does not answer ({reason}); check its URL, and try again"),
-    ),
-    (
-        r"SQLException: ([^\n]+)",
-        lambda reason: GiveUp(f"the database refuses ({reason}); correct --table, or the login in jdbc_user"),
-    ),
-    (
-        r"(?:ClassNotFoundException: |No suitable driver)([\w.]*)",
-        lambda name: Misconfigured(
-            f"Spark has no {name or 'driver for this database'}; name its Maven coordinates with --packages, "
-            "and its class with --option driver=CLASS"
-        ),
-    ),
-)
 
 
 @contextlib.contextmanager

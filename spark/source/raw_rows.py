@@ -3,13 +3,14 @@
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
 from shared.settings import Settings
 from spark.source.mapping import RowMapping, to_invalid_envelope
-from spark.source.topic import OffsetRange, read_piece
+from spark.source.topic import read_ranges
+from spark.tables import rows_of
 from starter.files.rows import Line, Row, make_row, read_csv_records, read_json_lines
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
@@ -18,16 +19,11 @@ from starter.records.record import DeadRecord, Record
 Starts = Mapping[tuple[str, int], int]
 """The number of rows before a file's block, by the file's path and the block's offset in the file."""
 
+ParsedRow = tuple[Row, Envelope | InvalidEnvelope]
+"""A row with its envelope, or with the reason why it is not one."""
+
 PARTITION_STEP = 10**12
 """A record's row number is its partition times this plus its offset: 3000000000042 is offset 42 of partition 3."""
-
-
-class RowReader(Protocol):
-    """Reads the rows of one task; made on the driver and sent to the executors."""
-
-    def read(self, batches: Iterable[Any], rules: EnvelopeRules) -> "Iterator[tuple[Row, Envelope | InvalidEnvelope]]":
-        """Give every row with its envelope, or with the reason why it is not one."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,33 +37,25 @@ class LineReader:
     source: str = ""
     spans_lines: bool = False
 
-    def read(self, batches: Iterable[Any], rules: EnvelopeRules) -> Iterator[tuple[Row, Envelope | InvalidEnvelope]]:
+    def read(self, batches: Iterable[Any], rules: EnvelopeRules) -> Iterator[ParsedRow]:
         """Give a row for each line, or for each record of a file where cells may span lines."""
         for _, lines in itertools.groupby(self._lines(batches), key=lambda pair: pair[0]):
             for row in self._rows(line for _, line in lines):
-                yield row, _judge(row, rules)
+                yield row, _parse(row, rules)
 
     def _lines(self, batches: Iterable[Any]) -> Iterator[tuple[str, Line]]:
         place, count = ("", -1), 0
-        for batch in batches:
-            for file, block, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                if (file, block) != place:
-                    place, count = (file, block), self._find_start(file, block)
-                count += 1
-                if self.header is not None and block == 0 and count == self.starts[place] + 1:
-                    self._check_header(file, value)
-                else:
-                    yield file, Line.of(count, value + b"\n", count)  # a cell that spans lines keeps the line ends
-
-    def _find_start(self, file: str, block: int) -> int:
-        try:
-            return self.starts[file, block]
-        except KeyError:
-            raise GiveUp(f"{file}: has changed while it was read; try again") from None
-
-    def _check_header(self, file: str, value: bytes) -> None:
-        if value.rstrip(b"\r") != self.header:
-            raise GiveUp(f"{file}: has other columns than the first file of {self.source}; prepare it by itself")
+        for file, block, value in rows_of(batches):
+            if (file, block) != place:
+                place = (file, block)
+                if place not in self.starts:
+                    raise GiveUp(f"{file}: has changed while it was read; try again")
+                count = self.starts[place]
+            count += 1
+            if self.header is None or block > 0 or count > self.starts[place] + 1:
+                yield file, Line.of(count, value + b"\n", count)  # a cell that spans lines keeps the line ends
+            elif value.rstrip(b"\r") != self.header:
+                raise GiveUp(f"{file}: has other columns than the first file of {self.source}; prepare it by itself")
 
     def _rows(self, lines: Iterator[Line]) -> Iterator[Row]:
         if self.header is None:
@@ -75,12 +63,8 @@ class LineReader:
                 yield _map_document(row, self.mapping)
             return
         columns = self.mapping.reader(self.names, self.source, is_text=True)
-        if self.spans_lines:
-            yield from read_csv_records(lines, columns)
-            return
-        for line in lines:
-            for row in read_csv_records((line,), columns):
-                yield row
+        for record in (lines,) if self.spans_lines else ((line,) for line in lines):
+            yield from read_csv_records(record, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,46 +76,46 @@ class CellReader:
     names: tuple[str, ...]
     source: str
 
-    def read(self, batches: Iterable[Any], rules: EnvelopeRules) -> Iterator[tuple[Row, Envelope | InvalidEnvelope]]:
+    def read(self, batches: Iterable[Any], rules: EnvelopeRules) -> Iterator[ParsedRow]:
         """Give each row of the table."""
         columns = self.mapping.reader(self.names, self.source)
-        for batch in batches:
-            for file, number, cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                row = make_row(columns, cells, self.starts.get((file, 0), 0) + number + 1)
-                yield row, _judge(row, rules)
+        for file, number, cells in rows_of(batches):
+            row = make_row(columns, cells, self.starts.get((file, 0), 0) + number + 1)
+            yield row, _parse(row, rules)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordReader:
-    """Records of a Kafka topic, from the columns topic, partition, begin and end: each task reads its offset ranges."""
+    """Records of a Kafka topic, from a frame of offset ranges."""
 
     options: FormatOptions
     settings: Settings
 
-    def read(self, batches: Iterable[Any], rules: EnvelopeRules) -> Iterator[tuple[Row, Envelope | InvalidEnvelope]]:
+    def read(self, batches: Iterable[Any], rules: EnvelopeRules) -> Iterator[ParsedRow]:
         """Give each record, decoded as the bridge decodes it."""
         formats = Formats(self.options, rules)
-        for batch in batches:
-            for cells in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                for record in read_piece(self.settings, OffsetRange(*cells)):
-                    number = record.partition * PARTITION_STEP + record.offset
-                    yield Row(number, {}, _show(record), number), self._decode(record, formats)
-
-    def _decode(self, record: Record, formats: Formats) -> Envelope | InvalidEnvelope:
-        try:
-            envelope = formats.decode(record).envelope
-        except DeadRecord as exc:
-            return to_invalid_envelope(exc)
-        return envelope or InvalidEnvelope(
-            "value", "is null, which stops a message, and here messages are only started; see 'dormice bridge'"
-        )
+        for record in read_ranges(self.settings, batches):
+            number = record.partition * PARTITION_STEP + record.offset
+            yield Row(number, {}, _show(record), number), _decode(record, formats)
 
 
-def _judge(row: Row, rules: EnvelopeRules) -> Envelope | InvalidEnvelope:
-    if row.flaw is not None:
-        return row.flaw
+RowReader = LineReader | CellReader | RecordReader
+"""Reads the rows of one task; made on the driver and sent to the executors."""
+
+
+def _decode(record: Record, formats: Formats) -> Envelope | InvalidEnvelope:
     try:
-        return parse_envelope(row.fields, rules)
+        envelope = formats.decode(record).envelope
+    except DeadRecord as exc:
+        return to_invalid_envelope(exc)
+    return envelope or InvalidEnvelope(
+        "value", "is null, which stops a message, and here messages are only started; see 'dormice bridge'"
+    )
+
+
+def _parse(row: Row, rules: EnvelopeRules) -> Envelope | InvalidEnvelope:
+    try:
+        return row.flaw or parse_envelope(row.fields, rules)
     except InvalidEnvelope as exc:
         return exc
 
@@ -146,14 +130,10 @@ def _map_document(row: Row, mapping: RowMapping) -> Row:
 
 
 def _show(record: Record) -> dict[str, Any]:
-    key, value = (None if raw is None else raw.decode(errors="backslashreplace") for raw in (record.key, record.value))
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "key": key,
-        "value": value,
-        "headers": {
-            name: None if raw is None else raw.decode(errors="backslashreplace") for name, raw in record.headers
-        },
-    }
+    place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+    content = {"key": _to_text(record.key), "value": _to_text(record.value)}
+    return {**place, **content, "headers": {name: _to_text(raw) for name, raw in record.headers}}
+
+
+def _to_text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode(errors="backslashreplace")

@@ -1,26 +1,22 @@
 """The format `topic`: a Kafka topic's records as a stream of rows, read with the client and settings of the bridge."""
 
+import asyncio
+import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from shared.errors import GiveUp
-from spark.source.topic import OffsetRange, Watermarks, cut_pieces, find_bounds, read_piece
-from spark.tasks.options import read_topic_options
+from shared.errors import GiveUp, InvalidSetting
+from shared.settings import load_settings
+from spark.source.topic import Offsets, cut_offsets, find_offsets, read_range
+from spark.tasks.options import OF_SPARK, Options
 from spark.tasks.pickling import PicklableByName
 
-TOPIC_FORMAT = "topic"
 COLUMNS = (
     "topic string, partition int, offset bigint, timestamp timestamp, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>"
@@ -29,16 +25,6 @@ COLUMNS = (
 LOOK_SECONDS = 1.0
 """Least time between two calls to the broker; while idle, Spark asks for the latest offset 100 times a second."""
 
-Offsets = dict[str, int]
-"""By partition, the first offset that is not read yet. Spark stores them as JSON, so the keys are text."""
-
-
-@dataclass
-class OffsetRangePartition(InputPartition):
-    """What one task reads."""
-
-    piece: OffsetRange
-
 
 class TopicDataSource(DataSource):
     """Records as rows, only as a stream; to read the present records once, use `dormice spark prepare kafka:TOPIC`."""
@@ -46,7 +32,7 @@ class TopicDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """Give the word for `.format(…)`."""
-        return TOPIC_FORMAT
+        return "topic"
 
     def schema(self) -> str:
         """Give the columns."""
@@ -62,71 +48,70 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
 
     def __init__(self, given: Mapping[str, str]) -> None:
         """Read the options; raises InvalidSetting in one sentence."""
-        self._options = read_topic_options(given)
+        options = Options(given, ("topic", "startingOffsets", "maxRecords", "kafkaServers", *OF_SPARK))
+        self._topic = options.text("topic")
+        if not self._topic:
+            raise InvalidSetting("topic: is missing; name a Kafka topic")
+        begin = options.text("startingOffsets").lower() or "earliest"
+        if begin not in ("earliest", "latest"):
+            raise InvalidSetting(f"startingOffsets: is {begin!r}; write earliest or latest")
+        self._is_from_earliest = begin == "earliest"
+        servers = options.text("kafkaServers")
+        self._settings = load_settings({"kafka_servers": servers} if servers else {}, os.environ)
+        self._records_max = options.count("maxRecords", 0)
         self._target: Offsets | None = None
         self._looked_at = -LOOK_SECONDS
 
     def initialOffset(self) -> Offsets:  # noqa: N802 — Spark's own name
         """Begin with the oldest record, or, if the options say so, with the next record to come."""
-        bounds = self._look()
-        return {number: (b.begin if self._options.is_from_earliest else b.end) for number, b in bounds.items()}
+        begins, ends = self._look()
+        return begins if self._is_from_earliest else ends
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 — Spark's own name
         """Bound a micro-batch by the option `maxRecords`."""
-        most = self._options.records_max
-        return ReadMaxRows(most) if most else ReadAllAvailable()
+        return ReadMaxRows(self._records_max) if self._records_max else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 — Spark's own name
         """Read only up to the topic's present end."""
-        self._target = {number: bounds.end for number, bounds in self._look().items()}
+        _, self._target = self._look()
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 — Spark's own name
         """Give the end of the next micro-batch; raises GiveUp when records that it needs no longer exist."""
-        bounds = self._look()
-        self._refuse_loss(start, bounds)
-        begins = {number: start.get(number, b.begin) for number, b in bounds.items()}
-        ends = {number: b.end for number, b in bounds.items()} if self._target is None else self._target
-        return advance(begins, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        begins, ends = self._look()
+        self._refuse_loss(start, begins, ends)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return advance(begins | start, ends if self._target is None else self._target, most)
 
-    def partitions(self, start: Offsets, end: Offsets) -> list[OffsetRangePartition]:
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """Cut the records into tasks; each reads one offset range."""
-        topic = self._options.topic
-        return [
-            OffsetRangePartition(offset_range)
-            for number, to in end.items()
-            for offset_range in cut_pieces(topic, int(number), start.get(number, 0), to)
-        ]
+        return list(map(InputPartition, cut_offsets(self._topic, start, end)))
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Give an offset range's records; raises RetryLater when the broker stops sending them."""
-        if not isinstance(partition, OffsetRangePartition):
-            raise TypeError(f"Spark gave a {type(partition).__name__} that is none of ours")
-        for record in read_piece(self._options.settings, partition.piece):
+        for record in read_range(self._settings, partition.value):
             moment = datetime.fromtimestamp(record.timestamp / 1000, UTC)
-            yield (
-                *(record.topic, record.partition, record.offset, moment),
-                *(record.key, record.value, list(record.headers)),
-            )
+            place = (record.topic, record.partition, record.offset)
+            yield (*place, moment, record.key, record.value, list(record.headers))
 
-    def _look(self) -> dict[str, Watermarks]:
+    def _look(self) -> tuple[Offsets, Offsets]:
+        """Give each partition's first offset, and the first one that is not there yet."""
         time.sleep(max(0.0, self._looked_at + LOOK_SECONDS - time.monotonic()))
-        found = find_bounds(self._options.settings, self._options.topic)
+        found = asyncio.run(find_offsets(self._settings, self._topic))
         self._looked_at = time.monotonic()
-        return {str(number): bounds for number, bounds in found.items()}
+        return found
 
-    def _refuse_loss(self, start: Offsets, bounds: Mapping[str, Watermarks]) -> None:
-        topic = self._options.topic
+    def _refuse_loss(self, start: Offsets, begins: Offsets, ends: Offsets) -> None:
         for number, offset in start.items():
-            there = bounds.get(number)
-            if there is None or offset > there.end:
+            if number not in ends or offset > ends[number]:
                 raise GiveUp(
-                    f"topic {topic}: partition {number} does not reach offset {offset}, where the checkpoint is; "
+                    f"topic {self._topic}: partition {number} does not reach offset {offset}, where the checkpoint is; "
                     "the topic was made anew: begin with a new checkpoint"
                 )
-            if offset < there.begin:
+            if offset < begins[number]:
                 raise GiveUp(
-                    f"topic {topic}: records {offset} to {there.begin - 1} of partition {number} were deleted before "
-                    "they were read; raise the topic's retention, and begin with a new checkpoint to go on without them"
+                    f"topic {self._topic}: records {offset} to {begins[number] - 1} of partition {number} were deleted "
+                    "before they were read; raise the topic's retention, and begin with a new checkpoint to go on "
+                    "without them"
                 )
 
 

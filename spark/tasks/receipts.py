@@ -7,35 +7,25 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
+from operator import add, sub
+from pathlib import Path
 from typing import Any
 
-from starter.starting.receipts import StartOutcome
+from spark.tables import RECEIPTS_DDL, to_batch, to_schema
+from starter.starting.receipts import Receipt, StartOutcome
 
 # pyarrow has no type stubs
-_arrow: Any = importlib.import_module("pyarrow")
 _fs: Any = importlib.import_module("pyarrow.fs")
 _parquet: Any = importlib.import_module("pyarrow.parquet")
 
-SCHEMA: Any = _arrow.schema(
-    [
-        ("workflow_id", _arrow.string()),
-        ("kind", _arrow.string()),
-        ("id", _arrow.string()),
-        ("run_id", _arrow.string()),
-        ("outcome", _arrow.string()),
-        ("reason", _arrow.string()),
-        ("attempts", _arrow.int64()),
-        ("started_at", _arrow.timestamp("us", tz="UTC")),
-    ]
-)
+SCHEMA: Any = to_schema(RECEIPTS_DDL)
 ROWS_AT_ONCE = 10_000
 NOTE_EVERY_SECONDS = 1.0
-_HIDDEN = "_"  # Spark ignores files whose names begin with it
 
 
 @dataclass(slots=True)
 class StartCounts:
-    """How many rows of a task had which outcome."""
+    """How many rows had which outcome."""
 
     started: int = 0
     already_running: int = 0
@@ -55,13 +45,13 @@ class StartCounts:
         else:
             self.already_running += count
 
-    def plus(self, other: "StartCounts") -> "StartCounts":
-        """Give the sum with other counts."""
-        return StartCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, other: "StartCounts") -> "StartCounts":
+        """Give the sum."""
+        return StartCounts(*map(add, astuple(self), astuple(other)))
 
-    def minus(self, other: "StartCounts") -> "StartCounts":
-        """Give the difference to other counts."""
-        return StartCounts(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+    def __sub__(self, other: "StartCounts") -> "StartCounts":
+        """Give the difference."""
+        return StartCounts(*map(sub, astuple(self), astuple(other)))
 
     def describe(self) -> str:
         """Give the counts as text for a person."""
@@ -69,107 +59,65 @@ class StartCounts:
 
 
 class ReceiptFile:
-    """The receipts of one task, in a file whose name is hidden until the task has processed all its rows.
+    """The receipts of one task, of which memory holds ROWS_AT_ONCE; their counts go into the file `note`."""
 
-    A repeated attempt replaces the file of the attempt before, so a row never has two receipts of one run.
-    """
+    def __init__(self, writer: Any, note: Path | None) -> None:
+        self._writer = writer
+        self._rows: list[tuple[Any, ...]] = []
+        self._counts = StartCounts()
+        self._note = note
+        self._noted_at = 0.0
 
-    def __init__(self, folder: str, name: str, attempt: int) -> None:
-        self._fs, root = _fs.FileSystem.from_uri(folder)
-        self._path = f"{root}/{name}.parquet"
-        self._part = f"{root}/{_HIDDEN}{name}.{attempt}.part"
-        self._fs.create_dir(root, recursive=True)
-        self._stream = self._fs.open_output_stream(self._part)
-        self._writer = _parquet.ParquetWriter(self._stream, SCHEMA)
-        self._columns: list[list[Any]] = [[] for _ in SCHEMA]
-        self.told = StartCounts()
+    def add(self, receipt: Receipt[tuple[str, str]]) -> None:
+        """Add the receipt of one row, whose tag is its kind and id."""
+        name, outcome, now = receipt.workflow_id, receipt.outcome.value, datetime.now(UTC)
+        self._rows.append((name, *receipt.tag, receipt.run_id, outcome, receipt.reason, receipt.attempts, now))
+        self._counts.add(receipt.outcome)
+        if len(self._rows) >= ROWS_AT_ONCE:
+            self.flush()
+        if time.monotonic() - self._noted_at >= NOTE_EVERY_SECONDS:
+            self.write_note()
 
-    def add(
-        self,
-        workflow_id: str,
-        kind: str,
-        id: str,  # noqa: A002 — the envelope's own word
-        outcome: StartOutcome,
-        *,
-        run_id: str = "",
-        reason: str = "",
-        attempts: int = 0,
-    ) -> None:
-        """Add the receipt of one row."""
-        values = (workflow_id, kind, id, run_id, outcome.value, reason, attempts, datetime.now(UTC))
-        for column, value in zip(self._columns, values, strict=True):
-            column.append(value)
-        self.told.add(outcome)
-        if len(self._columns[0]) >= ROWS_AT_ONCE:
-            self._flush()
+    def flush(self) -> None:
+        """Write what memory holds."""
+        self._writer.write_batch(to_batch(self._rows, SCHEMA))
+        self._rows = []
 
-    def commit(self) -> None:
-        """Finish the file and give it its visible name."""
-        self._flush()
-        self._writer.close()
-        self._stream.close()
-        self._fs.move(self._part, self._path)
-
-    def discard(self) -> None:
-        """Delete the unfinished file."""
-        with suppress(OSError):
-            self._writer.close()
-            self._stream.close()
-            self._fs.delete_file(self._part)
-
-    def _flush(self) -> None:
-        if self._columns[0]:
-            arrays = [_arrow.array(column, field.type) for column, field in zip(self._columns, SCHEMA, strict=True)]
-            self._writer.write_batch(_arrow.record_batch(arrays, schema=SCHEMA))
-            self._columns = [[] for _ in SCHEMA]
+    def write_note(self) -> None:
+        """Write how many rows have which outcome by now, for the progress of the start."""
+        self._noted_at = time.monotonic()
+        if self._note is not None:
+            part = self._note.with_suffix(".part")
+            part.write_text(json.dumps(asdict(self._counts)), "utf-8")
+            part.replace(self._note)
 
 
 @contextmanager
-def open_receipts(folder: str, name: str, attempt: int) -> Generator[ReceiptFile]:
-    """Open a task's receipts for a `with` block; they are committed at its end, or discarded if it raises."""
-    file = ReceiptFile(folder, name, attempt)
+def open_receipts(folder: str, name: str, attempt: int, progress: str) -> Generator[ReceiptFile]:
+    """Open a task's receipts for a `with` block; the file gets its visible name at the end, or none if it raises.
+
+    A repeated attempt replaces the file of the attempt before, so a row never has two receipts of one run. `progress`
+    is the folder of the notes, if any.
+    """
+    fs, root = _fs.FileSystem.from_uri(folder)
+    fs.create_dir(root, recursive=True)
+    part = f"{root}/_{name}.{attempt}.part"  # Spark ignores files whose names begin with "_"
+    note = Path(progress, f"{name}.json") if progress else None
+    if note is not None:
+        note.parent.mkdir(parents=True, exist_ok=True)
     try:
-        yield file
-        file.commit()
+        with fs.open_output_stream(part) as stream, _parquet.ParquetWriter(stream, SCHEMA) as writer:
+            file = ReceiptFile(writer, note)
+            yield file
+            file.flush()
+        fs.move(part, f"{root}/{name}.parquet")
+        file.write_note()
     except BaseException:
-        file.discard()
+        with suppress(OSError):
+            fs.delete_file(part)
         raise
 
 
-class ProgressNote:
-    """A file in which a task writes, once a second, how many of its rows have an outcome."""
-
-    def __init__(self, folder: str, name: str) -> None:
-        self._fs, root = _fs.FileSystem.from_uri(folder)
-        self._fs.create_dir(root, recursive=True)
-        self._path = f"{root}/{name}.json"
-        self._noted_at = 0.0
-
-    def note(self, counts: StartCounts, *, is_last: bool = False) -> None:
-        """Write the counts, unless the last write was less than NOTE_EVERY_SECONDS ago."""
-        now = time.monotonic()
-        if not is_last and now - self._noted_at < NOTE_EVERY_SECONDS:
-            return
-        self._noted_at = now
-        with self._fs.open_output_stream(f"{self._path}.part") as stream:
-            stream.write(json.dumps(asdict(counts)).encode())
-        self._fs.move(f"{self._path}.part", self._path)
-
-
-def read_notes(folder: str) -> StartCounts:
-    """Add up the notes of a save's tasks; a note that is being replaced at this moment is skipped."""
-    noted = StartCounts()
-    fs, root = _fs.FileSystem.from_uri(folder)
-    for info in fs.get_file_info(_fs.FileSelector(root, allow_not_found=True)):
-        if not info.path.endswith(".json"):
-            continue
-        with suppress(OSError), fs.open_input_stream(info.path) as stream:
-            noted = noted.plus(StartCounts(**json.loads(stream.read())))
-    return noted
-
-
-def remove_notes(folder: str) -> None:
-    """Remove the folder of notes."""
-    fs, root = _fs.FileSystem.from_uri(folder)
-    with suppress(OSError):
-        fs.delete_dir(root)
+def read_notes(folder: Path) -> StartCounts:
+    """Add up the notes of a save's tasks."""
+    return sum((StartCounts(**json.loads(path.read_text("utf-8"))) for path in folder.glob("*.json")), StartCounts())

@@ -3,28 +3,23 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 from temporalio.client import Client
 from temporalio.runtime import Runtime, TelemetryConfig
 
-from activities.registry import declared_packs, envelope_rules, load_registry
 from shared.errors import RetryLater, ServerUnreachable
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope, EnvelopeRules
-from shared.messages.placement import workflow_id
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import check_server, connect
-from spark.tasks.batches import BatchReader, RefusedRow
+from spark.tasks.batches import BatchReader
 from spark.tasks.options import WriteOptions
-from spark.tasks.receipts import ProgressNote, ReceiptFile, StartCounts, open_receipts
+from spark.tasks.receipts import ReceiptFile, open_receipts
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import Receipt, StartOutcome
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,23 +30,9 @@ class TaskSpec:
     names: tuple[str, ...]
     """Columns that make messages."""
     rules: EnvelopeRules
-    packs: Mapping[str, Pack] = field(default_factory=dict[str, Pack])
+    """What the handlers declare, so that executors need no handlers."""
+    packs: Mapping[str, Pack]
     """Kinds whose handlers declare that their messages are packed."""
-
-    @classmethod
-    def of(cls, options: WriteOptions, names: tuple[str, ...]) -> "TaskSpec":
-        """Read what the handlers declare, so that executors need no handlers; raises HandlerProblem."""
-        registry = load_registry(options.settings)
-        return cls(
-            options=options,
-            names=names,
-            rules=envelope_rules(options.settings, registry),
-            packs=declared_packs(registry),
-        )
-
-    def in_session(self, session: str) -> "TaskSpec":
-        """Give the same specification for another start session."""
-        return replace(self, options=replace(self.options, session=session))
 
 
 async def connect_quietly(connection: Mapping[str, str], settings: Settings) -> Client:
@@ -75,84 +56,48 @@ async def connect_patiently(connection: Mapping[str, str], settings: Settings) -
         await asyncio.sleep(backoff_seconds(attempts))
 
 
-def check_connection(options: WriteOptions) -> None:
-    """Check the server before any task begins; raises the error that every task would end with."""
-
-    async def check() -> None:
-        await check_server(await connect_quietly(options.connection, options.settings))
-
-    asyncio.run(check())
+async def connect_checked(connection: Mapping[str, str], settings: Settings) -> Client:
+    """Connect before any task begins; raises the error that every task would end with."""
+    client = await connect_quietly(connection, settings)
+    await check_server(client)
+    return client
 
 
-def start_rows(order: TaskSpec, batches: Iterator[Any], name: str, attempt: int) -> StartCounts:
+async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt: int) -> None:
     """Start the rows of a task's Arrow batches and write a receipt for each into the file `name`.
 
     The receipt of a row that can't be started gives the reason. Raises RetryLater when the server stays unreachable:
     then the task leaves no receipts and may be repeated; messages that it has started are not started a second time.
     """
-    return asyncio.run(_Task(order, batches).run(name, attempt))
+    options, settings = spec.options, spec.options.settings
+    starter = BulkStarter(
+        await connect_patiently(options.connection, settings),
+        settings,
+        restarts_finished=options.restarts_finished,
+        session=options.session,
+        encodings=spec.packs,
+    )
+    failures: list[str] = []
+    with open_receipts(options.receipts, name, attempt, options.progress) as file:
+        async for receipt in starter.start_all(_read_wishes(spec, batches, file)):
+            if receipt.outcome is not StartOutcome.FAILED:
+                file.add(receipt)
+                continue
+            failures.append(receipt.reason)
+            if len(failures) >= settings.in_flight:  # all starts in flight failed: the server is gone
+                break
+        if failures:
+            raise RetryLater(f"{len(failures):,} starts failed, the last one because {failures[-1]}")
 
 
-class _Task:
-    def __init__(self, order: TaskSpec, batches: Iterator[Any]) -> None:
-        self._order = order
-        self._options = order.options
-        self._batches = batches
-        self._failure = ""
-        self._failures = 0
-
-    async def run(self, name: str, attempt: int) -> StartCounts:
-        client = await connect_patiently(self._options.connection, self._options.settings)
-        starter = BulkStarter(
-            client,
-            self._options.settings,
-            restarts_finished=self._options.restarts_finished,
-            session=self._options.session,
-            encodings=self._order.packs,
-        )
-        note = ProgressNote(self._options.progress, name) if self._options.progress else None
-        with ExitStack() as stack:
-            file = stack.enter_context(open_receipts(self._options.receipts, name, attempt))
-            async for receipt in starter.start_all(self._wishes(file)):
-                self._take(receipt, file)
-                if note is not None:
-                    note.note(file.told)
-            if self._failures:
-                raise RetryLater(f"{self._failures:,} starts failed, the last one because {self._failure}")
-        if note is not None:
-            note.note(file.told, is_last=True)
-        return file.told
-
-    async def _wishes(self, file: ReceiptFile) -> AsyncIterator[tuple[tuple[str, str], Envelope]]:
-        reader = BatchReader(self._order.names, self._order.rules)
-        async for batch in _read_in_thread(self._batches):
-            for row in reader.read(batch):
-                if isinstance(row, RefusedRow):
-                    name = workflow_id(row.kind, row.id)
-                    file.add(name, row.kind, row.id, StartOutcome.REJECTED, reason=row.reason)
-                else:
-                    yield (row.kind, row.id), row
-
-    def _take(self, receipt: Receipt[tuple[str, str]], file: ReceiptFile) -> None:
-        if receipt.outcome is StartOutcome.FAILED:
-            self._failures += 1
-            self._failure = receipt.reason
-            if self._failures >= self._options.settings.in_flight:  # all starts in flight failed: the server is gone
-                raise RetryLater(f"{self._failures:,} starts failed, the last one because {self._failure}")
-            return
-        kind, message_id = receipt.tag
-        file.add(
-            receipt.workflow_id,
-            kind,
-            message_id,
-            receipt.outcome,
-            run_id=receipt.run_id,
-            reason=receipt.reason,
-            attempts=receipt.attempts,
-        )
-
-
-async def _read_in_thread(items: Iterator[Item]) -> AsyncIterator[Item]:
-    """Read items one by one in a thread, because waiting for Spark would block the starts in flight."""
-    while (item := await asyncio.to_thread(next, items, None)) is not None:
-        yield item
+async def _read_wishes(
+    spec: TaskSpec, batches: Iterator[Any], file: ReceiptFile
+) -> AsyncIterator[tuple[tuple[str, str], Envelope]]:
+    reader = BatchReader(spec.names, spec.rules)
+    # in a thread, because waiting for Spark would block the starts in flight
+    while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+        for row in reader.read(batch):
+            if isinstance(row, Receipt):
+                file.add(row)
+            else:
+                yield (row.kind, row.id), row

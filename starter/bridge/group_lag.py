@@ -11,8 +11,7 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from shared.errors import InvalidSetting
-from shared.kafka.reader import open_reader
-from shared.kafka.safe_producer import PATIENCE_SECONDS, list_topics, open_admin, translate_errors
+from shared.kafka.safe_producer import PATIENCE_SECONDS, list_topics, open_admin, open_reader, translate_errors
 
 NO_SUCH_GROUP = "Dead"  # Kafka's name for the state of an unknown group
 AGAIN_SECONDS = 0.2

@@ -2,13 +2,14 @@
 
 import argparse
 import contextlib
+import difflib
 import functools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from shared.errors import InvalidSetting
 from shared.lanes import LANES
@@ -17,10 +18,19 @@ from shared.messages.timespan import parse_duration, parse_moment
 from shared.settings import Settings
 from starter.steering.selection import STATES, Selection
 
+if TYPE_CHECKING:
+    from starter.records.mapping import FormatOptions
+
 HELP_WIDTH = 100
+LIKENESS_LEAST = 0.7
+"""How alike a word and a known one are, from 0 to 1, before the known one is suggested."""
+
+FIELD_REFS = ("lane", "scheduled-at", "priority", "tenant", "payload")
+"""Fields of an envelope that an option --FIELD-from can find elsewhere in a record."""
 
 Value = TypeVar("Value")
-Run = Callable[[argparse.Namespace, Settings], int]
+Run = Callable[[argparse.Namespace, Settings], int | Coroutine[Any, Any, int]]
+"""A command: gives its exit code, or a coroutine that does, which Ctrl-C interrupts."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -36,6 +46,25 @@ class CommandParser(argparse.ArgumentParser):
         """Raise the complaint."""
         raise InvalidSetting(f"{' '.join(message.split())}; '{self.prog} --help' shows the usage")
 
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] — argparse has three signatures for it
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Parse as argparse does, and suggest an option for an unknown one that is like it."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        known = {option.lstrip("-"): option for option in self._option_string_actions}
+        for option in (word.partition("=")[0] for word in unknown if word.startswith("-")):
+            if like := difflib.get_close_matches(option.lstrip("-"), known, 1, LIKENESS_LEAST):
+                self.error(f"unrecognized arguments: {option}, did you mean {known[like[0]]!r}?")
+        return parsed, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as exc:
+            if like := difflib.get_close_matches(str(value), map(str, action.choices or ()), 1, LIKENESS_LEAST):
+                exc.message = exc.message.replace(" (choose", f", did you mean {like[0]!r}? (choose", 1)
+            raise
+
 
 class _Subcommands(
     # private, but the only hook for names of two words
@@ -48,23 +77,37 @@ class _Subcommands(
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         if (both := " ".join(values[:2])) in self.choices:
             values = [both, *values[2:]]
+        before: list[Any] = getattr(namespace, "set", [])
+        namespace.set = list[Any]()
         super().__call__(parser, namespace, values, option_string)
+        namespace.set = [*before, *namespace.set]  # counts both before and after a command's name
+
+    def split_two_words(self) -> None:
+        """Make the second word of `bridge status` an argument of `bridge`, for a shell, which sees two words."""
+        for shown in self._get_subactions():
+            first, _, second = shown.dest.partition(" ")
+            if second:
+                shown.help = argparse.SUPPRESS
+                self.choices[first]._get_positional_actions()[0].choices = (second,)  # noqa: SLF001 — as shtab reads them
 
 
 class Commands:
-    """The sub-commands of a parser; `level` is their depth."""
+    """The sub-commands of a parser."""
 
-    def __init__(self, parser: CommandParser, level: int = 1, leaves: "list[CommandParser] | None" = None) -> None:
+    def __init__(self, parser: CommandParser, leaves: "list[CommandParser] | None" = None) -> None:
+        self.parser = parser
         self.leaves: list[CommandParser] = [] if leaves is None else leaves
         """Every command that can be run, in the order it was added."""
-        self._level = level
-        self._subparsers = parser.add_subparsers(
+        self.subparsers: Any = parser.add_subparsers(  # typeshed forgets the class that is given
             action=_Subcommands, metavar="COMMAND", required=True, parser_class=CommandParser
         )
 
-    def add(self, name: str, run: Run, purpose: str, *, prints_data: bool = True) -> CommandParser:
-        """Add a command that calls `run`."""
+    def add(
+        self, name: str, run: Run, purpose: str, epilog: str | None = None, *, prints_data: bool = True
+    ) -> CommandParser:
+        """Add a command."""
         parser = self._add(name, purpose)
+        parser.epilog = epilog
         parser.set_defaults(run=run)
         self.leaves.append(parser)
         if prints_data:
@@ -73,22 +116,21 @@ class Commands:
 
     def add_group(self, name: str, purpose: str) -> "Commands":
         """Add a command that has sub-commands of its own."""
-        return Commands(self._add(name, purpose), self._level + 1, self.leaves)
+        return Commands(self._add(name, purpose), self.leaves)
 
     def _add(self, name: str, purpose: str) -> CommandParser:
-        parser = self._subparsers.add_parser(name, help=purpose, description=purpose[0].upper() + purpose[1:] + ".")
-        add_settings(parser, self._level)
+        parser = self.subparsers.add_parser(name, help=purpose, description=purpose[0].upper() + purpose[1:] + ".")
+        add_settings(parser)
         return parser
 
 
-def add_settings(parser: CommandParser, level: int) -> None:
-    """Add the options of every command; `--set` counts both before and after a sub-command's name."""
+def add_settings(parser: CommandParser) -> None:
+    """Add the options of every command."""
     group = parser.add_argument_group("settings")
     add = functools.partial(group.add_argument, default=argparse.SUPPRESS)
     add("--config", metavar="FILE", type=Path, help="read settings from a TOML file (dormice.toml when it exists)")
     add(
         "--set",
-        dest=f"set_{level}",
         metavar="NAME=VALUE",
         action="append",
         type=assignment,
@@ -97,23 +139,54 @@ def add_settings(parser: CommandParser, level: int) -> None:
     add("--verbose", "-v", action="store_true", help="show where an error comes from")
 
 
-def collect_settings(args: argparse.Namespace) -> dict[str, str]:
-    """Give the values of `--set` at all levels; the last one of a name wins."""
-    return {name: value for level in range(3) for name, value in getattr(args, f"set_{level}", [])}
-
-
 def add_filter(parser: CommandParser) -> None:
     """Add the options that select messages."""
-    group = parser.add_argument_group("filter")
-    group.add_argument("--kind", help="messages of this kind")
-    group.add_argument("--lane", choices=list(LANES), help="messages on this lane")
-    group.add_argument("--state", choices=STATES, help="messages in this state; those that are alive when left out")
-    group.add_argument("--due-before", metavar="MOMENT", type=moment, help="messages due before then")
+    add = parser.add_argument_group("filter").add_argument
+    add("--kind", help="messages of this kind")
+    add("--lane", choices=list(LANES), help="messages on this lane")
+    add("--state", choices=STATES, help="messages in this state; those that are alive when left out")
+    add("--due-before", **MOMENT, help="messages due before then")
 
 
 def read_filter(args: argparse.Namespace) -> Selection:
     """Make the selection from parsed options."""
     return Selection(kind=args.kind, lane=args.lane, state=args.state, due_before=args.due_before)
+
+
+def add_health(parser: CommandParser, pages: str) -> None:
+    """Add the options of a process that answers questions about its health."""
+    parser.add_argument("--health-port", metavar="PORT", type=port, help=f"answer {pages} there; 0 takes a free one")
+    parser.add_argument("--health-host", metavar="HOST", default="127.0.0.1", help="address for that port (127.0.0.1)")
+
+
+def add_field_refs(group: Any) -> None:
+    """Add the options that say where in a record the fields of its envelope are."""
+    for name in FIELD_REFS:
+        group.add_argument(f"--{name}-from", metavar="PART", help=f"where the {name.replace('-', '_')} is")
+
+
+def read_format(args: argparse.Namespace) -> "FormatOptions":
+    """Read how records become envelopes, from the options of `add_field_refs`, --kind and --id-from."""
+    from starter.records.mapping import FormatOptions
+
+    names = [f"{name.replace('-', '_')}_from" for name in ("id", *FIELD_REFS)]
+    return FormatOptions.read(kind=args.kind, **{name: getattr(args, name) for name in names})
+
+
+def read_name(text: str) -> tuple[str, str]:
+    """Read the KIND:ID of a message; raises InvalidSetting."""
+    kind, _, message_id = text.partition(":")
+    if not kind or not message_id:
+        raise InvalidSetting(f"KIND:ID is {text!r}; write KIND:ID, for example feed:42")
+    return kind, message_id
+
+
+def read_pair(text: str, example: str) -> tuple[str, str]:
+    """Read NAME=VALUE; raises ValueError with half a sentence."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError(f"is {text!r}; write NAME=VALUE, for example {example}")
+    return name, value
 
 
 def _reader(read: Callable[[str], Value]) -> Callable[[str], Value]:
@@ -128,65 +201,54 @@ def _reader(read: Callable[[str], Value]) -> Callable[[str], Value]:
     return read_argument
 
 
+def _whole_number(least: int, most: float, wanted: str) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= most:
+            raise ValueError(f"is {text!r}; give {wanted}")
+        return int(text)
+
+    return _reader(read)
+
+
 def _read_assignment(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise ValueError(f"is {text!r}; write NAME=VALUE, for example in_flight=16")
+    name, value = read_pair(text, "in_flight=16")
     return name.strip().lower().replace("-", "_").removeprefix("dormice_"), value
 
 
-def _read_identity(text: str) -> tuple[str, str]:
-    kind, colon, message_id = text.partition(":")
-    if not colon or not kind or not message_id:
-        raise ValueError(f"is {text!r}; write KIND:ID, for example feed:42")
-    return kind, message_id
-
-
 def _read_payload(text: str) -> Any:
-    if text.startswith("@"):
-        try:
-            raw = Path(text[1:]).read_bytes()
-        except OSError as exc:
-            raise ValueError(f"names file {text[1:]!r}, which can't be read ({exc.strerror})") from exc
-    else:
-        raw = text
+    try:
+        raw = Path(text[1:]).read_bytes() if text.startswith("@") else text
+    except OSError as exc:
+        raise ValueError(f"names file {text[1:]!r}, which can't be read ({exc.strerror})") from exc
     try:
         return parse_json(raw)
     except ValueError as exc:
         raise ValueError(f"{exc}; write JSON, in quotes for the shell, or @FILE") from exc
 
 
-def _read_priority(text: str) -> int:
-    if text not in ("1", "2", "3", "4", "5"):
-        raise ValueError(f"is {text!r}; give a whole number from 1 (first) to 5 (last)")
-    return int(text)
-
-
-def _read_port(text: str) -> int:
-    if not text.isdecimal() or not 0 <= int(text) <= 65535:
-        raise ValueError(f"is {text!r}; give a port from 0 to 65535")
-    return int(text)
-
-
 def _read_number(text: str) -> float:
     with contextlib.suppress(ValueError):
-        if math.isfinite(number := float(text)):
-            return number
+        if math.isfinite(found := float(text)):
+            return found
     raise ValueError(f"is {text!r}; give a number, for example 30 or 0.5")
 
 
-def _read_count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"is {text!r}; give a whole number of at least 1")
-    return int(text)
-
-
 assignment = _reader(_read_assignment)
-identity = _reader(_read_identity)
 payload = _reader(_read_payload)
-priority = _reader(_read_priority)
-port = _reader(_read_port)
-count = _reader(_read_count)
 number = _reader(_read_number)
+priority = _whole_number(1, 5, "a whole number from 1 (first) to 5 (last)")
+port = _whole_number(0, 65535, "a port from 0 to 65535")
+count = _whole_number(1, math.inf, "a whole number of at least 1")
+offset = _whole_number(0, math.inf, "a whole number, 0 or more")
 moment: Callable[[str], datetime] = _reader(parse_moment)
 duration: Callable[[str], timedelta] = _reader(parse_duration)
+
+# what many options have in common
+MOMENT: dict[str, Any] = {"metavar": "MOMENT", "type": moment}
+DURATION: dict[str, Any] = {"metavar": "DURATION", "type": duration}
+COUNT: dict[str, Any] = {"metavar": "N", "type": count}
+OFFSET: dict[str, Any] = {"metavar": "N", "type": offset}
+SECONDS: dict[str, Any] = {"metavar": "S", "type": number}
+PAYLOAD: dict[str, Any] = {"metavar": "JSON", "type": payload}
+PRIORITY: dict[str, Any] = {"metavar": "N", "type": priority}
+REPEATED: dict[str, Any] = {"action": "append", "default": []}

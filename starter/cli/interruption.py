@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from shared.values.stop_signals import find_stop_signals
+from shared.stop_signals import find_stop_signals
 from starter.cli.exit_codes import INTERRUPTED
 
 Result = TypeVar("Result")
@@ -30,21 +30,20 @@ def run_interruptibly(work: Coroutine[Any, Any, Result]) -> Result:
         raise KeyboardInterrupt from None
 
 
-def call_at_signals(first: Callable[[], object]) -> None:
-    """Call `first` at the first signal to end; the second one exits at once, and the parent watches end the children.
+def call_at_signals(first: Callable[[], object], later: Callable[[], object] | None = None) -> None:
+    """Call `first` at the first signal to end, and `later` at each that follows.
 
-    A later SIGHUP does not count, because a terminal that closes may send two.
+    Without `later`, the second signal exits at once, and the parent watches end the children. A later SIGHUP does not
+    count, because a terminal that closes may send two.
     """
     loop = asyncio.get_running_loop()
-    is_asked = False
+    call = first
 
     def end(number: signal.Signals) -> None:
-        nonlocal is_asked
-        if not is_asked:
-            is_asked = True
-            first()
-        elif number is not signal.SIGHUP:
-            os._exit(INTERRUPTED)
+        nonlocal call
+        if call is first or number is not signal.SIGHUP:
+            call, calling = later or (lambda: os._exit(INTERRUPTED)), call
+            calling()
 
     for number in find_stop_signals():
         loop.add_signal_handler(number, end, number)

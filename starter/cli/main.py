@@ -1,6 +1,7 @@
 """The command line: reads settings and arguments, runs one command, and exits with its code."""
 
 import argparse
+import asyncio
 import importlib
 import io
 import os
@@ -12,39 +13,30 @@ from typing import Any, NoReturn
 
 from shared.errors import DormiceError
 from shared.settings import find_unknown_variables, load_settings
-from starter.cli.arguments import CommandParser, Commands, add_settings, collect_settings
+from starter.cli.arguments import CommandParser, Commands, add_settings
 from starter.cli.exit_codes import DEFECT, FINE, INTERRUPTED, MEANINGS, PIPE_CLOSED, WRONG, code_of
-from starter.cli.messages.load import add_load
-from starter.cli.messages.messages import add_list, add_start
-from starter.cli.messages.parked import add_parked
-from starter.cli.messages.repair import add_repair
-from starter.cli.messages.show import add_show
-from starter.cli.messages.verbs import add_verbs
-from starter.cli.operations.doctor import add_doctor
-from starter.cli.operations.forecast import add_forecast
-from starter.cli.operations.gates import add_gates
-from starter.cli.operations.idle import add_idle
-from starter.cli.operations.plan import add_plan
-from starter.cli.operations.repack import add_repack
-from starter.cli.processes.codec_server import add_codec_server
-from starter.cli.processes.dev import add_dev
-from starter.cli.processes.inventory import add_catalogue
-from starter.cli.processes.worker import add_worker
-from starter.cli.records.bridge import add_bridge
-from starter.cli.records.bridge_status import add_bridge_status
-from starter.cli.records.dead_letters import add_dead_letters
+from starter.cli.interruption import run_interruptibly
+from starter.cli.messages import listing, load, parked, repair, show, start, verbs
+from starter.cli.operations import doctor, forecast, gates, idle, plan, repack
+from starter.cli.processes import codec_server, completion, dev, inventory, worker
+from starter.cli.records import bridge, bridge_status, dead_letters
 from starter.local.disk import is_full_error
 from starter.screen import echo_err
 
 WARNED_VARIABLE = "_DORMICE_WARNED"
 """Holds the names of variables that a parent process has already warned of."""
 
-ABOVE = "spark.cli.commands"
-"""The Spark commands, one layer above: imported by name, so that this layer does not depend on it."""
+COMMAND_MODULES = (
+    *(dev, worker, start, load, show, listing, verbs, parked, bridge, bridge_status, dead_letters, repack, repair),
+    *(idle, gates, forecast, plan, doctor, codec_server),
+    importlib.import_module("spark.cli.commands"),  # one layer above: this layer must not depend on it
+    *(inventory, completion),
+)
+"""Each adds its commands, in the order in which help shows them."""
 
 
 def build_parser() -> tuple[CommandParser, Commands]:
-    """Make the parser and its commands, in the order in which help shows them."""
+    """Make the parser and its commands."""
     codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
     parser = CommandParser(
         prog="dormice",
@@ -54,31 +46,16 @@ def build_parser() -> tuple[CommandParser, Commands]:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and leave")
     parser.set_defaults(config=None, verbose=False)
-    add_settings(parser, 0)
+    add_settings(parser)
     commands = Commands(parser)
-    for add in (add_dev, add_worker, add_start, add_load, add_show, add_list):
-        add(commands)
-    add_verbs(commands)
-    add_parked(commands)
-    add_bridge(commands)
-    add_bridge_status(commands)
-    add_dead_letters(commands)
-    add_repack(commands)
-    add_repair(commands)
-    add_idle(commands)
-    add_gates(commands)
-    add_forecast(commands)
-    add_plan(commands)
-    add_doctor(commands)
-    add_codec_server(commands)
-    importlib.import_module(ABOVE).add_spark(commands)
-    add_catalogue(commands)
+    for module in COMMAND_MODULES:
+        module.add(commands)
     return parser, commands
 
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        from importlib.metadata import version  # noqa: PLC0415 — slow to import, and seldom needed
+        from importlib.metadata import version
 
         sys.stdout.write(f"dormice {version('dormice')}\n")
         parser.exit(FINE)
@@ -104,9 +81,10 @@ def run(arguments: Sequence[str]) -> int:
     args = argparse.Namespace(verbose=False)
     try:
         args = build_parser()[0].parse_args(arguments)
-        settings = load_settings(collect_settings(args), os.environ, args.config)
+        settings = load_settings(dict(args.set), os.environ, args.config)
         _warn_of_unknown_variables()
-        return args.run(args, settings)
+        code = args.run(args, settings)
+        return run_interruptibly(code) if asyncio.iscoroutine(code) else code
     except SystemExit as exc:  # argparse exits like this after --help
         return exc.code if isinstance(exc.code, int) else FINE
     except KeyboardInterrupt:

@@ -1,62 +1,54 @@
 """The reference of the command line: `python -m starter.cli.reference > docs/cli-reference.md` writes it."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from shared.settings import describe_settings
 from starter.cli.exit_codes import MEANINGS
 from starter.cli.main import build_parser
 
+INTRODUCTION = """\
+# Command line reference
+
+Every command, exit code and setting of dormice, with its meaning.
+
+`python -m starter.cli.reference > docs/cli-reference.md` writes this page from the program itself.
+
+What people read goes to standard error, data goes to standard output. With `--json` a command prints one
+JSON document, or one a line where it lists things. Moments are RFC 3339 with an offset
+(`2026-11-21T20:00:00Z`), `+15m` from now on, or `now`; durations are written `90s`, `15m`, `6h`, `2d`.
+"""
+
+SETTINGS = """\
+## Settings
+
+A flag (`--set NAME=VALUE`) beats the environment, which beats a file (`--config FILE`, or `dormice.toml` in the
+working folder), which beats the default. `dormice settings` prints the values that hold now.
+"""
+
 
 def write_reference() -> str:
     """Write the whole page as Markdown; the same code gives the same page on every machine."""
-    return "\n".join(_write_lines()) + "\n"
-
-
-def _write_lines() -> Iterator[str]:
     parser, commands = build_parser()
-    yield "# Command line reference"
-    yield ""
-    yield "Generated from the program itself: `python -m starter.cli.reference > docs/cli-reference.md`."
-    yield ""
-    yield "What people read goes to standard error, data goes to standard output. With `--json` a command prints one"
-    yield "JSON document, or one a line where it lists things. Moments are RFC 3339 with an offset"
-    yield "(`2026-11-21T20:00:00Z`), `+15m` from now on, or `now`; durations are written `90s`, `15m`, `6h`, `2d`."
-    yield ""
-    yield from _write_help("dormice", parser.format_help())
-    for leaf in commands.leaves:
-        yield from _write_help(leaf.prog, leaf.format_help())
-    yield "## Exit codes"
-    yield ""
-    yield from _write_table(("Code", "Meaning"), ((str(code), meaning) for code, meaning in MEANINGS.items()))
-    yield ""
-    yield "## Settings"
-    yield ""
-    yield (
-        "A flag (`--set NAME=VALUE`) beats the environment, which beats a file (`--config FILE`, or `dormice.toml` "
-        "in the"
+    pages = (f"## {each.prog}\n\n```text\n{each.format_help().rstrip()}\n```\n" for each in (parser, *commands.leaves))
+    codes = ((str(code), meaning) for code, meaning in MEANINGS.items())
+    settings = (
+        (f"`{variable.partition('_')[2].lower()}`", f"`{variable}`", f"`{default}`" if default else "", meaning)
+        for variable, default, meaning in describe_settings()
     )
-    yield "working folder), which beats the default. `dormice settings` prints the values that hold now."
-    yield ""
-    yield from _write_table(
-        ("Setting", "Environment", "Default", "Meaning"),
-        ((f"`{v.partition('_')[2].lower()}`", f"`{v}`", f"`{d}`" if d else "", m) for v, d, m in describe_settings()),
+    parts = (
+        INTRODUCTION,
+        *pages,
+        "## Exit codes\n",
+        *(*_write_table(("Code", "Meaning"), codes), ""),
+        SETTINGS,
+        *_write_table(("Setting", "Environment", "Default", "Meaning"), settings),
     )
+    return "\n".join(parts) + "\n"
 
 
-def _write_help(name: str, text: str) -> Iterator[str]:
-    yield f"## {name}"
-    yield ""
-    yield "```text"
-    yield from text.rstrip().splitlines()
-    yield "```"
-    yield ""
-
-
-def _write_table(header: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
-    yield f"| {' | '.join(header)} |"
-    yield f"| {' | '.join('---' for _ in header)} |"
-    for row in rows:
+def _write_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    for row in (header, ["---"] * len(header), *rows):
         cells = (cell.replace("|", "\\|") for cell in row)
         yield f"| {' | '.join(cells)} |"
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import hmac
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +19,16 @@ BODY_MAX_BYTES = 16 * 1024 * 1024
 
 STALL_SECONDS = 10.0
 TOKEN_MIN = 16
+FOREIGN = (HTTPStatus.FORBIDDEN, "this origin is not among codec_origins")
+UNKNOWN = (HTTPStatus.UNAUTHORIZED, "the token is missing or wrong")
+
+# with the origin, they let a browser's page read the answer
+CORS_HEADERS = {
+    "Access-Control-Allow-Methods": "POST",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type, X-Namespace",
+    "Access-Control-Allow-Private-Network": "true",
+    "Vary": "Origin",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +46,19 @@ class AccessPolicy:
                 "set DORMICE_CODEC_TOKEN or codec_token_file to what 'openssl rand -hex 24' gives"
             )
 
-    def find_flaw(self, origin: str | None, authorization: str, prefix: str) -> HTTPStatus | None:
-        """Give the status to refuse a call with, None to accept it.
+    def find_flaw(self, origin: str | None, authorization: str, prefix: str) -> tuple[HTTPStatus, str] | None:
+        """Give the status and reason to refuse a call with, None to accept it.
 
         Programs send no origin, and pages can't hide theirs. The token comes as a bearer token, or as the path's
         `prefix`, because the Web UI can't send a token that we choose.
         """
         if origin is not None and origin not in self.origins:
-            return HTTPStatus.FORBIDDEN
+            return FOREIGN
         scheme, _, bearer = authorization.partition(" ")
         given = (bearer.strip() if scheme.lower() == "bearer" else "", prefix)
         # as bytes: compare_digest refuses text that is not ASCII
         known = [hmac.compare_digest(text.encode("utf-8", "replace"), self.token.encode()) for text in given]
-        return None if any(known) else HTTPStatus.UNAUTHORIZED
+        return None if any(known) else UNKNOWN
 
 
 def make_codec_server(address: tuple[str, int], codec: EncryptionCodec, policy: AccessPolicy) -> ThreadingHTTPServer:
@@ -60,7 +70,7 @@ def make_codec_server(address: tuple[str, int], codec: EncryptionCodec, policy: 
     class Handler(_Handler):
         pass
 
-    Handler.codec, Handler.gatekeeper = codec, policy
+    Handler.codec, Handler.policy = codec, policy
     try:
         server = ThreadingHTTPServer(address, Handler)
     except OSError as exc:
@@ -73,28 +83,24 @@ def make_codec_server(address: tuple[str, int], codec: EncryptionCodec, policy: 
 
 class _Handler(BaseHTTPRequestHandler):
     codec: EncryptionCodec
-    gatekeeper: AccessPolicy
+    policy: AccessPolicy
     timeout = STALL_SECONDS  # of the socket: a client that stalls is cut off
     server_version = "dormice"
     sys_version = ""
 
     def do_OPTIONS(self) -> None:
         """Answer a browser's preflight request: whether a page of this origin may call."""
-        if self.headers.get("Origin") not in self.gatekeeper.origins:
-            self._refuse(HTTPStatus.FORBIDDEN, "this origin is not among codec_origins")
-            return
-        self._answer(HTTPStatus.NO_CONTENT)
+        if self.headers.get("Origin") in self.policy.origins:
+            self._answer(HTTPStatus.NO_CONTENT)
+        else:
+            self._refuse(*FOREIGN)
 
     def do_POST(self) -> None:
         """Encode or decode."""
         prefix, _, verb = self.path.partition("?")[0].strip("/").rpartition("/")
-        origin = self.headers.get("Origin")
-        flaw = self.gatekeeper.find_flaw(origin, self.headers.get("Authorization", ""), prefix)
+        flaw = self.policy.find_flaw(self.headers.get("Origin"), self.headers.get("Authorization", ""), prefix)
         if flaw is not None:
-            is_origin = flaw is HTTPStatus.FORBIDDEN
-            self._refuse(
-                flaw, "this origin is not among codec_origins" if is_origin else "the token is missing or wrong"
-            )
+            self._refuse(*flaw)
         elif verb not in ("encode", "decode"):
             self._refuse(HTTPStatus.NOT_FOUND, "there are /encode and /decode")
         elif (length := self._find_length()) is None:
@@ -124,25 +130,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: HTTPStatus, body: bytes = b"") -> None:
         self.send_response(status)
-        for name, value in (*self._permissions().items(), ("Content-Type", "application/json")):
+        origin = self.headers.get("Origin", "")
+        permissions = {**CORS_HEADERS, "Access-Control-Allow-Origin": origin} if origin in self.policy.origins else {}
+        for name, value in {**permissions, "Content-Type": "application/json", "Cache-Control": "no-store"}.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
         self.end_headers()
         self.wfile.write(body)
-
-    def _permissions(self) -> Mapping[str, str]:
-        """Give the CORS headers that let a browser's page read the answer."""
-        origin = self.headers.get("Origin", "")
-        if origin not in self.gatekeeper.origins:
-            return {}
-        return {
-            "Access-Control-Allow-Origin": origin,
-            "Access-Control-Allow-Methods": "POST",
-            "Access-Control-Allow-Headers": "Authorization, Content-Type, X-Namespace",
-            "Access-Control-Allow-Private-Network": "true",
-            "Vary": "Origin",
-        }
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 — the base class's name
         """Keep silent: a path may hold the token."""

@@ -57,28 +57,18 @@ async def watch_disk(folder: Path, log: Path, report: Callable[[str], None]) -> 
 
 
 async def _watch(folder: Path, log: Path, report: Callable[[str], None]) -> None:
-    was_full, position = False, _find_size(log)
-    while True:
-        await asyncio.sleep(WATCH_SECONDS)
-        complains, position = _has_complained(log, position)  # the only sign when a quota is used up
-        is_full = complains or find_free_bytes(folder) < FULL_BYTES
-        if is_full and not was_full:
-            report(
-                f"the disk that holds {folder} is full: the server can't write, and messages stand still; free some "
-                "space, nothing that has been started is lost"
-            )
-        if was_full and not is_full:
-            report(f"the disk that holds {folder} has room again; messages go on")
-        was_full = is_full
-
-
-def _has_complained(log: Path, position: int) -> tuple[bool, int]:
-    """Say whether the server has complained after a position of its log, and give the log's size now."""
-    size = _find_size(log)
+    was_full = False
     with log.open("rb") as file:
-        file.seek(max(0, size - FULL_BYTES, position))
-        return SERVER_COMPLAINT in file.read(FULL_BYTES), size
-
-
-def _find_size(log: Path) -> int:
-    return log.stat().st_size
+        file.seek(0, os.SEEK_END)
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            complains = SERVER_COMPLAINT in file.read()  # the only sign when a quota is used up
+            is_full = complains or find_free_bytes(folder) < FULL_BYTES
+            if is_full and not was_full:
+                report(
+                    f"the disk that holds {folder} is full: the server can't write, and messages stand still; free "
+                    "some space, nothing that has been started is lost"
+                )
+            if was_full and not is_full:
+                report(f"the disk that holds {folder} has room again; messages go on")
+            was_full = is_full

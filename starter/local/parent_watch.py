@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
 from typing import NoReturn
 
 GRACE_SECONDS = 20.0
@@ -27,10 +26,7 @@ def main(command: list[str]) -> NoReturn:
     die_too = None if sys.platform != "linux" else _make_dying_with_parent()
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_too)  # noqa: S603, PLW1509 — see above
 
-    def pass_on(_signal: int, _frame: FrameType | None) -> None:
-        child.terminate()
-
-    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: child.terminate())
     threading.Thread(target=_end_when_cut, args=(child,), daemon=True).start()
     code = child.wait()
     os._exit(code if code >= 0 else 128 - code)

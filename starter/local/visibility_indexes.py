@@ -11,6 +11,11 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client
+
+from shared.temporal.connect import CALL_TIMEOUT
+
 TABLE = "executions_visibility"
 KEPT_ATTRIBUTES = ("DueAt", "State")
 """Attributes that queries search among millions: what is due soon, what is parked."""
@@ -23,14 +28,20 @@ _SYSTEM = {
     "by_status",
     "by_temporal_namespace_division",
 }
-_SLOT = re.compile(r"([A-Za-z]+?)(\d\d)")
+
+
+async def read_columns(client: Client) -> dict[str, str]:
+    """Ask the server in which column it keeps each search attribute: "DueAt" → "Datetime01"."""
+    answer = await client.workflow_service.describe_namespace(
+        DescribeNamespaceRequest(namespace=client.namespace), timeout=CALL_TIMEOUT
+    )
+    return {name: column for column, name in answer.config.custom_search_attribute_aliases.items()}
 
 
 def slim_visibility(database: Path, columns: Mapping[str, str]) -> list[str]:
     """Drop unneeded indexes and give their names; a second call finds nothing to do.
 
-    `columns` maps attribute names to the columns in which the server says it keeps them ("DueAt" →
-    "Datetime01"). The server must not be running.
+    `columns` are those that `read_columns` gives. The server must not be running.
     """
     with closing(sqlite3.connect(database)) as connection:
         dropped = find_unneeded(connection, columns)
@@ -58,8 +69,4 @@ def indexes_to_keep(columns: Mapping[str, str]) -> set[str]:
 
 def index_of_column(column: str) -> str:
     """Name the index of a custom attribute's column: "KeywordList01" → "by_keyword_list_01"."""
-    found = _SLOT.fullmatch(column)
-    if found is None:
-        raise ValueError(f"{column!r} is no column of a custom search attribute")
-    words = re.findall(r"[A-Z][a-z]*", found.group(1))
-    return "_".join(["by", *(word.lower() for word in words), found.group(2)])
+    return "by_" + re.sub(r"(?<=[a-z])(?=[A-Z0-9])", "_", column).lower()

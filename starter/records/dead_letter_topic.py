@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import Any
 
 from shared.errors import GiveUp
-from shared.kafka.reader import open_reader
 from shared.kafka.safe_producer import (
     PATIENCE_SECONDS,
     BrokerError,
@@ -20,6 +19,7 @@ from shared.kafka.safe_producer import (
     Topics,
     list_topics,
     open_admin,
+    open_reader,
     translate_errors,
 )
 from starter.records.dead_letters import (

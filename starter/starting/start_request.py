@@ -16,10 +16,11 @@ from temporalio.client import Client
 from temporalio.common import SearchAttributePair
 
 from shared.errors import InvalidEnvelope
+from shared.lanes import task_queue
 from shared.messages.decision import Spread, find_offset
 from shared.messages.envelope import Envelope
 from shared.messages.message import NO_TRACE, PAYLOAD_MAX, SERIAL, Decision, MessageState
-from shared.messages.placement import MESSAGE_WORKFLOW, place, workflow_id
+from shared.messages.placement import MESSAGE_WORKFLOW, workflow_id
 from shared.packs.entry import Entry
 from shared.settings import Settings
 from shared.temporal.search_attributes import attributes_at_start
@@ -130,12 +131,11 @@ async def build_start_request(
     long as it remembers the finished run (the namespace's retention).
     """
     state = first_state(envelope, now, sources, trace)
-    placement = place(state.kind, state.id, state.lane, settings.task_queue_prefix)
     request = StartWorkflowExecutionRequest(
         namespace=client.namespace,
-        workflow_id=placement.workflow_id,
+        workflow_id=state.workflow_id,
         workflow_type=WorkflowType(name=MESSAGE_WORKFLOW),
-        task_queue=TaskQueue(name=placement.task_queue),
+        task_queue=TaskQueue(name=task_queue(settings.task_queue_prefix, state.lane)),
         identity=client.identity,
         request_id=request_id(envelope, session),
         workflow_task_timeout=Duration(seconds=round(settings.workflow_task_timeout.total_seconds())),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities.server_calls.local_activities import set_priority
+from activities.server_calls import set_priority
 from shared.errors import InvalidEnvelope, MessageNotFound, PackNotServed, RetryLater, StandsStill
 from shared.messages.envelope import EnvelopeRules, parse_envelope
 from shared.messages.placement import pack_index, workflow_id

@@ -16,7 +16,8 @@ from typing import IO, Any
 import pytest
 
 from shared.settings import Settings
-from starter.local.embedded import EmbeddedServer, find_free_port, kill_on_leash, start_on_leash
+from starter.local.embedded import EmbeddedServer
+from starter.local.supervised_process import find_free_port, kill_supervised, start_supervised
 from tests.conftest import wait_until
 from tests.fork_server import run_forked
 
@@ -87,10 +88,10 @@ async def fork_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
     folder = tmp_path_factory.mktemp("fork")
     address = folder / "socket"
     command = [sys.executable, "-P", "-m", "tests.fork_server", str(address)]
-    process = await start_on_leash(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    process = await start_supervised(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
     await wait_until(address.exists, "the program is imported")
     yield address
-    await kill_on_leash(process)
+    await kill_supervised(process)
 
 
 @pytest.fixture

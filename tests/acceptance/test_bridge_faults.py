@@ -18,8 +18,9 @@ from shared.lanes import task_queue
 from shared.settings import Settings
 from starter.cli.exit_codes import UNREACHABLE
 from starter.control import Control
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
+from starter.local.supervised_process import find_free_port
 from starter.starting.pack_starter import is_served
 from starter.steering.selection import Selection
 from tests.conftest import wait_until
@@ -27,7 +28,7 @@ from tests.processes import bridge_process, kill, worker_process
 from tests.records import Flow, Noted, producing
 from tests.topics import Progress, committed_lag, create_topic, list_members, read_progress, read_records
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(120)]
 
 PARTITIONS = 6
 MAX_SECONDS = 400.0
@@ -113,7 +114,7 @@ async def lose_the_broker(scene: Scene) -> None:
     async with scene.bridge():
         await scene.flow.send()
         await wait_until(lambda: scene.noted.newest, "it is in the middle of it")
-        await scene.broker.kill()
+        await kill(scene.broker)
         await scene.broker.start()
         await scene.flow.send()
         await scene.wait_until_all_acted()
@@ -269,7 +270,7 @@ async def test_a_bridge_told_to_end_without_its_broker_says_that_not_all_is_comm
 
     async with bridge_process(server, broker, settings, topic) as bridge:
         await wait_until(has_begun, "it is in the middle of it")
-        await broker.kill()
+        await kill(broker)
         try:
             bridge.send_signal(signal.SIGTERM)
             code = await bridge.wait()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shared.settings import Settings
-from starter.local.embedded import find_free_port
 from starter.local.kafka.broker import BrokerOptions, run_broker
+from starter.local.supervised_process import find_free_port
 from starter.records.dead_letter_topic import LetterSelection, open_box
 from tests.acceptance.conftest import Run, Spawn
 from tests.certificates import PASSWORD, make_certificate, secure

@@ -21,7 +21,8 @@ from starter.cli.exit_codes import MEANINGS
 from starter.cli.main import WARNED_VARIABLE, build_parser
 from starter.cli.main import run as main_of
 from starter.cli.reference import write_reference
-from starter.local.embedded import EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedServer
+from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import ROOT, Run, Spawn
 from tests.conftest import Serve, wait_until
 
@@ -109,7 +110,11 @@ async def test_the_version_is_that_of_the_distribution(run: Run) -> None:
 WRONG: list[tuple[list[str], str]] = [
     ([], "the following arguments are required: COMMAND; 'dormice --help' shows the usage"),
     (["frob"], "argument COMMAND: invalid choice: 'frob' (choose from"),
+    (["gate"], "argument COMMAND: invalid choice: 'gate', did you mean 'gates'? (choose from"),
+    (["gates", "lits"], "argument COMMAND: invalid choice: 'lits', did you mean 'list'? (choose from"),
     (["list", "--fast"], "unrecognized arguments: --fast; 'dormice --help' shows the usage"),
+    (["list", "--lan=short"], "unrecognized arguments: --lan, did you mean '--lane'?; 'dormice list --help' shows"),
+    (["list", "--lane", "shrot"], "argument --lane: invalid choice: 'shrot', did you mean 'short'? (choose from"),
     (["start", "echo"], "the following arguments are required: ID; 'dormice start --help' shows the usage"),
     (["start", "Echo", "1"], "kind: is 'Echo'; use lower-case letters"),
     (["start", "echo", ""], "id: is empty; give 1 to 200 bytes"),

@@ -109,6 +109,7 @@ async def _is_committed(broker: EmbeddedBroker, topic: str) -> bool:
     return await committed_lag(broker.address, topic, topic, PARTITIONS) == 0
 
 
+@pytest.mark.long
 async def test_a_bridge_killed_five_times_loses_nothing(ordeal: Ordeal) -> None:
     """One message per key, none missing, each with the payload of its newest record; everything is committed."""
     assert ordeal.noted == ordeal.newest

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from shared.kafka.safe_producer import open_admin
-from starter.local.embedded import find_free_port
 from starter.local.kafka.broker import EmbeddedBroker
+from starter.local.supervised_process import find_free_port
 from starter.records.dead_letters import SUFFIX
 from tests.acceptance.conftest import Run, Spawn
 from tests.conftest import wait_until

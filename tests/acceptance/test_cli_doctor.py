@@ -7,7 +7,8 @@ import socket
 
 import pytest
 
-from starter.local.embedded import EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedServer
+from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import Run, Spawn
 from tests.sources import documented_checks
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, run_embedded
+from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import Run
 
 pytestmark = pytest.mark.timeout(120)

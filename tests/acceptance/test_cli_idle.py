@@ -9,7 +9,7 @@ from shared.errors import InvalidSetting
 from shared.settings import Settings
 from tests.acceptance.conftest import Run
 from tests.conftest import Serve, wait_until
-from worker.lanes.leaders import begin_leaders, check_lanes
+from worker.lanes.starting import begin_leaders, check_lanes
 
 pytestmark = pytest.mark.timeout(120)
 

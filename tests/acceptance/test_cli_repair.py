@@ -21,7 +21,7 @@ from starter.steering.keepers.gates import GateControl, GatesNotServed
 from starter.steering.status.failing_workflows import find_standstill
 from tests.acceptance.conftest import Run
 from tests.conftest import Begin, Serve, wait_until
-from workflows.keepers.layout_workflow import LayoutWorkflow
+from workflows.keepers import LayoutWorkflow
 
 pytestmark = pytest.mark.timeout(120)
 

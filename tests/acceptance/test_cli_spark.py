@@ -26,6 +26,7 @@ def rows(tmp_path: Path, message_id: Callable[[], str]) -> Path:
     return path
 
 
+@pytest.mark.long
 async def test_rows_are_prepared_started_reconciled_and_reported(run: Run, rows: Path, tmp_path: Path) -> None:
     """Each step says what it came to, and its exit code whether all is as it should be."""
     prepared = await run("spark", "prepare", rows.name, "manifest", "--kind", "echo", "--json")

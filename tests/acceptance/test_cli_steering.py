@@ -10,7 +10,8 @@ import pytest
 from activities import Again, Context, Message, Reject, handler
 from activities.api.handler import Handler
 from starter.control import Control
-from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.steering.selection import Selection
 from tests.acceptance.conftest import Ran, Run
 from tests.conftest import Serve, Start, wait_until

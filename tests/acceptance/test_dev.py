@@ -15,7 +15,7 @@ from temporalio.client import Client
 from shared.settings import Secret, Settings
 from shared.temporal.connect import connect
 from starter.control import Control
-from starter.local.embedded import find_free_port
+from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import Run, Spawn
 from tests.conftest import wait_until
 from tests.processes import is_gone

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from starter.local.embedded import find_free_port
+from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import ROOT, Run, Spawn, install_all_but
 from tests.conftest import wait_until
 from tests.processes import is_gone

@@ -30,6 +30,7 @@ def stages() -> Iterator[tuple[str, list[tuple[str, str]]]]:
 (BASE, BUILD), (FINAL_BASE, FINAL) = stages()
 
 
+@pytest.mark.long
 def test_the_build_stage_makes_an_environment_that_runs(tmp_path: Path) -> None:
     """From what it copies alone, with the versions of uv.lock, and without what only building needs."""
     folder, environment = tmp_path / "src", tmp_path / "dormice"

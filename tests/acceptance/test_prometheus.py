@@ -15,7 +15,8 @@ from temporalio.client import Client
 
 from shared.lanes import task_queue
 from shared.settings import Settings
-from starter.local.embedded import EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedServer
+from starter.local.supervised_process import find_free_port
 from tests import watching
 from tests.conftest import Start, wait_until
 from tests.processes import worker_process

@@ -28,7 +28,7 @@ from tests.conftest import wait_until
 from tests.processes import ROOT, run_to_end
 from tests.subjects import Subject
 
-pytestmark = pytest.mark.timeout(360)  # half a minute each where the machine is free
+pytestmark = [pytest.mark.long, pytest.mark.timeout(360)]  # half a minute each where the machine is free
 
 ARCHIVE = ROOT / "tests" / "replay" / "older" / "47f40de.zip"
 OLDER, TODAY = "older", "today"

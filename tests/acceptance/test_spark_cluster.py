@@ -16,7 +16,7 @@ from tests.manifests import write_manifest
 from tests.processes import run_to_end
 from tests.wheels import build_wheel, make_environment
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(400)]
 
 COUNT = 300
 JOB = "from starter.cli.main import main\n\nmain()\n"

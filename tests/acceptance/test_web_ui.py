@@ -10,19 +10,20 @@ from playwright.async_api import Locator
 from temporalio.client import Client
 
 from activities import Again, Context, Message, Pack, Reject, handler
-from examples.web_ui import WebUi, find_chromium, open_web_ui
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from starter.control import Control
 from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
 from tests.conftest import Serve, Start, wait_until
+from tests.web_ui import WebUi, find_chromium, open_web_ui
 
 PAGE = Path(__file__).parents[2] / "docs" / "web-ui.md"
 CHROMIUM = find_chromium() or ""
 
 pytestmark = [
     pytest.mark.heavy,
+    pytest.mark.long,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed (Debian: apt-get install chromium)"),
 ]

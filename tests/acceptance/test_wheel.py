@@ -7,7 +7,7 @@ import pytest
 
 from tests.wheels import ROOT, build_wheel, make_environment, run
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(120)]
 
 PACKAGES = {"shared", "activities", "workflows", "worker", "starter", "spark"}
 

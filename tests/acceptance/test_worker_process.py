@@ -27,7 +27,8 @@ from examples.ledger import Ledger
 from shared.lanes import task_queue
 from shared.settings import Settings
 from starter.control import Control
-from starter.local.embedded import EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedServer
+from starter.local.supervised_process import find_free_port
 from starter.steering.keepers.idle import IdleControl
 from tests.conftest import Start, wait_until
 from tests.processes import is_gone

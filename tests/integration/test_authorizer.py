@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from temporalio.client import Client
 
 from cluster.cluster import Cluster
-from cluster.program import find_program
+from cluster.program import Program
 from cluster.server import choose_ports, end_process
 from shared.errors import Misconfigured, RetryLater
 from shared.messages.envelope import Envelope
@@ -32,12 +32,13 @@ from starter.insight.doctor.run_checks import examine
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
 
-PROGRAM = find_program()
+PROGRAM = Program()
 REFUSED = r"the server refuses this client .* check the API key"
 PAGE = Path(__file__).parents[2] / "SECURITY.md"
 
 pytestmark = [
     pytest.mark.heavy,
+    pytest.mark.long,
     pytest.mark.xdist_group("authorizer"),
     pytest.mark.timeout(180),
     pytest.mark.skipif(

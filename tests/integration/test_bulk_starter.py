@@ -22,7 +22,8 @@ from shared.messages.envelope import Envelope
 from shared.messages.placement import workflow_id
 from shared.settings import Settings
 from shared.temporal.search_attributes import REQUIRED
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.starting import bulk
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import Receipt, StartOutcome

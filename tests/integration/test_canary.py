@@ -12,7 +12,7 @@ from shared.settings import Settings
 from starter.control import Control
 from starter.steering.selection import Selection
 from tests.conftest import Serve, wait_until
-from worker.lanes.leaders import begin_leaders
+from worker.lanes.starting import begin_leaders
 
 
 async def test_a_lane_has_one_canary_however_many_workers_begin(

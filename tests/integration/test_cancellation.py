@@ -24,7 +24,7 @@ from shared.messages.signals import Pause, Stop
 from shared.settings import Settings
 from tests.conftest import Begin, Serve, wait_until
 from tests.subjects import Subject
-from workflows.keepers.idle_workflow import IdleWorkflow
+from workflows.keepers import IdleWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
 

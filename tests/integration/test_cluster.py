@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 
 from activities import Again, Context, Message, Pack, handler
 from cluster.cluster import Cluster
-from cluster.program import find_program
+from cluster.program import Program
 from cluster.schema import CORE, VISIBILITY
 from shared.errors import InvalidSetting, RetryLater
 from shared.messages.envelope import Envelope
@@ -29,11 +29,12 @@ from starter.starting.receipts import StartOutcome
 from tests.conftest import serving, wait_until
 from tests.processes import ROOT, is_gone, run_to_end
 
-PROGRAM = find_program()
+PROGRAM = Program()
 SHARDS = 4
 
 pytestmark = [
     pytest.mark.heavy,
+    pytest.mark.long,
     pytest.mark.xdist_group("cluster"),
     pytest.mark.timeout(180),
     pytest.mark.skipif(

@@ -21,7 +21,8 @@ from shared.messages.envelope import Envelope
 from shared.messages.signals import Pause, Revise, RunNow, Stop
 from shared.settings import Settings
 from starter.control import Control
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from starter.steering.selection import Selection

@@ -25,8 +25,9 @@ from shared.temporal.connect import connect
 from starter.insight.doctor.checks import Finding, Severity, find_worst
 from starter.insight.doctor.machine import look_at_machine
 from starter.insight.doctor.run_checks import examine
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.kafka.broker import EmbeddedBroker
+from starter.local.supervised_process import find_free_port
 from starter.records.dead_letters import SUFFIX
 from tests.conftest import Serve, Start, wait_until
 from tests.processes import worker_process

@@ -10,14 +10,15 @@ from temporalio.client import Client
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
 
 from activities.idle import due_index
-from activities.idle.due_index import CALLS_MAX, VisibilityIndex
+from activities.idle.due_index import CALLS_MAX, DueIndex
 from shared.errors import ServerUnreachable
 from shared.lanes import task_queue
 from shared.messages.message import MessageState
 from shared.messages.placement import PACK_WORKFLOW, pack_workflow_id
 from shared.settings import Settings
 from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, pack_attributes_at_start
-from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, run_embedded
+from starter.local.supervised_process import find_free_port
 from tests.asleep import start_asleep
 from tests.conftest import wait_until
 
@@ -55,9 +56,9 @@ class Field:
         """Tell whether the index knows them all."""
         return (await self.client.count_workflows(f"Kind = '{self.kind}'")).count == count
 
-    def index(self) -> VisibilityIndex:
+    def index(self) -> DueIndex:
         """Give the index of the task queue."""
-        return VisibilityIndex(self.client, self.queue)
+        return DueIndex(self.client, self.queue)
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def field(client: Client, settings: Settings, kind: str) -> Field:
     return Field(client, settings, kind)
 
 
-async def find(index: VisibilityIndex, field: Field, wanted: int) -> list[str]:
+async def find(index: DueIndex, field: Field, wanted: int) -> list[str]:
     """Look until something is found; each look makes `CALLS_MAX` calls at most. Gives the names."""
     for _ in range(10):
         before = index.calls
@@ -113,7 +114,7 @@ async def test_a_crowd_is_narrowed_down(field: Field, monkeypatch: pytest.Monkey
 async def test_an_index_that_is_away_is_told_from_an_empty_one(tmp_path: Any, settings: Settings) -> None:
     """Who asks must wait, and not believe that nobody sleeps."""
     async with run_embedded(EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None)) as server:
-        index = VisibilityIndex(await server.connect(), "nobody-short")
+        index = DueIndex(await server.connect(), "nobody-short")
         assert await index.find_first(10, datetime.now(UTC)) == []
     with pytest.raises(ServerUnreachable):
         await index.find_first(10, datetime.now(UTC))

@@ -45,10 +45,10 @@ from starter.steering.keepers.idle import IdleControl
 from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
 from tests.subjects import Subject, declare
-from workflows.keepers.layout_workflow import LayoutWorkflow
+from workflows.keepers import LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
-from workflows.replay.signal_handlers import NO_KEY
+from workflows.replay.signal_handlers import KEY_PATIENCE_SECONDS, NO_KEY
 
 HOUR = timedelta(hours=1)
 
@@ -276,8 +276,9 @@ async def test_messages_from_before_encryption_live_on_encrypted(stage: Stage) -
     assert ended["result"] == f"{stage.word} done"
 
 
-async def test_a_signal_that_others_have_encrypted_stops_nobody(stage: Stage) -> None:
-    """Workers without its key ignore it and go on at once; workers that have the key replay what those did."""
+@pytest.mark.parametrize("left_seconds", [None, 3], ids=["by others", "nearly an hour ago"])
+async def test_a_signal_that_nobody_can_read_stops_nobody(stage: Stage, left_seconds: int | None) -> None:
+    """Workers without its key ignore it, at once or when its hour is over; workers that have the key replay that."""
     plain = await stage.having()
     async with plain.serve():
         subject = await plain.begin("foreign")
@@ -285,6 +286,9 @@ async def test_a_signal_that_others_have_encrypted_stops_nobody(stage: Stage) ->
         run_id = (await subject.handle.describe()).run_id
         (sealed,) = await stage.client.data_converter.encode([{"ids": ["foreign"], "reason": "sealed"}])
         del sealed.metadata[SEALED_AT]
+        if left_seconds is not None:
+            sealed_at = int(time.time() - KEY_PATIENCE_SECONDS) + left_seconds
+            sealed.metadata[SEALED_AT] = sealed_at.to_bytes(4, "big")
         await plain.client.workflow_service.signal_workflow_execution(
             SignalWorkflowExecutionRequest(
                 namespace=plain.client.namespace,
@@ -293,6 +297,9 @@ async def test_a_signal_that_others_have_encrypted_stops_nobody(stage: Stage) ->
                 input=Payloads(payloads=[sealed]),
             )
         )
+        if left_seconds is not None:
+            await wait_until(lambda: _has_failed_task(subject), "it waits for the key")
+            await wait_until(lambda: _has_no_task(subject), "it has ignored the signal")
         if not subject.is_packed:  # for whom it was, a pack can't read
             assert f"RunNow: {NO_KEY}" in [decision["reason"] for decision in await subject.explain()]
         await subject.send(RunNow("asked"))
@@ -305,6 +312,10 @@ async def test_a_signal_that_others_have_encrypted_stops_nobody(stage: Stage) ->
         data_converter=stage.client.data_converter,
     )
     assert (await replayer.replay_workflow(history)).replay_failure is None
+
+
+async def _has_no_task(subject: Subject) -> bool:
+    return not (await subject.handle.describe()).raw_description.HasField("pending_workflow_task")
 
 
 async def _has_failed_task(subject: Subject) -> bool:

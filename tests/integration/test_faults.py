@@ -13,7 +13,8 @@ from shared.errors import MessageNotFound, RetryLater
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from starter.control import Control
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
@@ -64,7 +65,7 @@ def assert_kept(ledger: Ledger, names: list[str]) -> None:
     assert {e.id for e in ledger.entries if e.what == "done" and e.version == CYCLES - 1} == set(names)
 
 
-@pytest.mark.parametrize("lane", ["short", "medium"])
+@pytest.mark.parametrize("lane", ["short", pytest.param("medium", marks=pytest.mark.long)])
 async def test_a_worker_killed_in_mid_handler_loses_nothing(
     killable: EmbeddedServer, starter: BulkStarter, settings: Settings, ledger: Ledger, lane: str
 ) -> None:

@@ -20,12 +20,13 @@ from shared.settings import Settings
 from shared.temporal.connect import connect
 from starter.control import Control
 from starter.insight.forecast import OTHER_KINDS, find_capacity, make_forecast
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
-from worker.lanes.throughput import LEAST_PER_SECOND
+from worker.lanes.measurements import LEAST_PER_SECOND
 from worker.main import HEARTBEAT
 
 pytestmark = pytest.mark.timeout(240)  # thousands of workflows begin in it
@@ -64,6 +65,7 @@ def make_envelopes(begin: float) -> list[Envelope]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.heavy
 async def test_a_forecast_equals_what_is_counted_one_by_one(quiet: Client, settings: Settings) -> None:
     """Thousands of messages, with workflows of their own and in packs: by lane and by kind, none more and none less."""

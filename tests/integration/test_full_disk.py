@@ -11,7 +11,8 @@ from shared.settings import Settings
 from starter.files.load import Load, LoadOptions
 from starter.files.rows import RowSource
 from starter.local.disk import watch_disk
-from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until

@@ -24,7 +24,8 @@ from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from shared.telemetry.metrics import SERVER_CHECKS
 from shared.telemetry.sdk import Telemetry
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from tests.conftest import wait_until
 from worker.health import (

@@ -13,7 +13,8 @@ import pytest
 from examples.ledger import LEDGER_VARIABLE, Audit, Entry, Ledger, audit
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
@@ -21,7 +22,7 @@ from tests.handlers import HERD_PACK
 from tests.ledger_tail import Tail
 from tests.processes import kill, worker_process
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(60)]
 
 SOLO, PACKED, PERIODIC = 1000, 1000, 50
 PERIOD = 5.0

@@ -22,7 +22,8 @@ from shared.messages.placement import PACK_WORKFLOW, pack_index, pack_workflow_i
 from shared.packs.entry import measure, to_entry, to_heading
 from shared.settings import Settings
 from shared.temporal.search_attributes import pack_attributes_at_start
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.steering.keepers.idle import IdleControl
 from tests.asleep import start_asleep
 from tests.conftest import wait_until
@@ -139,6 +140,7 @@ async def _has_nobody_left(idle: IdleControl) -> Any:
     return status if status.doing == "nobody to wake" and status.pulled.messages else None
 
 
+@pytest.mark.long
 async def test_packs_are_pulled_in_due_order_within_the_reach(
     server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: IdleControl
 ) -> None:
@@ -199,6 +201,7 @@ async def test_ten_messages_are_not_spun(
     ]
 
 
+@pytest.mark.long
 async def test_another_worker_takes_over(
     server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: IdleControl
 ) -> None:
@@ -216,6 +219,7 @@ async def test_another_worker_takes_over(
     assert {entry.version for entry in ended} == {0}
 
 
+@pytest.mark.long
 async def test_while_the_index_cannot_be_asked_nobody_is_harmed(
     settings: Settings, ledger: Ledger, tmp_path: Path, message_id: Callable[[], str]
 ) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from shared.errors import InvalidSetting, Misconfigured
-from starter.local.embedded import find_free_port
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
+from starter.local.supervised_process import find_free_port
 from tests.certificates import PASSWORD, make_certificate, secure
+from tests.processes import kill
 from tests.topics import create_topic
 
 pytestmark = pytest.mark.timeout(120)
@@ -74,7 +75,7 @@ async def test_records_survive_a_kill_9(broker: EmbeddedBroker, topic: str) -> N
     """What was accepted before is read after, and the topic takes more."""
     await send(broker.address, topic, b"before")
 
-    await broker.kill()
+    await kill(broker)
     assert broker.process_id is None
     await broker.start()
     await send(broker.address, topic, b"after")

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from shared.errors import Misconfigured, RetryLater
-from starter.local.embedded import find_free_port
 from starter.local.kafka.jars import DEPENDENCIES, REPOSITORY_VARIABLE, find_cache, prepare_jars
 from starter.local.kafka.java import find_java
+from starter.local.supervised_process import find_free_port
 
 pytestmark = pytest.mark.timeout(120)
 

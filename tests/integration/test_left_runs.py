@@ -11,14 +11,15 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities import Again, Context, Message, handler
-from activities.server_calls import continued_runs as left_runs
+from activities import server_calls as left_runs
 from bench.harness import metric_total
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
 from shared.messages.placement import pack_workflow_id
 from shared.settings import Settings
 from shared.temporal.connect import is_missing
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from tests.conftest import serving, wait_until
 

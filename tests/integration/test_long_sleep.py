@@ -15,7 +15,8 @@ from shared.messages.placement import unit_hash
 from shared.settings import Settings
 from shared.temporal.search_attributes import REQUIRED
 from starter.control import Control
-from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from starter.steering.selection import Selection
@@ -87,6 +88,7 @@ async def herd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[
         yield await server.connect(), settings, envelopes
 
 
+@pytest.mark.long
 async def test_ten_thousand_due_in_one_second_are_spread_within_tolerance(
     herd: tuple[Client, Settings, list[Envelope]],
 ) -> None:

@@ -22,7 +22,6 @@ from shared.messages.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW
 from shared.messages.signals import RunNow
 from shared.settings import Settings
 from tests.conftest import Begin, Serve, wait_until
-from workflows.message_workflow import MessageWorkflow
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
@@ -108,7 +107,7 @@ async def test_a_malformed_signal_stops_no_message(
             if message.is_packed:
                 await message.send_from_sdk(RunNow())
             else:
-                await handle.signal(MessageWorkflow.run_now, RunNow())
+                await handle.signal("run_now", RunNow())
             await wait_until(lambda: message.has(version=2, payload={"calls": 2}), "it hears what comes after them")
         neighbour = await begin(kind, id=(message.neighbours(1) or [f"{message.id}-other"])[0])
         await wait_until(lambda: neighbour.has(version=1), "another one runs")

@@ -17,7 +17,7 @@ from starter.control import Control
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import Serve, wait_until
-from worker.lanes.tenants import weigh_tenants
+from worker.lanes.starting import weigh_tenants
 
 pytestmark = pytest.mark.timeout(150)  # hundreds of messages with a workflow each, started and run
 
@@ -78,7 +78,7 @@ async def crowd(client: Client, settings: Settings, kind: str) -> AsyncIterator[
     assert len(set(crowd.order)) == len(crowd.order)
 
 
-@pytest.mark.parametrize("lane", ["short", "medium"])
+@pytest.mark.parametrize("lane", ["short", pytest.param("medium", marks=pytest.mark.long)])
 async def test_the_higher_priority_goes_first_on_a_busy_lane(crowd: Crowd, serve: Serve, lane: str) -> None:
     """Messages of priority 1 that came last overtake those of priority 5 that came first, but for some in flight."""
     await crowd.start(*crowd.make("e", MANY, lane, priority=5), *crowd.make("a", FEW, lane, priority=1))
@@ -117,6 +117,7 @@ async def test_a_waiting_message_that_is_reprioritized_overtakes_the_others(
     assert crowd.places("a")[0] < MANY // 3
 
 
+@pytest.mark.long
 async def test_a_noisy_tenant_does_not_hold_up_a_quiet_one(crowd: Crowd, serve: Serve) -> None:
     """The only message of a tenant, behind hundreds of another's that came before it, is among the first."""
     await crowd.start(*crowd.make("n", MANY * 2, tenant="noisy"), *crowd.make("q", 1, tenant="quiet"))

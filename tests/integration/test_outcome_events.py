@@ -12,9 +12,10 @@ import pytest
 
 from activities import Again, Context, Done, Message, Reject, RetryAfter, handler
 from shared.messages.timespan import parse_moment
-from starter.local.embedded import find_free_port
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
+from starter.local.supervised_process import find_free_port
 from tests.conftest import Begin, Serve, wait_until
+from tests.processes import kill
 from tests.topics import create_topic
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
@@ -122,7 +123,7 @@ async def test_a_broker_that_is_away_holds_no_message_up_and_is_told_later(
     async with serve(work, lanes=("short",), outcomes_topic=kind, kafka_servers=own_broker.address):
         messages = [await begin(kind) for _ in range(3)]
         await read_events(own_broker.address, kind, 3)
-        await own_broker.kill()
+        await kill(own_broker)
         for message in messages:
             assert (await message.wait_ended())["state"] == "done"
         await own_broker.start()

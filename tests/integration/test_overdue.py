@@ -9,7 +9,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities import Again, Context, Message, handler
-from activities.idle import overdue
+from activities.idle import due_index, overdue
 from activities.idle.overdue import COUNTS_MAX, OverdueIndex
 from shared.lanes import task_queue
 from shared.messages.message import MessageState
@@ -21,9 +21,9 @@ from shared.temporal.connect import connect
 from starter.local.embedded import EmbeddedServer
 from tests.asleep import start_asleep
 from tests.conftest import Begin, Serve, Start, wait_until
-from worker.lanes.overdue import measure_overdue
+from worker.lanes.measurements import measure_overdue
 from worker.main import HEARTBEAT
-from workflows.keepers.layout_workflow import LayoutWorkflow
+from workflows.keepers import LayoutWorkflow
 
 INDEX_AFTER = timedelta(minutes=1)
 MINUTE = 60.0
@@ -35,7 +35,8 @@ async def test_the_longest_overdue_come_first_and_nobody_else(
     client: Client, settings: Settings, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of more than a page, in a bounded number of calls; what is held or due later is left out."""
-    monkeypatch.setattr(overdue, "PAGE", 5)
+    for module in (due_index, overdue):
+        monkeypatch.setattr(module, "PAGE", 5)
     queue, now = task_queue(settings.task_queue_prefix, "long"), datetime.now(UTC)
 
     async def start(name: str, due_in: float, *, is_paused: bool = False) -> None:

@@ -13,14 +13,15 @@ from examples.ledger import LEDGER_VARIABLE, Entry, Ledger, audit
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
 from tests.ledger_tail import Tail
 from tests.processes import kill_and_restart, worker_process
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(120)]
 
 MESSAGES = 20_000
 PACKS = 100

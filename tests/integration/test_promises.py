@@ -24,10 +24,11 @@ from tests.subjects import ENCODINGS, declare
 
 pytestmark = pytest.mark.xdist_group("promises")  # what they share is made once
 
-MESSAGES = {"solo": 1000, "pack": 3000}
+FEW = {"solo": 200, "pack": 600}
+MANY = {"solo": 1000, "pack": 3000}
 PACK = Pack(packs=6, coalesce=timedelta(seconds=0.5))
 MAX_CYCLES = 3
-STARTED_TWICE = 100
+STARTED_TWICE = 50
 MAX_SECONDS = 170.0
 LANES = ("short", "medium", "long")
 
@@ -42,13 +43,21 @@ class Lives:
 
 
 @pytest.fixture(scope="module", params=ENCODINGS)
-async def lives(request: pytest.FixtureRequest, client: Client, tmp_path_factory: pytest.TempPathFactory) -> Lives:
+def encoding(request: pytest.FixtureRequest) -> str:
+    """How messages become workflows."""
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[FEW, pytest.param(MANY, marks=pytest.mark.long)], ids=["few", "many"])
+async def lives(
+    request: pytest.FixtureRequest, client: Client, encoding: str, tmp_path_factory: pytest.TempPathFactory
+) -> Lives:
     """Messages of one kind live from their start to their end, over all three lanes; some are started twice."""
-    encoding, chance, now = request.param, random.Random(7), time.time()
-    kind, path = f"promises-{encoding}", tmp_path_factory.mktemp("promises") / "ledger.jsonl"
+    count, chance, now = request.param[encoding], random.Random(7), time.time()
+    kind, path = f"promises-{encoding}-{count}", tmp_path_factory.mktemp("promises") / "ledger.jsonl"
     settings, ledger = Settings(task_queue_prefix=kind), Ledger(path)
     starter = BulkStarter(client, settings, encodings=declare(encoding, kind, PACK))
-    envelopes = [_envelope(kind, chance, now, f"m{n}") for n in range(MESSAGES[encoding])]
+    envelopes = [_envelope(kind, chance, now, f"m{n}") for n in range(count)]
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(LEDGER_VARIABLE, str(path))
         async with asyncio.timeout(MAX_SECONDS), serving(client, settings, handler(kind)(work.function)):

@@ -15,12 +15,13 @@ from aiokafka import AIOKafkaProducer
 from shared.errors import GiveUp
 from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
-from spark.prepare.manifest import Manifest, to_uri
+from spark.prepare.manifest import Manifest
 from spark.prepare.prepare import PrepareOptions, prepare
 from spark.report.outcomes import read_outcomes
+from spark.report.page import Table
 from spark.report.report import make_report
-from spark.report.table import Table
 from spark.source.source import Source
+from spark.tables import to_uri
 from starter.local.kafka.broker import EmbeddedBroker
 from tests.topics import create_topic
 

@@ -176,6 +176,7 @@ async def driver(
         yield process
 
 
+@pytest.mark.long
 async def test_a_driver_killed_in_mid_start_is_started_again(
     run: Run, server: EmbeddedServer, handled: Settings, manifest: Manifest, client: Client
 ) -> None:
@@ -201,6 +202,7 @@ async def test_a_driver_killed_in_mid_start_is_started_again(
     await check_alive(client, handled, COUNT)
 
 
+@pytest.mark.long
 async def test_a_killed_python_worker_is_replaced(
     server: EmbeddedServer, handled: Settings, manifest: Manifest, client: Client
 ) -> None:
@@ -228,6 +230,7 @@ def find_workers(driver_id: int) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.long
 async def test_a_server_that_goes_away_is_waited_for(
     run: Run, server: EmbeddedServer, handled: Settings, manifest: Manifest, client: Client
 ) -> None:

@@ -70,6 +70,7 @@ async def streaming(order: dict[str, Any]) -> AsyncGenerator[asyncio.subprocess.
         yield process
 
 
+@pytest.mark.long
 async def test_a_stream_killed_in_mid_batch_goes_on_from_its_checkpoint(
     client: Client, settings: Settings, order: dict[str, Any]
 ) -> None:

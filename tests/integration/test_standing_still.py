@@ -12,14 +12,15 @@ from examples.ledger import Ledger
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.local.embedded import EmbeddedOptions, EmbeddedServer, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
 from tests.integration.test_left_runs import TASKS_MOST, count_tasks
 from tests.processes import kill, worker_process
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(300)]
 
 SOLO, MEDIUM, PACKED, PACKS = 200, 40, 2_000, 8
 DELAY_SECONDS = 8

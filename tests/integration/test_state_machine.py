@@ -48,7 +48,6 @@ from tests.machine_model import ExpectedMessage, Span
 
 IS_SEARCH = hypothesis.settings.get_current_profile_name() == "search"
 IN_SUITE = hypothesis.settings(
-    max_examples=5,
     stateful_step_count=12,
     derandomize=True,
     deadline=None,
@@ -263,10 +262,12 @@ def site(server: EmbeddedServer, tmp_path: Path) -> Iterator[Site]:
     loop.close()
 
 
+@pytest.mark.parametrize("lives", [2, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.timeout(0 if IS_SEARCH else 300)
-def test_messages_are_as_a_small_model_says(site: Site) -> None:
+def test_messages_are_as_a_small_model_says(site: Site, lives: int) -> None:
     """Never early, never lost, never twice alive, no version left out; what is due runs, whatever was done before."""
-    options = hypothesis.settings.get_profile("search") if IS_SEARCH else IN_SUITE
+    in_suite = hypothesis.settings(IN_SUITE, max_examples=lives)
+    options = hypothesis.settings.get_profile("search") if IS_SEARCH else in_suite
     run_state_machine_as_test(
         lambda: Messages(site),  # pyright: ignore[reportArgumentType] — any factory will do
         settings=options,

@@ -16,7 +16,8 @@ import pytest
 from shared.errors import Misconfigured, ServerUnreachable
 from shared.settings import Settings
 from shared.temporal.connect import check_server, connect
-from starter.local.embedded import EmbeddedServer, find_free_port
+from starter.local.embedded import EmbeddedServer
+from starter.local.supervised_process import find_free_port
 
 Variables = dict[str, str]
 

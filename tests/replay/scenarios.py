@@ -40,7 +40,8 @@ from shared.messages.signals import (
     write_steering,
 )
 from shared.settings import Settings
-from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, run_embedded
+from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
 from tests.replay.runs import fingerprint, follow_runs, wait_at_rest
 from worker.run import WorkerPlan, run_workers

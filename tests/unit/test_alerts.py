@@ -12,7 +12,7 @@ import yaml
 from shared.settings import Settings
 from shared.telemetry.metrics import PUBLISHED_METRICS, WORKER_METRICS, MetricValue
 from shared.telemetry.sdk import start_telemetry
-from starter.local.embedded import find_free_port
+from starter.local.supervised_process import find_free_port
 from tests import watching
 
 ROOT = Path(__file__).parents[2]

@@ -173,6 +173,7 @@ def document(**changes: Any) -> dict[str, Any]:
         "lateness_seconds": {"p50": 0.1},
         "faults": [fault],
         "faults_left_out": [],
+        "ended_by_themselves": [],
         "found": dict.fromkeys(WORDS, 0),
         "examples": {},
         "transfer_tasks": 12,
@@ -189,16 +190,19 @@ def test_a_broken_promise_and_an_idle_run_are_told() -> None:
     assert find_untested(document()) == []
     nothing: dict[str, Any] = {"in_flight": {}, "batches_lost": 0}
     assert len(find_untested(document(faults=[nothing], calls_repeated=0))) == 3
+    assert len(find_untested(document(ended_by_themselves=[["worker 2", 1]] * 500))) == 1
 
 
 def test_the_page_is_written_from_results(tmp_path: Path) -> None:
     """It has the README's promises word for word, the numbers of each run, and says what was not run yet."""
-    (tmp_path / "embedded.json").write_text(json.dumps(document()))
+    for seed in (7, 8):
+        (tmp_path / f"embedded-{seed}.json").write_text(json.dumps(document(seed=seed)))
     page = render_page(README, tmp_path)
     promised = README.read_text("utf-8").partition("## What is promised")[2].partition("\n## ")[0]
     for row in [line for line in promised.splitlines() if line.startswith("| never")]:
         assert row.rpartition(" | ")[0] in page
-    assert "1,234,567" in page
+    assert "Runs: 2, with 2,469,134 cycles" in page
+    assert page.count("1,234,567") == 2
     assert "| worker killed | 1 | 3 | 1 | 4 | 2.5 s | 2.5 s |" in page
     assert page.count("Not run yet.") == 1
 

@@ -14,7 +14,7 @@ from shared.errors import DormiceError, Misconfigured, ServerUnreachable
 from shared.settings import Settings
 from shared.temporal.connect import connect
 from shared.temporal.connection_faults import check_address, explain_failure
-from starter.local.embedded import find_free_port
+from starter.local.supervised_process import find_free_port
 
 HUNG_UP = "Failed client connect: `get_system_info` call error after connection: Status { code: Unknown }"
 

@@ -12,6 +12,7 @@ import re
 import shlex
 import sys
 import textwrap
+import tomllib
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
@@ -26,7 +27,7 @@ import activities
 from activities import Again, Context, Done, Message, Reject, RetryAfter
 from activities.api import policies
 from activities.http.client import HttpClient
-from activities.reporting.cycle_span import begin_cycle
+from activities.reporting import begin_cycle
 from shared.lanes import LANES, task_queue
 from shared.messages.decision import MAX_DELAY, MIN_DELAY, TOLERANCE_MAX, TOLERANCE_SHARE
 from shared.messages.envelope import Envelope
@@ -55,6 +56,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 }
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
 LINE_MAX = 120
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
@@ -101,6 +103,16 @@ def test_a_line_fits_the_screen(page: str) -> None:
     long = [line for line in prose(page).splitlines() if len(line) > LINE_MAX and not line.lstrip().startswith("|")]
 
     assert long == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_says_first_what_it_is_for(page: str) -> None:
+    """Below its title stands one sentence, as a paragraph of its own."""
+    title, _, rest = PAGES[page].partition("\n\n")
+    paragraph = rest.partition("\n\n")[0]
+
+    assert title.startswith("# ")
+    assert re.fullmatch(r"(?:dormice|[A-Z])(?:[^.]|\.(?=\S))+\.", paragraph), paragraph
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
@@ -242,6 +254,7 @@ def _arguments(function: Callable[..., Any]) -> Iterator[str]:
         ("docs/architecture.md", "Signals", SIGNAL_NAMES.values()),
         ("docs/architecture.md", "Search attributes", REQUIRED),
         ("docs/handlers.md", "Lanes and timeouts", LANES),
+        ("docs/quickstart.md", "Without Spark and Java", EXTRAS),
     ],
 )
 def test_a_table_has_a_row_for_each_and_no_other(page: str, heading: str, expected: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from activities.idle.overdue import OverdueWorkflow
+from activities.idle.due_index import SleepingWorkflow
 from shared.errors import InvalidHandler, ServerUnreachable
 from starter.insight.doctor.checks import Check, Finding, Severity, find_worst, run_checks
 from starter.insight.doctor.kafka import Topic, judge_topic
@@ -152,7 +152,7 @@ async def test_a_check_that_needs_a_failed_one_says_so() -> None:
 def test_what_is_overdue_is_named_with_the_next_step(name: str, waits: int, level: Severity, remedy: str) -> None:
     """On a lane that is behind, workers are too few; on one that is not, it stands still."""
     now = datetime.now(UTC)
-    overdue = [OverdueWorkflow(now - timedelta(minutes=22), name, is_pack=name == "price~17")] if name else []
+    overdue = [SleepingWorkflow(now - timedelta(minutes=22), name, is_pack=name == "price~17")] if name else []
 
     finding = judge_overdue("short", overdue, LaneWorkers(("a",), 3, timedelta(seconds=waits)), now)
 

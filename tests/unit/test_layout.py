@@ -69,18 +69,17 @@ def test_a_package_shows_few_names(room: str) -> None:
 
 
 def test_only_one_place_connects_and_only_one_starts_workflows() -> None:
-    """Nothing bypasses `shared.temporal.connect.connect`, the bulk starter and placement."""
+    """Nothing bypasses `shared.temporal.connect.connect` and the bulk starter."""
     callers = {
         "Client.connect(": {"shared/temporal/connect.py", "starter/local/embedded.py"},  # its own server's client
         ".start_workflow_execution(": {"starter/starting/solo.py", "starter/starting/layouts.py"},
         # a pack sends on what belongs to another one; what the others begin is no message
         ".start_workflow(": {
-            "activities/server_calls/local_activities.py",
+            "activities/server_calls.py",
             "shared/temporal/connect.py",
             "starter/insight/doctor/server.py",
-            "worker/lanes/leaders.py",
+            "worker/lanes/starting.py",
         },
-        "place(": {"shared/messages/placement.py", "starter/starting/start_request.py", "spark/tasks/partitioning.py"},
     }
     product = [p for p in MODULES if p.relative_to(ROOT).parts[0] not in ("examples", "cluster", "chaos", "bench")]
     for call, allowed in callers.items():

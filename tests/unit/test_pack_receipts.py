@@ -23,7 +23,7 @@ def test_a_receipt_tells_of_every_position_what_was_noted(fates: list[str]) -> N
     receipts = PackReceipts({})
     receipts.note_chunk("c", {why: at[why] for why in ("known", "full", "too big")}, {5: at["moved"]}, NOW)
     receipts.note_signal("s", at["known"], {}, NOW)
-    loaded = PackReceipts(json.loads(json.dumps(receipts.dump())))
+    loaded = PackReceipts(json.loads(json.dumps(receipts)))
 
     refused = {str(n): fate for n, fate in enumerate(fates) if fate in ("full", "too big")}
     assert loaded.find("c") == {"known": at["known"], "refused": refused, "moved": {"5": at["moved"]}}
@@ -37,7 +37,7 @@ def test_a_thousand_refusals_take_no_more_room_than_one() -> None:
     for n in range(100):
         receipts.note_chunk(f"{n:032}", {SENTENCE: range(1000)}, {}, NOW)
 
-    assert measure(receipts.dump()) < 250 * 100
+    assert measure(receipts) < 250 * 100
     told: dict[str, Any] = {"known": [], "refused": dict.fromkeys(map(str, range(1000)), SENTENCE), "moved": {}}
     assert [receipts.find(f"{n:032}") for n in (0, 99)] == [told, told]
 
@@ -47,12 +47,12 @@ def test_receipts_are_kept_for_as_long_as_somebody_may_ask() -> None:
     receipts = PackReceipts({})
     for n in range(400):
         receipts.note_signal(f"{n:032}", [], {}, NOW + n)
-    receipts = PackReceipts(receipts.dump())
+    receipts = PackReceipts(receipts)
     receipts.forget_old(NOW + 99 + KEPT_SECONDS)
 
-    assert list(receipts.dump()) == [f"{n:032}" for n in range(99, 400)]
+    assert list(receipts) == [f"{n:032}" for n in range(99, 400)]
     receipts.forget_old(NOW + 400 + KEPT_SECONDS)
-    assert receipts.dump() == {}
+    assert receipts == {}
 
 
 def test_scattered_receipts_are_forgotten_before_they_burst_a_pack() -> None:
@@ -60,9 +60,9 @@ def test_scattered_receipts_are_forgotten_before_they_burst_a_pack() -> None:
     receipts = PackReceipts({})
     for n in range(20):
         receipts.note_signal(f"t{n}", range(0, 2000, 2), {}, NOW)
-    dumped = receipts.dump()
+    dumped = dict(receipts)
     receipts.note_signal("large", range(0, 20_000, 2), {}, NOW)
 
     assert RECEIPTS_BYTES_MAX * 0.8 < measure(dumped) <= RECEIPTS_BYTES_MAX
     assert list(dumped)[-1] == "t19"
-    assert list(receipts.dump()) == ["large"]
+    assert list(receipts) == ["large"]

@@ -9,12 +9,10 @@ from shared.lanes import prefix_of, task_queue
 from shared.messages.placement import (
     Layout,
     PackSpread,
-    Placement,
     identity_of,
     layout_workflow_id,
     pack_index,
     pack_workflow_id,
-    place,
     unit_hash,
     workflow_id,
 )
@@ -34,11 +32,6 @@ def test_a_workflow_id_splits_back_into_its_identity(kind: str, message_id: str,
     """A kind never holds a colon, so ids may hold as many as they like."""
     assert workflow_id(kind, message_id) == expected
     assert identity_of(expected) == (kind, message_id)
-
-
-def test_a_message_lives_in_its_own_workflow_on_its_lanes_queue() -> None:
-    """The place follows from kind, id, lane and prefix alone."""
-    assert place("feed", "a:b", "medium", "dormice") == Placement("feed:a:b", "dormice-medium")
 
 
 @pytest.mark.parametrize("prefix", ["dormice", "a-b-c", ""])
@@ -138,12 +131,8 @@ def test_packs_are_filled_evenly() -> None:
     assert 50 < sum((count - 200) ** 2 / 200 for count in packs) < 160
 
 
-def test_a_packed_message_lives_in_a_pack_on_the_queue_of_its_kind() -> None:
-    """Its own lane says where its handler runs, not where it lives; the names of packs are no message's name."""
-    layout = Layout("feed", "short", packs=100, size=10, coalesce=0.0)
-    index = pack_index("a:b", 100)
-
-    assert place("feed", "a:b", "medium", "dormice", layout) == Placement(f"feed~{index}", "dormice-short")
+def test_the_names_of_packs_are_no_messages_name() -> None:
+    """A kind never holds a tilde."""
     assert [pack_workflow_id("feed", 7), layout_workflow_id("feed")] == ["feed~7", "feed~"]
 
 

@@ -1,28 +1,17 @@
 """What the revisit policies answer: values worked out by hand from each formula, and rules that hold for any input."""
 
+import functools
 import math
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.api.policies import (
-    Bounds,
-    EntryFrequencyRules,
-    NutchRules,
-    PoissonRules,
-    StormCrawlerRules,
-    entry_frequency,
-    fixed,
-    hold,
-    nutch_adaptive,
-    nutch_gone,
-    nutch_synchronized,
-    poisson,
-    stormcrawler_adaptive,
-)
+from activities.api.policies import Bounds, NutchRules, hold, nutch_adaptive, nutch_gone
+from examples.policies import entry_frequency, poisson, stormcrawler_adaptive
 from shared.errors import InvalidSetting
 from shared.messages.timespan import HORIZON
 
@@ -50,9 +39,9 @@ def is_within(interval: timedelta, bounds: Bounds) -> bool:
     ("interval", "expected"),
     [(50 * S, 50 * S), (10 * S, 10 * S), (9 * S, 10 * S), (100 * S, 100 * S), (101 * S, 100 * S), (-S, 10 * S)],
 )
-def test_fixed_keeps_the_interval_inside_its_bounds(interval: timedelta, expected: timedelta) -> None:
+def test_bounds_give_the_nearest_interval_inside(interval: timedelta, expected: timedelta) -> None:
     """A fixed rhythm is what was asked for, or the nearest bound."""
-    actual = fixed(interval, NARROW)
+    actual = NARROW.clamp(interval)
 
     assert expected == actual
 
@@ -86,26 +75,6 @@ def test_nutch_adaptive_follows_its_formula(
 
 
 @pytest.mark.parametrize(
-    ("interval", "unchanged_for", "expected"),
-    [
-        (10 * D, 0 * S, 10 * D),
-        (10 * D, 4 * D, 8.8 * D),  # 10 - 0.3·4
-        (10 * D, 10 * D, 7 * D),
-        (10 * D, 4000 * D, 7 * D),  # never into the past, however old the page
-        (10 * D, -4 * D, 10 * D),  # a change in the future is a wrong clock
-        (M, M, M),  # 42 s, clamped
-    ],
-)
-def test_nutch_synchronized_moves_towards_the_change(
-    interval: timedelta, unchanged_for: timedelta, expected: timedelta
-) -> None:
-    """The next visit comes earlier by three tenths of how long nothing has changed."""
-    actual = nutch_synchronized(interval, unchanged_for)
-
-    assert expected == actual
-
-
-@pytest.mark.parametrize(
     ("interval", "expected"),
     [(100 * S, 150 * S), (D, 1.5 * D), (240 * D, 360 * D), (244 * D, 328.5 * D), (365 * D, 328.5 * D)],
 )
@@ -117,44 +86,44 @@ def test_nutch_gone_visits_a_vanished_page_more_seldom(interval: timedelta, expe
 
 
 @pytest.mark.parametrize(
-    ("interval", "is_changed", "rules", "expected"),
+    ("interval", "is_changed", "rates", "expected"),
     [
-        (24 * H, True, StormCrawlerRules(), 12.5 * H),  # 0.5·24 + 0.5·1
-        (24 * H, False, StormCrawlerRules(), 36 * H),  # 24·1.5
-        (H, True, StormCrawlerRules(), H),  # asymptotic: never below the shortest
-        (10 * D, False, StormCrawlerRules(), 14 * D),
-        (100 * H, True, StormCrawlerRules(decrease=0.2), 80.2 * H),  # 0.8·100 + 0.2·1
-        (100 * H, False, StormCrawlerRules(increase=0.2), 120 * H),
+        (24 * H, True, {}, 12.5 * H),  # 0.5·24 + 0.5·1
+        (24 * H, False, {}, 36 * H),  # 24·1.5
+        (H, True, {}, H),  # asymptotic: never below the shortest
+        (10 * D, False, {}, 14 * D),
+        (100 * H, True, {"decrease": 0.2}, 80.2 * H),  # 0.8·100 + 0.2·1
+        (100 * H, False, {"increase": 0.2}, 120 * H),
     ],
 )
 def test_stormcrawler_adaptive_follows_its_formula(
-    *, interval: timedelta, is_changed: bool, rules: StormCrawlerRules, expected: timedelta
+    *, interval: timedelta, is_changed: bool, rates: dict[str, Any], expected: timedelta
 ) -> None:
     """Changed goes half the way to the shortest interval, unchanged lengthens by half."""
-    actual = stormcrawler_adaptive(interval, is_changed=is_changed, rules=rules)
+    actual = stormcrawler_adaptive(interval, is_changed=is_changed, **rates)
 
     assert expected == actual
 
 
 @pytest.mark.parametrize(
-    ("weekly_entries", "hint", "rules", "expected"),
+    ("weekly_entries", "hint", "factor", "expected"),
     [
-        (168, 0 * S, EntryFrequencyRules(), H),  # 168 hours a week
-        (168, 0 * S, EntryFrequencyRules(factor=2), 30 * M),
-        (14, 0 * S, EntryFrequencyRules(), 12 * H),
-        (0, 0 * S, EntryFrequencyRules(), 24 * H),
-        (1, 0 * S, EntryFrequencyRules(), 24 * H),  # 7 days, clamped
-        (100_000, 0 * S, EntryFrequencyRules(), 5 * M),  # 6 seconds, clamped
-        (168, 3 * H, EntryFrequencyRules(), 3 * H),  # the server's hint is a floor
-        (168, 30 * M, EntryFrequencyRules(), H),
-        (168, 9 * D, EntryFrequencyRules(), 24 * H),  # and the longest interval is above both
+        (168, 0 * S, 1, H),  # 168 hours a week
+        (168, 0 * S, 2, 30 * M),
+        (14, 0 * S, 1, 12 * H),
+        (0, 0 * S, 1, 24 * H),
+        (1, 0 * S, 1, 24 * H),  # 7 days, clamped
+        (100_000, 0 * S, 1, 5 * M),  # 6 seconds, clamped
+        (168, 3 * H, 1, 3 * H),  # the server's hint is a floor
+        (168, 30 * M, 1, H),
+        (168, 9 * D, 1, 24 * H),  # and the longest interval is above both
     ],
 )
 def test_entry_frequency_follows_its_formula(
-    weekly_entries: float, hint: timedelta, rules: EntryFrequencyRules, expected: timedelta
+    weekly_entries: float, hint: timedelta, factor: float, expected: timedelta
 ) -> None:
     """A feed is visited about once for each entry it publishes."""
-    actual = entry_frequency(weekly_entries, hint=hint, rules=rules)
+    actual = entry_frequency(weekly_entries, hint=hint, factor=factor)
 
     assert expected == actual
 
@@ -176,7 +145,7 @@ def test_entry_frequency_follows_its_formula(
 )
 def test_poisson_follows_its_formula(visits: int, changes: int, target: float, expected_hours: float) -> None:
     """The interval is the one in which the estimated Poisson process changes with the target probability."""
-    actual = poisson(visits, changes, H, PoissonRules(target=target))
+    actual = poisson(visits, changes, H, target=target)
 
     assert math.isclose(expected_hours, actual / H, rel_tol=1e-5)
 
@@ -222,15 +191,15 @@ def test_every_policy_stays_within_its_bounds(
     *, bounds: Bounds, interval: timedelta, other: timedelta, is_changed: bool | None, increase: float, decrease: float
 ) -> None:
     """Whatever state a policy is given, even an impossible one, what it answers lies inside its bounds."""
-    nutch = NutchRules(increase=increase, decrease=decrease, sync_rate=decrease, bounds=bounds)
-    storm = StormCrawlerRules(increase=increase, decrease=decrease, bounds=bounds)
+    nutch = NutchRules(increase=increase, decrease=decrease, bounds=bounds)
 
     answers = [
-        fixed(interval, bounds),
+        bounds.clamp(interval),
         nutch_adaptive(interval, is_changed=is_changed, unchanged_for=other, rules=nutch),
-        nutch_synchronized(interval, other, nutch),
         nutch_gone(interval, nutch),
-        stormcrawler_adaptive(interval, is_changed=bool(is_changed), rules=storm),
+        stormcrawler_adaptive(
+            interval, is_changed=bool(is_changed), increase=increase, decrease=decrease, bounds=bounds
+        ),
         hold(interval, other, bounds),
     ]
 
@@ -242,7 +211,7 @@ def test_every_policy_stays_within_its_bounds(
 @given(any_bounds(), st.floats(min_value=0, allow_infinity=False), st.floats(min_value=1e-300, max_value=1e300))
 def test_entry_frequency_stays_within_its_bounds(bounds: Bounds, weekly_entries: float, factor: float) -> None:
     """From no entry a week to more than a float's worth, the interval lies inside the bounds."""
-    actual = entry_frequency(weekly_entries, rules=EntryFrequencyRules(factor, bounds))
+    actual = entry_frequency(weekly_entries, factor=factor, bounds=bounds)
 
     assert is_within(actual, bounds)
 
@@ -261,7 +230,7 @@ def test_poisson_stays_within_its_bounds(
     """For any history and target the interval lies inside the bounds."""
     changes = data.draw(st.integers(min_value=0, max_value=visits))
 
-    actual = poisson(visits, changes, interval, PoissonRules(target, bounds))
+    actual = poisson(visits, changes, interval, target=target, bounds=bounds)
 
     assert is_within(actual, bounds)
 
@@ -273,13 +242,15 @@ def test_a_change_never_lengthens_and_rest_never_shortens(
 ) -> None:
     """Both adaptive policies move the interval the right way, or leave it at a bound."""
     nutch = NutchRules(increase=increase, decrease=decrease)
-    storm = StormCrawlerRules(increase=increase, decrease=decrease, bounds=nutch.bounds)
+    storm = functools.partial(
+        stormcrawler_adaptive, interval, increase=increase, decrease=decrease, bounds=nutch.bounds
+    )
 
     assert nutch_adaptive(interval, is_changed=True, rules=nutch) <= interval
     assert nutch_adaptive(interval, is_changed=False, rules=nutch) >= interval
     assert nutch_adaptive(interval, is_changed=None, rules=nutch) == interval
-    assert stormcrawler_adaptive(interval, is_changed=True, rules=storm) <= interval
-    assert stormcrawler_adaptive(interval, is_changed=False, rules=storm) >= interval
+    assert storm(is_changed=True) <= interval
+    assert storm(is_changed=False) >= interval
 
 
 @settings(deadline=None)
@@ -322,14 +293,8 @@ def test_more_entries_never_lengthen_the_interval(one: float, other: float) -> N
         (lambda: NutchRules(increase=-0.1), "increase: is -0.1; give a share from 0 on"),
         (lambda: NutchRules(increase=math.nan), "increase: is nan"),
         (lambda: NutchRules(decrease=1), "decrease: is 1; give a share from 0 to below 1"),
-        (lambda: NutchRules(sync_rate=1.1), "sync_rate: is 1.1; give a share from 0 to 1"),
-        (lambda: StormCrawlerRules(increase=math.inf), "increase: is inf"),
-        (lambda: StormCrawlerRules(decrease=-1), "decrease: is -1"),
-        (lambda: EntryFrequencyRules(factor=0), "factor: is 0; give a number above 0"),
-        (lambda: entry_frequency(-1), "weekly_entries: is -1; give a number from 0 on"),
-        (lambda: PoissonRules(target=1), "target: is 1; give a probability between 0 and 1"),
-        (lambda: poisson(3, 4, H), "changes: is 4 of 3 visits; give a number from 0 to visits"),
-        (lambda: poisson(3, -1, H), "changes: is -1 of 3 visits"),
+        (lambda: NutchRules(increase=math.inf), "increase: is inf"),
+        (lambda: NutchRules(decrease=-1), "decrease: is -1"),
     ],
 )
 def test_impossible_parameters_are_refused(build: Callable[[], object], sentence: str) -> None:

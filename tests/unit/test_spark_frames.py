@@ -22,7 +22,8 @@ from shared.errors import GiveUp
 from shared.messages.envelope import Envelope, EnvelopeRules
 from spark.format.filters import push_down
 from spark.format.windows import Window, cut_windows
-from spark.tasks.batches import BatchReader, RefusedRow, check_schema
+from spark.tasks.batches import BatchReader, check_schema
+from starter.starting.receipts import Receipt, StartOutcome
 
 arrow: Any = importlib.import_module("pyarrow")  # it has no type stubs
 
@@ -74,6 +75,11 @@ def test_a_frame_that_makes_no_messages_is_refused_in_one_sentence(columns: str,
     assert str(refused.value).startswith(sentence)
 
 
+def refused(kind: str, message_id: str, reason: str) -> Receipt[tuple[str, str]]:
+    """Give the receipt of a row that is no message."""
+    return Receipt((kind, message_id), f"{kind}:{message_id}", StartOutcome.REJECTED, "", reason, 0)
+
+
 def test_a_row_becomes_a_message_or_says_why_not() -> None:
     """Nulls are absent, text is JSON where it is some, and a bad row hurts only itself."""
     rows = [
@@ -89,9 +95,9 @@ def test_a_row_becomes_a_message_or_says_why_not() -> None:
 
     assert read == [
         Envelope(kind="feed", id="1", lane="medium", scheduled_at=NOON, payload={"a": [1]}),
-        RefusedRow("feed", "", "id: is missing; every message needs one"),
-        RefusedRow("none", "3", "kind: no handler for 'none' is loaded; loaded: feed"),
-        RefusedRow("feed", "4", "priority: is 9; give a whole number from 1 (first) to 5 (last)"),
+        refused("feed", "", "id: is missing; every message needs one"),
+        refused("none", "3", "kind: no handler for 'none' is loaded; loaded: feed"),
+        refused("feed", "4", "priority: is 9; give a whole number from 1 (first) to 5 (last)"),
         Envelope(kind="feed", id="5", lane="medium", priority=2, payload="plain"),
     ]
 

@@ -10,9 +10,10 @@ import pytest
 
 from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.envelope import Envelope, EnvelopeRules
-from spark.prepare.validator import BATCH_ROWS, Spread, Validator, write_original
+from spark.prepare.validator import Spread, Validator, write_original
 from spark.source.mapping import RowMapping
 from spark.source.raw_rows import LineReader
+from spark.tables import BATCH_ROWS
 from starter.files.rows import Row
 
 pyarrow: Any = pytest.importorskip("pyarrow")
@@ -71,7 +72,8 @@ class Fixed:
 def test_more_rows_than_a_batch_holds_come_in_several() -> None:
     """All of them, in their order."""
     rows = [(Row(n, {}, "", n), Envelope(kind="feed", id=str(n), lane="short")) for n in range(BATCH_ROWS + 1)]
-    batches = list(Validator(Fixed([*rows]), RULES, Spread(NOON, timedelta(0))).judge([]))
+    reader: Any = Fixed([*rows])
+    batches = list(Validator(reader, RULES, Spread(NOON, timedelta(0))).judge([]))
 
     assert [batch.num_rows for batch in batches] == [BATCH_ROWS, 1]
     assert batches[1].to_pylist()[0]["id"] == str(BATCH_ROWS)

@@ -6,12 +6,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import StructType
 
 from shared.errors import InvalidSetting
 from shared.settings import Secret, Settings, load_settings, write_settings
+from spark.format.reader import TemporalReader
 from spark.tasks.options import (
     SHIPPED,
-    read_read_options,
     read_write_options,
     write_connection_options,
     write_settings_options,
@@ -150,13 +151,13 @@ def test_a_bad_option_of_a_save_is_refused_in_one_sentence(given: dict[str, str]
 def test_a_bad_option_of_a_read_is_refused_in_one_sentence(given: dict[str, str], sentence: str) -> None:
     """It names the option, the problem and the next step."""
     with pytest.raises(InvalidSetting) as refused:
-        read_read_options(given)
+        TemporalReader(given, StructType())
 
     assert str(refused.value).startswith(sentence)
 
 
 def test_a_read_leaves_visibility_what_it_bears() -> None:
     """Ten calls a second are what a namespace has by default."""
-    read = read_read_options({"partitions": "5"})
+    reader = TemporalReader({"partitions": "5"}, StructType())
 
-    assert (read.partitions, read.calls_per_second) == (5, 10.0)
+    assert (reader.tasks, reader.calls_per_second) == (5, 10)

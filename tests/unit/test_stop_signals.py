@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shared.values.stop_signals import find_stop_signals
+from shared.stop_signals import find_stop_signals
 from starter.cli.interruption import run_until_signal
-from starter.local.embedded import kill_on_leash, start_on_leash
+from starter.local.supervised_process import kill_supervised, start_supervised
 from tests.conftest import wait_until
 from tests.processes import ending_family, is_gone
 from worker.main import take_signals
@@ -74,18 +74,18 @@ def test_nohup_is_respected() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
-async def test_what_ignores_being_told_to_end_does_not_outlive_its_leash() -> None:
+async def test_what_ignores_being_told_to_end_does_not_outlive_its_parent_watch() -> None:
     """Whoever kills the parent watch alone leaves nothing behind."""
-    watch = await start_on_leash([sys.executable, "-c", DEAF], asyncio.subprocess.PIPE)
+    watch = await start_supervised([sys.executable, "-c", DEAF], asyncio.subprocess.PIPE)
     try:
         assert watch.stdout is not None
         assert await watch.stdout.readline() == b"deaf\n"
         family = psutil.Process(watch.pid).children()
         watch.kill()
-        await wait_until(lambda: is_gone(family), "the process on the leash is gone")
+        await wait_until(lambda: is_gone(family), "the supervised process is gone")
         assert family
     finally:
-        await kill_on_leash(watch)
+        await kill_supervised(watch)
 
 
 async def test_what_ignores_being_told_to_end_does_not_outlive_who_started_it() -> None:
@@ -104,5 +104,5 @@ async def test_what_ignores_being_told_to_end_does_not_outlive_who_started_it() 
         assert await watch.stdout.readline() == b"deaf\n"
         family = psutil.Process(watch.pid).children()
         watch.stdin.close()
-        await wait_until(lambda: is_gone(family), "the process on the leash is gone")
+        await wait_until(lambda: is_gone(family), "the supervised process is gone")
         assert family

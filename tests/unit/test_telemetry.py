@@ -17,7 +17,7 @@ from shared.settings import Settings
 from shared.telemetry.metrics import LAG, PUBLISHED_METRICS, REBALANCES, WORKER_METRICS, MetricValue
 from shared.telemetry.sdk import check_ports, start_telemetry
 from shared.telemetry.spans import NO_SPAN
-from starter.local.embedded import find_free_port
+from starter.local.supervised_process import find_free_port
 from tests.receivers import Receiver, receiving
 
 ROOT = Path(__file__).parents[2]

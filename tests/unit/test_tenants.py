@@ -4,7 +4,7 @@ import pytest
 
 from shared.errors import InvalidSetting
 from shared.settings import Settings
-from worker.lanes.tenants import read_weights
+from worker.lanes.starting import read_weights
 
 
 def test_weights_are_read_by_tenant() -> None:

@@ -20,10 +20,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def run_unstoppably(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` to its end, also when a handler calls `loop.stop()` or a task that it left behind calls `sys.exit()`.
-
-    To end the process, send it a signal. An error of `main` itself is raised here.
-    """
+    """Run `main` to its end or error, also when a handler stops the loop or a task left behind calls `sys.exit()`."""
     task = loop.create_task(main)
     while True:
         try:

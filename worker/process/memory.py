@@ -21,10 +21,7 @@ _M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
 
 def tune_memory(collect_after: tuple[int, int, int] = COLLECT_AFTER) -> None:
-    """Collect garbage less often, and never among imported objects; give large pieces of memory back.
-
-    Call it once everything is loaded.
-    """
+    """Collect garbage less often, never among what is loaded by now; give large pieces of memory back."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*collect_after)

@@ -1,4 +1,4 @@
-"""Batches of a pack, messages whose handlers are running, and the summary of what the pack waits for."""
+"""Batches of a pack, its running and its finished messages, and the summary of what the pack waits for."""
 
 import math
 from collections.abc import Collection, Iterable
@@ -6,20 +6,23 @@ from dataclasses import dataclass
 
 from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import PackSpread
-from shared.packs.entry import DUE, EARLY, LATE, OTHERS, Entry, is_held, is_parked, lane_of, measure
+from shared.packs.entry import DUE, EARLY, LATE, OTHERS, STATE_BYTES_MAX, Entry, is_held, is_parked, lane_of, measure
 
 BATCH_MAX = 500
 """With outcomes of 100 bytes, the result of a batch stays far below the size at which a server warns."""
 BATCH_BYTES_MAX = 200_000
+
+FINISHED_KEPT_SECONDS = 24 * 3600.0
+"""A day, like Temporal's usual retention."""
 
 HANDED_BACK = Outcome("handed_back", reason="its batch was over before it began")
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages whose handlers are called together; `entries` are what the batch activity gets, in the order of `ids`.
+    """Messages whose handlers are called together; `entries`, in the order of `ids`, are what the activity gets.
 
-    Contains every message due by `until`; if None, every message due by the last replay-safe time.
+    All that are due by `until` are in it; if None, by the last replay-safe time.
     """
 
     number: int
@@ -27,6 +30,19 @@ class Batch:
     ids: tuple[str, ...]
     entries: list[Entry]
     until: float | None
+
+
+def fill_batch(due: Iterable[Entry], held_bytes: int) -> list[Entry]:
+    """Take the first due messages of a pack of `held_bytes`, as many as fit a batch."""
+    entries: list[Entry] = []
+    room = BATCH_BYTES_MAX
+    for entry in due:
+        entries.append(entry)
+        if held_bytes > BATCH_BYTES_MAX:  # otherwise all entries fit together
+            room -= measure(entry)
+        if len(entries) == BATCH_MAX or room <= 0:
+            break
+    return entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +64,25 @@ class RunningMessage:
         return measure(self.entry) + self.growth
 
 
+class FinishedMessages(dict[str, Entry]):
+    """Finished messages by id, the oldest first, remembered for a while so that they are not started twice."""
+
+    def forget(self, message_id: str) -> int:
+        """Forget one message; return its bytes."""
+        return measure(self.pop(message_id))
+
+    def forget_old(self, now: float, most: int, held_bytes: int) -> int:
+        """Forget what is old, beyond `most`, or too large for a pack of `held_bytes`; return the bytes freed."""
+        freed, before = 0, (now - FINISHED_KEPT_SECONDS) * 1000
+        while self:
+            oldest = next(iter(self))
+            is_young = self[oldest][DUE] >= before
+            if is_young and len(self) <= most and held_bytes - freed <= STATE_BYTES_MAX:
+                break
+            freed += self.forget(oldest)
+        return freed
+
+
 @dataclass(frozen=True, slots=True)
 class PackSummary:
     """What a pack waits for: moments in seconds since the epoch, infinite when there is nothing to wait for."""
@@ -60,25 +95,25 @@ class PackSummary:
     parked: int
     running: int
 
-
-def summarize(
-    entries: Iterable[Entry], lanes: Collection[str], *, usual_lane: str, within: PackSpread, running: int
-) -> PackSummary:
-    """Summarize a pack's entries; `wake_at` is when the pack must wake for messages on `lanes`."""
-    wake = due = earliest = math.inf
-    asleep, held, parked, is_open = 0, 0, 0, usual_lane in lanes
-    most, patience = within.coalesce * 1000, within.patience
-    for entry in entries:
-        is_usual = len(entry) <= OTHERS
-        if not is_usual and is_held(entry):
-            held += 1
-            parked += is_parked(entry)
-            continue
-        asleep += 1
-        moment = entry[DUE]
-        due = min(due, moment)
-        earliest = min(earliest, moment - entry[EARLY])
-        if is_open if is_usual else lane_of(entry, usual_lane) in lanes:
-            wake = min(wake, moment + min(entry[LATE], most) * patience)
-    moments = (wake / 1000, due / 1000, earliest / 1000)
-    return PackSummary(*moments, asleep=asleep, held=held, parked=parked, running=running)
+    @classmethod
+    def of(
+        cls, entries: Iterable[Entry], lanes: Collection[str], *, usual_lane: str, within: PackSpread, running: int
+    ) -> "PackSummary":
+        """Summarize a pack's entries; `wake_at` is when the pack must wake for messages on `lanes`."""
+        wake = due = earliest = math.inf
+        asleep, held, parked, is_open = 0, 0, 0, usual_lane in lanes
+        most, patience = within.coalesce * 1000, within.patience
+        for entry in entries:
+            is_usual = len(entry) <= OTHERS
+            if not is_usual and is_held(entry):
+                held += 1
+                parked += is_parked(entry)
+                continue
+            asleep += 1
+            moment = entry[DUE]
+            due = min(due, moment)
+            earliest = min(earliest, moment - entry[EARLY])
+            if is_open if is_usual else lane_of(entry, usual_lane) in lanes:
+                wake = min(wake, moment + min(entry[LATE], most) * patience)
+        moments = (wake / 1000, due / 1000, earliest / 1000)
+        return cls(*moments, asleep=asleep, held=held, parked=parked, running=running)

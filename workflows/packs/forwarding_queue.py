@@ -33,40 +33,21 @@ def remove_leaving(
     return leaving
 
 
-class ForwardingQueue:
+class ForwardingQueue(list[Stray]):
     """Signals for other packs, in the order in which they must arrive."""
-
-    def __init__(self, wire: Iterable[Stray]) -> None:
-        self._waiting = list(wire)
-
-    def __len__(self) -> int:
-        """Count them."""
-        return len(self._waiting)
-
-    def dump(self) -> list[Stray]:
-        """Give the wire form."""
-        return self._waiting
-
-    def first(self, count: int) -> list[Stray]:
-        """Return the first signals; they stay queued until dropped."""
-        return self._waiting[:count]
-
-    def drop(self, count: int) -> None:
-        """Remove the first signals, which the server has accepted."""
-        del self._waiting[:count]
 
     def forward_chunk(self, chunk: Mapping[str, Any], moved: Moved) -> None:
         """Queue the parts of a chunk that belong to other packs, under the token of the chunk."""
         for index, positions in moved.items():
             entries = [chunk["entries"][position] for position in positions]
             part = {name: value for name, value in chunk.items() if name != "packs"} | {"entries": entries}
-            self._waiting.append([index, "admit", part])
+            self.append([index, "admit", part])
 
     def forward_steering(self, ids: Sequence[str], signal: Signal, token: str, moved: Moved) -> None:
         """Queue a signal for those of its messages that belong to other packs, under the token of the signal."""
         for index, positions in moved.items():
             wire = write_steering([ids[position] for position in positions], signal, token)
-            self._waiting.append([index, SIGNAL_NAMES[type(signal)], wire])
+            self.append([index, SIGNAL_NAMES[type(signal)], wire])
 
     def send_away(self, kind: str, index: int, entries: list[Entry], ended: list[Entry]) -> None:
         """Queue messages of this pack for another one, in chunks whose tokens are hashes of their content."""
@@ -74,4 +55,4 @@ class ForwardingQueue:
         for piece in range(pieces):
             chunk: dict[str, Any] = {"entries": entries[piece::pieces], "ended": ended[piece::pieces]}
             token = hashlib.blake2b(encode_json([kind, chunk]), digest_size=16).hexdigest()
-            self._waiting.append([index, "admit", chunk | {"token": token, "is_moving": True}])
+            self.append([index, "admit", chunk | {"token": token, "is_moving": True}])

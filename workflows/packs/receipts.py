@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from shared.packs.entry import STATE_BYTES_MAX, measure
+from shared.packs.entry import measure
 
 KEPT_SECONDS = 300.0
 """How long a sender may query its receipt: on a busy pack it retries at growing intervals, and batches delay it."""
@@ -15,24 +15,12 @@ RECEIPTS_BYTES_MAX = 50_000
 """Beyond this size the oldest are forgotten early; the receipts of several hundred signals fit."""
 
 
-class PackReceipts:
-    """The latest receipts by token.
-
-    Kept small, because a full pack writes many: refusals by reason, positions as runs.
-    """
+class PackReceipts(dict[str, dict[str, Any]]):
+    """The latest receipts by token, small because a full pack writes many: refusals by reason, positions as runs."""
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
-        """Load the receipts of the previous run."""
-        self._kept: dict[str, dict[str, Any]] = dict(wire)
-        self._bytes = sum(map(_size_of, self._kept.items()))
-
-    def __contains__(self, token: str) -> bool:
-        """Return whether the chunk or signal with this token has come already."""
-        return token in self._kept
-
-    def dump(self) -> dict[str, dict[str, Any]]:
-        """Give the wire form."""
-        return dict(self._kept)
+        super().__init__(wire)
+        self._bytes = sum(map(measure, self.items()))
 
     def note_chunk(
         self, token: str, fates: Mapping[str, Sequence[int]], moved: Mapping[int, Sequence[int]], now: float
@@ -49,8 +37,7 @@ class PackReceipts:
 
     def find(self, token: str) -> dict[str, Any] | None:
         """Return a receipt as the query answers it: positions one by one, with the reason of each refusal."""
-        kept = self._kept.get(token)
-        if kept is None:
+        if (kept := self.get(token)) is None:
             return None
         found: dict[str, Any] = {
             name: _to_positions(kept[name]) for name in (KNOWN, REVISED, STOPPED, "missing") if name in kept
@@ -61,24 +48,20 @@ class PackReceipts:
 
     def forget_old(self, now: float) -> None:
         """Forget receipts that nobody queries any more."""
-        for token in list(self._kept):
-            if self._kept[token].get("at", 0.0) >= now - KEPT_SECONDS:
+        for token in list(self):
+            if self[token].get("at", 0.0) >= now - KEPT_SECONDS:
                 return
             self._forget(token)
 
     def _note(self, token: str, receipt: dict[str, Any], moved: Mapping[int, Sequence[int]], now: float) -> None:
         receipt |= {"moved": {str(index): _to_runs(positions) for index, positions in moved.items()}, "at": round(now)}
-        self._kept[token] = receipt
-        self._bytes += _size_of((token, receipt))
-        while self._bytes > RECEIPTS_BYTES_MAX and len(self._kept) > 1:
-            self._forget(next(iter(self._kept)))
+        self[token] = receipt
+        self._bytes += measure((token, receipt))
+        while self._bytes > RECEIPTS_BYTES_MAX and len(self) > 1:
+            self._forget(next(iter(self)))
 
     def _forget(self, token: str) -> None:
-        self._bytes -= _size_of((token, self._kept.pop(token)))
-
-
-def _size_of(kept: tuple[str, dict[str, Any]]) -> int:
-    return measure(kept)
+        self._bytes -= measure((token, self.pop(token)))
 
 
 def _to_runs(positions: Iterable[int]) -> list[list[int]]:
@@ -94,21 +77,3 @@ def _to_runs(positions: Iterable[int]) -> list[list[int]]:
 
 def _to_positions(runs: Iterable[Sequence[int]]) -> list[int]:
     return [position for first, count in runs for position in range(first, first + count)]
-
-
-def tell_full(heading: Mapping[str, Any]) -> str:
-    """Say that a pack has as many messages as it may, and what to do."""
-    pack = f"pack {heading['index']} of kind {heading['kind']!r}"
-    return f"{pack} is full with {heading['size']:,} messages; {_grow(heading)}"
-
-
-def tell_too_big(heading: Mapping[str, Any], held_bytes: int) -> str:
-    """Say that something finds no room in a pack, and what to do."""
-    return (
-        f"finds no room in pack {heading['index']} of kind {heading['kind']!r}, which holds {held_bytes:,} of "
-        f"{STATE_BYTES_MAX:,} bytes; {_grow(heading)}"
-    )
-
-
-def _grow(heading: Mapping[str, Any]) -> str:
-    return f"spread the kind over more packs: dormice repack {heading['kind']} --packs {2 * heading['packs']}"

@@ -69,13 +69,11 @@ class PackSignals(IgnoresUnknownSignals):
         if isinstance(given, PullMany):
             self._hear(lambda: self._pack.pull_forward(given))
             return
-        ids, signal, token = given.ids, given.signal, given.token
-        if isinstance(signal, UnreadableSignal):
-            log_ignored(name, signal.problem)
-            # it makes nothing begin or end, so the pack need not wake for it
-            self._signal_buffer.hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))
-        else:
-            self._hear(lambda: self._pack.steer(ids, signal, workflow.time(), token))
+        hear: Callable[[Callable[[], None]], None] = self._hear
+        if isinstance(given.signal, UnreadableSignal):
+            log_ignored(name, given.signal.problem)
+            hear = self._signal_buffer.hear  # it makes nothing begin or end, so the pack need not wake for it
+        hear(lambda: self._pack.steer(given.ids, given.signal, workflow.time(), given.token))
 
     def count_input(self, arguments: Sequence[Any]) -> None:
         """Count what a signal adds to the history, once the buffer releases it."""

@@ -25,11 +25,10 @@ from shared.packs.entry import (
     to_entry,
     to_state,
 )
-from workflows.packs.batch import BATCH_BYTES_MAX, BATCH_MAX, HANDED_BACK, Batch, PackSummary, RunningMessage, summarize
+from workflows.packs.batch import HANDED_BACK, Batch, FinishedMessages, PackSummary, RunningMessage, fill_batch
 from workflows.packs.config import PackConfig
-from workflows.packs.finished import FinishedMessages
 from workflows.packs.forwarding_queue import ForwardingQueue, find_leaving, remove_leaving
-from workflows.packs.receipts import KNOWN, REVISED, STOPPED, PackReceipts, tell_full, tell_too_big
+from workflows.packs.receipts import KNOWN, REVISED, STOPPED, PackReceipts
 from workflows.replay.run_now_queue import RunNowQueue, is_newer, may_begin, pick_pulled, to_signal
 
 
@@ -39,7 +38,6 @@ class PackState(PackConfig):
     def __init__(self, wire: Mapping[str, Any]) -> None:
         """Read the wire form of any version; raises TypeError when it is none."""
         super().__init__(wire)
-        self.bytes: int = wire.get("bytes", 0)
         self._entries: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("entries", ())}
         self._ended = FinishedMessages((entry[ID], entry) for entry in wire.get("ended", ()))
         self._suspects: set[str] = set(wire.get("suspects", ()))
@@ -69,8 +67,8 @@ class PackState(PackConfig):
         seldom = {
             "ended": list(self._ended.values()),
             "suspects": sorted(self._suspects),
-            "receipts": self.receipts.dump(),
-            "strays": self.forwarding.dump(),
+            "receipts": dict(self.receipts),
+            "strays": list(self.forwarding),
         }
         return wire | {name: value for name, value in seldom.items() if value}
 
@@ -148,7 +146,7 @@ class PackState(PackConfig):
         if not is_newer(entry, present):
             return KNOWN
         if present is not None and not asked.ended and not self._can_grow(present.payload, asked.payload):
-            return f"the payload {tell_too_big(self.heading(), self.bytes)}"
+            return f"the payload {self.explain_no_room()}"
         self._steer(asked.id, to_signal(asked), now)
         if not self.is_serial or entry[DUE] > self.replay_time * 1000:  # an earlier one is in the run-now queue already
             self._run_now.note_sent(entry, chunk.get("sent_at", now))
@@ -260,17 +258,12 @@ class PackState(PackConfig):
 
     def _hand_out(self, due: Iterable[Entry], lane: str, number: int, until: float | None) -> Batch:
         self._summaries.clear()
-        entries: list[Entry] = []
-        room = BATCH_BYTES_MAX
-        for entry in self._run_now.in_order(e for e in due if lane_of(e, self.lane) == lane):
+        ordered = self._run_now.in_order(e for e in due if lane_of(e, self.lane) == lane)
+        entries = fill_batch(ordered, self.bytes)
+        for entry in entries:
             message_id = entry[ID]
             del self._entries[message_id]
             self._running[message_id] = RunningMessage(number, entry, self._run_now.forget(message_id))
-            entries.append(entry)
-            if self.bytes > BATCH_BYTES_MAX:  # otherwise all entries fit together
-                room -= measure(entry)
-            if len(entries) == BATCH_MAX or room <= 0:
-                break
         return Batch(number, lane, tuple(entry[ID] for entry in entries), entries, until)
 
     def apply_local(self, batch: Batch, changes: Iterable[Entry | None], now: float) -> None:
@@ -303,18 +296,21 @@ class PackState(PackConfig):
     def apply_outcomes(self, batch: Batch, outcomes: Iterable[tuple[int, Outcome]], now: float) -> None:
         """Decide on outcomes of a batch, each with its position; messages that are decided already are skipped."""
         for position, outcome in outcomes:
-            message_id = batch.ids[position]
-            running = self._running.get(message_id)
-            if running is not None and running.batch == batch.number:
-                del self._running[message_id]
-                self._suspects.discard(message_id)
+            if (running := self._take_out(batch, position)) is not None:
                 state = self._state_of(running)
+                self._suspects.discard(state.id)
                 self._put(decide(state, self._bound(state, outcome), now, spread=self.within), running.size, now)
 
     def find_at_work(self, batch: Batch) -> list[int]:
         """Return the positions in a batch of the messages whose outcomes have not come yet."""
-        at_work = ((n, self._running.get(message_id)) for n, message_id in enumerate(batch.ids))
-        return [n for n, running in at_work if running is not None and running.batch == batch.number]
+        return [n for n in range(len(batch.ids)) if self._find_running(batch, n) is not None]
+
+    def _find_running(self, batch: Batch, position: int) -> RunningMessage | None:
+        running = self._running.get(batch.ids[position])
+        return running if running is not None and running.batch == batch.number else None
+
+    def _take_out(self, batch: Batch, position: int) -> RunningMessage | None:
+        return self._find_running(batch, position) and self._running.pop(batch.ids[position])
 
     def batch_failed(self, batch: Batch, reason: str, now: float, tries: int = 1) -> None:
         """Decide on a batch that was lost in every try: a single message has failed, several are each tried alone."""
@@ -322,12 +318,10 @@ class PackState(PackConfig):
         outcome = Outcome(verdict, reason=reason)
         if self.is_serial:
             outcome = outcome._replace(max_attempts=0)  # only workers know the handler's own limit of attempts
-        for message_id in batch.ids:
-            running = self._running.get(message_id)
-            if running is not None and running.batch == batch.number:
-                del self._running[message_id]
-                self._suspects.add(message_id)
+        for position in range(len(batch.ids)):
+            if (running := self._take_out(batch, position)) is not None:
                 state = self._state_of(running)
+                self._suspects.add(state.id)
                 if verdict == "failed":
                     state = state._replace(attempt=state.attempt + tries - 1)
                 self._put(decide(state, outcome, now), running.size, now)
@@ -337,14 +331,16 @@ class PackState(PackConfig):
         key = tuple(lanes)
         if key not in self._summaries:  # needed several times between two changes, each time from a thousand messages
             entries, running = self._entries.values(), len(self._running)
-            self._summaries[key] = summarize(entries, lanes, usual_lane=self.lane, within=self.within, running=running)
+            self._summaries[key] = PackSummary.of(
+                entries, lanes, usual_lane=self.lane, within=self.within, running=running
+            )
         return self._summaries[key]
 
     def _bound(self, state: MessageState, outcome: Outcome) -> Outcome:
         """Reject a payload for which the pack has no room; the message is parked with its old payload."""
         if not outcome.is_payload_changed or state.is_revised or self._can_grow(state.payload, outcome.payload):
             return outcome
-        return Outcome("reject", reason=f"its new payload {tell_too_big(self.heading(), self.bytes)}")
+        return Outcome("reject", reason=f"its new payload {self.explain_no_room()}")
 
     def _apply(self, state: MessageState, signal: Signal | UnreadableSignal, now: float) -> MessageState:
         if isinstance(signal, Revise) and (flaw := self._find_payload_flaw(state, signal)):
@@ -356,7 +352,7 @@ class PackState(PackConfig):
     def _find_payload_flaw(self, state: MessageState, signal: Revise) -> str:
         if flaw := find_size_flaw(signal.payload, self.payload_max_bytes):
             return flaw
-        return "" if self._can_grow(state.payload, signal.payload) else tell_too_big(self.heading(), self.bytes)
+        return "" if self._can_grow(state.payload, signal.payload) else self.explain_no_room()
 
     def _can_grow(self, old: Any, new: Any) -> bool:
         growth = measure(new) - measure(old)
@@ -394,5 +390,5 @@ class PackState(PackConfig):
 
     def _find_no_room(self, size: int) -> str:
         if len(self) >= self.size:
-            return tell_full(self.heading())
-        return "" if self._makes_room(size) else f"the message {tell_too_big(self.heading(), self.bytes)}"
+            return self.explain_full()
+        return "" if self._makes_room(size) else f"the message {self.explain_no_room()}"

@@ -7,12 +7,10 @@ waits for. Here that task only waits for a second task, which does the workflow'
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from temporalio import workflow
 
-Workflow = TypeVar("Workflow")
-Arguments = ParamSpec("Arguments")
 Ending = TypeVar("Ending")
 
 IGNORED = "\n\n**Cancellation was requested, and is ignored**: what ends messages is `dormice stop`."
@@ -21,8 +19,7 @@ IGNORED = "\n\n**Cancellation was requested, and is ignored**: what ends message
 async def shield_from_cancellation(life: Coroutine[Any, Any, Ending], hear: Callable[[], None]) -> Ending:
     """Run `life` to its end and return or raise what it does; each request to cancel only calls `hear`.
 
-    A request causes no command, so histories are the same as without it. Continue-as-new passes like any exception; the
-    next run does not know of the request.
+    A request causes no command, so histories are the same as without it. The next run does not know of the request.
     """
     living = asyncio.create_task(life)
     while not living.done():
@@ -34,16 +31,12 @@ async def shield_from_cancellation(life: Coroutine[Any, Any, Ending], hear: Call
     return living.result()
 
 
-def ignores_cancellation(
-    run: Callable[Concatenate[Workflow, Arguments], Coroutine[Any, Any, Ending]],
-) -> Callable[Concatenate[Workflow, Arguments], Coroutine[Any, Any, Ending]]:
+def ignores_cancellation(run: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
     """Make a workflow's `run` ignore requests to cancel; after one, the details in the Web UI say so."""
 
     @functools.wraps(run)
-    async def outliving(self: Workflow, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Ending:
-        return await shield_from_cancellation(
-            run(self, *args, **kwargs), lambda: set_details(workflow.get_current_details())
-        )
+    async def outliving(*args: Any) -> None:
+        await shield_from_cancellation(run(*args), lambda: set_details(workflow.get_current_details()))
 
     return outliving
 

@@ -7,18 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from shared.messages import signals
 from shared.messages.message import MessageState
-from shared.messages.signals import (
-    TOMBSTONE,
-    PullForward,
-    PullMany,
-    Revise,
-    RunNow,
-    Signal,
-    Stop,
-    UnreadableSignal,
-    moment_of,
-)
+from shared.messages.signals import PullMany, Signal, UnreadableSignal, moment_of
 from shared.packs.entry import DUE, EARLY, ID, Entry, is_ended, is_held, lane_of, priority_of, sources_of, tenant_of
 
 
@@ -33,16 +24,13 @@ def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Sig
 def asks_at_once(
     signal: Signal | UnreadableSignal, before: MessageState, after: MessageState, replay_time: float
 ) -> bool | None:
-    """Return True if a signal made its message due at once, False if due at another moment, None if neither.
-
-    A moment that the signal names is compared with `replay_time`, never with the time at which the signal came.
-    """
+    """Return True if a signal made its message due by `replay_time`, False if at another moment, None if neither."""
     if isinstance(signal, UnreadableSignal) or is_ignored(before, after):
         return None
-    if isinstance(signal, RunNow) or ((moment := moment_of(signal)) is not None and moment <= replay_time):
+    if isinstance(signal, signals.RunNow) or ((moment := moment_of(signal)) is not None and moment <= replay_time):
         return True
     is_moved = (after.due_at, after.asked_due_at) != (before.due_at, before.asked_due_at)
-    return isinstance(signal, PullForward) if is_moved else None
+    return isinstance(signal, signals.PullForward) if is_moved else None
 
 
 def is_ignored(before: MessageState, after: MessageState) -> bool:
@@ -67,16 +55,15 @@ def to_signal(asked: MessageState) -> Signal:
     """Return a record's signal to a message that is alive; `asked` is the state if the record began the message."""
     ((source, offset),) = asked.sources.items()
     if asked.ended:
-        return Stop(TOMBSTONE, source, offset)
+        return signals.Stop(signals.TOMBSTONE, source, offset)
     due_at = datetime.fromtimestamp(asked.due_at, UTC).isoformat()
-    return Revise(asked.payload, source, offset, asked.lane, due_at, priority=asked.priority, trace=dict(asked.trace))
+    return signals.Revise(
+        asked.payload, source, offset, asked.lane, due_at, priority=asked.priority, trace=dict(asked.trace)
+    )
 
 
 class RunNowQueue:
-    """The messages of a pack that must begin at once, in order.
-
-    Signal times differ on replay, so they order nothing; what `run_now` asked for goes first.
-    """
+    """Messages that must begin at once, `run_now` first; signal times differ on replay, so they order nothing."""
 
     def __init__(self) -> None:
         self._order: dict[str, int] = {}
@@ -98,10 +85,10 @@ class RunNowQueue:
     ) -> None:
         """Add or remove a message as its signal asked, with the replay time when the signal was applied."""
         is_asked = asks_at_once(signal, before, after, replay_time)
-        if is_asked and isinstance(signal, PullForward):  # what runs ahead of time goes after everything due
+        if is_asked and isinstance(signal, signals.PullForward):  # what runs ahead of time goes after everything due
             self._order[after.id] = round(before.due_at * 1000)
         elif is_asked:  # every past moment counts as the replay time
-            self._order[after.id] = 0 if isinstance(signal, RunNow) else math.floor(replay_time * 1000)
+            self._order[after.id] = 0 if isinstance(signal, signals.RunNow) else math.floor(replay_time * 1000)
         elif is_asked is False:
             self.forget(after.id)
 

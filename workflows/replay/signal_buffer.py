@@ -14,19 +14,17 @@ class SignalBuffer:
 
     The SDK core sometimes records a local activity's result in one task and gives it to the workflow in the next: when
     the activity lasts for four fifths of the task timeout, and when somebody queries the workflow meanwhile. A signal
-    may come in between. The first time the workflow sees the signal and then the result; on replay it sees the result
-    first. So here the order is always the same: the outcome is decided on, the next timer is started, and only then
-    the signals that have come meanwhile are applied. On the other lanes an activity's result is an event of its own,
-    whose order among signals never changes.
+    in between comes before the result the first time, and after it on replay. So here the order is always the same:
+    the outcome is decided on, the next timer is started, and then the signals that came meanwhile are applied. On
+    other lanes an activity's result is an event of its own, whose order among signals never changes.
 
-    For the same reason nothing depends on the workflow's clock: the time at which a local activity begins, or at which
-    its result or a signal comes meanwhile, may differ on replay. What begins when depends on data alone: on the moments
-    that timers were set for, on those that activities wrote into their results, and on what signals say.
+    For the same reason nothing depends on the workflow's clock: the time at which a local activity begins, or its
+    result or a signal comes, may differ on replay. What begins when depends on data alone: on the moments of timers,
+    on those that activities wrote into their results, and on what signals say.
 
     For the same reason all signals are applied one by one: the waiting code does what one signal asks for, and waits
-    again, before the next is applied. Two signals that came in different tasks may have been held back together the
-    first time. In a run that older code started, all signals are applied at once, as in that code, so that workers may
-    go back to it; so it is in a run whose first task older code has done (`is_serial` is false).
+    again, before the next is applied. A run that older code started, or whose first task older code has done, applies
+    all signals at once, as that code does, so that workers may go back to it (`is_serial` is false).
     """
 
     def __init__(self, *, is_serial: bool) -> None:
@@ -70,10 +68,7 @@ class SignalBuffer:
 
 
 def is_serial_run(*, is_started_so: bool) -> bool:
-    """Return whether this run applies signals one by one: it was started so, and no older code did its first task.
-
-    While workers of two versions are running, either may get the first task of a run.
-    """
+    """Return whether a run applies signals one by one: it was started so, and no older worker did its first task."""
     return is_started_so and workflow.patched(SERIAL_PATCH)
 
 

@@ -1,7 +1,7 @@
 """Signal handlers: they accept any arguments, so that no mistake of a sender can fail a workflow task."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -14,35 +14,20 @@ Handler = TypeVar("Handler", bound=Callable[..., None])
 Reader = Callable[[Sequence[Any]], Any]
 """Converts a signal's arguments to what its handler takes; raises ValueError with half a sentence when it can't."""
 
-
 KEY_PATIENCE_SECONDS = 3600.0
 """How long a signal, and with it its workflow, waits for a worker with its key: time to give workers that key."""
 
 NO_KEY = "it is encrypted by a key that no worker had; give workers the key before those who send, and send it again"
 
 
-class SignalReceiver(Protocol):
-    """A workflow that takes signals."""
-
-    signals_received: int
-    """The number of signals with a known name in this run."""
-
-    def count_input(self, arguments: Sequence[Any]) -> None:
-        """Count what a signal, read or not, adds to the history."""
-        ...
-
-    def ignore_signal(self, name: str, problem: str) -> None:
-        """Go on as if a signal had not come, and note that it is ignored."""
-        ...
-
-
 class IgnoresUnknownSignals:
     """The base of all workflows here: a signal that is unknown or can't be read is only noted."""
 
     signals_received = 0
+    """The number of signals with a known name in this run."""
 
     def count_input(self, arguments: Sequence[Any]) -> None:
-        """Count nothing: the server's own suggestion to continue as new is enough."""
+        """Count what a signal, read or not, adds to the history; here nothing: the server's suggestion is enough."""
 
     def ignore_signal(self, name: str, problem: str) -> None:
         """Log in one line that a signal is ignored."""
@@ -66,7 +51,7 @@ def signal_handler(read: Reader, name: str = "") -> Callable[[Handler], Handler]
     def register(handle: Handler) -> Handler:
         signal = name or handle.__name__
 
-        def receive(self: SignalReceiver, *arguments: Any) -> None:
+        def receive(self: IgnoresUnknownSignals, *arguments: Any) -> None:
             self.signals_received += 1
             self.count_input(arguments)
             if is_unopened(arguments, self.signals_received):
@@ -89,9 +74,8 @@ def is_unopened(arguments: Sequence[Any], number: int) -> bool:
     """Return whether to ignore a signal because it is encrypted by a key that the worker lacks.
 
     The key of a recent signal may not have reached this worker yet: then the workflow task fails, and waits for a
-    worker that has the key. A signal that is older, or encrypted by others, is ignored, so that no signal stops its
-    workflow for good. A worker that replays this may have the key, so the history says by `number` which signal was
-    ignored.
+    worker that has the key. An older signal, or one encrypted by others, is ignored, so that it stops no workflow for
+    good. A worker that replays this may have the key, so the history says by `number` which signal was ignored.
     """
     sealed = [a.payload for a in arguments if isinstance(a, RawValue) and a.payload.metadata.get(UNOPENED)]
     patch = f"signal-{number}-unopened"

@@ -1,22 +1,22 @@
 """The command `load`."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
 import asyncio
 import contextlib
+import functools
 import os
-import signal
 import time
-from collections.abc import AsyncGenerator, Generator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting
 from shared.lanes import LANES
 from shared.settings import Settings
 from starter.cli.arguments import Commands
+from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, WRONG
+from starter.cli.interruption import call_at_signals
 from starter.files.duplicates import DUPLICATE_RULES
 from starter.files.progress import Progress, open_progress
 from starter.screen import echo_err, plural, print_json
@@ -34,6 +34,7 @@ DUPLICATES = {
     "first": "the first counts",
 }
 
+COUNTS = ("rows", "started", "already_running", "rejected", "failed", "duplicates")
 
 ROWS_HELP = """\
 JSONL holds one envelope a line. In CSV and Parquet, columns named like fields of the envelope (id, kind, lane,
@@ -50,13 +51,9 @@ Refused rows are written as JSON, one a line: line or row_number, field, reason,
 load is run again: it goes on where it was, because nothing is started twice for as long as the server remembers it."""
 
 
-def add_load(commands: Commands) -> None:
-    """Add `load`."""
-    parser = commands.add(
-        "load", run_load, "start a message for every row of a file; running it again starts nothing twice"
-    )
-    parser.epilog = ROWS_HELP
-    add = parser.add_argument
+def add(commands: Commands) -> None:
+    purpose = "start a message for every row of a file; running it again starts nothing twice"
+    add = commands.add("load", _run, purpose, ROWS_HELP).add_argument
     add("file", metavar="FILE", help="JSONL, CSV or Parquet; - reads standard input")
     add("--format", choices=("jsonl", "csv", "parquet"), help="by the file's suffix when left out; jsonl for -")
     add("--kind", help="kind of rows that name none")
@@ -67,8 +64,7 @@ def add_load(commands: Commands) -> None:
     add("--dry-run", action="store_true", help="check all rows and write the refused ones, start nothing")
 
 
-def run_load(args: argparse.Namespace, settings: Settings) -> int:
-    """Start the rows of a file."""
+def _run(args: argparse.Namespace, settings: Settings) -> int:
     from activities.registry import declared_packs, envelope_rules, load_registry
     from starter.files.load import Load, LoadOptions
     from starter.files.rows import RowSource
@@ -91,7 +87,7 @@ def run_load(args: argparse.Namespace, settings: Settings) -> int:
             duplicates=args.duplicates,
             failures_max=settings.in_flight,
         )
-        return asyncio.run(_Run(args, settings, source, Load(source, options), rejects).run())
+        return asyncio.run(_LoadRun(args, settings, source, Load(source, options)).run())
 
 
 def _check_rejects(rejects: Path, file: Path) -> None:
@@ -101,133 +97,90 @@ def _check_rejects(rejects: Path, file: Path) -> None:
         raise InvalidSetting(f"--rejects: {rejects} can't be written; give a path in a folder that can")
 
 
-class _Run:
+@dataclass
+class _LoadRun:
     """One load on the command line, with its progress, interruption and summary."""
 
-    def __init__(
-        self, args: argparse.Namespace, settings: Settings, source: "RowSource", load: "Load", rejects: Path
-    ) -> None:
-        self._args = args
-        self._settings = settings
-        self._source = source
-        self._load = load
-        self._rejects = rejects
-        self._is_interrupted = False
+    args: argparse.Namespace
+    settings: Settings
+    source: "RowSource"
+    load: "Load"
+    is_interrupted: bool = False
 
     async def run(self) -> int:
-        starter = None if self._args.dry_run else await self._open_starter()
-        loading = asyncio.create_task(self._load.run(starter))
-        with self._interruptible(loading), open_progress(self._source.total) as progress:
-            async with _showing(progress, self._load.summary):
-                await asyncio.wait({loading})
+        from starter.starting.bulk import BulkStarter
+
+        starter, options = None, self.load.options
+        if not self.args.dry_run:
+            client = await open_client(self.settings, is_starting=True)
+            is_again = self.args.restart_finished
+            starter = BulkStarter(client, self.settings, restarts_finished=is_again, encodings=options.packs)
+        loading = asyncio.create_task(self.load.run(starter))
+        call_at_signals(functools.partial(self._interrupt, loading), loading.cancel)
+        with open_progress(self.source.total) as progress:
+            showing = asyncio.create_task(_show_regularly(progress, self.load.summary))
+            await asyncio.wait({loading})
+            showing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await showing
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 await loading
         finally:
             self._report(starter)
-        return self._judge()
+        if self.is_interrupted:
+            return INTERRUPTED
+        if self.load.flaw is not None:
+            return WRONG
+        return FINE if self.load.summary.is_clean else PARTLY
 
-    async def _open_starter(self) -> "BulkStarter":
-        from starter.cli.connection import open_client
-        from starter.starting.bulk import BulkStarter
-
-        client = await open_client(self._settings, is_starting=True)
-        return BulkStarter(
-            client, self._settings, restarts_finished=self._args.restart_finished, encodings=self._load.options.packs
-        )
-
-    @contextlib.contextmanager
-    def _interruptible(self, loading: "asyncio.Task[None]") -> Generator[None]:
-        """Let starts under way finish after the first Ctrl-C, and end the load at the second one."""
-        loop = asyncio.get_running_loop()
-
-        def interrupt() -> None:
-            if self._is_interrupted:
-                loading.cancel()
-                return
-            self._is_interrupted = True
-            self._load.stop()
-            loop.call_later(SETTLE_SECONDS, loading.cancel)
-            echo_err("interrupted: waiting for starts that are under way; once more leaves at once")
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, interrupt)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+    def _interrupt(self, loading: "asyncio.Task[None]") -> None:
+        """Let starts under way finish."""
+        self.is_interrupted = True
+        self.load.stop()
+        asyncio.get_running_loop().call_later(SETTLE_SECONDS, loading.cancel)
+        echo_err("interrupted: waiting for starts that are under way; once more leaves at once")
 
     def _report(self, starter: "BulkStarter | None") -> None:
-        summary = self._load.summary
-        if self._args.json:
+        load, summary = self.load, self.load.summary
+        rejects = str(load.options.rejects) if summary.rejected else None
+        if self.args.json:
             print_json(
                 {
-                    "file": self._source.name,
-                    "rows": summary.rows,
-                    "started": summary.started,
-                    "already_running": summary.already_running,
-                    "rejected": summary.rejected,
-                    "failed": summary.failed,
-                    "duplicates": summary.duplicates,
+                    "file": self.source.name,
+                    **{name: getattr(summary, name) for name in COUNTS},
                     "valid": summary.valid if starter is None else None,
                     "throttled": 0 if starter is None else starter.throttled,
                     "seconds": round(summary.seconds, 3),
-                    "rejects": str(self._rejects) if summary.rejected else None,
-                    "is_interrupted": self._is_interrupted,
+                    "rejects": rejects,
+                    "is_interrupted": self.is_interrupted,
                 }
             )
-        echo_err(f"{plural(summary.rows, 'row')}: {self._describe(starter)} in {summary.seconds:.1f} s")
-        if summary.rejected:
-            echo_err(f"rejected rows and reasons: {self._rejects}")
+        counts = _describe(summary, is_dry_run=starter is None)
+        echo_err(f"{plural(summary.rows, 'row')}: {counts} in {summary.seconds:.1f} s")
+        if rejects is not None:
+            echo_err(f"rejected rows and reasons: {rejects}")
         if summary.duplicates:
-            echo_err(f"duplicates are rows with the kind and id of another one; {DUPLICATES[self._load.rule]}")
-        if self._load.flaw is not None:
-            echo_err(f"dormice: {self._load.flaw}")
-        elif self._load.is_stopped and not self._is_interrupted:
+            echo_err(f"duplicates are rows with the kind and id of another one; {DUPLICATES[load.rule]}")
+        if load.flaw is not None:
+            echo_err(f"dormice: {load.flaw}")
+        elif load.is_stopped and not self.is_interrupted:
             echo_err("dormice: the server stayed away; run the same command again, nothing is started twice")
 
-    def _describe(self, starter: "BulkStarter | None") -> str:
-        summary = self._load.summary
-        if starter is None:
-            counts = f"{summary.valid:,} fine, {summary.rejected:,} rejected{_describe_duplicates(summary)}"
-            return f"{counts}, nothing started (dry run)"
-        return _describe_counts(summary)
 
-    def _judge(self) -> int:
-        if self._is_interrupted:
-            return INTERRUPTED
-        if self._load.flaw is not None:
-            return WRONG
-        return FINE if self._load.summary.is_clean else PARTLY
-
-
-def _describe_counts(summary: "LoadCounts") -> str:
+def _describe(summary: "LoadCounts", *, is_dry_run: bool = False) -> str:
+    duplicates = f", {plural(summary.duplicates, 'duplicate')}" if summary.duplicates else ""
+    if is_dry_run:
+        return f"{summary.valid:,} fine, {summary.rejected:,} rejected{duplicates}, nothing started (dry run)"
     return (
         f"{summary.started:,} started, {summary.already_running:,} already running, {summary.rejected:,} rejected, "
-        f"{summary.failed:,} failed{_describe_duplicates(summary)}"
+        f"{summary.failed:,} failed{duplicates}"
     )
 
 
-def _describe_duplicates(summary: "LoadCounts") -> str:
-    return f", {plural(summary.duplicates, 'duplicate')}" if summary.duplicates else ""
-
-
-@contextlib.asynccontextmanager
-async def _showing(progress: Progress, summary: "LoadCounts") -> AsyncGenerator[None]:
-    """Show regularly how far the load is."""
-
-    async def show() -> Any:
-        while True:
-            await asyncio.sleep(progress.every_seconds)
-            seconds = time.monotonic() - summary.phase_began_at
-            text = "looking for duplicates" if summary.is_searching else _describe_counts(summary)
-            progress.show(summary.done_position, summary.done, seconds, text)
-
-    showing = asyncio.create_task(show())
-    try:
-        yield
-    finally:
-        showing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await showing
+async def _show_regularly(progress: Progress, summary: "LoadCounts") -> None:
+    while True:
+        await asyncio.sleep(progress.every_seconds)
+        seconds = time.monotonic() - summary.phase_began_at
+        text = "looking for duplicates" if summary.is_searching else _describe(summary)
+        progress.show(summary.done_position, summary.done, seconds, text)

@@ -1,18 +1,16 @@
 """The command `repair`."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from shared.errors import InvalidSetting, MessageNotFound
+from shared.errors import MessageNotFound
 from shared.messages.placement import pack_index, pack_workflow_id, workflow_id
 from shared.settings import Settings
-from starter.cli import arguments
-from starter.cli.arguments import Commands
+from starter.cli.arguments import Commands, read_name
+from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE, PARTLY
-from starter.cli.interruption import run_interruptibly
 from starter.screen import echo_err, plural, print_json
 
 if TYPE_CHECKING:
@@ -31,13 +29,9 @@ on by itself. What still fails is begun again here from its last good task. Sign
 the handler calls that followed that task are made once more, with the same version and idempotency key."""
 
 
-def add_repair(commands: Commands) -> None:
-    """Add `repair`."""
-    parser = commands.add(
-        "repair", run_repair, "bring back messages that stand still because their workflow's task fails"
-    )
-    parser.epilog = EPILOG
-    add = parser.add_argument
+def add(commands: Commands) -> None:
+    purpose = "bring back messages that stand still because their workflow's task fails"
+    add = commands.add("repair", _run, purpose, EPILOG).add_argument
     add(
         "names",
         metavar="KIND:ID",
@@ -48,54 +42,36 @@ def add_repair(commands: Commands) -> None:
     add("--without-signals", action="store_true", help="leave out the signals that came since; each is told")
 
 
-def run_repair(args: argparse.Namespace, settings: Settings) -> int:
-    """Repair what stands still; exit code 1 if some of it could not be repaired."""
-    try:
-        names = [name if _is_workflow_id(name) else arguments.identity(name) for name in args.names]
-    except argparse.ArgumentTypeError as exc:
-        raise InvalidSetting(f"KIND:ID {exc}") from exc
-    found, failed = run_interruptibly(_repair(args, settings, names))
-    if not found:
-        echo_err("repair: nothing stands still because its workflow's task fails")
-    return PARTLY if failed else FINE
-
-
-async def _repair(args: argparse.Namespace, settings: Settings, names: list[Name]) -> tuple[int, int]:
+async def _run(args: argparse.Namespace, settings: Settings) -> int:
     from temporalio.service import RPCError
 
     from shared.temporal.connect import translate_rpc_error
-    from starter.cli.connection import open_client
     from starter.steering.status.failing_workflows import list_signals_since, list_standstills, repair
 
-    client, found, failed = await open_client(settings), 0, 0
+    # the id of a pack or of another workflow has a tilde; a message's name begins with a kind and a colon
+    names = [name if "~" in name and ":" not in name else read_name(name) for name in args.names]
+    client = await open_client(settings)
+    code, is_found = FINE, False
     reported = list_standstills(client, settings.task_queue_prefix)
     async for failing in _find_named(client, settings, names) if names else reported:
-        found += 1
-        run_id = ""
+        is_found, run_id = True, ""
         try:
             signals = await list_signals_since(client, failing)
             if not args.dry_run:
                 run_id = await repair(client, failing, without_signals=args.without_signals)
         except RPCError as exc:
-            failed += 1
+            code = PARTLY
             echo_err(f"dormice: {failing.workflow_id} could not be begun again: {translate_rpc_error(exc)}")
-            continue
-        _report(args, failing, signals, run_id)
-    return found, failed
+        else:
+            _report(args, failing, signals, run_id)
+    if not is_found:
+        echo_err("repair: nothing stands still because its workflow's task fails")
+    return code
 
 
 def _report(args: argparse.Namespace, failing: "FailingWorkflow", signals: list[str], run_id: str) -> None:
     if args.json:
-        print_json(
-            {
-                "workflow_id": failing.workflow_id,
-                "run_id": failing.run_id,
-                "attempts": failing.attempts,
-                "reason": failing.reason,
-                "signals": signals,
-                "new_run_id": run_id or None,
-            }
-        )
+        print_json({**asdict(failing), "signals": signals, "new_run_id": run_id or None})
         return
     kept = "left out" if args.without_signals else "kept"
     echo_err(f"{failing.workflow_id}: its task fails (attempt {failing.attempts}): {failing.reason}")
@@ -119,9 +95,8 @@ async def _find_named(client: "Client", settings: Settings, names: list[Name]) -
             found = await find_standstill(client, workflow)
         except RPCError as exc:
             if is_missing(exc):
-                raise MessageNotFound(
-                    f"no message {name if isinstance(name, str) else ':'.join(name)} is known"
-                ) from exc
+                shown = name if isinstance(name, str) else workflow_id(*name)
+                raise MessageNotFound(f"no message {shown} is known") from exc
             raise translate_rpc_error(exc) from exc
         if found is not None:
             yield found
@@ -133,8 +108,3 @@ async def _place(layouts: "Layouts", kind: str, message_id: str) -> str:
     if layout is None:
         return workflow_id(kind, message_id)
     return pack_workflow_id(kind, pack_index(message_id, layout.packs))
-
-
-def _is_workflow_id(name: str) -> bool:
-    """Say whether a name is the id of a pack or another workflow; a message's begins with a kind and a colon."""
-    return "~" in name and ":" not in name

@@ -1,23 +1,25 @@
-"""Sending: one signal to many messages, with progress on the way and a summary at the end."""
-
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
+"""Sending: one signal to messages that are named or selected, with progress on the way and a summary at the end."""
 
 import argparse
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
-from shared.errors import InvalidSetting
+from shared.errors import InvalidSetting, MessageNotFound
+from shared.messages.placement import workflow_id
 from shared.messages.signals import Signal
-from starter.cli import arguments
+from shared.settings import Settings
+from starter.cli.arguments import CommandParser, read_name
+from starter.cli.connection import open_control
 from starter.cli.exit_codes import FINE, PARTLY, WRONG
 from starter.screen import echo_err, plural, print_json
+from starter.steering.selection import Selection
 
 if TYPE_CHECKING:
     from starter.control import Control
-    from starter.steering.sender import SignalCounts
+    from starter.steering.status.listing import ListedMessage
 
 Name = tuple[str, str]
 
@@ -27,112 +29,113 @@ TOLD_EVERY_SECONDS = 5.0
 NO_MATCH = "no message matches; 'dormice list' shows those that are alive"
 
 
-class NamedMessages:
-    """Messages that were named on the command line, or for "-" on standard input, one a line."""
-
-    def __init__(self, given: Sequence[str]) -> None:
-        """Check the names; raises InvalidSetting for the first wrong one."""
-        self.wrong = 0
-        """Lines of standard input that name no message; each is printed and skipped."""
-        self._is_stdin = STDIN in given
-        if self._is_stdin and len(given) > 1:
-            raise InvalidSetting("KIND:ID: '-' reads all names from standard input and stands alone")
-        self._given = [] if self._is_stdin else [_read_name(text) for text in given]
-
-    async def read(self) -> AsyncIterator[Name]:
-        """Give (kind, id) of each."""
-        from starter.files.threaded_iterator import ThreadedIterator
-
-        for name in self._given:
-            yield name
-        if self._is_stdin:
-            async for number, line in ThreadedIterator(enumerate(sys.stdin.buffer, start=1)):
-                text = line.decode(errors="replace").strip()
-                if not text:
-                    continue
-                try:
-                    yield _read_name(text)
-                except InvalidSetting as exc:
-                    self.wrong += 1
-                    echo_err(f"dormice: line {number}: {exc}")
-
-
-def _read_name(text: str) -> Name:
-    try:
-        return arguments.identity(text)
-    except argparse.ArgumentTypeError as exc:
-        raise InvalidSetting(f"KIND:ID {exc}") from exc
+def add_names(parser: CommandParser) -> None:
+    """Add the argument that names messages."""
+    parser.add_argument("ids", metavar="KIND:ID", nargs="*", help="the messages; - reads them from standard input")
 
 
 class SignalRun:
-    """One signal on its way to many messages."""
+    """One signal on its way to many messages; named ones that are not in `state` are passed over."""
 
-    def __init__(self, verb: str, signal: Signal, *, is_json: bool) -> None:
-        self.passed_over = 0
-        """Known messages that the signal was not sent to; each is printed."""
-        self.unknown = 0
-        """Unknown messages, not counting those that the signal did not find; each is printed."""
-        self._verb = verb
-        self._signal = signal
-        self._is_json = is_json
-
-    def ask(self, count: int) -> int:
-        """Print how many messages are selected, and that `--yes` is missing; gives the exit code."""
-        if self._is_json:
-            print_json({"verb": self._verb, "matched": count, "sent": 0})
-        if count:
-            echo_err(f"{self._verb}: {plural(count, 'message')} would be meant; nothing was sent, add --yes to send it")
-        else:
-            echo_err(f"{self._verb}: {NO_MATCH}")
-        return WRONG
-
-    def pass_over(self, reason: str) -> None:
-        """Count and print a known message that the signal is not sent to."""
-        self.passed_over += 1
-        _report(reason)
-
-    def note_unknown(self, reason: str) -> None:
-        """Count and print an unknown message."""
-        self.unknown += 1
-        _report(reason)
-
-    async def run(self, control: "Control", names: AsyncIterator[Name], *, are_named: bool = False) -> int:
-        """Send the signal to each; then, or when interrupted, print how many got it. Gives the exit code."""
+    def __init__(self, verb: str, signal: Signal, args: argparse.Namespace, state: str | None = None) -> None:
         from starter.steering.sender import SignalCounts
 
-        signal_counts = SignalCounts(report=_report)
-        reporting = asyncio.create_task(self._tell_now_and_then(signal_counts))
+        self._verb = verb
+        self._signal = signal
+        self._args = args
+        self._state = state
+        self._counts = SignalCounts(report=_report)
+        self._passed_over = 0
+        self._wrong = 0
+        """Lines of standard input that name no message; each is printed and skipped."""
+
+    async def run(
+        self, settings: Settings, selection: Selection, keep: "Callable[[ListedMessage], bool] | None" = None
+    ) -> int:
+        """Send the signal to the named messages, or without any to the selected ones; gives the exit code.
+
+        Raises InvalidSetting for the first wrong name on the command line.
+        """
+        ids = self._args.ids
+        if STDIN in ids and len(ids) > 1:
+            raise InvalidSetting("KIND:ID: '-' reads all names from standard input and stands alone")
+        named = None if STDIN in ids else [*map(read_name, ids)]
+        control = await open_control(settings)
+        if ids:
+            await self._send(control, self._pick_named(control, named), are_named=True)
+            is_partial = self._counts.waiting or self._counts.missing or self._passed_over or self._wrong
+            return PARTLY if is_partial else FINE
+        names = control.names(selection) if keep is None else control.names(selection, keep)
+        if self._args.yes:
+            await self._send(control, names)
+            return PARTLY if self._counts.waiting else FINE
+        count = await control.count(selection) if keep is None else len([name async for name in names])
+        if self._args.json:
+            print_json({"verb": self._verb, "matched": count, "sent": 0})
+        meant = f"{plural(count, 'message')} would be meant; nothing was sent, add --yes to send it"
+        echo_err(f"{self._verb}: {meant if count else NO_MATCH}")
+        return WRONG
+
+    async def _pick_named(self, control: "Control", named: list[Name] | None) -> AsyncIterator[Name]:
+        """Give the named messages, from standard input without a list; report those that are not in the state."""
+        async for kind, message_id in self._read_names(named):
+            try:
+                state = self._state and (await control.look_up(kind, message_id)).state
+            except MessageNotFound as exc:
+                self._counts.missing += 1
+                _report(str(exc))
+                continue
+            if state == self._state:
+                yield kind, message_id
+            else:
+                self._passed_over += 1
+                name = workflow_id(kind, message_id)
+                _report(f"{name} is not {self._state} but {state}; nothing was sent to it")
+
+    async def _read_names(self, named: list[Name] | None) -> AsyncIterator[Name]:
+        from starter.files.threaded_iterator import ThreadedIterator
+
+        for name in named or ():
+            yield name
+        if named is not None:
+            return
+        async for number, line in ThreadedIterator(enumerate(sys.stdin.buffer, start=1)):
+            try:
+                if text := line.decode(errors="replace").strip():
+                    yield read_name(text)
+            except InvalidSetting as exc:
+                self._wrong += 1
+                _report(f"line {number}: {exc}")
+
+    async def _send(self, control: "Control", names: AsyncIterator[Name], *, are_named: bool = False) -> None:
+        """Send the signal to each; then, or when interrupted, print how many got it."""
+        reporting = asyncio.create_task(self._report_regularly())
         is_complete = False
         try:
-            await control.send_to_each(names, self._signal, signal_counts, are_named=are_named)
+            await control.send_to_each(names, self._signal, self._counts, are_named=are_named)
             is_complete = True
         finally:
             reporting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reporting
-            self._summarize(signal_counts, is_complete=is_complete)
-        is_partial = signal_counts.waiting or (
-            are_named and (signal_counts.missing or self.unknown or self.passed_over)
-        )
-        return PARTLY if is_partial else FINE
+            self._summarize(is_complete=is_complete)
 
-    async def _tell_now_and_then(self, signal_counts: "SignalCounts") -> None:
+    async def _report_regularly(self) -> None:
         while True:
             await asyncio.sleep(TOLD_EVERY_SECONDS)
-            echo_err(f"{self._verb}: sent to {plural(signal_counts.sent, 'message')} so far")
+            echo_err(f"{self._verb}: sent to {plural(self._counts.sent, 'message')} so far")
 
-    def _summarize(self, signal_counts: "SignalCounts", *, is_complete: bool) -> None:
-        missing = signal_counts.missing + self.unknown
-        counts = {"waiting": signal_counts.waiting, "not_found": missing, "passed_over": self.passed_over}
-        if self._is_json:
-            print_json({"verb": self._verb, "sent": signal_counts.sent, **counts})
-        elif is_complete and not signal_counts.sent and not any(counts.values()):
+    def _summarize(self, *, is_complete: bool) -> None:
+        sent, waiting, missing = self._counts.sent, self._counts.waiting, self._counts.missing
+        counts = {"sent": sent, "waiting": waiting, "not_found": missing, "passed_over": self._passed_over}
+        if self._args.json:
+            print_json({"verb": self._verb, **counts})
+        elif is_complete and not any(counts.values()):
             echo_err(f"{self._verb}: {NO_MATCH}")
         else:
-            waiting = f" ({signal_counts.waiting:,} of them can't take it yet)" if signal_counts.waiting else ""
-            others = f", {self.passed_over:,} passed over" if self.passed_over else ""
-            sent = f"sent to {plural(signal_counts.sent, 'message')}{waiting}"
-            echo_err(f"{self._verb}: {sent}, {missing:,} not found{others}")
+            late = f" ({waiting:,} of them can't take it yet)" if waiting else ""
+            passed_over = f", {self._passed_over:,} passed over" if self._passed_over else ""
+            echo_err(f"{self._verb}: sent to {plural(sent, 'message')}{late}, {missing:,} not found{passed_over}")
 
 
 def _report(sentence: str) -> None:

@@ -1,7 +1,5 @@
 """The commands that show single messages: show and explain."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
 import functools
 import json
@@ -10,14 +8,13 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from shared.errors import InvalidSetting, MessageNotFound, RetryLater
+from shared.errors import MessageNotFound, RetryLater
 from shared.messages.placement import workflow_id
 from shared.messages.timespan import format_moment
 from shared.settings import Settings
-from starter.cli import arguments
-from starter.cli.arguments import Commands
+from starter.cli.arguments import Commands, read_name
+from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE, code_of
-from starter.cli.interruption import run_interruptibly
 from starter.cli.processes.dev import DEFAULT_DATA
 from starter.screen import describe_moment, echo_err, plural, print_fields, print_json
 
@@ -28,14 +25,11 @@ Print = Callable[["MessageView", dict[str, Any]], None]
 WHY = ("kind", "id", "workflow_id", "state", "due_at", "why", "decisions")
 """The fields that `explain --json` prints."""
 
-PAIR = 2
-
 FINAL = ("done", "stop", "parked")
 """Decisions after which nothing is due."""
 
 
-def add_show(commands: Commands) -> None:
-    """Add `show` and `explain`."""
+def add(commands: Commands) -> None:
     for name, print_text, keys, summary in (
         ("show", _print_all, (), "show messages: where each stands and why, alive or finished"),
         ("explain", _print_why, WHY, "say why messages are due when they are: one sentence, and the last decisions"),
@@ -46,29 +40,13 @@ def add_show(commands: Commands) -> None:
         )
 
 
-def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace, settings: Settings) -> int:
+async def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace, settings: Settings) -> int:
     """Print each message; exit code 1 if one is not known, 3 if one can't be asked now."""
-
-    def print_line(_: "MessageView", document: dict[str, Any]) -> None:
-        print_json({name: document[name] for name in keys or document})
-
-    print_one = print_line if args.json else print_text
-    return run_interruptibly(_print_each(print_one, settings, _read_names(args.names), is_json=args.json))
-
-
-def _read_names(given: Sequence[str]) -> list[tuple[str, str]]:
-    is_pair = len(given) == PAIR and ":" not in given[0]
-    try:
-        return [arguments.identity(name) for name in ([":".join(given)] if is_pair else given)]
-    except argparse.ArgumentTypeError as exc:
-        raise InvalidSetting(f"KIND:ID {exc}") from exc
-
-
-async def _print_each(print_one: Print, settings: Settings, names: Sequence[tuple[str, str]], *, is_json: bool) -> int:
-    from starter.cli.connection import open_client
     from starter.control import Control
     from starter.steering.status.web_ui import find_page, find_ui_address
 
+    is_pair = len(args.names) == 2 and ":" not in args.names[0]
+    names = [*map(read_name, [":".join(args.names)] if is_pair else args.names)]
     client = await open_client(settings)
     control = Control(client, settings)
     ui_address = find_ui_address(settings, client.service_client.config.target_host, DEFAULT_DATA)
@@ -80,19 +58,29 @@ async def _print_each(print_one: Print, settings: Settings, names: Sequence[tupl
             echo_err(f"dormice: {exc}")
             code = max(code, code_of(exc))
             continue
-        sys.stdout.write(separator)
-        print_one(view, to_document(view, ui_address + find_page(client.namespace, view.lives_in)))
-        separator = "" if is_json else "\n"
+        document = _to_document(view, ui_address + find_page(client.namespace, view.lives_in))
+        if args.json:
+            print_json({name: document[name] for name in keys or document})
+        else:
+            sys.stdout.write(separator)
+            print_text(view, document)
+            separator = "\n"
         if view.note:
             echo_err(f"note: {view.note}; shown is what the server itself knows")
     return code
 
 
-def to_document(view: "MessageView", web_ui: str) -> dict[str, Any]:
+def _to_document(view: "MessageView", web_ui: str) -> dict[str, Any]:
     """Give a message as the object that `--json` prints; `web_ui` is where the page of its workflow is."""
+    from starter.steering.status.listing import ENDED_OTHERWISE
+
     listed = view.listed
     status = view.status or view.ended or {}
-    is_due = view.ended is None and not _has_ended_otherwise(view) and listed.state != "parked"
+    state = listed.state if listed.state in ENDED_OTHERWISE.values() else status.get("state", listed.state)
+    why = (view.status or {}).get("why") or (f"parked: {listed.parked_reason}" if listed.parked_reason else None)
+    if listed.state in ENDED_OTHERWISE.values():
+        why = f"its workflow was ended as {listed.state}, by something else than the message itself"
+    is_due = view.ended is None and listed.state not in {*ENDED_OTHERWISE.values(), "parked"}
     due_at, earliest_at = listed.due_at, listed.earliest_at
     if view.status is not None:
         due_at = datetime.fromtimestamp(view.status["due_at_epoch"], UTC)
@@ -101,12 +89,12 @@ def to_document(view: "MessageView", web_ui: str) -> dict[str, Any]:
         "kind": listed.kind,
         "id": listed.id,
         "workflow_id": workflow_id(listed.kind, listed.id),
-        "state": _state_of(view),
+        "state": state,
         "lane": status.get("lane", listed.lane),
         "due_at": due_at if is_due else None,
         "earliest_at": earliest_at if is_due else None,
         "is_due_soon": view.status is None and listed.is_due_soon,
-        "why": _why(view),
+        "why": why,
         "version": status.get("version"),
         "attempt": status.get("attempt"),
         "priority": status.get("priority", view.priority),
@@ -129,25 +117,6 @@ def _read_moment(text: str) -> datetime:
     return datetime.fromisoformat(text.replace(" UTC", "Z"))
 
 
-def _has_ended_otherwise(view: "MessageView") -> bool:
-    from starter.steering.status.listing import ENDED_OTHERWISE
-
-    return view.listed.state in ENDED_OTHERWISE.values()
-
-
-def _state_of(view: "MessageView") -> str:
-    if _has_ended_otherwise(view):
-        return view.listed.state
-    return (view.status or view.ended or {}).get("state", view.listed.state)
-
-
-def _why(view: "MessageView") -> str | None:
-    if _has_ended_otherwise(view):
-        return f"its workflow was ended as {view.listed.state}, by something else than the message itself"
-    reason = view.listed.parked_reason
-    return (view.status or {}).get("why") or (f"parked: {reason}" if reason else None)
-
-
 def _print_all(view: "MessageView", document: dict[str, Any]) -> None:
     from starter.steering.status.web_ui import UNKNOWN
 
@@ -156,9 +125,7 @@ def _print_all(view: "MessageView", document: dict[str, Any]) -> None:
         ("state", f"{document['state']} on lane {document['lane']}"),
         ("due", "soon" if document["is_due_soon"] else describe_moment(document["due_at"])),
         ("why", document["why"] or "-"),
-        ("version", _or_dash(document["version"])),
-        ("attempt", _or_dash(document["attempt"])),
-        ("priority", str(document["priority"])),
+        *((key, "-" if document[key] is None else str(document[key])) for key in ("version", "attempt", "priority")),
         ("payload", _describe_payload(view)),
     ]
     if view.ended is not None:
@@ -188,7 +155,3 @@ def _print_decisions(document: dict[str, Any]) -> None:
         reason = f" ({decision['reason']})" if decision["reason"] else ""
         then = "" if decision["what"] in FINAL else f", then due {due_at}"
         print_fields([(f"  {at}", f"version {decision['version']}: {decision['what']}{reason}{then}")])
-
-
-def _or_dash(value: object) -> str:
-    return "-" if value is None else str(value)

@@ -1,7 +1,5 @@
 """The command `doctor`."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
 import sys
 from itertools import groupby
@@ -10,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting
 from shared.settings import Settings
-from starter.cli import arguments
-from starter.cli.arguments import Commands
+from starter.cli.arguments import REPEATED, SECONDS, Commands
+from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE, PARTLY, UNREACHABLE, WRONG
-from starter.cli.interruption import run_interruptibly
 from starter.screen import clean, echo_err, plural, print_json
 
 if TYPE_CHECKING:
@@ -21,73 +18,49 @@ if TYPE_CHECKING:
 
     from starter.insight.doctor.checks import Finding
 
-SECONDS, SECONDS_MAX = 10.0, 600.0
+CHECK_SECONDS, CHECK_SECONDS_MAX = 10.0, 600.0
 CODES = {"fine": FINE, "unknown": FINE, "warning": PARTLY, "unreachable": UNREACHABLE, "wrong": WRONG}
 """Exit codes of levels, from good to worst; the worst finding decides."""
 
 NAMELESS = "the rest"
 
 EPILOG = """\
-A finding is fine, unknown (nobody tells, or a check it needs has failed), a warning, unreachable or wrong. The worst \
-one decides
-the exit code: 0 for fine and unknown, 1 for a warning, 3 for unreachable, 2 for wrong. What is changed: a workflow \
-that no
-worker sees is started and deleted, to compare clocks. Handler modules are imported, as a worker does."""
+A finding is fine, unknown (nobody tells, or a check it needs has failed), a warning, unreachable or wrong. The worst
+one decides the exit code: 0 for fine and unknown, 1 for a warning, 3 for unreachable, 2 for wrong. What is changed: a
+workflow that no worker sees is started and deleted, to compare clocks. Handler modules are imported, as a worker
+does."""
 
 
-def add_doctor(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add("doctor", run_doctor, "tell what of this installation is not well, and what to do about it")
-    parser.epilog = EPILOG
-    add = parser.add_argument
+def add(commands: Commands) -> None:
+    purpose = "tell what of this installation is not well, and what to do about it"
+    add = commands.add("doctor", _run, purpose, EPILOG).add_argument
     add(
         "--topic",
         dest="topics",
         metavar="TOPIC",
-        action="append",
-        default=[],
+        **REPEATED,
         help="look at a Kafka topic that a bridge consumes, too; may be repeated",
     )
-    add(
-        "--data",
-        metavar="DIR",
-        type=Path,
-        default=Path(".dormice"),
-        help="where 'dormice dev' keeps messages (.dormice)",
-    )
-    add("--seconds", metavar="S", type=arguments.number, default=SECONDS, help=f"what each check gets ({SECONDS:g})")
+    add("--data", metavar="DIR", type=Path, default=".dormice", help="where 'dormice dev' keeps messages (.dormice)")
+    add("--seconds", **SECONDS, default=CHECK_SECONDS, help=f"what each check gets ({CHECK_SECONDS:g})")
 
 
-def run_doctor(args: argparse.Namespace, settings: Settings) -> int:
-    """Print the findings."""
-    if not 0 < args.seconds <= SECONDS_MAX:
-        raise InvalidSetting(f"--seconds: is {args.seconds:g}; give a number above 0, at most {SECONDS_MAX:g}")
-    from starter.cli.connection import open_client
+async def _run(args: argparse.Namespace, settings: Settings) -> int:
+    if not 0 < args.seconds <= CHECK_SECONDS_MAX:
+        raise InvalidSetting(f"--seconds: is {args.seconds:g}; give a number above 0, at most {CHECK_SECONDS_MAX:g}")
     from starter.insight.doctor.checks import find_worst
     from starter.insight.doctor.machine import look_at_machine
     from starter.insight.doctor.run_checks import examine
 
     findings, registry = look_at_machine(settings, args.data)
     topics = tuple(dict.fromkeys(args.topics))
-    findings += run_interruptibly(
-        examine(settings, registry, open_client, data=args.data, topics=topics, seconds=args.seconds)
-    )
+    findings += await examine(settings, registry, open_client, data=args.data, topics=topics, seconds=args.seconds)
     if args.json:
         for finding in findings:
-            print_json(_to_document(finding))
+            print_json({name: getattr(finding, name) or None for name in ("check", "about", "level", "seen", "remedy")})
     else:
         _print(findings)
     return CODES[find_worst(findings)]
-
-
-def _to_document(finding: "Finding") -> dict[str, str | None]:
-    return {
-        "check": finding.check,
-        "about": finding.about or None,
-        "level": finding.level.value,
-        "seen": finding.seen,
-        "remedy": finding.remedy or None,
-    }
 
 
 def _print(findings: "Sequence[Finding]") -> None:

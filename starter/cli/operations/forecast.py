@@ -1,10 +1,9 @@
 """The command `forecast`: what is due when, what the lanes can do, and what to do if that is not enough."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
 import itertools
 import time
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +12,9 @@ from shared.errors import InvalidSetting, Misconfigured
 from shared.lanes import LANES
 from shared.messages.timespan import format_exact, format_moment, format_seconds
 from shared.settings import Settings
-from starter.cli import arguments
-from starter.cli.arguments import Commands
+from starter.cli.arguments import REPEATED, Commands, number
+from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE
-from starter.cli.interruption import run_interruptibly
 from starter.screen import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
@@ -26,38 +24,28 @@ HOURS, HOURS_MAX = 24.0, 24 * 366.0
 SAMPLE = 200
 
 EPILOG = """\
-Each message counts once, when it is due next: what comes back within the time is not foreseen. What is overdue \
-counts in the
-first interval; what is paused or parked does not count. Beside each count stands how much of the lane's capacity it \
-is: the
-most that its workers have done a second so far, in ten seconds on end, so it is at least that. Say what you know better
-with --capacity. The index is asked five times a second at most: a day full of messages takes some fifteen seconds."""
+Each message counts once, when it is due next: what comes back within the time is not foreseen. What is overdue counts
+in the first interval; what is paused or parked does not count. Beside each count stands how much of the lane's capacity
+it is: the most that its workers have done a second so far, in ten seconds on end, so it is at least that. Say what you
+know better with --capacity. The index is asked five times a second at most: a day full of messages takes some fifteen
+seconds."""
 
 
-def add_forecast(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add(
-        "forecast", run_forecast, "tell how many messages are due when, and whether the lanes can do it"
-    )
-    parser.epilog = EPILOG
-    add = parser.add_argument
-    add("--hours", metavar="N", type=arguments.number, default=HOURS, help=f"how far to look ahead ({HOURS:g})")
+def add(commands: Commands) -> None:
+    purpose = "tell how many messages are due when, and whether the lanes can do it"
+    add = commands.add("forecast", _run, purpose, EPILOG).add_argument
+    add("--hours", metavar="N", type=number, default=HOURS, help=f"how far to look ahead ({HOURS:g})")
     add("--by", choices=("lane", "kind"), default="lane", help="what to count apart (lane)")
-    add(
-        "--capacity", metavar="LANE=N", action="append", default=[], help="what a lane can do a second; may be repeated"
-    )
-    add(
-        "--sample",
-        metavar="N",
-        type=int,
-        default=SAMPLE,
-        help=f"packs of a kind that stand for all; 0 asks all ({SAMPLE})",
-    )
+    add("--capacity", metavar="LANE=N", **REPEATED, help="what a lane can do a second; may be repeated")
+    sample_help = f"packs of a kind that stand for all; 0 asks all ({SAMPLE})"
+    add("--sample", metavar="N", type=int, default=SAMPLE, help=sample_help)
     add("--png", metavar="FILE", type=Path, help="draw it, too")
 
 
-def run_forecast(args: argparse.Namespace, settings: Settings) -> int:
-    """Print the due curve and the warnings."""
+async def _run(args: argparse.Namespace, settings: Settings) -> int:
+    from activities.registry import load_registry
+    from starter.insight.forecast import make_forecast
+
     if not 0 < args.hours <= HOURS_MAX:
         raise InvalidSetting(f"--hours: is {args.hours:g}; give a number above 0, at most {HOURS_MAX:g}")
     if args.png is not None and not args.png.parent.is_dir():
@@ -65,24 +53,17 @@ def run_forecast(args: argparse.Namespace, settings: Settings) -> int:
     if args.sample < 0:
         raise InvalidSetting(f"--sample: is {args.sample}; give a number of packs, or 0 for all")
     given = dict(map(_read_capacity, args.capacity))
-    found = run_interruptibly(_foresee(args, settings, given))
+    is_by_kind = args.by == "kind"
+    kinds = list(load_registry(settings)) if is_by_kind else None
+    client, horizon = await open_client(settings), timedelta(hours=args.hours)
+    found = await make_forecast(client, settings, time.time(), horizon, kinds=kinds, sample=args.sample, given=given)
     if args.png is not None:
         _draw(args.png, found)
     if args.json:
         print_json(_to_document(found))
     else:
-        _print(found, is_by_lane=args.by == "lane")
+        _print(found, is_by_lane=not is_by_kind)
     return FINE
-
-
-async def _foresee(args: argparse.Namespace, settings: Settings, given: dict[str, float]) -> "Forecast":
-    from activities.registry import load_registry
-    from starter.cli.connection import open_client
-    from starter.insight.forecast import make_forecast
-
-    kinds = list(load_registry(settings)) if args.by == "kind" else None
-    client, horizon = await open_client(settings), timedelta(hours=args.hours)
-    return await make_forecast(client, settings, time.time(), horizon, kinds=kinds, sample=args.sample, given=given)
 
 
 def _read_capacity(text: str) -> tuple[str, float]:
@@ -160,19 +141,13 @@ def describe_overload(edges: Any, overload: "Overload") -> str:
 
 
 def _to_document(found: "Forecast") -> dict[str, Any]:
+    moments = itertools.pairwise(map(format_exact, found.edges))
     return {
         "intervals": [
-            {
-                "from": format_exact(begin),
-                "to": format_exact(end),
-                "due": {name: counts[n] for name, counts in found.due.items()},
-            }
-            for n, (begin, end) in enumerate(itertools.pairwise(found.edges))
+            {"from": begin, "to": end, "due": {name: counts[n] for name, counts in found.due.items()}}
+            for n, (begin, end) in enumerate(moments)
         ],
-        "capacity": {
-            lane: {"per_second": c.per_second, "workers": c.workers, "measured": c.measured, "is_given": c.is_given}
-            for lane, c in found.capacity.items()
-        },
+        "capacity": {lane: asdict(capacity) for lane, capacity in found.capacity.items()},
         "packs": found.packed.packs,
         "packs_asked": found.packed.asked,
         "kinds_not_asked": list(found.packed.silent),

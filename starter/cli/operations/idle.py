@@ -1,114 +1,84 @@
 """The commands about idle capacity: `idle status`, `on`, `off` and `limits`."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
 import functools
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from shared.errors import InvalidSetting
 from shared.lanes import LANES
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings
-from starter.cli import arguments
-from starter.cli.arguments import CommandParser, Commands
+from starter.cli.arguments import COUNT, DURATION, CommandParser, Commands, number
+from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE
-from starter.cli.interruption import run_interruptibly
-from starter.screen import echo_err, print_json, print_table
+from starter.screen import echo_err, print_items
 
 if TYPE_CHECKING:
     from starter.steering.keepers.idle import IdleControl, IdleStatus
 
-Answer = TypeVar("Answer")
+HEADER = ("LANE", "", "DOING", "MESSAGES", "PACKS", "EARLY", "LIMITS")
 
 STATUS_EPILOG = """\
-Counts are of messages that have a workflow of their own and of packs, each of which runs up to --pack-messages of \
-its own
-at once; a worker that is killed may take the counts of two seconds with it."""
+Counts are of messages that have a workflow of their own and of packs, each of which runs up to --pack-messages of its
+own at once; a worker that is killed may take the counts of two seconds with it."""
 
 
-def add_idle(commands: Commands) -> None:
-    """Add the group."""
+def add(commands: Commands) -> None:
     group = commands.add_group("idle", "spend idle capacity on messages that are not due yet, the earliest due first")
-    parser = group.add("status", run_status, "tell what lanes do with their idle capacity")
-    parser.epilog = STATUS_EPILOG
-    _add_lane(parser)
+    _add_lane(group.add("status", _run_status, "tell what lanes do with their idle capacity", STATUS_EPILOG))
     for word, purpose in (
         ("on", "run messages ahead of time where workers have nothing to do, none before its earliest moment"),
         ("off", "run nothing ahead of time any more"),
     ):
         _add_lane(group.add(word, functools.partial(_run_switch, word), purpose, prints_data=False))
-    parser = group.add(
-        "limits", run_limits, "bound what is run ahead of time; limits not given stay", prints_data=False
-    )
+    purpose = "bound what is run ahead of time; limits not given stay"
+    parser = group.add("limits", _run_limits, purpose, prints_data=False)
     _add_lane(parser)
     add = parser.add_argument
-    add(
-        "--reserve",
-        metavar="SHARE",
-        type=arguments.number,
-        help="slots that stay free for what falls due, 0 to 0.95 (0.25)",
-    )
-    add(
-        "--quiet", metavar="DURATION", type=arguments.duration, help="a lane is idle after so long without a queue (3s)"
-    )
-    add("--pack-messages", metavar="N", type=arguments.count, help="messages that one pack runs ahead at once (50)")
-    add(
-        "--reach",
-        metavar="DURATION",
-        type=arguments.duration,
-        help="a pack runs none ahead that is due so much later than the lane's first (15m)",
-    )
+    add("--reserve", metavar="SHARE", type=number, help="slots that stay free for what falls due, 0 to 0.95 (0.25)")
+    add("--quiet", **DURATION, help="a lane is idle after so long without a queue (3s)")
+    add("--pack-messages", **COUNT, help="messages that one pack runs ahead at once (50)")
+    add("--reach", **DURATION, help="a pack runs none ahead that is due so much later than the lane's first (15m)")
 
 
 def _add_lane(parser: CommandParser) -> None:
     parser.add_argument("--lane", action="append", choices=list(LANES), help="lane; may be repeated; all when left out")
 
 
-def run_status(args: argparse.Namespace, settings: Settings) -> int:
-    """Print a line for each lane."""
-
-    async def ask(idle: "IdleControl") -> "list[IdleStatus]":
-        return [await idle.status(lane) for lane in _lanes_of(args)]
-
-    found = run_interruptibly(_with_idle(settings, ask))
-    if args.json:
-        for status in found:
-            print_json(_to_line(status))
-    else:
-        print_table(("LANE", "", "DOING", "MESSAGES", "PACKS", "EARLY", "LIMITS"), map(_to_cells, found))
+async def _run_status(args: argparse.Namespace, settings: Settings) -> int:
+    idle = await _open_idle(settings)
+    found = [await idle.status(lane) for lane in _lanes_of(args)]
+    print_items(found, _to_document, HEADER, _to_cells, is_json=args.json)
     return FINE
 
 
-def _run_switch(word: str, args: argparse.Namespace, settings: Settings) -> int:
-    async def switch(idle: "IdleControl") -> None:
-        for lane in _lanes_of(args):
-            await idle.switch(lane, is_on=word == "on")
-
-    run_interruptibly(_with_idle(settings, switch))
+async def _run_switch(word: str, args: argparse.Namespace, settings: Settings) -> int:
+    idle = await _open_idle(settings)
+    for lane in _lanes_of(args):
+        await idle.switch(lane, is_on=word == "on")
     echo_err(f"idle capacity of {', '.join(_lanes_of(args))}: {word}")
     return FINE
 
 
-def run_limits(args: argparse.Namespace, settings: Settings) -> int:
-    """Send the limits that were given."""
+async def _run_limits(args: argparse.Namespace, settings: Settings) -> int:
     given: dict[str, Any] = {
         "reserve": args.reserve,
-        "quiet_seconds": args.quiet and args.quiet.total_seconds(),
+        "quiet_seconds": args.quiet,
         "pack_messages": args.pack_messages,
-        "reach_seconds": args.reach and args.reach.total_seconds(),
+        "reach_seconds": args.reach,
     }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = {
+        name: value.total_seconds() if isinstance(value, timedelta) else value
+        for name, value in given.items()
+        if value is not None
+    }
     if not changes:
         raise InvalidSetting("idle limits: none is given; give for example --reserve 0.5")
-
-    async def limit(idle: "IdleControl") -> None:
+    idle = await _open_idle(settings)
+    try:
         for lane in _lanes_of(args):
             await idle.limit(lane, changes)
-
-    try:
-        run_interruptibly(_with_idle(settings, limit))
     except ValueError as exc:
         name, _, problem = str(exc).partition(":")
         raise InvalidSetting(f"--{name.removesuffix('_seconds').replace('_', '-')}:{problem}") from exc
@@ -117,18 +87,17 @@ def run_limits(args: argparse.Namespace, settings: Settings) -> int:
     return FINE
 
 
-async def _with_idle(settings: Settings, act: "Callable[[IdleControl], Awaitable[Answer]]") -> Answer:
-    from starter.cli.connection import open_client
+async def _open_idle(settings: Settings) -> "IdleControl":
     from starter.steering.keepers.idle import IdleControl
 
-    return await act(IdleControl(await open_client(settings), settings))
+    return IdleControl(await open_client(settings), settings)
 
 
 def _lanes_of(args: argparse.Namespace) -> list[str]:
     return list(dict.fromkeys(args.lane or LANES))
 
 
-def _to_line(status: "IdleStatus") -> dict[str, Any]:
+def _to_document(status: "IdleStatus") -> dict[str, Any]:
     return {
         "lane": status.lane,
         "is_on": status.is_on,
@@ -140,12 +109,7 @@ def _to_line(status: "IdleStatus") -> dict[str, Any]:
 
 def _to_cells(status: "IdleStatus") -> tuple[str, ...]:
     limits, pulled = status.limits, status.pulled
-    texts = {
-        "reserve": f"{limits.reserve:g}",
-        "quiet": f"{limits.quiet_seconds:g}s",
-        "pack-messages": f"{limits.pack_messages}",
-        "reach": format_seconds(limits.reach_seconds),
-    }
+    bounds = f"reserve {limits.reserve:g}, quiet {limits.quiet_seconds:g}s, pack-messages {limits.pack_messages}"
     return (
         status.lane,
         "on" if status.is_on else "off",
@@ -153,5 +117,5 @@ def _to_cells(status: "IdleStatus") -> tuple[str, ...]:
         f"{pulled.messages:,}",
         f"{pulled.packs:,}",
         format_seconds(pulled.mean_early_seconds) if pulled.messages + pulled.packs else "-",
-        ", ".join(f"{name} {value}" for name, value in texts.items()),
+        f"{bounds}, reach {format_seconds(limits.reach_seconds)}",
     )

@@ -1,7 +1,5 @@
 """The command `dev`: the embedded server, a worker for all lanes and optionally a broker, ended together in order."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
 import asyncio
 import contextlib
@@ -9,13 +7,14 @@ import os
 import random
 import sys
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import ENV_PREFIX, Settings
-from starter.cli import arguments
-from starter.cli.arguments import Commands, collect_settings
+from starter.cli.arguments import COUNT, Commands, port
 from starter.cli.exit_codes import FINE, WRONG
 from starter.cli.interruption import run_until_signal
 from starter.screen import echo_err
@@ -34,20 +33,12 @@ LEAVE_SECONDS = 30.0
 """Time limit for the worker to end: its drain time, and more to hand back what did not finish."""
 
 
-def add_dev(commands: Commands) -> None:
-    """Add `dev`."""
-    parser = commands.add(
-        "dev", run_dev, "run a server and a worker on this machine until Ctrl-C; messages survive", prints_data=False
-    )
-    add = parser.add_argument
+def add(commands: Commands) -> None:
+    purpose = "run a server and a worker on this machine until Ctrl-C; messages survive"
+    add = commands.add("dev", _run, purpose, prints_data=False).add_argument
     add("--data", metavar="DIR", type=Path, default=DEFAULT_DATA, help=f"where messages are kept ({DEFAULT_DATA})")
-    add("--port", type=arguments.port, default=DEFAULT_PORT, help=f"the server's port ({DEFAULT_PORT}); 0: a free one")
-    add(
-        "--ui-port",
-        type=arguments.port,
-        default=DEFAULT_UI_PORT,
-        help=f"the Web UI's port ({DEFAULT_UI_PORT}); 0: a free one",
-    )
+    add("--port", type=port, default=DEFAULT_PORT, help=f"the server's port ({DEFAULT_PORT}); 0: a free one")
+    add("--ui-port", type=port, default=DEFAULT_UI_PORT, help=f"the Web UI's port ({DEFAULT_UI_PORT}); 0: a free one")
     add("--no-ui", action="store_true", help="run without the Web UI")
     add(
         "--sync",
@@ -61,16 +52,16 @@ def add_dev(commands: Commands) -> None:
         metavar="PORT",
         nargs="?",
         const=DEFAULT_KAFKA_PORT,
-        type=arguments.port,
+        type=port,
         help=f"run a Kafka broker too, on this port ({DEFAULT_KAFKA_PORT}; 0: a free one); its first run fetches Kafka",
     )
-    add("--processes", metavar="N", type=arguments.count, default=1, help="worker processes (1)")
+    add("--processes", **COUNT, default=1, help="worker processes (1)")
 
 
-def run_dev(args: argparse.Namespace, settings: Settings) -> int:
-    """Run the server and the worker."""
+def _run(args: argparse.Namespace, settings: Settings) -> int:
     from shared.temporal.encryption import build_converter
-    from starter.local.embedded import EmbeddedOptions, find_free_port
+    from starter.local.embedded import EmbeddedOptions
+    from starter.local.supervised_process import find_free_port
 
     build_converter(settings)  # raises for a wrong key before anything runs
     options = EmbeddedOptions(
@@ -79,18 +70,16 @@ def run_dev(args: argparse.Namespace, settings: Settings) -> int:
         ui_port=None if args.no_ui else args.ui_port or find_free_port(),
         sync=args.sync,
     )
-    code = asyncio.run(run_until_signal(_run(options, _plan_broker(options, args.kafka), args)))
+    broker_options = None if args.kafka is None else _plan_broker(options, args.kafka)
+    code = asyncio.run(run_until_signal(_serve(options, broker_options, args)))
     return FINE if code is None else code
 
 
-def _plan_broker(server: "EmbeddedOptions", port: int | None) -> "BrokerOptions | None":
+def _plan_broker(server: "EmbeddedOptions", port: int) -> "BrokerOptions":
     """Check the requested broker's options before anything runs."""
-    from shared.errors import InvalidSetting
-    from starter.local.embedded import check_free, find_free_port
     from starter.local.kafka.broker import BrokerOptions, check_extras
+    from starter.local.supervised_process import check_free, find_free_port
 
-    if port is None:
-        return None
     check_extras()
     for name, taken in (("--port", server.port), ("--ui-port", server.ui_port)):
         if port == taken:
@@ -100,25 +89,42 @@ def _plan_broker(server: "EmbeddedOptions", port: int | None) -> "BrokerOptions 
     return BrokerOptions(data=server.data / "kafka", port=port or find_free_port())
 
 
-async def _run(options: "EmbeddedOptions", broker_options: "BrokerOptions | None", args: argparse.Namespace) -> int:
+async def _serve(options: "EmbeddedOptions", broker_options: "BrokerOptions | None", args: argparse.Namespace) -> int:
     from starter.local.disk import watch_disk
     from starter.local.embedded import run_embedded
 
     watching = watch_disk(options.data, options.log, echo_err)
-    async with run_embedded(options) as server, watching, _with_broker(broker_options) as broker:
+    async with run_embedded(options) as server, watching, _open_broker(broker_options) as broker:
         return await _keep_working(args, server, broker)
+
+
+def _open_broker(options: "BrokerOptions | None") -> "AbstractAsyncContextManager[EmbeddedBroker | None]":
+    if options is None:
+        return contextlib.nullcontext()
+    from starter.local.kafka.broker import run_broker
+    from starter.local.kafka.jars import KAFKA_VERSION, find_cache, has_jars
+
+    if not has_jars(find_cache()):
+        echo_err(f"fetching Apache Kafka {KAFKA_VERSION} (43 MB) into {find_cache()}, once; this takes about a minute")
+    return run_broker(options)
 
 
 async def _keep_working(args: argparse.Namespace, server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> int:
     """Run the worker, and restart it when it dies; gives its exit code when it drained or refused its configuration."""
-    from starter.local.embedded import start_on_leash
+    from starter.local.supervised_process import start_supervised, stop_supervised
 
-    env, deaths = _environment(os.environ, server.address, collect_settings(args)), 0
+    env, deaths = _environment(os.environ, server.address, dict(args.set)), 0
     while True:
-        worker, began = await start_on_leash(_worker_command(args), env=env), time.monotonic()
+        worker, began = await start_supervised(_worker_command(args), env=env), time.monotonic()
         if not deaths:
             _greet(server, broker)
-        code = await _work(worker, server, broker)
+        try:
+            code = await _first_end(worker, server, broker)
+        finally:
+            if worker.returncode is None:
+                rest = "the server" if broker is None else "the broker and the server"
+                echo_err(f"draining the worker, then stopping {rest}; Ctrl-C leaves at once")
+            await stop_supervised(worker, LEAVE_SECONDS)
         if code in (FINE, WRONG):
             echo_err(f"the worker has ended with code {code}")
             return code
@@ -128,40 +134,33 @@ async def _keep_working(args: argparse.Namespace, server: "EmbeddedServer", brok
         await asyncio.sleep(pause)
 
 
-async def _work(worker: asyncio.subprocess.Process, server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> int:
-    from starter.local.embedded import end_on_leash
+async def _first_end(
+    worker: asyncio.subprocess.Process, server: "EmbeddedServer", broker: "EmbeddedBroker | None"
+) -> int:
+    """Wait until one of them ends; gives the worker's exit code, and raises if it was the server or the broker."""
+    from starter.local.disk import check_room
 
+    worker_end = asyncio.create_task(worker.wait())
+    logs = {asyncio.create_task(server.wait()): ("server", server.options.log)}
+    if broker is not None:
+        logs[asyncio.create_task(broker.wait())] = ("broker", broker.options.log)
     try:
-        return await _first_end(worker, server, broker)
+        ended, _ = await asyncio.wait({worker_end, *logs}, return_when=asyncio.FIRST_COMPLETED)
+        if worker_end in ended:
+            return worker_end.result()
+        name, log = logs[ended.pop()]
+        check_room(server.options.data)
+        raise Misconfigured(f"the embedded {name} has ended by itself; read {log}")
     finally:
-        if worker.returncode is None:
-            rest = "the server" if broker is None else "the broker and the server"
-            echo_err(f"draining the worker, then stopping {rest}; Ctrl-C leaves at once")
-        await end_on_leash(worker, LEAVE_SECONDS)
-
-
-@contextlib.asynccontextmanager
-async def _with_broker(options: "BrokerOptions | None") -> AsyncGenerator["EmbeddedBroker | None"]:
-    """Run the broker if there are options for one."""
-    if options is None:
-        yield None
-        return
-    from starter.local.kafka.broker import run_broker
-    from starter.local.kafka.jars import KAFKA_VERSION, find_cache, has_jars
-
-    if not has_jars(find_cache()):
-        echo_err(f"fetching Apache Kafka {KAFKA_VERSION} (43 MB) into {find_cache()}, once; this takes about a minute")
-    async with run_broker(options) as broker:
-        yield broker
+        for task in (worker_end, *logs):
+            task.cancel()
 
 
 def _worker_command(args: argparse.Namespace) -> list[str]:
     # -P: a folder named like our packages in the working folder must not be imported
     command = [sys.executable, "-P", "-m", "starter", "worker"]
     command += ["--processes", str(args.processes), "--drain-seconds", str(DRAIN_SECONDS)]
-    if args.config is not None:
-        command += ["--config", str(args.config)]
-    return command
+    return command if args.config is None else [*command, "--config", str(args.config)]
 
 
 def _environment(environ: Mapping[str, str], address: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -170,8 +169,8 @@ def _environment(environ: Mapping[str, str], address: str, given: Mapping[str, s
     Settings `given` by flag are passed in it, too: they may be secrets, and a command line is visible to everybody.
     """
     kept = {name: value for name, value in environ.items() if not name.startswith("TEMPORAL_")}
-    kept |= {ENV_PREFIX + name.upper(): value for name, value in given.items()}
-    return {**kept, "TEMPORAL_ADDRESS": address, "TEMPORAL_CONFIG_FILE": os.devnull}
+    settings = {ENV_PREFIX + name.upper(): value for name, value in given.items()}
+    return {**kept, **settings, "TEMPORAL_ADDRESS": address, "TEMPORAL_CONFIG_FILE": os.devnull}
 
 
 def _greet(server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> None:
@@ -190,26 +189,3 @@ def _greet(server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> None:
         f"Ctrl-C ends {'both' if broker is None else 'all three'}; nothing is lost",
     ]
     echo_err("\n".join(lines))
-
-
-async def _first_end(
-    worker: asyncio.subprocess.Process, server: "EmbeddedServer", broker: "EmbeddedBroker | None"
-) -> int:
-    """Wait until one of them ends; gives the worker's exit code, and raises if it was the server or the broker."""
-    from shared.errors import Misconfigured
-    from starter.local.disk import check_room
-
-    worker_end = asyncio.create_task(worker.wait())
-    logs = {asyncio.create_task(server.wait()): ("server", server.options.log)}
-    if broker is not None:
-        logs[asyncio.create_task(broker.wait())] = ("broker", broker.options.log)
-    try:
-        ended, _ = await asyncio.wait({worker_end, *logs}, return_when=asyncio.FIRST_COMPLETED)
-        if worker_end in ended:
-            return worker_end.result()
-        name, log = logs[ended.pop()]
-        check_room(server.options.data)
-        raise Misconfigured(f"the embedded {name} has ended by itself; read {log}")
-    finally:
-        for task in (worker_end, *logs):
-            task.cancel()

@@ -1,55 +1,26 @@
 """The command `worker`."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
-from datetime import timedelta
 
-from shared.errors import InvalidSetting
 from shared.lanes import LANES
 from shared.settings import Settings
-from starter.cli import arguments
-from starter.cli.arguments import Commands
+from starter.cli.arguments import COUNT, SECONDS, Commands, add_health
 
 
-def add_worker(commands: Commands) -> None:
-    """Add `worker`."""
-    parser = commands.add("worker", run_worker, "run handlers until SIGTERM or Ctrl-C, then drain", prints_data=False)
+def add(commands: Commands) -> None:
+    parser = commands.add("worker", _run, "run handlers until SIGTERM or Ctrl-C, then drain", prints_data=False)
     add = parser.add_argument
     add("--lane", action="append", choices=list(LANES), help="lane to serve; may be repeated; all when left out")
-    add("--processes", metavar="N", type=arguments.count, help="processes; one per core when left out")
-    add(
-        "--drain-seconds",
-        metavar="S",
-        type=arguments.number,
-        default=30.0,
-        help="what handlers at work get to finish (30)",
-    )
-    add(
-        "--health-port",
-        metavar="PORT",
-        type=arguments.port,
-        help="answer /healthz and /readyz there; 0 takes a free one",
-    )
-    add("--health-host", metavar="HOST", default="127.0.0.1", help="address for that port (127.0.0.1)")
+    add("--processes", **COUNT, help="processes; one per core when left out")
+    add("--drain-seconds", **SECONDS, default=30.0, help="what handlers at work get to finish (30)")
+    add_health(parser, "/healthz and /readyz")
 
 
-def run_worker(args: argparse.Namespace, settings: Settings) -> int:
-    """Serve the lanes."""
+def _run(args: argparse.Namespace, settings: Settings) -> int:
     from shared.telemetry.logs import set_up_logs
-    from worker.main import WorkerOptions, count_cores
+    from worker.main import read_options
     from worker.processes import serve
 
-    try:
-        drain = timedelta(seconds=args.drain_seconds)
-    except (ValueError, OverflowError) as exc:
-        raise InvalidSetting(f"drain-seconds: is {args.drain_seconds}; write for example 30") from exc
+    options = read_options(args, settings)
     set_up_logs(settings)
-    options = WorkerOptions(
-        settings=settings,
-        lanes=tuple(dict.fromkeys(args.lane or LANES)),
-        processes=args.processes or count_cores(),
-        drain=drain,
-        health_address=None if args.health_port is None else (args.health_host, args.health_port),
-    )
     return serve(options)

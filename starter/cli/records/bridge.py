@@ -1,7 +1,5 @@
 """The command `bridge`."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
 import asyncio
 from dataclasses import replace
@@ -10,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import Settings
-from starter.cli import arguments
-from starter.cli.arguments import Commands
+from starter.cli.arguments import SECONDS, Commands, add_field_refs, add_health, read_format
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import call_at_signals
 from starter.screen import echo_err
@@ -19,7 +16,6 @@ from starter.screen import echo_err
 if TYPE_CHECKING:
     from starter.bridge.bridge import Bridge, BridgeOptions
     from starter.records.dead_letters import DeadLetterWriter
-    from starter.records.mapping import FormatOptions
 
 BRIDGE_HELP = """\
 A record is an envelope as JSON, or a CloudEvent, or with --id-from any JSON: its parts fill the envelope. A part is
@@ -31,51 +27,23 @@ TOPIC.dead-letters, see 'dormice dead-letters'. SIGTERM and Ctrl-C drain, a seco
 COLLECT_AFTER = (100_000, 10, 2)
 """Thresholds of Python's cycle collector: the window has several times more objects, none of them in a cycle."""
 
-PLACES = ("lane", "scheduled-at", "priority", "tenant", "payload")
 
-
-def add_bridge(commands: Commands) -> None:
-    """Add `bridge`."""
-    parser = commands.add(
-        "bridge",
-        run_bridge,
-        "turn the records of Kafka topics into messages until SIGTERM or Ctrl-C",
-        prints_data=False,
-    )
-    parser.epilog = BRIDGE_HELP
+def add(commands: Commands) -> None:
+    purpose = "turn the records of Kafka topics into messages until SIGTERM or Ctrl-C"
+    parser = commands.add("bridge", _run, purpose, BRIDGE_HELP, prints_data=False)
     add = parser.add_argument
     add("topics", metavar="TOPIC", nargs="+", help="what to consume")
     add("--group", default="dormice", help="consumer group; its bridges share the partitions (dormice)")
     add("--member", metavar="NAME", help="static member: keeps its partitions over a short restart")
     add("--kind", help="kind of all records, or where it is")
     add("--id-from", metavar="key|PART", help="where a message's id is; makes records any JSON")
-    for name in PLACES:
-        add(f"--{name}-from", metavar="PART", help=f"where the {name.replace('-', '_')} is")
-    add(
-        "--drain-seconds",
-        metavar="S",
-        type=arguments.number,
-        default=30.0,
-        help="what is under way gets to finish (30)",
-    )
-    add(
-        "--session-seconds",
-        metavar="S",
-        type=arguments.number,
-        default=30.0,
-        help="silent for so long, a bridge is dead (30)",
-    )
-    add(
-        "--health-port",
-        metavar="PORT",
-        type=arguments.port,
-        help="answer /healthz, /readyz and /status there; 0 takes a free one",
-    )
-    add("--health-host", metavar="HOST", default="127.0.0.1", help="address for that port (127.0.0.1)")
+    add_field_refs(parser)
+    add("--drain-seconds", **SECONDS, default=30.0, help="what is under way gets to finish (30)")
+    add("--session-seconds", **SECONDS, default=30.0, help="silent for so long, a bridge is dead (30)")
+    add_health(parser, "/healthz, /readyz and /status")
 
 
-def run_bridge(args: argparse.Namespace, settings: Settings) -> int:
-    """Consume until a signal to end."""
+def _run(args: argparse.Namespace, settings: Settings) -> int:
     from shared.telemetry.logs import set_up_logs
     from worker.process.event_loop import new_event_loop
 
@@ -85,10 +53,10 @@ def run_bridge(args: argparse.Namespace, settings: Settings) -> int:
     except ImportError as exc:
         raise Misconfigured("the bridge needs aiokafka; install dormice with the extra kafka") from exc
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_run(args, settings))
+        return runner.run(_consume(args, settings))
 
 
-async def _run(args: argparse.Namespace, settings: Settings) -> int:
+async def _consume(args: argparse.Namespace, settings: Settings) -> int:
     from activities.registry import declared_packs, envelope_rules, load_registry
     from shared.kafka.connection import check_broker
     from shared.telemetry.sdk import start_telemetry
@@ -105,7 +73,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
 
     registry = load_registry(settings)
     options = _to_options(args, settings)
-    formats = Formats(_to_formats(args), envelope_rules(settings, registry))
+    formats = Formats(read_format(args), envelope_rules(settings, registry))
     stopping = asyncio.Event()
     readiness = BridgeReadiness(stopping.is_set)
     address = None if args.health_port is None else (args.health_host, args.health_port)
@@ -132,9 +100,13 @@ async def _serve(bridge: "Bridge", writer: "DeadLetterWriter", stopping: asyncio
 
     from shared.kafka.connection import translate_kafka_error
 
+    def drain() -> None:
+        stopping.set()
+        echo_err("draining: once more leaves at once")
+
     try:
         await writer.start()
-        _listen(stopping)
+        call_at_signals(drain)
         await bridge.run(stopping)
     except KafkaError as exc:
         raise translate_kafka_error(exc, settings) from exc
@@ -171,21 +143,3 @@ def _to_seconds(name: str, seconds: float) -> timedelta:
     if not 0 < seconds <= 3600:
         raise InvalidSetting(f"--{name}: is {seconds:g}; give seconds above 0, at most 3600")
     return timedelta(seconds=seconds)
-
-
-def _to_formats(args: argparse.Namespace) -> "FormatOptions":
-    from starter.records.mapping import FormatOptions
-
-    given = vars(args)
-    places = {f"{name}_from": given[f"{name}_from"] for name in (place.replace("-", "_") for place in PLACES)}
-    return FormatOptions.read(kind=args.kind, id_from=args.id_from, **places)
-
-
-def _listen(stopping: asyncio.Event) -> None:
-    """Set the event at the first signal to end; the second one exits at once."""
-
-    def stop() -> None:
-        stopping.set()
-        echo_err("draining: once more leaves at once")
-
-    call_at_signals(stop)

@@ -1,10 +1,7 @@
 """The command `bridge status`."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
 import asyncio
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -12,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from shared.errors import RetryLater
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings
-from starter.cli.arguments import Commands
+from starter.cli.arguments import REPEATED, Commands
+from starter.cli.connection import check_kafka
 from starter.cli.exit_codes import FINE, UNREACHABLE
-from starter.cli.interruption import run_interruptibly
 from starter.screen import echo_err, plural, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
@@ -39,22 +36,17 @@ Answers = dict[str, "BridgeStatus | BridgeAway"]
 """The answers of the bridges named with `--bridge`, by address."""
 
 
-def add_bridge_status(commands: Commands) -> None:
-    """Add `bridge status`."""
-    parser = commands.add(
-        "bridge status", run_bridge_status, "show how far a group is behind, and what its bridges are about"
-    )
-    parser.epilog = BRIDGE_STATUS_HELP
-    add = parser.add_argument
+def add(commands: Commands) -> None:
+    purpose = "show how far a group is behind, and what its bridges are about"
+    add = commands.add("bridge status", _run, purpose, BRIDGE_STATUS_HELP).add_argument
     add("topics", metavar="TOPIC", nargs="+", help="what the group consumes")
     add("--group", default="dormice", help="consumer group (dormice)")
     add(
         "--bridge",
         dest="bridges",
         metavar="HOST:PORT",
-        action="append",
-        default=[],
         type=_address,
+        **REPEATED,
         help="ask a bridge that runs with --health-port, too; may be repeated",
     )
 
@@ -66,9 +58,8 @@ def _address(text: str) -> str:
     return text
 
 
-def run_bridge_status(args: argparse.Namespace, settings: Settings) -> int:
-    """Print what the broker and the bridges say."""
-    lag, answers = run_interruptibly(_ask(args, settings))
+async def _run(args: argparse.Namespace, settings: Settings) -> int:
+    lag, answers = await _ask(args, settings)
     if args.json:
         print_json(_to_document(lag, answers))
     else:
@@ -80,12 +71,7 @@ def run_bridge_status(args: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _ask(args: argparse.Namespace, settings: Settings) -> "tuple[GroupLag, Answers]":
-    from shared.kafka.connection import check_broker, kafka_options
-
-    # if the broker is away, one sentence reports that in place of the client's log lines
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    options = kafka_options(settings)
-    await check_broker(settings)
+    options = await check_kafka(settings)
     from starter.bridge.group_lag import read_group_lag  # needs aiokafka, of which one sentence says that it is missing
 
     lag = await read_group_lag(options, args.group, args.topics)
@@ -121,9 +107,7 @@ def _to_document(lag: "GroupLag", answers: Answers) -> dict[str, Any]:
         "lag": lag.lag,
         "time_lag_seconds": lag.time_lag_seconds,
         "bridges": [
-            {"address": address, "error": str(answer)}
-            if isinstance(answer, BridgeAway)
-            else {"address": address, **asdict(answer)}
+            {"address": address, **({"error": str(answer)} if isinstance(answer, BridgeAway) else asdict(answer))}
             for address, answer in answers.items()
         ],
     }

@@ -1,29 +1,28 @@
 """The commands about dead letters, records that could not become messages: list, show, replay, drop."""
 
-# ruff: noqa: PLC0415 — what is slow to import waits until its command runs
-
 import argparse
 import base64
 import contextlib
 import dataclasses
 import functools
-import logging
+import os
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import InvalidSetting
 from shared.settings import Settings
-from starter.cli import arguments
-from starter.cli.arguments import CommandParser, Commands
+from starter.cli.arguments import COUNT, MOMENT, OFFSET, CommandParser, Commands
+from starter.cli.connection import check_kafka
 from starter.cli.exit_codes import FINE, PARTLY, WRONG
-from starter.cli.interruption import run_interruptibly
-from starter.screen import describe_moment, echo_err, plural, print_fields, print_json, print_table
+from starter.screen import describe_moment, echo_err, plural, print_fields, print_items, print_json
 
 if TYPE_CHECKING:
-    from starter.records.dead_letter_topic import DeadLetterTopic, LetterSelection, LetterState
+    from starter.records.dead_letter_topic import DeadLetterTopic, LetterPosition, LetterSelection, LetterState
     from starter.records.dead_letters import DeadLetter
+
+    Found = tuple[DeadLetter, LetterState]
 
 TOGETHER = 200
 """Letters held in memory at once while they are replayed or dropped."""
@@ -32,25 +31,23 @@ _LETTER = re.compile(r"([0-9]{1,9})/([0-9]{1,18})")
 _HEADER = ("LETTER", "STATE", "SOURCE", "FAILED", "CLASS", "KEY", "REASON")
 
 
-def add_dead_letters(commands: Commands) -> None:
-    """Add `dead-letters list`, `show`, `replay` and `drop`."""
-    group = commands.add_group(
-        "dead-letters", "records that could not become messages: list, show, replay or drop them"
-    )
+def add(commands: Commands) -> None:
+    purpose = "records that could not become messages: list, show, replay or drop them"
+    group = commands.add_group("dead-letters", purpose)
     parser = group.add("list", _run_list, "list the dead letters of a topic with their reasons")
     _add_topic(parser)
     parser.add_argument("--all", action="store_true", help="those that were replayed or dropped, and copies, as well")
     _add_filter(parser, limit=50)
     parser = group.add("show", _run_show, "show dead letters whole: key, value, headers and reason")
     _add_topic(parser)
-    parser.add_argument("letters", metavar="PARTITION/OFFSET", nargs="+", type=_letter, help="as 'list' names them")
+    _add_letters(parser, "+")
     for name, purpose in (
         ("replay", "send the original records to their topic again"),
         ("drop", "give dead letters up; they stay in their topic, marked"),
     ):
         parser = group.add(name, functools.partial(_run_verb, name), purpose)
         _add_topic(parser)
-        parser.add_argument("letters", metavar="PARTITION/OFFSET", nargs="*", type=_letter, help="as 'list' names them")
+        _add_letters(parser, "*")
         _add_filter(parser, limit=None)
         parser.add_argument("--dry-run", action="store_true", help="only list the letters that would be meant")
         parser.add_argument("--yes", action="store_true", help="do it; without this, a filter only counts")
@@ -61,18 +58,20 @@ def _add_topic(parser: CommandParser) -> None:
     parser.add_argument("--servers", metavar="HOST:PORT", help="Kafka brokers, in place of the setting kafka_servers")
 
 
+def _add_letters(parser: CommandParser, nargs: str) -> None:
+    parser.add_argument("letters", metavar="PARTITION/OFFSET", nargs=nargs, type=_letter, help="as 'list' names them")
+
+
 def _add_filter(parser: CommandParser, limit: int | None) -> None:
-    group = parser.add_argument_group("filter")
-    group.add_argument("--error-class", metavar="CLASS", help="dead for this reason, for example NotJson")
-    group.add_argument("--key", help="records with this key")
-    group.add_argument("--partition", metavar="N", type=_number, help="from this partition of TOPIC")
-    group.add_argument("--from-offset", metavar="N", type=_number, help="from this offset of TOPIC on")
-    group.add_argument("--to-offset", metavar="N", type=_number, help="up to this offset of TOPIC")
-    group.add_argument("--since", metavar="MOMENT", type=arguments.moment, help="produced then or later")
-    group.add_argument("--before", metavar="MOMENT", type=arguments.moment, help="produced before then")
-    group.add_argument(
-        "--limit", metavar="N", type=arguments.count, default=limit, help=f"most letters ({limit or 'all'})"
-    )
+    add = parser.add_argument_group("filter").add_argument
+    add("--error-class", metavar="CLASS", help="dead for this reason, for example NotJson")
+    add("--key", type=os.fsencode, help="records with this key")
+    add("--partition", **OFFSET, help="from this partition of TOPIC")
+    add("--from-offset", **OFFSET, help="from this offset of TOPIC on")
+    add("--to-offset", **OFFSET, help="up to this offset of TOPIC")
+    add("--since", **MOMENT, help="produced then or later")
+    add("--before", **MOMENT, help="produced before then")
+    add("--limit", **COUNT, default=limit, help=f"most letters ({limit or 'all'})")
 
 
 def _letter(text: str) -> tuple[int, int]:
@@ -81,72 +80,42 @@ def _letter(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"is {text!r}; give a whole number, 0 or more")
-    return int(text)
-
-
 def _read_filter(args: argparse.Namespace) -> "LetterSelection":
     from starter.records.dead_letter_topic import LetterSelection
 
-    return LetterSelection(
-        error_class=args.error_class,
-        key=None if args.key is None else args.key.encode(errors="surrogateescape"),
-        partition=args.partition,
-        from_offset=args.from_offset,
-        to_offset=args.to_offset,
-        since=args.since,
-        before=args.before,
-    )
+    names = ("error_class", "key", "partition", "from_offset", "to_offset", "since", "before")
+    return LetterSelection(**{name: getattr(args, name) for name in names})
 
 
 @contextlib.asynccontextmanager
 async def _open(args: argparse.Namespace, settings: Settings) -> "AsyncGenerator[DeadLetterTopic]":
-    from shared.kafka.connection import check_broker, kafka_options
     from starter.records.dead_letter_topic import open_box
 
-    # if the broker is away, one sentence reports that in place of the client's log lines
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     if args.servers is not None:
         settings = dataclasses.replace(settings, kafka_servers=args.servers)
-    options = kafka_options(settings)
-    await check_broker(settings)
-    async with open_box(options, args.topic) as box:
+    async with open_box(await check_kafka(settings), args.topic) as box:
         yield box
         if box.foreign:
             echo_err(f"{plural(box.foreign, 'record')} of {box.topic} are no dead letters and were passed over")
 
 
-def _run_list(args: argparse.Namespace, settings: Settings) -> int:
-    run_interruptibly(_list(args, settings))
-    return FINE
-
-
-async def _list(args: argparse.Namespace, settings: Settings) -> None:
-    found: list[tuple[DeadLetter, LetterState]] = []
+async def _run_list(args: argparse.Namespace, settings: Settings) -> int:
+    found: list[Found] = []
     is_cut = False
     async with _open(args, settings) as box:
         async for letter, state in box.find(_read_filter(args), is_all=getattr(args, "all", False)):
             if is_cut := len(found) == args.limit:
                 break
             found.append((letter, state))
-    if args.json:
-        for letter, state in found:
-            print_json(_to_line(letter, state))
-    elif found:
-        print_table(_HEADER, (_to_cells(letter, state) for letter, state in found))
+    print_items(found, _to_line, _HEADER, _to_cells, is_json=args.json)
     if not found:
         echo_err("no dead letter matches")
     if is_cut:
         echo_err(f"the first {args.limit:,} of more; --limit N lists more")
+    return FINE
 
 
-def _run_show(args: argparse.Namespace, settings: Settings) -> int:
-    return run_interruptibly(_show(args, settings))
-
-
-async def _show(args: argparse.Namespace, settings: Settings) -> int:
+async def _run_show(args: argparse.Namespace, settings: Settings) -> int:
     from starter.records.dead_letter_topic import LetterSelection
 
     missing = set(args.letters)
@@ -154,120 +123,98 @@ async def _show(args: argparse.Namespace, settings: Settings) -> int:
         async for letter, state in box.find(LetterSelection(places=frozenset(missing)), is_all=True):
             missing.discard((letter.record.partition, letter.record.offset))
             if args.json:
-                print_json(_to_document(letter, state))
+                print_json(_to_document((letter, state)))
             else:
                 print_fields(_to_fields(letter, state))
-        _tell_missing(missing, box)
+        _report_missing(missing, box)
     return PARTLY if missing else FINE
 
 
-def _run_verb(verb: str, args: argparse.Namespace, settings: Settings) -> int:
-    selection = _read_filter(args)
-    if args.letters:
-        if selection != type(selection)() or args.limit is not None:
-            raise InvalidSetting(f"dead-letters {verb}: letters and a filter are given; use one of the two")
-        return run_interruptibly(_act_on_named(verb, args, settings))
-    if args.dry_run:
-        return _run_list(args, settings)
-    return run_interruptibly(_act_on_selection(verb, args, settings, selection))
-
-
-async def _act_on_named(verb: str, args: argparse.Namespace, settings: Settings) -> int:
+async def _run_verb(verb: str, args: argparse.Namespace, settings: Settings) -> int:
     from starter.records.dead_letter_topic import LetterSelection, LetterState
 
-    missing = set(args.letters)
-    waiting: list[DeadLetter] = []
-    passed = 0
-    async with _open(args, settings) as box:
-        async for letter, state in box.find(LetterSelection(places=frozenset(missing)), is_all=True):
-            missing.discard((letter.record.partition, letter.record.offset))
-            if state is LetterState.WAITING:
-                waiting.append(letter)
-            else:
-                passed += 1
-                what = "a copy of another one" if state is LetterState.COPY else f"{state} already"
-                echo_err(f"dormice: dead letter {letter.position} is {what}; nothing was done to it")
-        _tell_missing(missing, box)
-        if args.dry_run:
-            _print_meant(waiting, is_json=args.json)
-        else:
-            work = _Work(verb, box, is_json=args.json)
-            try:
-                await work.add(waiting)
-            finally:
-                work.report()
-    return PARTLY if missing or passed else FINE
-
-
-async def _act_on_selection(
-    verb: str, args: argparse.Namespace, settings: Settings, selection: "LetterSelection"
-) -> int:
+    if args.letters and (_read_filter(args) != LetterSelection() or args.limit is not None):
+        raise InvalidSetting(f"dead-letters {verb}: letters and a filter are given; use one of the two")
+    if args.dry_run and not args.letters:
+        return await _run_list(args, settings)
+    left_alone: list[LetterPosition] = []
     count = 0
-    held: list[DeadLetter] = []
     async with _open(args, settings) as box:
-        work = _Work(verb, box, is_json=args.json)
-        try:
-            async for letter, _ in box.find(selection):
-                if count == args.limit:
-                    break
-                count += 1
-                if args.yes:
-                    held.append(letter)
-                if len(held) == TOGETHER:
-                    await work.add(held)
-                    held = []
-            await work.add(held)
-        finally:
-            if args.yes:
-                work.report()
-    return FINE if args.yes else _ask(verb, count, is_json=args.json)
-
-
-def _ask(verb: str, count: int, *, is_json: bool) -> int:
-    if is_json:
+        letters = _pick_named(box, args.letters, left_alone) if args.letters else _pick_selected(box, args)
+        if args.dry_run:
+            found = [(letter, LetterState.WAITING) async for letter in letters]
+            print_items(found, _to_line, _HEADER, _to_cells, is_json=args.json)
+        elif args.letters or args.yes:
+            await _act(verb, box, letters, is_json=args.json)
+        else:
+            count = len([None async for _ in letters])
+    if args.letters or args.yes:
+        return PARTLY if left_alone else FINE
+    if args.json:
         print_json({"verb": verb, "matched": count, DONE[verb]: 0})
     echo_err(f"{verb}: {plural(count, 'dead letter')} would be meant; nothing was {DONE[verb]}, add --yes to do it")
     return WRONG
 
 
-class _Work:
-    """One verb, applied to dead letters, with the number of those done."""
+async def _pick_named(
+    box: "DeadLetterTopic", named: "Sequence[LetterPosition]", left_alone: "list[LetterPosition]"
+) -> "AsyncIterator[DeadLetter]":
+    """Give the named letters that wait; report and collect the others."""
+    from starter.records.dead_letter_topic import LetterSelection, LetterState
 
-    def __init__(self, verb: str, box: "DeadLetterTopic", *, is_json: bool) -> None:
-        self._verb = verb
-        self._act = box.replay if verb == "replay" else box.drop
-        self._is_json = is_json
-        self._done = 0
-
-    async def add(self, letters: "Sequence[DeadLetter]") -> None:
-        await self._act(letters)
-        self._done += len(letters)
-
-    def report(self) -> None:
-        if self._is_json:
-            print_json({"verb": self._verb, DONE[self._verb]: self._done})
+    missing = set(named)
+    async for letter, state in box.find(LetterSelection(places=frozenset(named)), is_all=True):
+        position = (letter.record.partition, letter.record.offset)
+        missing.discard(position)
+        if state is LetterState.WAITING:
+            yield letter
         else:
-            echo_err(f"{self._verb}: {plural(self._done, 'dead letter')} {DONE[self._verb]}")
+            left_alone.append(position)
+            what = "a copy of another one" if state is LetterState.COPY else f"{state} already"
+            echo_err(f"dormice: dead letter {letter.position} is {what}; nothing was done to it")
+    left_alone.extend(missing)
+    _report_missing(missing, box)
 
 
-def _tell_missing(missing: set[tuple[int, int]], box: "DeadLetterTopic") -> None:
+async def _pick_selected(box: "DeadLetterTopic", args: argparse.Namespace) -> "AsyncIterator[DeadLetter]":
+    count = 0
+    async for letter, _ in box.find(_read_filter(args)):
+        if count == args.limit:
+            return
+        count += 1
+        yield letter
+
+
+async def _act(verb: str, box: "DeadLetterTopic", letters: "AsyncIterator[DeadLetter]", *, is_json: bool) -> None:
+    """Replay or drop letters; at the end, also after an error, print how many."""
+    act = box.replay if verb == "replay" else box.drop
+    done = 0
+    held: list[DeadLetter] = []
+    try:
+        async for letter in letters:
+            held.append(letter)
+            if len(held) == TOGETHER:
+                await act(held)
+                done += len(held)
+                held = []
+        await act(held)
+        done += len(held)
+    finally:
+        if is_json:
+            print_json({"verb": verb, DONE[verb]: done})
+        else:
+            echo_err(f"{verb}: {plural(done, 'dead letter')} {DONE[verb]}")
+
+
+def _report_missing(missing: "set[LetterPosition]", box: "DeadLetterTopic") -> None:
     for partition, offset in sorted(missing):
         echo_err(
             f"dormice: no dead letter {partition}/{offset} lies in {box.topic}; 'dormice dead-letters list' shows them"
         )
 
 
-def _print_meant(letters: "Sequence[DeadLetter]", *, is_json: bool) -> None:
-    from starter.records.dead_letter_topic import LetterState
-
-    if is_json:
-        for letter in letters:
-            print_json(_to_line(letter, LetterState.WAITING))
-    elif letters:
-        print_table(_HEADER, (_to_cells(letter, LetterState.WAITING) for letter in letters))
-
-
-def _to_line(letter: "DeadLetter", state: "LetterState") -> dict[str, Any]:
+def _to_line(found: "Found") -> dict[str, Any]:
+    letter, state = found
     return {
         "letter": letter.position,
         "state": state.value,
@@ -283,14 +230,13 @@ def _to_line(letter: "DeadLetter", state: "LetterState") -> dict[str, Any]:
     }
 
 
-def _to_document(letter: "DeadLetter", state: "LetterState") -> dict[str, Any]:
-    headers = [{"name": name, **_to_text("value", value)} for name, value in letter.headers]
-    replay_of = letter.replay_of or None
+def _to_document(found: "Found") -> dict[str, Any]:
+    letter, _ = found
     return {
-        **_to_line(letter, state),
+        **_to_line(found),
         **_to_text("value", letter.record.value),
-        "headers": headers,
-        "replay_of": replay_of,
+        "headers": [{"name": name, **_to_text("value", value)} for name, value in letter.headers],
+        "replay_of": letter.replay_of or None,
     }
 
 
@@ -313,7 +259,8 @@ def _to_shown(raw: bytes | None) -> str:
     return "-" if raw is None else raw.decode(errors="backslashreplace")
 
 
-def _to_cells(letter: "DeadLetter", state: "LetterState") -> tuple[str, ...]:
+def _to_cells(found: "Found") -> tuple[str, ...]:
+    letter, state = found
     source = f"{letter.topic}/{letter.partition}/{letter.offset}"
     key = _to_shown(letter.record.key)
     return letter.position, state.value, source, str(letter.attempts), letter.error_class, key, letter.message

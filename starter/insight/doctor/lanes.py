@@ -10,7 +10,8 @@ from temporalio.api.worker.v1 import WorkerHeartbeat
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.idle.capacity import Capacity, is_fresh
-from activities.idle.overdue import OverdueIndex, OverdueWorkflow
+from activities.idle.due_index import SleepingWorkflow
+from activities.idle.overdue import OverdueIndex
 from activities.registry import Registry
 from shared.lanes import LANES, task_queue
 from shared.messages.timespan import format_seconds
@@ -174,7 +175,7 @@ def judge_backlog(lane: str, serving: LaneWorkers) -> Finding:
     return fine(seen, about=lane)
 
 
-def judge_overdue(lane: str, overdue: Sequence[OverdueWorkflow], serving: LaneWorkers, now: datetime) -> Finding:
+def judge_overdue(lane: str, overdue: Sequence[SleepingWorkflow], serving: LaneWorkers, now: datetime) -> Finding:
     """Report what is overdue on a lane with workers: they are too few, or the workflow stands still."""
     if not overdue:
         return fine("nothing is overdue", about=lane)

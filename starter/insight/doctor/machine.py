@@ -14,9 +14,8 @@ from shared.temporal.encryption import build_converter
 from starter.insight.doctor.checks import Finding, fine, stamp, unknown, warning, wrong
 from starter.screen import plural
 from worker.deployment import check_deployment
-from worker.lanes.leaders import check_lanes
 from worker.lanes.profiles import PROFILES
-from worker.lanes.tenants import read_weights
+from worker.lanes.starting import check_lanes, read_weights
 
 SPARE_FILES = 100
 """Files that a process opens besides its handlers' connections: for the server, Kafka, its modules and logs."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib
 import importlib.util
 import json
 import os
@@ -10,24 +9,16 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from shared.errors import InvalidSetting, Misconfigured
-from starter.local.embedded import (
-    check_free,
-    end_on_leash,
-    find_free_port,
-    hold_folder,
-    is_answered,
-    kill_on_leash,
-    start_on_leash,
-)
+from shared.errors import DormiceError, InvalidSetting, Misconfigured
+from shared.kafka.connection import check_broker
+from shared.settings import Settings
 from starter.local.kafka.jars import find_cache, prepare_jars
 from starter.local.kafka.java import find_java
+from starter.local.supervised_process import SupervisedProcess, check_free, find_free_port, hold_folder
 
 START_SECONDS = 60.0
-STOP_SECONDS = 15.0
-ASK_MILLISECONDS = 10_000
+RECORDS = "records"  # the folder of topics
 JAVA_OPTIONS = (
     "-Xmx256m",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
@@ -78,11 +69,6 @@ class BrokerOptions:
     extra_properties: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
-    def records(self) -> Path:
-        """The folder of topics and records."""
-        return self.data / "records"
-
-    @property
     def log(self) -> Path:
         """The broker's log file."""
         return self.data / "kafka.log"
@@ -91,11 +77,6 @@ class BrokerOptions:
     def properties(self) -> Path:
         """The broker's own settings, written anew at each start."""
         return self.data / "server.properties"
-
-    @property
-    def address(self) -> str:
-        """Where the broker answers, on loopback only."""
-        return f"127.0.0.1:{self.port}"
 
 
 def check_extras() -> None:
@@ -118,133 +99,58 @@ async def run_broker(options: BrokerOptions) -> AsyncGenerator["EmbeddedBroker"]
     check_extras()
     with hold_folder(options.data) as lock:
         check_free("kafka", options.port)
-        broker = EmbeddedBroker(options, lock)
-        await broker.start()
-        try:
+        async with EmbeddedBroker(options, lock) as broker:
             yield broker
-        finally:
-            await broker.stop()
 
 
-class EmbeddedBroker:
-    """One running broker process, under a parent watch so that it never outlives this process."""
+class EmbeddedBroker(SupervisedProcess):
+    """One running broker process."""
 
     def __init__(self, options: BrokerOptions, lock: int | None = None) -> None:
-        """Take the options; `lock` is a file descriptor that stays open for as long as the process lives."""
+        super().__init__("broker", options.port, options.log, lock)
         self.options = options
-        self._lock = lock
-        self._process: asyncio.subprocess.Process | None = None
 
-    @property
-    def address(self) -> str:
-        """Where clients connect."""
-        return self.options.address
-
-    @property
-    def process_id(self) -> int | None:
-        """Process id of the broker's parent watch, None while it is down."""
-        return None if self._process is None else self._process.pid
-
-    async def start(self) -> None:
-        """Start the process and wait until it answers requests; prepares its folder if that is new."""
+    async def _begin(self) -> bool:
         java = await asyncio.to_thread(find_java)
         jars = await prepare_jars(java, find_cache())
         command = [str(java), *JAVA_OPTIONS, "-cp", os.pathsep.join(map(str, jars))]
-        _write_properties(self.options)
-        old = self.options.log.stat().st_size if self.options.log.exists() else 0
-        try:
-            is_ready = await self._has_folder(command) and await self._serves(command)
-        except BaseException:
-            await self.stop()
-            raise
-        if not is_ready:
-            await self.stop()
-            raise Misconfigured(
-                f"the embedded broker did not start; read {self.options.log}: {_last_word(self.options.log, old)}"
-            )
-
-    async def stop(self) -> None:
-        """End the process; returns when it is gone."""
-        if self._process is not None:
-            await end_on_leash(self._process, STOP_SECONDS)
-            self._process = None
-
-    async def kill(self) -> None:
-        """End the process and its parent watch with SIGKILL, for tests of a crash; returns when it is gone."""
-        if self._process is not None:
-            await kill_on_leash(self._process)
-            self._process = None
-            while is_answered(self.options.port):  # noqa: ASYNC110 — no event for the end of a child's child
-                await asyncio.sleep(0.01)
-
-    async def wait(self) -> int:
-        """Wait until the process ends, by itself or not; gives its exit code."""
-        return 0 if self._process is None else await self._process.wait()
+        _write_properties(self.options, self.address)
+        if not await self._has_folder(command):
+            return False
+        return await self._serves(
+            [*command, "kafka.Kafka", str(self.options.properties)], self._has_joined, START_SECONDS
+        )
 
     async def _has_folder(self, command: list[str]) -> bool:
         """Format the folder unless it has meta.properties, which is written last; says whether it has it now."""
-        mark = self.options.records / "meta.properties"
+        mark = self.options.data / RECORDS / "meta.properties"
         if not mark.exists():
             tool = [*FORMAT_OPTIONS, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
             tool += [f"--cluster-id={secrets.token_urlsafe(16)}", "--config", str(self.options.properties)]
-            await self._launch([*command, *tool])
-            await self.wait()
+            await (await self._launch([*command, *tool])).wait()
         return mark.exists()
 
-    async def _launch(self, command: list[str]) -> None:
-        with self.options.log.open("ab") as output:
-            self._process = await start_on_leash(command, output.fileno(), keep=self._lock)
-
-    async def _serves(self, command: list[str]) -> bool:
-        """Start the broker itself and wait until clients can use it."""
-        await self._launch([*command, "kafka.Kafka", str(self.options.properties)])
-        deadline = asyncio.get_running_loop().time() + START_SECONDS
-        while asyncio.get_running_loop().time() < deadline:
-            if self._process is None or self._process.returncode is not None:
-                return False
-            # aiokafka logs an error for each failed attempt, so a plain socket tries first
-            if is_answered(self.options.port) and await _has_joined(self.address):
-                return True
-            await asyncio.sleep(0.05)
+    async def _has_joined(self) -> bool:
+        """Say whether the broker lists itself: from then on it serves."""
+        with contextlib.suppress(DormiceError):
+            await check_broker(Settings(kafka_servers=self.address))
+            return True
         return False
 
 
-async def _has_joined(address: str) -> bool:
-    """Say whether the broker answers a metadata request and lists itself: from then on it serves."""
-    client: Any = importlib.import_module("aiokafka.client").AIOKafkaClient(
-        bootstrap_servers=address, request_timeout_ms=ASK_MILLISECONDS
-    )
-    errors: Any = importlib.import_module("aiokafka.errors")
-    try:
-        await client.bootstrap()
-        return bool(client.cluster.brokers())
-    except errors.KafkaError:
-        return False
-    finally:
-        await client.close()
-
-
-def _write_properties(options: BrokerOptions) -> None:
-    if "," in str(options.records.absolute()):
+def _write_properties(options: BrokerOptions, address: str) -> None:
+    records = str((options.data / RECORDS).absolute())
+    if "," in records:
         raise InvalidSetting(f"--data: {options.data} has a comma in its path, where Kafka reads two; choose another")
     controller = find_free_port()
     wanted = {
         **PROPERTIES,
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "listeners": f"PLAINTEXT://{options.address},CONTROLLER://127.0.0.1:{controller}",
-        "log.dirs": str(options.records.absolute()),
+        "listeners": f"PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller}",
+        "log.dirs": records,
     }
     for name, value in options.extra_properties.items():
         wanted[name] = f"{wanted[name]},{value}" if name in LISTS else value
     options.properties.touch(mode=0o600)  # listeners may have passwords
     # the format reads \uXXXX and doubled backslashes as JSON does, and otherwise only Latin-1
     options.properties.write_text("".join(f"{name}={json.dumps(value)[1:-1]}\n" for name, value in wanted.items()))
-
-
-def _last_word(log: Path, old: int) -> str:
-    """Give the last line after byte `old` that is not indented: the indented ones are stack traces."""
-    with log.open("rb") as file:
-        file.seek(old)
-        lines = file.read().decode(errors="replace").splitlines()
-    said = [line for line in lines if line and not line[0].isspace()]
-    return said[-1][:300] if said else "it says nothing"

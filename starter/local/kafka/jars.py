@@ -1,20 +1,19 @@
 """The jars of Apache Kafka: fetched once into the user's cache, and each checked by its digest."""
 
 import asyncio
-import contextlib
 import hashlib
 import importlib.util
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from shared.errors import Misconfigured, RetryLater
-from starter.local.embedded import end_on_leash, has_locked, start_on_leash
 from starter.local.kafka.java import find_java
+from starter.local.supervised_process import has_locked, run_supervised
 
 KAFKA_VERSION = "4.1.1"
 SLF4J_VERSION = "1.7.36"
@@ -78,54 +77,37 @@ def _digest(file: Path) -> str:
 
 
 async def _fetch(java: Path, folder: Path) -> None:
-    async with _hold(folder) as lock:
-        if has_jars(folder):  # another process fetched it while this one waited
-            return
-        prefix = f"{folder.name}.part-"
-        _sweep(folder.parent, prefix)
-        with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as temporary:
-            fetched = await _resolve(java, Path(temporary), lock)
-            if wrong := await asyncio.to_thread(_find_wrong, fetched):
-                raise Misconfigured(
-                    f"{_repository()} gave a {wrong} that is not the expected one; "
-                    f"unset {REPOSITORY_VARIABLE} or have it name a true mirror of Maven Central"
-                )
-            fetched.rename(folder)
-
-
-@contextlib.asynccontextmanager
-async def _hold(folder: Path) -> AsyncGenerator[int]:
-    """Lock a folder for fetching; waits while another process has it."""
-    lock = _open_lock(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder.with_name(f"{folder.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        while not has_locked(lock):  # noqa: ASYNC110 — the lock is another process's, no event tells its end
+        while not has_locked(lock):  # noqa: ASYNC110 — the lock is another process's, no event says when it ends
             await asyncio.sleep(0.1)
-        yield lock
+        if not has_jars(folder):  # otherwise another process fetched it while this one waited
+            await _fetch_alone(java, folder, lock)
     finally:
         os.close(lock)
 
 
-def _open_lock(folder: Path) -> int:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(folder.with_name(f"{folder.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
-
-
-def _sweep(cache: Path, prefix: str) -> None:
-    """Delete the remains of killed processes: as we have the lock, none of them still runs."""
-    for left in cache.glob(f"{prefix}*"):
+async def _fetch_alone(java: Path, folder: Path, lock: int) -> None:
+    prefix = f"{folder.name}.part-"
+    for left in folder.parent.glob(f"{prefix}*"):  # by killed processes: as we have the lock, none of them still runs
         shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as temporary:
+        fetched = await _resolve(java, Path(temporary), lock)
+        if wrong := await asyncio.to_thread(_find_wrong, fetched):
+            raise Misconfigured(
+                f"{_repository()} gave a {wrong} that is not the expected one; "
+                f"unset {REPOSITORY_VARIABLE} or have it name a true mirror of Maven Central"
+            )
+        fetched.rename(folder)
 
 
 async def _resolve(java: Path, work: Path, lock: int | None = None) -> Path:
     """Let Ivy fetch everything that the broker depends on; gives the folder of the jars."""
     jars, log = work / "jars", work / "ivy.log"
     _write_plan(work)
-    with log.open("wb") as output:
-        process = await start_on_leash(_ivy_command(java, work, jars), output.fileno(), keep=lock)
-    try:
+    async with run_supervised(_ivy_command(java, work, jars), log, keep=lock, stop_seconds=END_SECONDS) as process:
         code = await process.wait()
-    finally:
-        await end_on_leash(process, END_SECONDS)
     if code:
         raise RetryLater(
             f"Apache Kafka {KAFKA_VERSION} can't be fetched from {_repository()} ({_read_reason(log)}); "

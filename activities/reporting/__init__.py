@@ -1,1 +1,0 @@
-"""What is reported of each cycle: metrics, spans and events."""

@@ -1,0 +1,97 @@
+"""Calls to the server that workflows need beside their handlers: small local activities, and deleting old runs."""
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from typing import Any
+
+from google.protobuf.field_mask_pb2 import FieldMask
+from temporalio import activity
+from temporalio.api.common.v1 import Priority, WorkflowExecution
+from temporalio.api.workflow.v1 import WorkflowExecutionOptions
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, UpdateWorkflowExecutionOptionsRequest
+from temporalio.client import Client
+from temporalio.common import TypedSearchAttributes
+from temporalio.service import RPCError
+
+from shared.messages.message import SERIAL
+from shared.messages.placement import PACK_WORKFLOW, pack_workflow_id
+from shared.temporal.search_attributes import pack_attributes_at_start
+
+SET_PRIORITY = "set_priority"
+FORWARD = "forward_signals"
+
+DELETE_AFTER = timedelta(minutes=3)
+"""Six times a server's default interval for saving that it has seen a closing (`history.*UpdateAckInterval`). An
+earlier delete is retried again and again, and meanwhile blocks the transfer queue behind it."""
+
+DELETE_EVERY = timedelta(seconds=0.02)
+"""Shortest time between two deletes of a worker process: it deletes faster than its packs can leave runs, and the load
+on a server is small."""
+
+KEPT_MOST = 20_000
+CALL_TIMEOUT = timedelta(seconds=5)
+
+
+@activity.defn(name=SET_PRIORITY)
+async def set_own_priority(priority: int) -> None:
+    """Set the server-side priority of the workflow that calls this; idempotent."""
+    await set_priority(activity.client(), activity.info().workflow_id or "", priority)
+
+
+@activity.defn(name=FORWARD)
+async def forward_signals(call: Any) -> None:
+    """Send signals on to other packs, in order, and start those; tokens in them make a repetition change nothing."""
+    client, pack = activity.client(), dict(call["pack"])
+    task_timeout = timedelta(seconds=pack.pop("task_timeout"))
+    for index, signal, wire in call["strays"]:
+        await client.start_workflow(
+            PACK_WORKFLOW,
+            {**pack, "index": index},
+            id=pack_workflow_id(pack["kind"], index),
+            task_queue=activity.info().task_queue,
+            task_timeout=task_timeout,
+            memo={SERIAL: 1} if pack.get(SERIAL) else None,
+            search_attributes=TypedSearchAttributes(pack_attributes_at_start(pack["kind"], pack["lane"])),
+            start_signal=signal,
+            start_signal_args=[wire],
+        )
+
+
+async def set_priority(client: Client, workflow_id: str, priority: int) -> None:
+    """Set a run's priority key, also of a task that waits already; the Python client has no wrapper for this call."""
+    await client.workflow_service.update_workflow_execution_options(
+        UpdateWorkflowExecutionOptionsRequest(
+            namespace=client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=workflow_id),
+            workflow_execution_options=WorkflowExecutionOptions(priority=Priority(priority_key=priority)),
+            update_mask=FieldMask(paths=["priority.priority_key"]),
+        )
+    )
+
+
+class ContinuedRuns:
+    """Runs that packs have continued from; if the process ends, the namespace's retention deletes them."""
+
+    def __init__(self) -> None:
+        self._delete_after = DELETE_AFTER.total_seconds()
+        self._runs: dict[str, tuple[str, float]] = {}
+
+    def add(self, workflow_id: str, run_id: str) -> None:
+        """Note a run for deletion; does nothing if it is known already or `KEPT_MOST` runs are noted."""
+        if run_id not in self._runs and len(self._runs) < KEPT_MOST:
+            self._runs[run_id] = (workflow_id, asyncio.get_running_loop().time() + self._delete_after)
+
+    async def delete_when_due(self, client: Client) -> None:
+        """Delete each noted run once its time has come, one by one, for ever."""
+        pause = DELETE_EVERY.total_seconds()
+        while True:
+            run_id, (workflow_id, due) = next(iter(self._runs.items()), ("", ("", 0.0)))
+            wait = due - asyncio.get_running_loop().time() if run_id else self._delete_after
+            await asyncio.sleep(min(max(wait, pause), 1.0))
+            if run_id and wait <= 0:
+                execution = WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
+                request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=execution)
+                with contextlib.suppress(RPCError):  # the server's own retention deletes it too, later
+                    await client.workflow_service.delete_workflow_execution(request, timeout=CALL_TIMEOUT)
+                del self._runs[run_id]

@@ -1,1 +1,0 @@
-"""Calls to the server that workflows need beside their handlers."""

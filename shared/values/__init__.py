@@ -1,1 +1,0 @@
-"""What a process gets from outside: secrets and stop signals."""

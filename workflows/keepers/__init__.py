@@ -1,1 +1,0 @@
-"""Workflows that keep something for everybody: gates, idle capacity, layouts, measured capacity."""
