@@ -21,6 +21,7 @@ NO_SCENARIO = {
     "bare_pack",
     "bridge_faults",
     "bridging",
+    "figures",
     "handlers",
     "harness",
     "pack_filling",

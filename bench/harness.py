@@ -20,6 +20,7 @@ from rich.table import Table
 from temporalio.client import Client
 
 from bench.bare_loop import start_bare
+from bench.figures import RESULTS, write_figures
 from bench.worker_process import KIND, Measured, Order
 from cluster.cluster import Cluster
 from cluster.program import build_program
@@ -35,7 +36,6 @@ from starter.starting.receipts import StartOutcome
 Name = TypeVar("Name")
 Contestant = TypeVar("Contestant")
 
-RESULTS = Path(__file__).parent / "results"
 STOP_SECONDS = 20.0
 
 
@@ -268,6 +268,7 @@ def report(scenario: str, rows: Sequence[Mapping[str, Any]], note: str = "", cas
     }
     path = RESULTS / f"{'-'.join([scenario, *case.replace('--', '').split()])}.json"
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    write_figures()
     print(f"kept in {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}", file=sys.stderr)
 
 

@@ -14,7 +14,6 @@ from shared.errors import InvalidSetting, Misconfigured, RetryLater
 from shared.kafka.safe_producer import open_admin
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.bridge.monitoring.group_lag import read_group_lag
 from starter.local.embedded import EmbeddedServer
 from starter.local.kafka.broker import BrokerOptions, run_broker
 from starter.local.supervised_process import find_free_port, last_line, run_supervised
@@ -83,6 +82,8 @@ class Gate:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _is_behind(self) -> bool:
+        from starter.bridge.group_lag import read_group_lag  # noqa: PLC0415 — needs aiokafka, as only --kafka does
+
         try:
             return (await read_group_lag({"bootstrap_servers": self.address}, TOPIC, [TOPIC])).lag > 0
         except InvalidSetting:  # the bridge has not joined its group yet

@@ -1,7 +1,9 @@
-"""Source text as syntax trees, for tests of what the sources promise."""
+"""Source text as syntax trees and pages as tables, for tests of what they promise."""
 
 import ast
 import gc
+import re
+from pathlib import Path
 
 
 def parse(text: str) -> ast.Module:
@@ -15,3 +17,17 @@ def parse(text: str) -> ast.Module:
         return ast.parse(text)
     finally:
         gc.enable()
+
+
+def table(page: str, heading: str) -> list[list[str]]:
+    """Give the cells of the first table below a heading of a page, which is named by its path in the repository."""
+    text = (Path(__file__).parents[1] / page).read_text("utf-8")
+    section = re.split(rf"^#+ {re.escape(heading)}$", text, maxsplit=1, flags=re.MULTILINE)[1]
+    rows = re.search(r"^\|.*\n\|[-|]+\|\n((?:\|.*\n)+)", section, re.MULTILINE)
+    assert rows, heading
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in rows[1].splitlines()]
+
+
+def documented_checks() -> list[str]:
+    """Give the names of the doctor's checks, in the order of the page."""
+    return [name for name, _ in table("docs/operations.md", "Doctor")]

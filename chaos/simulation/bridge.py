@@ -80,7 +80,7 @@ class Bridge:
             while True:
                 batch = range(position, min(position + READ_AT_ONCE, len(self.topic)))
                 for offset in batch:
-                    assignment.received(PARTITION, offset, self._loop.time())
+                    offsets.received(offset, self._loop.time())
                 position = batch.stop
                 if batch and offsets.outstanding <= 3 * READ_AT_ONCE:
                     under_way.create_task(self._deliver(assignment, epoch, list(batch)))

@@ -7,8 +7,7 @@ from typing import Any
 from shared.errors import InvalidEnvelope, InvalidSetting
 from starter.files.columns import Columns, read_cell, read_number, to_json
 from starter.files.rows import Reader
-from starter.records.mapping import FormatOptions, find_kind, map_fields
-from starter.records.origins import KeyOrigin, PointerOrigin, RecordView
+from starter.records.mapping import FormatOptions, RecordView, find_kind, map_fields
 from starter.records.record import DeadRecord, ErrorClass
 
 
@@ -28,8 +27,8 @@ class RowMapping:
         origins = {"kind": options.kind, "id-from": options.id_from, "payload-from": options.payload_from}
         origins |= {f"{name.replace('_', '-')}-from": origin for name, origin in options.extras}
         for name, origin in origins.items():
-            if origin is not None and not isinstance(origin, str | PointerOrigin):
-                what = "key" if isinstance(origin, KeyOrigin) else "headers"
+            if origin is not None and not isinstance(origin, str) and origin.part != "value":
+                what = "key" if origin.part == "key" else "headers"
                 raise InvalidSetting(f"--{name}: is {origin}, but rows have no {what}; write a JSON pointer like /id")
 
     def reader(self, names: Sequence[str], source: str, *, is_text: bool = False) -> Reader:

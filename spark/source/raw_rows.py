@@ -12,7 +12,7 @@ from spark.source.mapping import RowMapping, to_invalid_envelope
 from spark.source.topic import read_ranges
 from spark.tables import rows_of
 from starter.files.rows import Line, Row, make_row, read_csv_records, read_json_lines
-from starter.records.formats import Formats, StartRequest
+from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord, Record
 
@@ -105,12 +105,10 @@ RowReader = LineReader | CellReader | RecordReader
 
 def _decode(record: Record, formats: Formats) -> Envelope | InvalidEnvelope:
     try:
-        wish = formats.decode(record)
+        envelope = formats.decode(record).envelope
     except DeadRecord as exc:
         return to_invalid_envelope(exc)
-    if isinstance(wish, StartRequest):
-        return wish.envelope
-    return InvalidEnvelope(
+    return envelope or InvalidEnvelope(
         "value", "is null, which stops a message, and here messages are only started; see 'dormice bridge'"
     )
 

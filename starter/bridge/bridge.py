@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,9 +16,8 @@ from shared.errors import RetryLater
 from shared.telemetry.sdk import Telemetry
 from starter.bridge.delivery_loop import DeliveryLoop, WriteDeadLetter
 from starter.bridge.offsets import Assignment, Partition, PartitionOffsets
-from starter.bridge.pending_record import PendingRecord, decode_record
+from starter.bridge.pending_record import RecordSpans, decode_record
 from starter.bridge.record_scheduler import RecordScheduler
-from starter.bridge.record_spans import RecordSpans
 from starter.bridge.watchdog import LOOKS, Watchdog
 from starter.bridge.window import FEWEST, limits_of
 from starter.records.formats import Formats
@@ -37,8 +36,7 @@ SLICE = 100
 FETCHED_AT_ONCE_BYTES = 64 * 1024
 """Per partition. Records fetched beyond the window only cost memory."""
 
-COMMIT_EVERY = timedelta(seconds=1)
-ENDS_EVERY = timedelta(seconds=5)
+COMMIT_EVERY_SECONDS, ENDS_EVERY_SECONDS = 1.0, 5.0
 COMMIT_SECONDS = 10.0
 """aiokafka repeats a commit while the broker is away; a late one might undo what another member committed."""
 
@@ -67,7 +65,7 @@ class BridgeOptions:
     """The process ends itself after this time without progress while there is lag."""
 
 
-class Bridge:
+class Bridge(ConsumerRebalanceListener):
     """One member of the group. `run` it once."""
 
     def __init__(
@@ -81,7 +79,7 @@ class Bridge:
         self.options = options
         self._formats = formats
         self.starter = starter
-        self.intake = RecordScheduler[PendingRecord](limits_of(FEWEST))
+        self.intake = RecordScheduler(limits_of(FEWEST))
         self.assignment = Assignment()
         spans = RecordSpans(telemetry or Telemetry(is_on=False), options.group)
         self.desk = DeliveryLoop(self.intake, self.assignment, formats, starter, bury, spans=spans)
@@ -96,10 +94,15 @@ class Bridge:
         Raises RetryLater when the consumer has stopped by itself, offsets went back or the last ones could not be
         committed; KafkaError when the broker refuses this client; Misconfigured when the Temporal server does.
         """
-        self._consumer.subscribe(self.options.topics, listener=_Listener(self))
+        self._consumer.subscribe(self.options.topics, listener=self)
         await self._consumer.start()
         delivering = asyncio.create_task(self.desk.run())
-        beside = (self._consume(), self._commit_regularly(), self._learn_ends(), self._watch())
+        beside = (
+            self._consume(),
+            _repeat(COMMIT_EVERY_SECONDS, self.commit),
+            _repeat(ENDS_EVERY_SECONDS, self._learn_ends),
+            _repeat(self.options.patience.total_seconds() / (2 * LOOKS), self._watch),
+        )
         working = [delivering, *(asyncio.create_task(work) for work in beside)]
         stop = asyncio.create_task(stopping.wait())
         try:
@@ -156,7 +159,7 @@ class Bridge:
         now, partition, epoch = time.monotonic(), offsets.partition, offsets.epoch
         for message in messages:
             offsets.received(message.offset, now, message.timestamp)
-            self.intake.offer(partition, epoch, decode_record(to_record(message), partition, epoch, self._formats))
+            self.intake.offer(decode_record(to_record(message), partition, epoch, self._formats))
         self.received += len(messages)
         self._watchdog.note_progress()
 
@@ -178,11 +181,6 @@ class Bridge:
             self._consumer.pause(*begin)
         if end := paused - held_back:
             self._consumer.resume(*end)
-
-    async def _commit_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(COMMIT_EVERY.total_seconds())
-            await self.commit()
 
     async def _commit_last(self) -> None:
         """Commit what is left, with retries: a rebalance may prevent it for a moment, the broker for longer."""
@@ -208,33 +206,25 @@ class Bridge:
 
     async def _learn_ends(self) -> None:
         """Ask for the partitions' end offsets: fetches report them too, but paused partitions are not fetched."""
-        while True:
-            await asyncio.sleep(ENDS_EVERY.total_seconds())
-            with contextlib.suppress(KafkaError):  # the broker is away: keep the last known ends
-                self._ends = await self._consumer.end_offsets(self._consumer.assignment())
+        with contextlib.suppress(KafkaError):  # the broker is away: keep the last known ends
+            self._ends = await self._consumer.end_offsets(self._consumer.assignment())
 
     async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(self.options.patience.total_seconds() / (2 * LOOKS))
-            sentence = self._watchdog.look(
-                time.monotonic(),
-                lag=self.lag,
-                in_flight=self.intake.in_flight,
-                is_paused=bool(self.paused),
-                is_blocked=bool(self.intake.blocked),
-            )
-            if sentence:
-                raise RetryLater(sentence)
+        sentence = self._watchdog.look(
+            time.monotonic(),
+            lag=self._count_lag(),
+            in_flight=self.intake.in_flight,
+            is_paused=bool(self.paused),
+            is_blocked=bool(self.intake.blocked),
+        )
+        if sentence:
+            raise RetryLater(sentence)
 
-    @property
-    def lag(self) -> int:
-        """How many readable records have not been received."""
-        return sum(max(0, self._lag_of(partition)) for partition in self.assignment.partitions)
-
-    def _lag_of(self, partition: Partition) -> int:
-        end, offsets = self.find_end(partition), self.assignment.find(partition)
-        reached = None if offsets is None else offsets.reached
-        return 0 if end is None or reached is None else end - reached
+    def _count_lag(self) -> int:
+        """Count the readable records that have not been received."""
+        held = ((self.find_end(partition), self.assignment.find(partition)) for partition in self.assignment.partitions)
+        known = ((end, offsets.reached) for end, offsets in held if end is not None and offsets is not None)
+        return sum(max(0, end - reached) for end, reached in known if reached is not None)
 
     def find_end(self, partition: Partition) -> int | None:
         """Give the offset after the last readable record, as last reported by the broker; None before that."""
@@ -247,8 +237,11 @@ class Bridge:
         """The partitions that are not fetched now."""
         return frozenset(Partition(*partition) for partition in self._consumer.paused())
 
-    async def revoked(self, partitions: Collection[Partition]) -> None:
+    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride] — aiokafka awaits it
+        self, revoked: Collection[TopicPartition]
+    ) -> None:
         """Let the records under way of revoked partitions finish, commit, and forget the partitions."""
+        partitions = [Partition(*partition) for partition in revoked]
         under_way = self.intake.revoke(partitions)
 
         def is_over() -> bool:
@@ -258,8 +251,11 @@ class Bridge:
         await self.commit(partitions)
         self.assignment.revoke(partitions)
 
-    def assigned(self, partitions: Collection[Partition]) -> None:
+    async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride] — as above
+        self, assigned: Collection[TopicPartition]
+    ) -> None:
         """Begin with partitions and pause again as needed: the consumer has forgotten its pauses."""
+        partitions = [Partition(*partition) for partition in assigned]
         self.rebalances += 1
         self.intake.assign(partitions, self.assignment.assign(partitions))
         self.apply_pauses()
@@ -267,19 +263,10 @@ class Bridge:
         logger.info("partitions assigned", extra={"partitions": sorted(map(str, partitions))})
 
 
-class _Listener(ConsumerRebalanceListener):
-    def __init__(self, bridge: Bridge) -> None:
-        self._bridge = bridge
-
-    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride] — aiokafka awaits it
-        self, revoked: Collection[TopicPartition]
-    ) -> None:
-        await self._bridge.revoked([Partition(*partition) for partition in revoked])
-
-    async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride] — as above
-        self, assigned: Collection[TopicPartition]
-    ) -> None:
-        self._bridge.assigned([Partition(*partition) for partition in assigned])
+async def _repeat(every_seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(every_seconds)
+        await work()
 
 
 async def _wait(is_over: Callable[[], bool], seconds: float) -> None:

@@ -10,9 +10,8 @@ from shared.errors import RetryLater
 from shared.telemetry.spans import NO_SPAN
 from shared.temporal.backoff import backoff_seconds
 from starter.bridge.offsets import Assignment
-from starter.bridge.pending_record import PendingRecord, read_delivery
+from starter.bridge.pending_record import PendingRecord, RecordSpans, describe_held
 from starter.bridge.record_scheduler import RecordScheduler
-from starter.bridge.record_spans import RecordSpans, describe_held
 from starter.bridge.window import limits_of, size_for
 from starter.records.formats import Formats
 from starter.records.record import Record
@@ -43,7 +42,7 @@ class DeliveryLoop:
 
     def __init__(
         self,
-        scheduler: RecordScheduler[PendingRecord],
+        scheduler: RecordScheduler,
         assignment: Assignment,
         formats: Formats,
         starter: BulkStarter,
@@ -106,7 +105,7 @@ class DeliveryLoop:
                 return
             for pending in batch:
                 # decoded again for a retry: retries are few, and kept deliveries take several times a record's memory
-                delivery, pending.delivery = pending.delivery or read_delivery(pending.record, self._formats), None
+                delivery, pending.delivery = pending.delivery or self._formats.decode(pending.record), None
                 self._in_hand += 1
                 yield pending, self._spans.begin(pending, delivery)
 

@@ -39,13 +39,11 @@ class PartitionOffsets:
     transaction markers), so nothing is inferred from neighbours.
     """
 
-    __slots__ = ("_committed", "_last", "_next", "_outstanding", "epoch", "ignored", "partition")
+    __slots__ = ("_committed", "_last", "_next", "_outstanding", "epoch", "partition")
 
     def __init__(self, partition: Partition, epoch: int = 0) -> None:
         self.partition = partition
         self.epoch = epoch
-        self.ignored = 0
-        """Acknowledgements of offsets that were not outstanding: unknown or repeated ones."""
         self._outstanding: dict[int, UnacknowledgedRecord] = {}
         self._last = UnacknowledgedRecord(0.0, NO_TIMESTAMP)
         self._next = NOTHING
@@ -67,11 +65,8 @@ class PartitionOffsets:
         self._outstanding[offset] = self._last
 
     def acknowledged(self, offset: int) -> bool:
-        """Note that a record needs no more work; says whether it was outstanding, and counts it if not."""
-        if self._outstanding.pop(offset, None) is None:
-            self.ignored += 1
-            return False
-        return True
+        """Note that a record needs no more work; says whether it was outstanding."""
+        return self._outstanding.pop(offset, None) is not None
 
     def advance(self, to: int) -> None:
         """Note that the consumer moved on to an offset; all records below it must have been noted before.
@@ -118,11 +113,6 @@ class PartitionOffsets:
         """The first outstanding record; None without one."""
         return next(iter(self._outstanding.values()), None)
 
-    @property
-    def oldest_at(self) -> float | None:
-        """When the first outstanding record was received, in monotonic seconds; None without one."""
-        return None if self.oldest is None else self.oldest.received_at
-
 
 class Assignment:
     """The partitions held now, each with the epoch of its assignment; records of an older epoch no longer count.
@@ -133,8 +123,6 @@ class Assignment:
 
     def __init__(self) -> None:
         self.epoch = 0
-        self.late = 0
-        """Acknowledgements dropped because their partition was revoked or assigned anew since."""
         self._held: dict[Partition, PartitionOffsets] = {}
 
     @property
@@ -159,24 +147,10 @@ class Assignment:
         """Give the offsets of a partition, for noting many records at once; None when it is not held."""
         return self._held.get(partition)
 
-    def received(self, partition: Partition, offset: int, now: float, timestamp: int = NO_TIMESTAMP) -> int | None:
-        """Note a record and give the epoch to acknowledge it under; None when the partition is not held.
-
-        Raises OffsetsWentBack, see `PartitionOffsets.received`.
-        """
-        offsets = self._held.get(partition)
-        if offsets is None:
-            return None
-        offsets.received(offset, now, timestamp)
-        return offsets.epoch
-
     def acknowledged(self, partition: Partition, epoch: int, offset: int) -> bool:
-        """Note that a record needs no more work; says whether that counted, and counts late ones in `late`."""
+        """Note that a record needs no more work; says whether that counted, as it is under an older epoch too late."""
         offsets = self._held.get(partition)
-        if offsets is None or offsets.epoch != epoch:
-            self.late += 1
-            return False
-        return offsets.acknowledged(offset)
+        return offsets is not None and offsets.epoch == epoch and offsets.acknowledged(offset)
 
     def is_outstanding(self, partition: Partition, epoch: int, offset: int) -> bool:
         """Say whether a record of this epoch is received and not acknowledged."""
@@ -194,19 +168,3 @@ class Assignment:
         for partition, position in positions.items():
             if partition in self._held:
                 self._held[partition].committed(position)
-
-    @property
-    def outstanding(self) -> int:
-        """How many records are received and not acknowledged."""
-        return sum(offsets.outstanding for offsets in self._held.values())
-
-    @property
-    def ignored(self) -> int:
-        """Acknowledgements of offsets that were not outstanding, in the partitions held now."""
-        return sum(offsets.ignored for offsets in self._held.values())
-
-    @property
-    def oldest_at(self) -> float | None:
-        """When the oldest outstanding record was received, in monotonic seconds; None without one."""
-        moments = [moment for offsets in self._held.values() if (moment := offsets.oldest_at) is not None]
-        return min(moments, default=None)

@@ -1,12 +1,13 @@
-"""A pending record: received by the bridge and not yet acknowledged, with what it asks for."""
+"""A pending record: received by the bridge and not yet acknowledged, with what traces and log lines say about it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from shared.messages.placement import workflow_id
-from shared.telemetry.spans import NO_SPAN, Span
+from shared.telemetry.sdk import Telemetry
+from shared.telemetry.spans import NO_SPAN, Attributes, Span
 from starter.bridge.offsets import Partition
-from starter.records.dead_letters import find_origin
-from starter.records.formats import Formats, StartRequest
+from starter.records.formats import Formats, find_correlation_id
 from starter.records.record import DeadRecord, Record
 from starter.starting.delivery import Delivery
 
@@ -38,16 +39,53 @@ class PendingRecord:
 def decode_record(record: Record, partition: Partition, epoch: int, formats: Formats) -> PendingRecord:
     """Decode a record; one that can't become a message is given with `dead` set."""
     try:
-        delivery = read_delivery(record, formats)
+        delivery = formats.decode(record)
     except DeadRecord as exc:
         return PendingRecord(record, partition, epoch, dead=exc)
     return PendingRecord(record, partition, epoch, workflow_id(delivery.kind, delivery.id).encode(), delivery)
 
 
-def read_delivery(record: Record, formats: Formats) -> Delivery:
-    """Say what a record asks for; raises DeadRecord."""
-    wanted = formats.decode(record)
-    source, offset = find_origin(record)
-    if isinstance(wanted, StartRequest):
-        return Delivery(wanted.envelope.kind, wanted.envelope.id, source, offset, wanted.envelope, wanted.trace)
-    return Delivery(wanted.kind, wanted.id, source, offset)
+class RecordSpans:
+    """Traces the records of sampled messages.
+
+    Any other record costs one checksum, or nothing while telemetry is off.
+    """
+
+    def __init__(self, telemetry: Telemetry, group: str) -> None:
+        self._telemetry = telemetry
+        self._group = group
+
+    def begin(self, pending: PendingRecord, delivery: Delivery) -> Delivery:
+        """Open the record's span as a child of the record's own trace; the message gets this span as its parent."""
+        if pending.key is None or not self._telemetry.samples(pending.key):
+            return delivery
+        if pending.span is NO_SPAN:  # a retry belongs to the span of the first attempt
+            attributes: Attributes = {"group": self._group, "kind": delivery.kind, **_describe(pending, delivery)}
+            pending.span = self._telemetry.begin_span(
+                f"process {pending.record.topic}", attributes, parent=delivery.trace
+            )
+        return delivery._replace(trace={**delivery.trace, "traceparent": pending.span.traceparent})
+
+
+def describe_held(pending: PendingRecord, formats: Formats) -> dict[str, Any]:
+    """Give the log fields of a record, which is decoded again for them: such log lines are few."""
+    try:
+        delivery = formats.decode(pending.record)
+    except DeadRecord:
+        delivery = None
+    return {**_describe(pending, delivery), **pending.span.ids}
+
+
+def _describe(pending: PendingRecord, delivery: Delivery | None) -> dict[str, str | int]:
+    record = pending.record
+    if delivery is None or delivery.envelope is None:
+        correlation_id = find_correlation_id(dict(record.headers))
+    else:
+        correlation_id = delivery.envelope.correlation_id
+    return {
+        "workflow_id": (pending.key or b"").decode(),
+        "correlation_id": correlation_id,
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+    }

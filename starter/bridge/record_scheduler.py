@@ -1,29 +1,13 @@
 """The record scheduler: which received records may begin now, and which partitions must pause."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
-from shared.errors import InvalidSetting
 from starter.bridge.offsets import NOTHING, Partition
-
-
-class KeyedRecord(Protocol):
-    """What must be known of a record: records with the same key begin in offset order; None means no key."""
-
-    @property
-    def partition(self) -> Partition: ...  # noqa: D102 — described above
-
-    @property
-    def key(self) -> bytes | None: ...  # noqa: D102 — described above
-
-    @property
-    def offset(self) -> int: ...  # noqa: D102 — described above
-
-
-R = TypeVar("R", bound=KeyedRecord)
+from starter.bridge.pending_record import PendingRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +21,6 @@ class InFlightLimits:
     total_high: int
     total_low: int
 
-    def __post_init__(self) -> None:
-        """Refuse limits under which nothing would ever begin or go on."""
-        for name, number in asdict(self).items():
-            if number < 1:
-                raise InvalidSetting(f"{name}: is {number}; give 1 or more")
-            if number > (high := getattr(self, name.replace("_low", "_high"))):
-                raise InvalidSetting(f"{name}: is {number}, above the high mark; give {high} or less")
-
 
 class QueueDepth(NamedTuple):
     """The records of a partition under way and waiting, and why none may begin; `reason` is empty while they may."""
@@ -54,27 +30,25 @@ class QueueDepth(NamedTuple):
     reason: str
 
 
-class _PartitionQueue(Generic[R]):
+@dataclass(slots=True, eq=False)
+class _PartitionQueue:
     """The held records of one partition; `load` counts all of them, `in_flight` those under way."""
 
-    __slots__ = ("chains", "epoch", "in_flight", "is_in_turn", "last", "load", "partition", "ready", "reason")
-
-    def __init__(self, partition: Partition) -> None:
-        self.partition = partition
-        self.epoch: int | None = None
-        """None after the partition is revoked, while some of its records are still under way."""
-        self.last = NOTHING
-        self.reason = ""
-        self.load = 0
-        self.in_flight = 0
-        self.is_in_turn = False
-        self.ready: list[tuple[int, R]] = []
-        """A heap by offset: the record received first begins first, also if it had to wait for its key."""
-        self.chains: dict[bytes, deque[R] | None] = {}
-        """For each key with a record that is ready or under way: the records waiting behind it."""
+    partition: Partition
+    epoch: int | None = None
+    """None after the partition is revoked, while some of its records are still under way."""
+    last: int = NOTHING
+    reason: str = ""
+    load: int = 0
+    in_flight: int = 0
+    is_in_turn: bool = False
+    ready: list[tuple[int, PendingRecord]] = field(default_factory=list[tuple[int, PendingRecord]])
+    """A heap by offset: the record received first begins first, also if it had to wait for its key."""
+    chains: dict[bytes, deque[PendingRecord] | None] = field(default_factory=dict[bytes, deque[PendingRecord] | None])
+    """For each key with a record that is ready or under way: the records waiting behind it."""
 
 
-class RecordScheduler(Generic[R]):
+class RecordScheduler:
     """Gives out the records of each key in offset order; different keys and partitions run in parallel.
 
     Partitions take turns. Records of a blocked partition that are under way do not count against the limits. A record
@@ -83,9 +57,9 @@ class RecordScheduler(Generic[R]):
 
     def __init__(self, limits: InFlightLimits) -> None:
         self._limits = limits
-        self._lanes: dict[Partition, _PartitionQueue[R]] = {}
-        self._turns: deque[_PartitionQueue[R]] = deque()  # partitions with a record that may begin, each once
-        self._under_way: dict[int, R] = {}
+        self._lanes: dict[Partition, _PartitionQueue] = {}
+        self._turns: deque[_PartitionQueue] = deque()  # partitions with a record that may begin, each once
+        self._under_way: dict[int, PendingRecord] = {}
         self._over: set[Partition] = set()
         self._is_full = False
         self._load = self._in_flight = 0  # both exclude blocked partitions
@@ -109,7 +83,7 @@ class RecordScheduler(Generic[R]):
             lane.epoch, lane.last = epoch, NOTHING
         self._note_load()
 
-    def revoke(self, partitions: Iterable[Partition]) -> list[R]:
+    def revoke(self, partitions: Iterable[Partition]) -> list[PendingRecord]:
         """Drop records of partitions that have not begun; give those still under way, also of earlier assignments."""
         lanes = {self._lanes[partition] for partition in partitions if partition in self._lanes}
         for lane in lanes:
@@ -120,14 +94,12 @@ class RecordScheduler(Generic[R]):
         self._note_load()
         return [record for record in self._under_way.values() if self._lanes.get(record.partition) in lanes]
 
-    def offer(self, partition: Partition, epoch: int, record: R) -> bool:
-        """Add a record; False, and nothing changes, if the epoch is not the partition's or the offset is repeated."""
-        lane = self._lanes.get(partition)
-        offset = record.offset
-        if lane is None or lane.epoch != epoch or offset <= lane.last:
+    def offer(self, record: PendingRecord) -> bool:
+        """Add a record; False, and nothing changes, if its epoch is not the partition's or the offset is repeated."""
+        lane, offset, key = self._lanes.get(record.partition), record.offset, record.key
+        if lane is None or lane.epoch != record.epoch or offset <= lane.last:
             return False
         lane.last = offset
-        key = record.key
         if key is not None and key in lane.chains:
             if (waiting := lane.chains[key]) is None:
                 waiting = lane.chains[key] = deque()
@@ -140,15 +112,15 @@ class RecordScheduler(Generic[R]):
                 self._queue(lane)
         lane.load += 1
         if lane.load > self._limits.partition_high:
-            self._over.add(partition)
+            self._over.add(lane.partition)
         if not lane.reason:
             self._load += 1
             self._note_load()
         return True
 
-    def take(self) -> list[R]:
+    def take(self) -> list[PendingRecord]:
         """Give the records that may begin now; each is under way until it is finished."""
-        taken: list[R] = []
+        taken: list[PendingRecord] = []
         turns, most = self._turns, self._limits.in_flight_per_partition
         places = self._limits.in_flight - self._in_flight
         while turns and len(taken) < places:
@@ -164,7 +136,7 @@ class RecordScheduler(Generic[R]):
         self._in_flight += len(taken)
         return taken
 
-    def finished(self, record: R) -> bool:
+    def finished(self, record: PendingRecord) -> bool:
         """Remove a record, whatever became of it; False, and nothing changes, if it was not under way."""
         if self._under_way.pop(id(record), None) is None:
             return False
@@ -191,14 +163,14 @@ class RecordScheduler(Generic[R]):
         return True
 
     def block(self, partition: Partition, reason: str) -> None:
-        """Let no record of a partition begin until it is unblocked or assigned anew; ignored for one not held."""
+        """Let no record of a partition begin, for a reason, until it is unblocked or assigned anew, if it is held."""
         lane = self._lanes.get(partition)
         if lane is not None and lane.epoch is not None:
             if not lane.reason:
                 self._leave(lane)
                 self._load -= lane.load
                 self._in_flight -= lane.in_flight
-            lane.reason = reason or "no reason was given"
+            lane.reason = reason
             self._note_load()
 
     def unblock(self, partition: Partition) -> None:
@@ -218,50 +190,34 @@ class RecordScheduler(Generic[R]):
 
     def load_of(self, partition: Partition) -> QueueDepth:
         """Count the records held of a partition; zero for one that is not held."""
-        lane = self._lanes.get(partition)
-        return (
-            QueueDepth(0, 0, "")
-            if lane is None
-            else QueueDepth(lane.in_flight, lane.load - lane.in_flight, lane.reason)
-        )
+        lane = self._lanes.get(partition, _PartitionQueue(partition))
+        return QueueDepth(lane.in_flight, lane.load - lane.in_flight, lane.reason)
 
     @property
     def pausing(self) -> set[Partition]:
         """Partitions that must pause now: they are blocked, or too many records of them, or of all, are held.
 
-        Every held partition is either here or in `resuming`, because a consumer forgets its pauses at each assignment.
+        All other held partitions may be fetched: a consumer forgets its pauses at each assignment.
         """
-        return {p for p, lane in self._held() if self._is_full or p in self._over or lane.reason}
-
-    @property
-    def resuming(self) -> set[Partition]:
-        """Held partitions that may be fetched now."""
-        return {partition for partition, _ in self._held()} - self.pausing
+        held = ((partition, lane) for partition, lane in self._lanes.items() if lane.epoch is not None)
+        return {partition for partition, lane in held if self._is_full or partition in self._over or lane.reason}
 
     @property
     def in_flight(self) -> int:
         """How many records are under way, including those of blocked and revoked partitions."""
         return len(self._under_way)
 
-    @property
-    def waiting(self) -> int:
-        """How many held records have not begun, including those of blocked partitions."""
-        return sum(lane.load - lane.in_flight for lane in self._lanes.values())
-
-    def _held(self) -> Iterator[tuple[Partition, _PartitionQueue[R]]]:
-        return ((partition, lane) for partition, lane in self._lanes.items() if lane.epoch is not None)
-
-    def _queue(self, lane: _PartitionQueue[R]) -> None:
+    def _queue(self, lane: _PartitionQueue) -> None:
         if lane.ready and not lane.reason and lane.in_flight < self._limits.in_flight_per_partition:
             lane.is_in_turn = True
             self._turns.append(lane)
 
-    def _leave(self, lane: _PartitionQueue[R]) -> None:
+    def _leave(self, lane: _PartitionQueue) -> None:
         if lane.is_in_turn:
             lane.is_in_turn = False
             self._turns.remove(lane)
 
-    def _empty(self, lane: _PartitionQueue[R]) -> None:
+    def _empty(self, lane: _PartitionQueue) -> None:
         """Drop records that have not begun, and the block: the next assignment finds out for itself."""
         self._leave(lane)
         if lane.reason:

@@ -19,11 +19,6 @@ class Watchdog:
         self._looked_at: float | None = None
         self._still = 0.0
 
-    @property
-    def still_seconds(self) -> float:
-        """How long nothing has moved without a good reason, as of the last `look`."""
-        return self._still
-
     def note_progress(self) -> None:
         """Note that something moved: a record received, acknowledged or committed, or partitions assigned."""
         self._still = 0.0

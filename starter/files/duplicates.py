@@ -4,7 +4,7 @@ import hashlib
 import math
 from array import array
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from shared.messages.placement import workflow_id
 
@@ -20,22 +20,14 @@ _SHARES = 256
 """Hashes are compared in this number of parts, because one set of all of them would take ten times their memory."""
 
 
-class DuplicateFilter(Protocol):
-    """Knows which rows don't count."""
-
-    def is_duplicate(self, number: int, envelope: "Envelope") -> bool:
-        """Return whether another row than this one counts for its message; called once for each row, in order."""
-        ...
-
-
 class FirstRows:
     """Lets the first row of each message count; takes about 100 bytes of memory for each message."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
 
-    def is_duplicate(self, number: int, envelope: "Envelope") -> bool:  # noqa: ARG002 — part of the protocol
-        """Return whether the message has been seen before."""
+    def is_duplicate(self, number: int, envelope: "Envelope") -> bool:  # noqa: ARG002 — as with the newest rows
+        """Return whether the message has been seen before; called once for each row, in order."""
         name = workflow_id(envelope.kind, envelope.id).encode()
         count, digest = len(self._seen), hashlib.blake2b(name, digest_size=16).digest()
         self._seen.add(digest)

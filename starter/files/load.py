@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
-from starter.files.duplicates import DuplicateFilter, DuplicateRule, FirstRows, NewestRows, find_repeated
+from starter.files.duplicates import DuplicateRule, FirstRows, NewestRows, find_repeated
 from starter.files.rows import Row, RowSource
 from starter.files.threaded_iterator import ThreadedIterator
 from starter.local.disk import explain_write_error
@@ -57,6 +57,11 @@ class LoadCounts:
         self.rows = self.position = 0
         self.is_searching, self.phase_began_at = is_searching, time.monotonic()
 
+    def note(self, row: Row) -> None:
+        """Count a row that was read."""
+        self.rows += 1
+        self.position = row.end
+
     @property
     def seconds(self) -> float:
         """Time since the load began."""
@@ -66,17 +71,6 @@ class LoadCounts:
     def is_clean(self) -> bool:
         """Nothing was rejected and nothing failed."""
         return self.rejected == 0 and self.failed == 0
-
-    def add(self, outcome: StartOutcome) -> None:
-        """Count the outcome of one row."""
-        if outcome is StartOutcome.STARTED:
-            self.started += 1
-        elif outcome is StartOutcome.ALREADY_RUNNING:
-            self.already_running += 1
-        elif outcome is StartOutcome.REJECTED:
-            self.rejected += 1
-        else:
-            self.failed += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +107,7 @@ class Load:
         self._rejects = RejectFile(options.rejects, source.number_name)
         self._failures = 0
         self.rule: DuplicateRule = options.duplicates or ("newest" if source.is_repeatable else "first")
-        self._duplicates: DuplicateFilter = FirstRows()
+        self._duplicates: FirstRows | NewestRows = FirstRows()
 
     def stop(self) -> None:
         """Stop reading; starts under way are finished."""
@@ -157,8 +151,7 @@ class Load:
             for row in source:
                 if self.is_stopped:
                     return
-                self.summary.rows += 1
-                self.summary.position = row.end
+                self.summary.note(row)
                 yield row
 
     def _hash(self, row: Row) -> int:
@@ -169,8 +162,6 @@ class Load:
 
     async def _envelopes(self) -> AsyncIterator[tuple[Row, Envelope]]:
         async for row in self._rows():
-            self.summary.rows += 1
-            self.summary.position = row.end
             try:
                 envelope = self._judge(row)
             except InvalidEnvelope as exc:
@@ -184,6 +175,7 @@ class Load:
     async def _rows(self) -> AsyncIterator[Row]:
         try:
             async for row in self._feed:
+                self.summary.note(row)
                 yield row
         except GiveUp as exc:
             self.flaw = exc
@@ -205,13 +197,18 @@ class Load:
         if receipt.outcome is StartOutcome.REJECTED:
             self._reject(receipt.tag, "envelope", receipt.reason)
             return
-        self.summary.add(receipt.outcome)
+        if receipt.outcome is StartOutcome.STARTED:
+            self.summary.started += 1
+        elif receipt.outcome is StartOutcome.ALREADY_RUNNING:
+            self.summary.already_running += 1
+        else:
+            self.summary.failed += 1
         self._failures = self._failures + 1 if receipt.outcome is StartOutcome.FAILED else 0
         if self._failures >= self.options.failures_max:
             self.stop()
 
     def _reject(self, row: Row, name: str, reason: str) -> None:
-        self.summary.add(StartOutcome.REJECTED)
+        self.summary.rejected += 1
         self._rejects.write(row, name, reason)
 
 

@@ -4,7 +4,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from shared.messages.timespan import format_seconds
 from starter.screen import echo_err
@@ -16,29 +16,6 @@ PLAIN_EVERY_SECONDS = 5.0
 BAR_EVERY_SECONDS = 0.2
 
 
-class Progress(Protocol):
-    """Shows how far a load has come."""
-
-    @property
-    def every_seconds(self) -> float:
-        """Time between two calls of `show`."""
-        ...
-
-    def show(self, position: float, done: int, seconds: float, counts: str) -> None:
-        """Show the position in the input, and how many rows were done in how many seconds."""
-        ...
-
-
-@contextlib.contextmanager
-def open_progress(total: int | None) -> Generator[Progress]:
-    """Show progress during a `with` block; `total` is the last position, None when it is unknown."""
-    if sys.stderr.isatty():
-        with _make_bar() as bar:
-            yield _Bar(bar, total)
-    else:
-        yield _Plain(total)
-
-
 class _Plain:
     every_seconds = PLAIN_EVERY_SECONDS
 
@@ -46,6 +23,7 @@ class _Plain:
         self._total = total
 
     def show(self, position: float, done: int, seconds: float, counts: str) -> None:
+        """Show the position in the input, and how many rows were done in how many seconds."""
         text = f"{counts}; {done / seconds:,.0f} a second"
         if self._total:
             text += f"; {math.floor(100 * position / self._total)}% done"
@@ -67,6 +45,20 @@ class _Bar:
             self._bar.reset(self._task)
         self._position = position
         self._bar.update(self._task, completed=position, counts=counts, rate=f"{done / seconds:,.0f} a second")
+
+
+Progress = _Plain | _Bar
+"""Shows how far a load has come: `show` is to be called every `every_seconds`."""
+
+
+@contextlib.contextmanager
+def open_progress(total: int | None) -> Generator[Progress]:
+    """Show progress during a `with` block; `total` is the last position, None when it is unknown."""
+    if sys.stderr.isatty():
+        with _make_bar() as bar:
+            yield _Bar(bar, total)
+    else:
+        yield _Plain(total)
 
 
 def _make_bar() -> "rich.progress.Progress":

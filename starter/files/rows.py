@@ -3,8 +3,9 @@
 import csv
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, Self, cast
 
@@ -45,7 +46,7 @@ class Row:
     flaw: InvalidEnvelope | None = None
 
 
-class RowSource:
+class RowSource(AbstractContextManager["RowSource", None]):
     """One readable input; iterate it once, and close it.
 
     Rows are numbered from 1: by the line where they begin, in a Parquet file by row.
@@ -83,10 +84,6 @@ class RowSource:
         except OSError as exc:
             raise GiveUp(f"{self.name}: can't be read any further ({exc.strerror or exc}); try again") from exc
 
-    def __enter__(self) -> Self:
-        """Give itself."""
-        return self
-
     def __exit__(self, *_: object) -> None:
         """Close the file; standard input stays open."""
         if self._stream is not None:
@@ -110,12 +107,15 @@ class RowSource:
             if not self.is_stdin:
                 self._stream = path.open("rb")
                 self.total = path.stat().st_size if path.is_file() else None
-            lines = _Lines(self._stream or sys.stdin.buffer)
-            if lines.first is None:
+            lines = _read_lines(self._stream or sys.stdin.buffer)
+            if (first := next(lines, None)) is None:
                 raise GiveUp(f"{self.name}: is empty; there is nothing to start")
-            if hint := _find_other_format(lines.first.raw, self.form):
+            if hint := _find_other_format(first.raw, self.form):
                 raise GiveUp(f"{self.name}: looks like {hint}")
-            return read_json_lines(lines) if self.form == "jsonl" else _read_csv(lines, self.name)
+            lines = chain([first], lines)
+            if self.form == "jsonl":
+                return read_json_lines(lines)
+            return read_csv_records(lines, Columns(read_header(lines, self.name), self.name, is_text=True))
         except OSError as exc:
             raise GiveUp(f"{self.name}: can't be read ({exc.strerror}); give the path of a file") from exc
 
@@ -172,10 +172,15 @@ class Line:
     @classmethod
     def of(cls, number: int, raw: bytes, end: int) -> Self:
         """Make a line; one that is not UTF-8 or far too long gets a flaw, and the latter is cut."""
-        if len(raw.rstrip(b"\r\n")) < LINE_MAX_BYTES:
-            return cls(number, raw, end, _find_flaw(raw))
-        flaw = InvalidEnvelope("envelope", f"is a line of more than {LINE_MAX_BYTES} bytes; shorten it")
-        return cls(number, raw[:1000] + "…".encode(), end, flaw)
+        if len(raw.rstrip(b"\r\n")) >= LINE_MAX_BYTES:
+            flaw = InvalidEnvelope("envelope", f"is a line of more than {LINE_MAX_BYTES} bytes; shorten it")
+            return cls(number, raw[:1000] + "…".encode(), end, flaw)
+        try:
+            raw.decode()
+        except UnicodeDecodeError as exc:
+            problem = f"is not UTF-8 text (byte {exc.start + 1}); save the file as UTF-8"
+            return cls(number, raw, end, InvalidEnvelope("envelope", problem))
+        return cls(number, raw, end, None)
 
     @property
     def text(self) -> str:
@@ -183,45 +188,17 @@ class Line:
         return self.raw.decode(errors="backslashreplace").rstrip("\r\n")
 
 
-class _Lines:
-    """The lines of a stream, the first one read ahead; lines that are too long are cut and get a flaw."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._number = 0
-        self._end = 0
-        self.first = self._read()
-
-    def __iter__(self) -> Iterator[Line]:
-        line = self.first
-        while line is not None:
-            yield line
-            line = self._read()
-
-    def _read(self) -> Line | None:
-        raw = self._stream.readline(LINE_MAX_BYTES)
-        if not raw:
-            return None
-        self._number += 1
-        self._end += len(raw)
-        if len(raw) == LINE_MAX_BYTES and not raw.endswith(b"\n"):
-            self._skip_rest()
-        return Line.of(self._number, raw, self._end)
-
-    def _skip_rest(self) -> None:
-        while rest := self._stream.readline(LINE_MAX_BYTES):
-            self._end += len(rest)
-            if rest.endswith(b"\n"):
-                return
-
-
-def _find_flaw(raw: bytes) -> InvalidEnvelope | None:
-    try:
-        if not raw.isascii():
-            raw.decode()
-    except UnicodeDecodeError as exc:
-        return InvalidEnvelope("envelope", f"is not UTF-8 text (byte {exc.start + 1}); save the file as UTF-8")
-    return None
+def _read_lines(stream: BinaryIO) -> Iterator[Line]:
+    """Give the lines of a stream; those that are too long are cut and get a flaw."""
+    number = end = 0
+    while raw := stream.readline(LINE_MAX_BYTES):
+        number += 1
+        end += len(raw)
+        is_whole = len(raw) < LINE_MAX_BYTES or raw.endswith(b"\n")
+        while not is_whole and (rest := stream.readline(LINE_MAX_BYTES)):
+            end += len(rest)
+            is_whole = rest.endswith(b"\n")
+        yield Line.of(number, raw, end)
 
 
 def read_json_lines(lines: Iterable[Line]) -> Iterator[Row]:
@@ -243,42 +220,28 @@ def _read_object(raw: bytes) -> Mapping[str, Any] | bytes:
     return raw
 
 
-class _CsvText:
-    """Gives lines to a CSV parser, and remembers the lines of its current record."""
-
-    def __init__(self, lines: Iterable[Line]) -> None:
-        self._lines = iter(lines)
-        self.taken: list[Line] = []
-
-    def __iter__(self) -> "_CsvText":
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._lines)
-        self.taken.append(line)
+def _give_text(lines: Iterable[Line], taken: list[Line]) -> Iterator[str]:
+    """Give lines to a CSV parser, and add to `taken` those of its current record."""
+    for line in lines:
+        taken.append(line)
         text = line.raw.decode(errors="surrogateescape")
-        return text.removeprefix(_BOM) if line.number == 1 else text
-
-
-def _read_csv(lines: _Lines, name: str) -> Iterator[Row]:
-    rest = iter(lines)
-    return read_csv_records(rest, Columns(read_header(rest, name), name, is_text=True))
+        yield text.removeprefix(_BOM) if line.number == 1 else text
 
 
 def read_header(lines: Iterator[Line], name: str) -> list[str]:
     """Read the header of a CSV file and return its names; raises GiveUp when it is invalid."""
-    text = _CsvText(lines)
+    taken: list[Line] = []
+    names: list[str] = []
     try:
-        names = next(csv.reader(text, strict=True))
+        names = next(csv.reader(_give_text(lines, taken), strict=True))
     except csv.Error as exc:
-        if text.taken[0].flaw is None:
-            _refuse_foreign_csv(text.taken[0].raw, name)
+        if taken[0].flaw is None:
+            _refuse_foreign_csv(taken[0].raw, name)
             raise GiveUp(f"{name}: its header is no CSV ({exc}); separate columns by commas") from exc
-        names = []
-    if flaw := text.taken[0].flaw:
+    if flaw := taken[0].flaw:
         raise GiveUp(f"{name}: its header {flaw.problem}")
     if len(names) == 1:
-        _refuse_foreign_csv(text.taken[0].raw, name)
+        _refuse_foreign_csv(taken[0].raw, name)
     return [column.strip() for column in names]
 
 
@@ -292,11 +255,11 @@ def _refuse_foreign_csv(header: bytes, name: str) -> None:
 
 def read_csv_records(lines: Iterable[Line], columns: Reader) -> Iterator[Row]:
     """Give a row for every record of a CSV file after its header; a record that is no valid CSV gets a flaw."""
-    text = _CsvText(lines)
+    taken: list[Line] = []
     # strict: a quote that is never closed would otherwise silently include the rest of the file
-    records = csv.reader(text, strict=True)
+    records = csv.reader(_give_text(lines, taken), strict=True)
     while True:
-        text.taken = []
+        taken.clear()
         fields: Mapping[str, Any] = {}
         flaw: InvalidEnvelope | None = None
         try:
@@ -310,6 +273,6 @@ def read_csv_records(lines: Iterable[Line], columns: Reader) -> Iterator[Row]:
             flaw = InvalidEnvelope("envelope", f"is no CSV ({exc}); correct its quotes")
         except InvalidEnvelope as exc:
             flaw = exc
-        flaw = next((line.flaw for line in text.taken if line.flaw), flaw)
-        original = "\n".join(line.text for line in text.taken)
-        yield Row(text.taken[0].number, fields, original, text.taken[-1].end, flaw)
+        flaw = next((line.flaw for line in taken if line.flaw), flaw)
+        original = "\n".join(line.text for line in taken)
+        yield Row(taken[0].number, fields, original, taken[-1].end, flaw)

@@ -5,7 +5,7 @@ import itertools
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from temporalio.client import Client
@@ -63,12 +63,7 @@ class DueCounts:
         return found
 
     async def _ask_index(self, selection: Selection, due_before: float) -> int:
-        wanted = Selection(
-            kind=selection.kind,
-            lane=selection.lane,
-            state=selection.state,
-            due_before=datetime.fromtimestamp(due_before, UTC),
-        )
+        wanted = replace(selection, due_before=datetime.fromtimestamp(due_before, UTC))
         await asyncio.sleep(INDEX_PAUSE_SECONDS)
         try:
             return (await self._client.count_workflows(wanted.to_query(), rpc_timeout=CALL_TIMEOUT)).count
@@ -120,9 +115,6 @@ def _add_up(answers: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, Counter
     lanes = defaultdict[str, Counter[int]](Counter)
     for answer in answers:
         for lane, sums in answer.items():
-            lanes[lane].update(dict(enumerate(_to_differences(sums))))
+            in_intervals = (due - before for before, due in itertools.pairwise([0, *sums]))
+            lanes[lane].update(dict(enumerate(in_intervals)))
     return lanes
-
-
-def _to_differences(sums: Sequence[int]) -> list[int]:
-    return [now - before for before, now in itertools.pairwise([0, *sums])]

@@ -70,78 +70,77 @@ class Forecast:
     overloads: Sequence[Overload] = field(default_factory=tuple[Overload, ...])
 
 
-class Forecaster:
-    """Counts what is due in the index and in packs. Raises RetryLater while the server does not answer."""
+async def make_forecast(
+    client: Client,
+    settings: Settings,
+    begin: float,
+    horizon: timedelta,
+    *,
+    kinds: Sequence[str] | None = None,
+    sample: int = 0,
+    given: Mapping[str, float] | None = None,
+) -> Forecast:
+    """Count what is due from `begin` on, by lane; with `kinds` by kind, those that are named and those with packs.
 
-    def __init__(self, client: Client, settings: Settings, kinds: Sequence[str], sample: int = 0) -> None:
-        """Take the `kinds` to count separately, and how many packs of a kind to ask in place of all; 0 asks all."""
-        self._client = client
-        self._settings = settings
-        self._kinds = kinds
-        self._counts = DueCounts(client, settings, sample)
+    `sample` is how many packs of a kind are asked in place of all, 0 asks all; `given` has messages a second for lanes
+    whose capacity a person knows. Raises RetryLater while the server does not answer.
+    """
+    counts, edges = DueCounts(client, settings, sample), choose_edges(begin, horizon)
+    packed = await counts.count_packed(edges[1:])
+    by_lane, by_kind = defaultdict[str, Counter[int]](Counter), defaultdict[str, Counter[int]](Counter)
+    for (kind, lane), due in packed.due.items():
+        by_lane[lane].update(due)
+        by_kind[kind].update(due)
+    for lane in LANES:
+        by_lane[lane].update(await counts.count_solo(Selection(lane=lane, state="active"), edges[1:]))
+    for kind in kinds or ():
+        by_kind[kind].update(await counts.count_solo(Selection(kind=kind, state="active"), edges[1:]))
+    lanes = {lane: _to_list(by_lane[lane], edges) for lane in LANES}
+    capacity = {lane: await find_capacity(client, settings, lane, given or {}) for lane in LANES}
+    overloads = (find_overload(lane, edges, lanes[lane], capacity[lane]) for lane in LANES)
+    return Forecast(
+        edges=edges,
+        due=lanes if kinds is None else _group_by_kind(by_kind, lanes, edges),
+        lanes=lanes,
+        capacity=capacity,
+        packed=packed,
+        overloads=tuple(overload for overload in overloads if overload),
+    )
 
-    async def foresee(
-        self, begin: float, horizon: timedelta, *, by_kind: bool = False, given: Mapping[str, float] | None = None
-    ) -> Forecast:
-        """Count what is due from `begin` on; `given` has messages a second for lanes whose capacity a person knows."""
-        edges = choose_edges(begin, horizon)
-        packed = await self._counts.count_packed(edges[1:])
-        by_lane, by_kinds = defaultdict[str, Counter[int]](Counter), defaultdict[str, Counter[int]](Counter)
-        for (kind, lane), counts in packed.due.items():
-            by_lane[lane].update(counts)
-            by_kinds[kind].update(counts)
-        for lane in LANES:
-            by_lane[lane].update(await self._counts.count_solo(Selection(lane=lane, state="active"), edges[1:]))
-        lanes = {lane: _to_list(by_lane[lane], edges) for lane in LANES}
-        capacity = {lane: await self.find_capacity(lane, given or {}) for lane in LANES}
-        return Forecast(
-            edges=edges,
-            due=await self._group_by_kind(by_kinds, lanes, edges) if by_kind else lanes,
-            lanes=lanes,
-            capacity=capacity,
-            packed=packed,
-            overloads=tuple(
-                overload for lane in LANES if (overload := find_overload(lane, edges, lanes[lane], capacity[lane]))
-            ),
+
+def _group_by_kind(
+    by_kind: Mapping[str, Counter[int]], lanes: Mapping[str, Sequence[int]], edges: Sequence[float]
+) -> dict[str, Sequence[int]]:
+    grouped: dict[str, Sequence[int]] = {
+        kind: counts for kind in sorted(by_kind) if any(counts := _to_list(by_kind[kind], edges))
+    }
+    rest = [
+        max(0, sum(of_lanes) - sum(of_kinds))
+        for of_lanes, of_kinds in itertools.zip_longest(
+            zip(*lanes.values(), strict=True), zip(*grouped.values(), strict=True), fillvalue=()
         )
+    ]
+    return grouped | ({OTHER_KINDS: rest} if any(rest) else {})
 
-    async def _group_by_kind(
-        self, by_kinds: Mapping[str, Counter[int]], lanes: Mapping[str, Sequence[int]], edges: Sequence[float]
-    ) -> dict[str, Sequence[int]]:
-        found = defaultdict[str, Counter[int]](Counter, by_kinds)
-        for kind in self._kinds:
-            found[kind].update(await self._counts.count_solo(Selection(kind=kind, state="active"), edges[1:]))
-        grouped: dict[str, Sequence[int]] = {
-            kind: counts for kind in sorted(found) if any(counts := _to_list(found[kind], edges))
-        }
-        rest = [
-            max(0, sum(of_lanes) - sum(of_kinds))
-            for of_lanes, of_kinds in itertools.zip_longest(
-                zip(*lanes.values(), strict=True), zip(*grouped.values(), strict=True), fillvalue=()
-            )
-        ]
-        return grouped | ({OTHER_KINDS: rest} if any(rest) else {})
 
-    async def find_capacity(self, lane: str, given: Mapping[str, float]) -> LaneCapacity:
-        """Give the capacity of a lane: as given, or as its workers have measured it."""
-        if lane in given:
-            return LaneCapacity(per_second=given[lane], is_given=True)
-        try:
-            workers = await Capacity(self._client, task_queue(self._settings.task_queue_prefix, lane)).read_measured()
-        except RPCError as exc:
-            raise translate_rpc_error(exc) from exc
-        known = [measured.per_second for measured in workers if measured is not None]
-        # a worker that has measured nothing yet counts like the mean of the others
-        per_second = mean(known) * len(workers) if known else None
-        return LaneCapacity(per_second=per_second, workers=len(workers), measured=len(known))
+async def find_capacity(client: Client, settings: Settings, lane: str, given: Mapping[str, float]) -> LaneCapacity:
+    """Give the capacity of a lane: as given, or as its workers have measured it."""
+    if lane in given:
+        return LaneCapacity(per_second=given[lane], is_given=True)
+    try:
+        workers = await Capacity(client, task_queue(settings.task_queue_prefix, lane)).read_measured()
+    except RPCError as exc:
+        raise translate_rpc_error(exc) from exc
+    known = [measured.per_second for measured in workers if measured is not None]
+    # a worker that has measured nothing yet counts like the mean of the others
+    per_second = mean(known) * len(workers) if known else None
+    return LaneCapacity(per_second=per_second, workers=len(workers), measured=len(known))
 
 
 def choose_edges(begin: float, horizon: timedelta) -> list[float]:
     """Divide a stretch of time into intervals of a round length; the first begins now and ends at a round time."""
-    step = next((step for step in STEPS if horizon / step <= INTERVALS_MAX), None)
-    seconds = (
-        step.total_seconds() if step else math.ceil(horizon / STEPS[-1] / INTERVALS_MAX) * STEPS[-1].total_seconds()
-    )
+    weeks = math.ceil(horizon / STEPS[-1] / INTERVALS_MAX)
+    seconds = next((step for step in STEPS if horizon / step <= INTERVALS_MAX), weeks * STEPS[-1]).total_seconds()
     edges, end = [begin], begin + horizon.total_seconds()
     while edges[-1] < end:
         edges.append((edges[-1] // seconds + 1) * seconds)

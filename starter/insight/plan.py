@@ -5,7 +5,7 @@ measured on two cores: the farther a plan is from that, the more it is an estima
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
 from typing import Literal
 
@@ -58,7 +58,11 @@ class Workload:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+COST_PARTS = {"worker_ms": 1000, "server_ms": 1000, "database_ms": 1000, "transactions": 1, "syncs": 1, "log_bytes": 1}
+"""The fields of `Cost`, as figures name them, and by what a figure is divided for its field."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """Cost of one start, cycle or batch: processor seconds; PostgreSQL's transactions, syncs and bytes of its log."""
 
@@ -69,27 +73,14 @@ class Cost:
     syncs: float = 0.0
     log_bytes: float = 0.0
 
-    def __add__(self, other: "Cost") -> "Cost":
-        """Add two costs."""
-        return Cost(
-            worker=self.worker + other.worker,
-            server=self.server + other.server,
-            database=self.database + other.database,
-            transactions=self.transactions + other.transactions,
-            syncs=self.syncs + other.syncs,
-            log_bytes=self.log_bytes + other.log_bytes,
-        )
+    @classmethod
+    def read(cls, name: str) -> "Cost":
+        """Read the cost whose figures begin with a name."""
+        return cls(*(value_of(f"{name}.{part}") / divisor for part, divisor in COST_PARTS.items()))
 
-    def times(self, count: float) -> "Cost":
-        """Multiply the cost."""
-        return Cost(
-            worker=self.worker * count,
-            server=self.server * count,
-            database=self.database * count,
-            transactions=self.transactions * count,
-            syncs=self.syncs * count,
-            log_bytes=self.log_bytes * count,
-        )
+    def plus(self, other: "Cost", count: float = 1.0) -> "Cost":
+        """Add another cost `count` times."""
+        return Cost(*(own + more * count for own, more in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,35 +172,14 @@ def find_load(demand: Workload, encoding: EncodingName, in_batch: float) -> Cost
     Handlers on `medium` and `long` are ordinary activities: 7 database transactions a cycle instead of 3
     (`shared.lanes`), so all costs of the server and the database are multiplied by 7/3.
     """
-    if encoding == "solo":
-        cycle = read_cost("solo.cycle")
-    else:
-        cycle = read_cost("pack.message") + read_cost("pack.batch").times(1 / in_batch)
+    cycle = Cost.read("solo.cycle")
+    if encoding == "pack":
+        cycle = Cost.read("pack.message").plus(Cost.read("pack.batch"), 1 / in_batch)
     if demand.lane != "short":
-        more = value_of("remote.factor")
-        cycle = Cost(
-            worker=cycle.worker,
-            server=cycle.server * more,
-            database=cycle.database * more,
-            transactions=cycle.transactions * more,
-            syncs=cycle.syncs * more,
-            log_bytes=cycle.log_bytes * more,
-        )
-    cycle += Cost(worker=demand.handler_cpu)
-    start = read_cost(f"{encoding}.start").times(demand.starts_per_day / DAY)
-    return cycle.times(demand.cycles_per_second) + start
-
-
-def read_cost(name: str) -> Cost:
-    """Read the cost whose figures begin with a name."""
-    return Cost(
-        worker=value_of(f"{name}.worker_ms") / 1000,
-        server=value_of(f"{name}.server_ms") / 1000,
-        database=value_of(f"{name}.database_ms") / 1000,
-        transactions=value_of(f"{name}.transactions"),
-        syncs=value_of(f"{name}.syncs"),
-        log_bytes=value_of(f"{name}.log_bytes"),
-    )
+        cycle = cycle.plus(replace(cycle, worker=0.0), value_of("remote.factor") - 1)
+    cycle = cycle.plus(Cost(worker=demand.handler_cpu))
+    start = Cost.read(f"{encoding}.start")
+    return Cost().plus(cycle, demand.cycles_per_second).plus(start, demand.starts_per_day / DAY)
 
 
 def find_closed_bytes(demand: Workload, encoding: EncodingName) -> float:

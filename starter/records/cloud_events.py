@@ -7,7 +7,7 @@ the HTTP binding, so a "%" stays a "%".
 import base64
 import binascii
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 from starter.records.record import DeadRecord, Headers, read_json, read_text
@@ -22,24 +22,19 @@ _OPTIONAL = ("subject", "correlationid", "datacontenttype")
 class CloudEvent:
     """An event with all required attributes; optional ones that are absent are empty."""
 
-    id: str
     type: str
-    subject: str
+    message_id: str
+    """The id of the event's message: the event's subject if it has one, else the event's id.
+
+    A message stands for a thing and is handled again and again, so the next event on that thing revises it. The
+    event's id names one occurrence, and would make a new message of each event; one-shot notifications want that:
+    `--id-from header:ce_id`. Subjects are unique within one source only: a topic with several sources needs another
+    `--id-from` if they collide.
+    """
     correlation_id: Any
     data: Any
-    attributes: dict[str, str] = field(default_factory=dict[str, str])
+    attributes: dict[str, str]
     """The attributes of a structured event, under the header names that a binary event uses."""
-
-    @property
-    def message_id(self) -> str:
-        """The id of the event's message: the event's subject if it has one, else the event's id.
-
-        A message stands for a thing and is handled again and again, so the next event on that thing revises it. The
-        event's id names one occurrence, and would make a new message of each event; one-shot notifications want
-        that: `--id-from header:ce_id`. Subjects are unique within one source only: a topic with several sources
-        needs another `--id-from` if they collide.
-        """
-        return self.subject or self.id
 
 
 def read_event(value: bytes, headers: Headers) -> CloudEvent | None:
@@ -67,9 +62,7 @@ def read_event(value: bytes, headers: Headers) -> CloudEvent | None:
 
 def _read_structured(value: bytes, media_type: str) -> CloudEvent:
     if media_type not in _STRUCTURED_JSON:
-        raise DeadRecord(
-            "CloudEventProblem", f"is {media_type[:60]!r}; send events as {_STRUCTURED_JSON[1]}", "content-type"
-        )
+        raise _flaw("content-type", f"is {media_type[:60]!r}; send events as {_STRUCTURED_JSON[1]}")
     document = read_json(value, "value")
     if not isinstance(document, dict):
         raise DeadRecord("NotAnObject", "is no JSON object; send one CloudEvent", "value")
@@ -77,7 +70,12 @@ def _read_structured(value: bytes, media_type: str) -> CloudEvent:
     # in the JSON format, §2.2, null means that an attribute is absent
     attributes = {name: event[name] for name in (*_REQUIRED, *_OPTIONAL) if event.get(name) is not None}
     _check(attributes, "")
-    return _make(attributes, _read_data(event, attributes.get("datacontenttype", "")), _name_as_headers(event))
+    as_headers = {
+        f"ce_{name}": value if isinstance(value, str) else json.dumps(value)  # the canonical form, specification §3
+        for name, value in event.items()
+        if isinstance(value, str | int) and name not in ("data", "data_base64")
+    }
+    return _make(attributes, _read_data(event, attributes.get("datacontenttype", "")), as_headers)
 
 
 def _read_data(event: dict[str, Any], content_type: str) -> Any:
@@ -85,46 +83,30 @@ def _read_data(event: dict[str, Any], content_type: str) -> Any:
     if encoded is None:
         return event.get("data")
     if "data" in event:
-        raise DeadRecord("CloudEventProblem", "stands beside data; send one of the two", "data_base64")
+        raise _flaw("data_base64", "stands beside data; send one of the two")
     if not isinstance(encoded, str):
-        raise DeadRecord("CloudEventProblem", "is no string; send Base64 of JSON", "data_base64")
+        raise _flaw("data_base64", "is no string; send Base64 of JSON")
     _refuse_other_than_json(content_type, "datacontenttype")
     try:
         raw = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as exc:  # ValueError: characters beyond ASCII
-        raise DeadRecord("CloudEventProblem", f"is no Base64 ({exc}); correct it", "data_base64") from exc
+        raise _flaw("data_base64", f"is no Base64 ({exc}); correct it") from exc
     return read_json(raw, "data_base64")
 
 
 def _check(attributes: dict[str, Any], prefix: str) -> None:
-    for name in _REQUIRED:
-        if name not in attributes:
-            raise DeadRecord("CloudEventProblem", "is missing; every CloudEvent needs one", prefix + name)
+    if missing := next((name for name in _REQUIRED if name not in attributes), None):
+        raise _flaw(prefix + missing, "is missing; every CloudEvent needs one")
     for name, value in attributes.items():
         if name != "correlationid" and (not isinstance(value, str) or not value):
-            raise DeadRecord("CloudEventProblem", "must be a string that is not empty; correct it", prefix + name)
+            raise _flaw(prefix + name, "must be a string that is not empty; correct it")
     if attributes["specversion"] != "1.0":
-        shown = attributes["specversion"][:40]
-        raise DeadRecord("CloudEventProblem", f"is {shown!r}; send CloudEvents 1.0", prefix + "specversion")
+        raise _flaw(f"{prefix}specversion", f"is {attributes['specversion'][:40]!r}; send CloudEvents 1.0")
 
 
 def _make(attributes: dict[str, Any], data: Any, as_headers: dict[str, str]) -> CloudEvent:
-    return CloudEvent(
-        id=attributes["id"],
-        type=attributes["type"],
-        subject=attributes.get("subject", ""),
-        correlation_id=attributes.get("correlationid", ""),
-        data=data,
-        attributes=as_headers,
-    )
-
-
-def _name_as_headers(event: dict[str, Any]) -> dict[str, str]:
-    return {
-        f"ce_{name}": value if isinstance(value, str) else json.dumps(value)  # the canonical form, specification §3
-        for name, value in event.items()
-        if isinstance(value, str | int) and name not in ("data", "data_base64")
-    }
+    message_id = attributes.get("subject", attributes["id"])
+    return CloudEvent(attributes["type"], message_id, attributes.get("correlationid", ""), data, as_headers)
 
 
 def _media_type(content_type: str) -> str:
@@ -135,4 +117,8 @@ def _refuse_other_than_json(content_type: str, field: str) -> None:
     """Accept what the JSON event format, §3.1, counts as JSON; no type means JSON, too."""
     media_type = _media_type(content_type)
     if media_type and not media_type.endswith(("/json", "+json")):
-        raise DeadRecord("CloudEventProblem", f"is {media_type[:60]!r}; send data as application/json", field)
+        raise _flaw(field, f"is {media_type[:60]!r}; send data as application/json")
+
+
+def _flaw(field: str, reason: str) -> DeadRecord:
+    return DeadRecord("CloudEventProblem", reason, field)

@@ -33,8 +33,6 @@ from starter.records.dead_letters import (
 )
 from starter.records.record import Record, to_record
 
-TOGETHER = 200
-"""Letters that are replayed or dropped in one batch."""
 POLL_MILLISECONDS = 1_000
 
 LetterPosition = tuple[int, int]
@@ -87,23 +85,21 @@ class LetterSelection:
 
 
 @contextlib.asynccontextmanager
-async def open_box(
-    options: Mapping[str, Any], source: str, patience_seconds: float = PATIENCE_SECONDS
-) -> AsyncGenerator["DeadLetterTopic"]:
+async def open_box(options: Mapping[str, Any], source: str) -> AsyncGenerator["DeadLetterTopic"]:
     """Open the dead letters of a topic; `options` are those that all of aiokafka's clients share.
 
     A topic without dead letters gives an empty box. Raises TopicMissing and BrokerError.
     """
-    async with translate_errors(""), asyncio.timeout(patience_seconds), open_admin(options) as admin:
+    async with translate_errors(""), asyncio.timeout(PATIENCE_SECONDS), open_admin(options) as admin:
         topics = await list_topics(admin)
     if source not in topics and source + SUFFIX not in topics:
         raise TopicMissing(f"TOPIC: there is no topic {source!r}, nor dead letters of it; correct the name")
-    outlet = SafeProducer(options, patience_seconds)
+    producer = SafeProducer(options)
     try:
-        async with open_reader(options, patience_seconds) as consumer:
-            yield DeadLetterTopic(source + SUFFIX, topics, consumer, outlet, patience_seconds)
+        async with open_reader(options) as consumer:
+            yield DeadLetterTopic(source + SUFFIX, topics, consumer, producer)
     finally:
-        await outlet.stop()
+        await producer.stop()
 
 
 class DeadLetterTopic:
@@ -113,21 +109,13 @@ class DeadLetterTopic:
     it has no effect the second time.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        topics: Topics,
-        consumer: Any,
-        outlet: SafeProducer,
-        patience_seconds: float = PATIENCE_SECONDS,
-    ) -> None:
+    def __init__(self, topic: str, topics: Topics, consumer: Any, producer: SafeProducer) -> None:
         self.topic = topic
         self.foreign = 0
         """Records that the last `find` read and that are no dead letters."""
         self._topics = topics
         self._consumer = consumer
-        self._outlet = outlet
-        self._patience = patience_seconds
+        self._producer = producer
 
     async def find(
         self, selection: LetterSelection, *, is_all: bool = False
@@ -153,54 +141,41 @@ class DeadLetterTopic:
         Letters sent before an error are marked, too. Replayed records get the present time: with their old timestamps,
         the source topic's retention could delete them before anybody has read them.
         """
-        for letter in letters:
-            if letter.topic not in self._topics:
-                raise TopicMissing(
-                    f"dead letter {letter.position}: its topic {letter.topic!r} is gone; "
-                    "make it again, or drop the letter"
-                )
-        for start in range(0, len(letters), TOGETHER):
-            chunk = letters[start : start + TOGETHER]
-            sending = (self._outlet.send(letter.topic, letter.partition, _to_replay(letter)) for letter in chunk)
-            results = await asyncio.gather(*sending, return_exceptions=True)
-            await self._mark([x for x, result in zip(chunk, results, strict=True) if result is None], "replayed")
-            _raise_first(results)
+        if lost := next((letter for letter in letters if letter.topic not in self._topics), None):
+            raise TopicMissing(
+                f"dead letter {lost.position}: its topic {lost.topic!r} is gone; make it again, or drop the letter"
+            )
+        sending = (self._producer.send(each.topic, each.partition, _to_replay(each)) for each in letters)
+        results = await asyncio.gather(*sending, return_exceptions=True)
+        await self._mark([x for x, result in zip(letters, results, strict=True) if result is None], "replayed")
+        _raise_first(results)
 
     async def drop(self, letters: Sequence[DeadLetter]) -> None:
         """Mark letters as dropped; their records stay in the topic. Raises BrokerError."""
-        for start in range(0, len(letters), TOGETHER):
-            await self._mark(letters[start : start + TOGETHER], "dropped")
+        await self._mark(letters, "dropped")
 
     async def _mark(self, letters: Sequence[DeadLetter], verb: str) -> None:
-        sending = (
-            self._outlet.send(
-                self.topic,
-                letter.record.partition,
-                OutgoingRecord(None, b"", ((HANDLED, verb.encode()), (HANDLED_OF, letter.position.encode()))),
-            )
-            for letter in letters
-        )
+        sending = (self._producer.send(self.topic, each.record.partition, _to_mark(each, verb)) for each in letters)
         _raise_first(await asyncio.gather(*sending, return_exceptions=True))
 
     async def _find_ends(self) -> dict[Any, int]:
-        structs: Any = importlib.import_module("aiokafka.structs")
-        partitions = [structs.TopicPartition(self.topic, i) for i in range(self._topics.get(self.topic, 0))]
-        ends: dict[Any, int] = {}
-        if partitions:
-            async with translate_errors(self.topic), asyncio.timeout(self._patience):
-                ends = await self._consumer.end_offsets(partitions)
+        made: Any = importlib.import_module("aiokafka").TopicPartition
+        partitions = [made(self.topic, number) for number in range(self._topics.get(self.topic, 0))]
+        if not partitions:
+            return {}
+        async with translate_errors(self.topic), asyncio.timeout(PATIENCE_SECONDS):
+            ends = await self._consumer.end_offsets(partitions)
         return {partition: ends[partition] for partition in partitions}
 
     async def _read_states(self, ends: dict[Any, int]) -> dict[LetterPosition, LetterState]:
         states: dict[LetterPosition, LetterState] = {}
         firsts: dict[tuple[str, int], LetterPosition] = {}
-        copies: dict[LetterPosition, LetterPosition] = {}
+        originals: dict[LetterPosition, LetterPosition] = {}
         self.foreign = 0
         async for record in self._read(ends):
             if (mark := _read_mark(record)) is not None:
                 place, state = mark
-                first = copies.get(place, place)
-                if first in states:
+                if (first := originals.get(place)) is not None:
                     states[first] = state
                 continue
             try:
@@ -209,10 +184,8 @@ class DeadLetterTopic:
                 self.foreign += 1
                 continue
             place = _place(record)
-            first = firsts.setdefault(letter.identity, place)
+            first = originals[place] = firsts.setdefault(letter.identity, place)
             states[place] = LetterState.WAITING if first == place else LetterState.COPY
-            if first != place:
-                copies[place] = first
         return states
 
     async def _read(self, ends: dict[Any, int]) -> AsyncIterator[Record]:
@@ -228,16 +201,20 @@ class DeadLetterTopic:
                         yield to_record(raw)
                 if polled:
                     read_at = time.monotonic()
-                elif time.monotonic() - read_at > self._patience:
+                elif time.monotonic() - read_at > PATIENCE_SECONDS:
                     raise BrokerError(self.topic, TimeoutError())
 
     async def _find_position(self, partition: Any) -> int:
-        async with translate_errors(self.topic), asyncio.timeout(self._patience):
+        async with translate_errors(self.topic), asyncio.timeout(PATIENCE_SECONDS):
             return await self._consumer.position(partition)
 
 
 def _to_replay(letter: DeadLetter) -> OutgoingRecord:
     return OutgoingRecord(letter.record.key, letter.record.value, letter.replay_headers)
+
+
+def _to_mark(letter: DeadLetter, verb: str) -> OutgoingRecord:
+    return OutgoingRecord(None, b"", ((HANDLED, verb.encode()), (HANDLED_OF, letter.position.encode())))
 
 
 def _place(record: Record) -> LetterPosition:

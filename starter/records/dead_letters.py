@@ -18,7 +18,7 @@ from shared.kafka.safe_producer import (
     open_admin,
     translate_errors,
 )
-from starter.records.record import ERROR_CLASSES, DeadRecord, Record
+from starter.records.record import ERROR_CLASSES, Record
 
 SUFFIX = ".dead-letters"
 CONNECTOR = "dormice"
@@ -91,57 +91,34 @@ class DeadLetter:
         return (*self.headers, *((header, text.encode()) for header, text in texts.items()))
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a record is dead; `exception` is the name of the class that was raised."""
-
-    error_class: str
-    message: str
-    stage: str
-    exception: str = ""
-
-    @classmethod
-    def of(cls, dead: DeadRecord, stage: str = "decode") -> "Failure":
-        """Make the failure of a dead record."""
-        return cls(dead.error_class, str(dead), stage, type(dead).__name__)
-
-
-def count_attempts(record: Record) -> int:
-    """Count the attempts of a record that fails now: 1, or one more than its replay header says."""
-    return _split(record.headers, REPLAY_OF, _REPLAY)[2] + 1
-
-
 def find_origin(record: Record) -> tuple[str, int]:
     """Give the source and offset that a record counts as; for a replay, those of the record that failed first."""
-    if not record.headers:
+    if not record.headers:  # as most are
         return record.source, record.offset
     origin = next((_to_text(value) for name, value in reversed(record.headers) if name == ORIGIN), "")
-    source, _, offset = origin.rpartition("/")
-    is_number = offset.isascii() and offset.isdecimal() and len(offset) < 19
-    return (source, int(offset)) if source and is_number else (record.source, record.offset)
+    source, _, text = origin.rpartition("/")
+    offset = _to_number(text)
+    return (record.source, record.offset) if not source or offset is None else (source, offset)
 
 
-def to_dead_letter(
-    record: Record, reason: DeadRecord | Failure, attempts: int | None = None, task_id: str = "0"
-) -> Headers:
+def to_dead_letter(record: Record, error_class: str, message: str) -> Headers:
     """Give the headers of a record's dead letter: the record's own unchanged, then why it is dead.
 
-    Key, value and timestamp stay as they are. Without `attempts`, the count continues from a replay's header.
-    Text that UTF-8 can't hold is escaped.
+    Key, value and timestamp stay as they are. The attempts continue from a replay's header. Text that UTF-8 can't hold
+    is escaped.
     """
-    failure = Failure.of(reason) if isinstance(reason, DeadRecord) else reason
-    own, replay_of, carried = _split(record.headers, REPLAY_OF, _REPLAY)
+    own, replay_of, attempts = _split(record.headers, REPLAY_OF, _REPLAY)
     texts = {
         SOURCE_TOPIC: record.topic,
         f"{_ERRORS}partition": str(record.partition),
         f"{_ERRORS}offset": str(record.offset),
         f"{_ERRORS}connector.name": CONNECTOR,
-        f"{_ERRORS}task.id": task_id,
-        f"{_ERRORS}stage": failure.stage,
-        f"{_ERRORS}class.name": failure.error_class,
-        f"{_ERRORS}exception.class.name": failure.exception or failure.error_class,
-        f"{_ERRORS}exception.message": failure.message,
-        ATTEMPTS: str(carried + 1 if attempts is None else attempts),
+        f"{_ERRORS}task.id": "0",
+        f"{_ERRORS}stage": "decode" if error_class in ERROR_CLASSES else "deliver",
+        f"{_ERRORS}class.name": error_class,
+        f"{_ERRORS}exception.class.name": error_class,
+        f"{_ERRORS}exception.message": message,
+        ATTEMPTS: str(attempts + 1),
         **({REPLAY_OF: replay_of, ORIGIN: "/".join(map(str, find_origin(record)))} if replay_of else {}),
     }
     return (*own, *((name, text.encode(errors="backslashreplace")) for name, text in texts.items()))
@@ -151,22 +128,23 @@ def read_dead_letter(record: Record) -> DeadLetter:
     """Read a record of a dead-letter topic; raises NotADeadLetter."""
     own, replay_of, attempts = _split(record.headers, SOURCE_TOPIC, _OURS)
     texts = {name: _to_text(value) for name, value in record.headers if name in _OURS}
-    numbers = texts.get(f"{_ERRORS}partition", ""), texts.get(f"{_ERRORS}offset", "")
-    if not texts.get(SOURCE_TOPIC) or not all(number.isdecimal() and number.isascii() for number in numbers):
+    topic = texts.get(SOURCE_TOPIC)
+    partition, offset = (_to_number(texts.get(f"{_ERRORS}{name}", "")) for name in ("partition", "offset"))
+    if not topic or partition is None or offset is None:
         raise NotADeadLetter(
             f"{record.source}/{record.offset}: does not say which record it was; read it with a Kafka tool"
         )
     return DeadLetter(
         record=record,
         headers=own,
-        topic=texts[SOURCE_TOPIC],
-        partition=int(numbers[0]),
-        offset=int(numbers[1]),
+        topic=topic,
+        partition=partition,
+        offset=offset,
         error_class=texts.get(f"{_ERRORS}class.name", ""),
         message=texts.get(f"{_ERRORS}exception.message", ""),
         stage=texts.get(f"{_ERRORS}stage", ""),
         attempts=max(attempts, 1),  # Kafka Connect's own dead letters count none
-        origin=texts.get(ORIGIN, "/".join((texts[SOURCE_TOPIC], *numbers))),
+        origin=texts.get(ORIGIN, f"{topic}/{partition}/{offset}"),
         replay_of=replay_of,
     )
 
@@ -180,63 +158,51 @@ def _split(headers: Headers, first: str, ours: frozenset[str]) -> tuple[Headers,
     start = max((i for i, (name, _) in enumerate(headers) if name == first), default=len(headers))
     tail = {name: _to_text(value) for name, value in headers[start:]}
     own = (*headers[:start], *(header for header in headers[start:] if header[0] not in ours))
-    attempts = tail.get(ATTEMPTS, "")
-    is_count = attempts.isascii() and attempts.isdecimal() and len(attempts) < 10
-    return own, tail.get(REPLAY_OF, ""), int(attempts) if is_count else 0
+    return own, tail.get(REPLAY_OF, ""), _to_number(tail.get(ATTEMPTS, "")) or 0
 
 
 def _to_text(value: bytes | None) -> str:
     return (value or b"").decode(errors="backslashreplace")
 
 
-class DeadLetterWriter:
+def _to_number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
+
+
+class DeadLetterWriter(SafeProducer):
     """Writes dead letters to topics beside the source topics; a letter is stored for good when `write` returns."""
 
-    def __init__(
-        self, options: Mapping[str, Any], task_id: str = "0", patience_seconds: float = PATIENCE_SECONDS
-    ) -> None:
+    def __init__(self, options: Mapping[str, Any], patience_seconds: float = PATIENCE_SECONDS) -> None:
         """Take the options that all of aiokafka's clients share."""
-        self._options = dict(options)
-        self._task_id = task_id
-        self._patience = patience_seconds
-        self._outlet = SafeProducer(options, patience_seconds)
+        super().__init__(options, patience_seconds)
+        self._shared_options = options
+        self._limit = patience_seconds
         self._topics: set[str] = set()
         self._making = asyncio.Lock()
 
-    async def start(self) -> None:
-        """Connect; raises BrokerError."""
-        await self._outlet.start()
-
-    async def stop(self) -> None:
-        """Disconnect."""
-        await self._outlet.stop()
-
-    async def write(
-        self, record: Record, error_class: str, message: str, stage: str = "", attempts: int | None = None
-    ) -> None:
+    async def write(self, record: Record, error_class: str, message: str) -> None:
         """Write a record's dead letter, and make its topic if it is missing; raises BrokerError.
 
-        Without `stage`, the error class decides between "decode" and "deliver"; without `attempts`, the count
-        continues from a replay's header. After an error a record may be written twice: readers count that as one.
+        After an error a record may be written twice: readers count that as one.
         """
-        topic = record.topic + SUFFIX
-        failure = Failure(error_class, message, stage or ("decode" if error_class in ERROR_CLASSES else "deliver"))
-        headers = to_dead_letter(record, failure, attempts, self._task_id)
+        topic, headers = record.topic + SUFFIX, to_dead_letter(record, error_class, message)
         try:
-            await self._ensure(record.topic)
-            await self._outlet.send(
-                topic, record.partition, OutgoingRecord(record.key, record.value, headers, record.timestamp)
-            )
+            await self._ensure(topic, record.topic)
+            letter = OutgoingRecord(record.key, record.value, headers, record.timestamp)
+            await self.send(topic, record.partition, letter)
         except BrokerError:
             self._topics.discard(topic)
             raise
 
-    async def _ensure(self, source: str) -> None:
-        topic = source + SUFFIX
+    async def _ensure(self, topic: str, source: str) -> None:
         async with self._making:
             if topic in self._topics:
                 return
-            async with translate_errors(topic), asyncio.timeout(self._patience), open_admin(self._options) as admin:
+            async with (
+                translate_errors(topic),
+                asyncio.timeout(self._limit),
+                open_admin(self._shared_options) as admin,
+            ):
                 topics = await list_topics(admin)
                 if topic not in topics:
                     await make_topic(admin, topic, topics.get(source, 1))

@@ -3,15 +3,19 @@
 import contextlib
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeGuard, cast
+from typing import Any, cast
 
 from shared.errors import InvalidEnvelope
 from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
 from shared.messages.message import NO_TRACE
 from starter.records.cloud_events import CloudEvent, read_event
-from starter.records.mapping import FormatOptions, find_kind, find_required, map_fields
-from starter.records.origins import FieldRef, HeaderOrigin, KeyOrigin, RecordView
+from starter.records.dead_letters import find_origin
+from starter.records.mapping import KEY, FormatOptions, RecordView, find_kind, find_required, map_fields
 from starter.records.record import DeadRecord, Headers, Record, read_json, read_text
+from starter.starting.delivery import Delivery
+
+RECORD_MAX_BYTES = 1_000_000
+"""Larger records become dead letters without being parsed."""
 
 CORRELATION_HEADERS = ("correlation_id", "correlation-id")
 TRACESTATE_MAX_BYTES = 512  # W3C Trace Context §3.3.1.5: the least that everybody propagates
@@ -20,20 +24,6 @@ _TRACEPARENT = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0
 _TRACEPARENT_BYTES = 55  # of version 00; later ones may be longer
 _TRACEPARENT_MAX_BYTES = 200
 _TRACESTATE = re.compile(rb"[\t -~]*")
-
-
-class StartRequest(NamedTuple):
-    """Start the message, or revise it when it is alive; `trace` is empty when the record has no trace context."""
-
-    envelope: Envelope
-    trace: Mapping[str, str] = NO_TRACE
-
-
-class StopRequest(NamedTuple):
-    """End the message for good."""
-
-    kind: str
-    id: str
 
 
 class Formats:
@@ -45,8 +35,8 @@ class Formats:
         self._rules = rules
         options.check_kind(rules)
 
-    def decode(self, record: Record) -> StartRequest | StopRequest:
-        """Say what a record asks for; raises DeadRecord and nothing else.
+    def decode(self, record: Record) -> Delivery:
+        """Say what a record asks for; raises DeadRecord and nothing else. Its source and offset are a replay's origin.
 
         A null value is a tombstone. Otherwise the headers decide whether a record is a CloudEvent, whatever the
         options are. A record that is none is any JSON with `--id-from`, and an envelope without. `--kind` without
@@ -59,30 +49,21 @@ class Formats:
         the key up to its first colon. A binary event without data has a null value, so it is a tombstone as well.
         """
         headers: Headers = dict(record.headers)
-        self._check_size(record)
+        _check_size(record)
+        source, offset = find_origin(record)
         if record.value is None:
-            return self._decode_tombstone(RecordView(record.key, headers))
-        if not headers:
-            return StartRequest(self._check(self._read_fields(record.key, record.value, headers)))
-        event = read_event(record.value, headers)
+            kind, message_id = self._decode_tombstone(RecordView(record.key, headers))
+            return Delivery(kind, message_id, source, offset)
+        event = read_event(record.value, headers) if headers else None
         if event is None:
             fields = self._read_fields(record.key, record.value, headers)
         else:
             fields = self._read_event_fields(event, RecordView(record.key, headers, event.data, event.attributes))
         if fields.get("correlation_id", "") == "" and (correlation_id := _read_correlation_id(headers)):
             fields = {**fields, "correlation_id": correlation_id}
-        return StartRequest(self._check(fields), read_trace_context(headers))
-
-    def _check_size(self, record: Record) -> None:
-        size = len(record.value or b"") + len(record.key or b"")
-        for name, value in record.headers:
-            size += len(name) + len(value or b"")
-        if size > (limit := self._options.record_max_bytes):
-            raise DeadRecord(
-                "TooLarge",
-                f"is {size} bytes with key and headers, the limit is {limit}; keep bulk data elsewhere",
-                "record",
-            )
+        envelope = self._check(fields)
+        trace = read_trace_context(headers) if headers else NO_TRACE
+        return Delivery(envelope.kind, envelope.id, source, offset, envelope, trace)
 
     def _check(self, fields: dict[str, Any]) -> Envelope:
         try:
@@ -118,13 +99,14 @@ class Formats:
                 raise DeadRecord(exc.flaw, reason, exc.field) from exc
         return event_type
 
-    def _decode_tombstone(self, sight: RecordView) -> StopRequest:
+    def _decode_tombstone(self, sight: RecordView) -> tuple[str, str]:
         kind, id_from = self._options.kind, self._options.id_from
-        from_header = isinstance(id_from, HeaderOrigin)
-        key = "" if from_header and _is_told(kind) else KeyOrigin().find(sight)
-        message_id = find_required("id", id_from, sight) if from_header else key
-        if _is_told(kind):
-            name = find_kind(kind, sight)
+        told = kind if isinstance(kind, str) or (kind is not None and kind.part == "header") else None  # by no value
+        header = id_from if id_from is not None and id_from.part == "header" else None
+        key = "" if header and told else KEY.find(sight)
+        message_id = find_required("id", header, sight) if header else key
+        if told:
+            name = find_kind(told, sight)
         else:
             name, colon, rest = key.partition(":")
             if not colon:
@@ -132,20 +114,23 @@ class Formats:
                     "MissingField", "is told by nothing; give the tombstone a key like kind:id, or use --kind", "kind"
                 )
             # with --id-from key, starts use the whole key as the id, so their tombstones do too
-            message_id = message_id if from_header or isinstance(id_from, KeyOrigin) else rest
+            message_id = message_id if header or id_from == KEY else rest
         envelope = self._check({"kind": name, "id": message_id})
-        return StopRequest(envelope.kind, envelope.id)
+        return envelope.kind, envelope.id
+
+
+def _check_size(record: Record) -> None:
+    size = len(record.value or b"") + len(record.key or b"")
+    size += sum(len(name) + len(value or b"") for name, value in record.headers)
+    if size > RECORD_MAX_BYTES:
+        reason = f"is {size} bytes with key and headers, the limit is {RECORD_MAX_BYTES}; keep bulk data elsewhere"
+        raise DeadRecord("TooLarge", reason, "record")
 
 
 def _agree_on_kind(fields: dict[str, Any], kind: Any) -> None:
     own = fields.setdefault("kind", kind)
     if isinstance(own, str) and own != kind:
         raise DeadRecord("InvalidField", f"is {own[:60]!r}, but --kind says {str(kind)[:60]!r}; agree on one", "kind")
-
-
-def _is_told(kind: str | FieldRef | None) -> TypeGuard[str | HeaderOrigin]:
-    """Whether `--kind` gives the kind of a record that has no value."""
-    return isinstance(kind, str | HeaderOrigin)
 
 
 def _read_correlation_id(headers: Headers) -> str:

@@ -1,15 +1,102 @@
-"""The mapping: which parts of any JSON record become which fields of an envelope, as options say."""
+"""The mapping: which parts of any JSON record become which fields of an envelope, as options name them."""
 
-from dataclasses import dataclass
-from typing import Any, Self
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, cast
 
 from shared.errors import InvalidEnvelope, InvalidSetting
 from shared.messages.envelope import EnvelopeRules, parse_envelope
-from starter.records.origins import MISSING, FieldRef, HeaderOrigin, Origin, RecordView, read_field_ref, read_origin
-from starter.records.record import DeadRecord, read_json
+from starter.records.record import DeadRecord, Headers, read_json, read_text
 
-RECORD_MAX_BYTES = 1_000_000
-"""Larger records become dead letters without being parsed."""
+MISSING: Any = object()
+"""What an origin gives when the record has nothing there; null is a value."""
+
+_BAD_ESCAPE = re.compile(r"~(?![01])")
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)  # RFC 6901 §4; longer ones exceed every list
+
+
+@dataclass(frozen=True, slots=True)
+class RecordView:
+    """What an origin can read: the key, the headers, and the parsed value or a CloudEvent's data.
+
+    `attributes` are those of a structured CloudEvent, under their header names ("ce_id").
+    """
+
+    key: bytes | None
+    headers: Headers
+    document: Any = MISSING
+    attributes: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a record has a field: in its key, in a header, or in its JSON value by a JSON pointer (RFC 6901)."""
+
+    part: Literal["key", "header", "value"]
+    name: str = ""
+    """The header's name, or the pointer."""
+    steps: tuple[str, ...] = ()
+    """The pointer's parts, unescaped."""
+
+    def find(self, sight: RecordView) -> Any:
+        """Give the value there, or MISSING; raises DeadRecord when the key is null, or what has to be text is none.
+
+        A header `ce_…` is also found as an attribute of a structured CloudEvent.
+        """
+        if self.part == "value":
+            return self._find_in(sight.document)
+        if self.part == "header":
+            if (attribute := sight.attributes.get(self.name)) is not None:
+                return attribute
+            raw = sight.headers.get(self.name)
+            return MISSING if raw is None else read_text(raw, f"header {self.name}")
+        if sight.key is None:
+            raise DeadRecord("MissingKey", "is null, but the id comes from it; produce records with a key", "key")
+        return read_text(sight.key, "key")
+
+    def _find_in(self, place: Any) -> Any:
+        for step in self.steps:
+            if isinstance(place, dict):
+                place = cast("dict[str, Any]", place).get(step, MISSING)
+            elif isinstance(place, list) and _INDEX.fullmatch(step):
+                items = cast("list[Any]", place)
+                place = items[int(step)] if int(step) < len(items) else MISSING
+            else:
+                return MISSING
+        return place
+
+    def __str__(self) -> str:
+        """Name it in a sentence."""
+        if self.part == "key":
+            return "the key"
+        return f"header {self.name!r}" if self.part == "header" else f"{self.name!r} in the value"
+
+
+KEY = Origin("key")
+
+
+def read_origin(option: str, text: str, *, may_be_key: bool = False) -> Origin:
+    """Read a header or a JSON pointer, or the key; raises InvalidSetting that names the option."""
+    if may_be_key and text == "key":
+        return KEY
+    if text.startswith("/"):
+        if found := _BAD_ESCAPE.search(text):
+            place = found.start() + 1
+            raise InvalidSetting(
+                f"{option}: has a '~' at position {place} that escapes nothing; write ~0 for '~' and ~1 for '/'"
+            )
+        # RFC 6901 §4: ~1 first, or "~01" would become "/"
+        steps = tuple(step.replace("~1", "/").replace("~0", "~") for step in text[1:].split("/"))
+        return Origin("value", text, steps)
+    if not text.startswith("header:"):
+        choices = "key, header:NAME" if may_be_key else "header:NAME"
+        raise InvalidSetting(f"{option}: is {text[:60]!r}; write {choices} or a JSON pointer, for example /order/id")
+    name = text.removeprefix("header:")
+    if not name or name != name.strip() or not name.isprintable():
+        raise InvalidSetting(
+            f"{option}: names the header {name[:60]!r}; write header:NAME, for example header:order-id"
+        )
+    return Origin("header", name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,36 +108,18 @@ class FormatOptions:
     (origins of optional fields) need `id_from`.
     """
 
-    kind: str | FieldRef | None = None
+    kind: str | Origin | None = None
     id_from: Origin | None = None
-    payload_from: FieldRef | None = None
-    extras: tuple[tuple[str, FieldRef], ...] = ()
-    record_max_bytes: int = RECORD_MAX_BYTES
+    payload_from: Origin | None = None
+    extras: tuple[tuple[str, Origin], ...] = ()
 
     @classmethod
-    def read(
-        cls,
-        *,
-        kind: str | None = None,
-        id_from: str | None = None,
-        lane_from: str | None = None,
-        scheduled_at_from: str | None = None,
-        priority_from: str | None = None,
-        tenant_from: str | None = None,
-        payload_from: str | None = None,
-        record_max_bytes: int = RECORD_MAX_BYTES,
-    ) -> Self:
-        """Read the options as typed, None for those left out; raises InvalidSetting that names the wrong one."""
-        if record_max_bytes < 1:
-            raise InvalidSetting(f"record_max_bytes: is {record_max_bytes}; give at least 1")
-        typed = {
-            "lane": lane_from,
-            "scheduled_at": scheduled_at_from,
-            "priority": priority_from,
-            "tenant": tenant_from,
-            "payload": payload_from,
-        }
-        places = {name: read_field_ref(_name_option(name), text) for name, text in typed.items() if text is not None}
+    def read(cls, *, kind: str | None = None, id_from: str | None = None, **origins: str | None) -> Self:
+        """Read the options as typed, None for those left out; raises InvalidSetting that names the wrong one.
+
+        `origins` may be lane_from, scheduled_at_from, priority_from, tenant_from and payload_from.
+        """
+        places = {name: read_origin(_name_option(name), text) for name, text in origins.items() if text is not None}
         if places and id_from is None:
             raise InvalidSetting(
                 f"{_name_option(next(iter(places)))}: maps records whose id comes from somewhere, too; add --id-from, "
@@ -58,10 +127,9 @@ class FormatOptions:
             )
         return cls(
             kind=None if kind is None else _read_kind(kind),
-            id_from=None if id_from is None else read_origin("--id-from", id_from),
-            payload_from=places.pop("payload", None),
-            extras=tuple(places.items()),
-            record_max_bytes=record_max_bytes,
+            id_from=None if id_from is None else read_origin("--id-from", id_from, may_be_key=True),
+            payload_from=places.pop("payload_from", None),
+            extras=tuple((name.removesuffix("_from"), origin) for name, origin in places.items()),
         )
 
     def check_kind(self, rules: EnvelopeRules) -> None:
@@ -72,12 +140,12 @@ class FormatOptions:
 
 
 def _name_option(name: str) -> str:
-    return f"--{name.replace('_', '-')}-from"
+    return f"--{name.replace('_', '-')}"
 
 
-def _read_kind(text: str) -> str | FieldRef:
+def _read_kind(text: str) -> str | Origin:
     if text.startswith(("header:", "/")):  # no kind holds ':' or '/'
-        return read_field_ref("--kind", text)
+        return read_origin("--kind", text)
     try:
         parse_envelope({"kind": text, "id": "-"}, EnvelopeRules({text: "short"}))
     except InvalidEnvelope as exc:
@@ -101,32 +169,29 @@ def map_fields(options: FormatOptions, sight: RecordView) -> dict[str, Any]:
         value = origin.find(sight)
         if value is not MISSING and value is not None:
             fields[name] = _convert(name, value, origin)
-    fields["payload"] = sight.document if options.payload_from is None else _find_payload(options.payload_from, sight)
-    return fields
+    payload = sight.document
+    if (origin := options.payload_from) is not None:
+        payload = find_required("payload", origin, sight, may_be_null=True)
+        if origin.part == "header":
+            payload = read_json(payload, "payload")
+    return {**fields, "payload": payload}
 
 
-def find_kind(kind: str | FieldRef, sight: RecordView) -> Any:
+def find_kind(kind: str | Origin, sight: RecordView) -> Any:
     """Give the kind that `--kind` names; raises DeadRecord when the record does not have it."""
     return kind if isinstance(kind, str) else find_required("kind", kind, sight)
 
 
-def find_required(name: str, origin: Origin, sight: RecordView) -> Any:
-    """Give the value of a required field; raises DeadRecord when it is absent or null."""
+def find_required(name: str, origin: Origin, sight: RecordView, *, may_be_null: bool = False) -> Any:
+    """Give the value of a required field; raises DeadRecord when it is absent, or null where that is no value."""
     value = origin.find(sight)
-    if value is MISSING or value is None:
+    if value is MISSING or (value is None and not may_be_null):
         raise DeadRecord("MissingField", f"is missing: there is no {origin}; send it", name)
     return value
 
 
-def _find_payload(origin: FieldRef, sight: RecordView) -> Any:
-    value = origin.find(sight)
-    if value is MISSING:
-        raise DeadRecord("MissingField", f"is missing: there is no {origin}; send it", "payload")
-    return read_json(value, "payload") if isinstance(origin, HeaderOrigin) else value
-
-
-def _convert(name: str, value: Any, origin: FieldRef) -> Any:
-    if name == "priority" and isinstance(origin, HeaderOrigin):
+def _convert(name: str, value: Any, origin: Origin) -> Any:
+    if name == "priority" and origin.part == "header":
         # any other value is left to the envelope's own check
         return int(value) if value in {"1", "2", "3", "4", "5"} else value
     return _to_text(value) if name == "tenant" else value

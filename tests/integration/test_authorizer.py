@@ -26,9 +26,9 @@ from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from shared.temporal.connect import connect
 from starter.control import Control
-from starter.insight.doctor.finding import Severity
-from starter.insight.doctor.machine import Machine
-from starter.insight.doctor.run_checks import Scope, examine
+from starter.insight.doctor.checks import Severity
+from starter.insight.doctor.machine import look_at_machine
+from starter.insight.doctor.run_checks import examine
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
 
@@ -178,8 +178,8 @@ async def test_the_doctor_is_told_of_the_cluster_if_it_may_see_it(
         async def open_client(settings: Settings, permissions: tuple[str, ...] = system) -> Client:
             return await connect(settings, login("default:write", *permissions))
 
-        scope = Scope(topics=(), data=tmp_path, seconds=20.0)
-        findings = await examine(settings, scope, Machine(settings, tmp_path), open_client)
+        _, registry = look_at_machine(settings, tmp_path)
+        findings = await examine(settings, registry, open_client, data=tmp_path, seconds=20.0)
         levels = {finding.check: finding.level for finding in findings}
         seen["".join(system)] = levels["server"], levels["limits"]
 

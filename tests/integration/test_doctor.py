@@ -22,16 +22,16 @@ from activities.idle.capacity import Capacity
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from shared.temporal.connect import connect
-from starter.insight.doctor.checks import CHECKS
-from starter.insight.doctor.finding import Finding, Severity, find_worst
-from starter.insight.doctor.machine import Machine
-from starter.insight.doctor.run_checks import Scope, examine
+from starter.insight.doctor.checks import Finding, Severity, find_worst
+from starter.insight.doctor.machine import look_at_machine
+from starter.insight.doctor.run_checks import examine
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.local.supervised_process import find_free_port
 from starter.records.dead_letters import SUFFIX
 from tests.conftest import Serve, Start, wait_until
 from tests.processes import worker_process
+from tests.sources import documented_checks
 from tests.topics import create_topic
 from worker.main import HEARTBEAT
 from workflows.message_workflow import MessageWorkflow
@@ -77,10 +77,11 @@ def look(client: Client, server: EmbeddedServer, settings: Settings) -> Look:
             return asked or client
 
         changed = dataclasses.replace(settings, **changes)
-        machine = Machine(changed, data)
-        found = machine.look()
-        scope = Scope(topics=topics, data=data, seconds=seconds, now=now)
-        return Report(found + await examine(changed, scope, machine, open_client or give))
+        found, registry = look_at_machine(changed, data)
+        asked_of = await examine(
+            changed, registry, open_client or give, data=data, topics=topics, seconds=seconds, now=now
+        )
+        return Report(found + asked_of)
 
     return look
 
@@ -110,7 +111,7 @@ async def test_a_sound_installation_gives_no_cause_for_complaint_until_its_worke
 
     complaints = [f for f in report.findings if f.level not in (Severity.FINE, Severity.UNKNOWN)]
     assert complaints == []
-    assert list(dict.fromkeys(f.check for f in report.findings)) == list(CHECKS)
+    assert list(dict.fromkeys(f.check for f in report.findings)) == documented_checks()
 
 
 def to(address: str) -> Callable[[Settings], Awaitable[Client]]:
@@ -334,7 +335,7 @@ def test_what_a_worker_would_refuse_is_told_beforehand(
     check: str, changes: dict[str, Any], words: str, remedy: str, tmp_path: Path
 ) -> None:
     """A handler module that can't be imported is named; so is a setting that can't be meant."""
-    report = Report(Machine(Settings(**changes), tmp_path).look())
+    report = Report(look_at_machine(Settings(**changes), tmp_path)[0])
 
     assert report.tells(check, Severity.WRONG, words, remedy)
 
@@ -344,16 +345,19 @@ def test_a_low_limit_of_open_files_is_told(settings: Settings, tmp_path: Path) -
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (600, before[1]))
     try:
-        report = Report(Machine(settings, tmp_path).look())
+        report = Report(look_at_machine(settings, tmp_path)[0])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
     assert report.tells("open files", Severity.WARNING, "may open 600", "ulimit -n")
 
 
-def test_a_disk_that_is_nearly_full_is_told(server: EmbeddedServer, settings: Settings) -> None:
+def test_a_disk_that_is_nearly_full_is_told(
+    server: EmbeddedServer, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before the database can't grow any more."""
-    report = Report(Machine(settings, server.options.data, disk_least_bytes=2**63).look())
+    monkeypatch.setattr("starter.insight.doctor.machine.DISK_LEAST_BYTES", 2**63)
+    report = Report(look_at_machine(settings, server.options.data)[0])
 
     assert report.tells("disk", Severity.WARNING, "GB are free for", "make room")
 

@@ -19,7 +19,7 @@ from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from shared.temporal.connect import connect
 from starter.control import Control
-from starter.insight.forecast import OTHER_KINDS, Forecaster
+from starter.insight.forecast import OTHER_KINDS, find_capacity, make_forecast
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
@@ -84,10 +84,10 @@ async def test_a_forecast_equals_what_is_counted_one_by_one(quiet: Client, setti
             return await control.count(Selection(state="active")) == len(envelopes) - len(held)
 
         await wait_until(is_indexed, "the index knows them all", 100)
-        found = await Forecaster(quiet, settings, ["page"]).foresee(begin, timedelta(hours=24), by_kind=True)
-        sampled = await Forecaster(quiet, settings, [], sample=5).foresee(begin, timedelta(hours=24))
+        found = await make_forecast(quiet, settings, begin, timedelta(hours=24), kinds=["page"])
+        sampled = await make_forecast(quiet, settings, begin, timedelta(hours=24), sample=5)
 
-    unserved = await Forecaster(quiet, settings, []).foresee(begin, timedelta(hours=24))
+    unserved = await make_forecast(quiet, settings, begin, timedelta(hours=24))
     assert unserved.packed.silent == ["packed"]
     assert sum(map(sum, unserved.lanes.values())) > SOLO / 2, "what the index knows is counted all the same"
     by_lane, by_kind = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
@@ -120,9 +120,8 @@ async def test_a_worker_that_has_been_busy_tells_what_it_can_do(
     # as worker processes do: those of a client whose heartbeats come once a minute count as gone in between
     client = await connect(Settings(), {"TEMPORAL_ADDRESS": server.address}, heartbeat=HEARTBEAT)
     capacity = Capacity(client, task_queue(settings.task_queue_prefix, "short"))
-    forecaster = Forecaster(client, settings, [])
     async with serving(client, settings, tick, lanes=("short",)):
-        before = await forecaster.find_capacity("short", {})
+        before = await find_capacity(client, settings, "short", {})
         starter = BulkStarter(client, settings)
         envelopes = ((None, Envelope(kind=kind, id=f"{kind}-{n}", lane="short")) for n in range(20))
         assert len([receipt async for receipt in starter.start_all(envelopes)]) == 20
@@ -131,8 +130,8 @@ async def test_a_worker_that_has_been_busy_tells_what_it_can_do(
             return any(await capacity.read_measured())
 
         await wait_until(has_told, "it has told")
-        after = await forecaster.find_capacity("short", {})
-        given = await forecaster.find_capacity("short", {"short": 7.0})
+        after = await find_capacity(client, settings, "short", {})
+        given = await find_capacity(client, settings, "short", {"short": 7.0})
 
     assert (before.per_second, before.measured) == (None, 0)
     assert after.measured == after.workers == 1

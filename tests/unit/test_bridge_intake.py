@@ -1,16 +1,17 @@
 """The record scheduler: order per key, places for all, and partitions that pause before memory does."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from shared.errors import InvalidSetting
 from starter.bridge.offsets import Partition
+from starter.bridge.pending_record import PendingRecord
 from starter.bridge.record_scheduler import InFlightLimits, RecordScheduler
+from starter.records.record import Record
 
 FEEDS = Partition("feeds", 0)
 PRICES = Partition("prices", 0)
@@ -18,40 +19,40 @@ ORDERS = Partition("orders", 0)
 WIDE = InFlightLimits(100, 100, partition_high=100, partition_low=100, total_high=300, total_low=300)
 
 
-@dataclass(frozen=True, slots=True)
-class Parcel:
-    """A record as the record scheduler sees it."""
-
-    key: bytes | None
-    offset: int
-    partition: Partition = FEEDS
-    epoch: int = 1
+def make(key: bytes | None, offset: int, partition: Partition = FEEDS, epoch: int = 1) -> PendingRecord:
+    """Give a record as the record scheduler gets it."""
+    return PendingRecord(Record(*partition, offset, 0, None, None), partition, epoch, key)
 
 
-def hold(limits: InFlightLimits, *partitions: Partition) -> RecordScheduler[Parcel]:
+def hold(limits: InFlightLimits, *partitions: Partition) -> RecordScheduler:
     """Make a record scheduler that holds partitions under the epoch 1."""
-    scheduler = RecordScheduler[Parcel](limits)
+    scheduler = RecordScheduler(limits)
     scheduler.assign(partitions, 1)
     return scheduler
 
 
 def offer(
-    scheduler: RecordScheduler[Parcel], keys: str, partition: Partition = FEEDS, *, epoch: int = 1, start: int = 0
+    scheduler: RecordScheduler, keys: str, partition: Partition = FEEDS, *, epoch: int = 1, start: int = 0
 ) -> int:
     """Offer a record per letter, `-` for one without a key; says how many were held."""
-    parcels = [
-        Parcel(None if key == "-" else key.encode(), offset, partition, epoch) for offset, key in enumerate(keys, start)
+    records = [
+        make(None if key == "-" else key.encode(), offset, partition, epoch) for offset, key in enumerate(keys, start)
     ]
-    return sum(scheduler.offer(partition, epoch, parcel) for parcel in parcels)
+    return sum(map(scheduler.offer, records))
 
 
-def rounds(scheduler: RecordScheduler[Parcel]) -> list[list[int]]:
+def waiting(scheduler: RecordScheduler) -> int:
+    """Count the records of all partitions that have not begun."""
+    return sum(scheduler.load_of(partition).waiting for partition in (FEEDS, PRICES, ORDERS))
+
+
+def rounds(scheduler: RecordScheduler) -> list[list[int]]:
     """Take and finish until nothing is left; gives the offsets that began together."""
     found: list[list[int]] = []
     while taken := scheduler.take():
-        found.append([parcel.offset for parcel in taken])
-        for parcel in taken:
-            assert scheduler.finished(parcel)
+        found.append([record.offset for record in taken])
+        for record in taken:
+            assert scheduler.finished(record)
     return found
 
 
@@ -101,16 +102,16 @@ def test_what_was_received_first_begins_first_also_after_waiting_for_its_key() -
 def test_a_full_partition_pauses_and_resumes_when_it_has_room_again() -> None:
     """Above the high mark it pauses; only below the low one does it go on."""
     scheduler = hold(replace(WIDE, partition_high=4, partition_low=2), FEEDS, PRICES)
-    assert (scheduler.pausing, scheduler.resuming) == (set(), {FEEDS, PRICES})
+    assert scheduler.pausing == set()
     offer(scheduler, "abcd")
     assert scheduler.pausing == set()
     offer(scheduler, "e", start=4)
-    assert (scheduler.pausing, scheduler.resuming) == ({FEEDS}, {PRICES})
+    assert scheduler.pausing == {FEEDS}
 
     pausing: list[bool] = []
-    for parcel in scheduler.take():
+    for record in scheduler.take():
         pausing.append(FEEDS in scheduler.pausing)
-        scheduler.finished(parcel)
+        scheduler.finished(record)
 
     assert pausing == [True, True, True, True, False]
 
@@ -120,12 +121,12 @@ def test_too_many_records_of_all_pause_every_partition() -> None:
     scheduler = hold(replace(WIDE, total_high=5, total_low=3), FEEDS, PRICES, ORDERS)
     offer(scheduler, "abc", FEEDS)
     offer(scheduler, "abc", PRICES)
-    assert (scheduler.pausing, scheduler.resuming) == ({FEEDS, PRICES, ORDERS}, set())
+    assert scheduler.pausing == {FEEDS, PRICES, ORDERS}
 
     full: list[bool] = []
-    for parcel in scheduler.take():
+    for record in scheduler.take():
         full.append(scheduler.pausing != set())
-        scheduler.finished(parcel)
+        scheduler.finished(record)
 
     assert full == [True, True, True, True, False, False]
 
@@ -138,14 +139,14 @@ def test_other_limits_count_from_now_on() -> None:
     offer(scheduler, "ghi", start=6)
     scheduler.resize(InFlightLimits(4, 4, partition_high=4, partition_low=4, total_high=4, total_low=4))
     closed = (scheduler.take(), scheduler.pausing)
-    for parcel in taken[:3]:
-        scheduler.finished(parcel)
-    after_three = [parcel.offset for parcel in scheduler.take()]
+    for record in taken[:3]:
+        scheduler.finished(record)
+    after_three = [record.offset for record in scheduler.take()]
     scheduler.resize(WIDE)
 
     assert closed == ([], {FEEDS})
     assert after_three == [6]
-    assert [parcel.offset for parcel in scheduler.take()] == [7, 8]
+    assert [record.offset for record in scheduler.take()] == [7, 8]
     assert scheduler.pausing == set()
 
 
@@ -156,8 +157,8 @@ def test_a_blocked_partition_begins_nothing_while_others_go_on() -> None:
     offer(scheduler, "ab", PRICES, start=10)
     began = scheduler.take()
     scheduler.block(FEEDS, "feeds.dlq refuses records")
-    for parcel in began:
-        scheduler.finished(parcel)
+    for record in began:
+        scheduler.finished(record)
     offer(scheduler, "c", PRICES, start=12)
 
     assert (scheduler.blocked, scheduler.pausing) == ({FEEDS: "feeds.dlq refuses records"}, {FEEDS})
@@ -178,11 +179,11 @@ def test_what_is_stuck_in_a_blocked_partition_takes_no_place_of_others() -> None
 
     assert scheduler.pausing == {FEEDS}
     assert rounds(scheduler) == [[10, 11], [12]]
-    assert (scheduler.in_flight, scheduler.waiting) == (2, 3)
+    assert (scheduler.in_flight, waiting(scheduler)) == (2, 3)
     scheduler.unblock(FEEDS)
     offer(scheduler, "d", PRICES, start=13)
     assert (scheduler.pausing, scheduler.take()) == ({FEEDS, PRICES}, [])
-    assert [scheduler.finished(parcel) for parcel in stuck] == [True, True]
+    assert [scheduler.finished(record) for record in stuck] == [True, True]
     assert rounds(scheduler) == [[2, 13], [3, 4]]
 
 
@@ -196,11 +197,11 @@ def test_a_revoked_partition_drops_what_has_not_begun() -> None:
     offer(scheduler, "a", PRICES)
 
     assert under_way == began
-    assert (scheduler.waiting, scheduler.blocked, scheduler.pausing, scheduler.resuming) == (1, {}, set(), {PRICES})
+    assert (waiting(scheduler), scheduler.blocked, scheduler.pausing) == (1, {}, set())
     assert scheduler.take() == []
-    assert [scheduler.finished(parcel) for parcel in began] == [True, True]
+    assert [scheduler.finished(record) for record in began] == [True, True]
     assert rounds(scheduler) == [[0]]
-    assert (scheduler.in_flight, scheduler.waiting) == (0, 0)
+    assert (scheduler.in_flight, waiting(scheduler)) == (0, 0)
 
 
 def test_what_a_new_assignment_drops_of_a_blocked_partition_never_counts() -> None:
@@ -211,7 +212,7 @@ def test_what_a_new_assignment_drops_of_a_blocked_partition_never_counts() -> No
     offer(scheduler, "abc", PRICES)
     scheduler.assign([FEEDS], 2)
 
-    assert (scheduler.pausing, scheduler.waiting) == (set(), 3)
+    assert (scheduler.pausing, waiting(scheduler)) == (set(), 3)
 
 
 def test_a_key_keeps_its_order_through_a_rebalance() -> None:
@@ -223,11 +224,11 @@ def test_a_key_keeps_its_order_through_a_rebalance() -> None:
     scheduler.assign([FEEDS], 2)
     assert offer(scheduler, "abc", epoch=2) == 3
 
-    assert [(parcel.epoch, parcel.key) for parcel in scheduler.take()] == [(2, b"c")]
+    assert [(record.epoch, record.key) for record in scheduler.take()] == [(2, b"c")]
     scheduler.finished(began[1])
-    assert [(parcel.epoch, parcel.key) for parcel in scheduler.take()] == [(2, b"b")]
+    assert [(record.epoch, record.key) for record in scheduler.take()] == [(2, b"b")]
     scheduler.finished(began[0])
-    assert [(parcel.epoch, parcel.key) for parcel in scheduler.take()] == [(2, b"a")]
+    assert [(record.epoch, record.key) for record in scheduler.take()] == [(2, b"a")]
 
 
 @pytest.mark.parametrize(
@@ -246,53 +247,30 @@ def test_an_offer_that_belongs_nowhere_changes_nothing(partition: Partition, epo
     offer(scheduler, "ab")
 
     assert offer(scheduler, "c", partition, epoch=epoch, start=start) == 0
-    assert (scheduler.waiting, rounds(scheduler)) == (2, [[0, 1]])
+    assert (waiting(scheduler), rounds(scheduler)) == (2, [[0, 1]])
 
 
 def test_finishing_what_is_not_under_way_changes_nothing() -> None:
     """Before its turn, twice, or an equal record that is another object."""
     scheduler = hold(WIDE, FEEDS)
-    parcels = [Parcel(b"a", 0), Parcel(b"a", 1)]
-    for parcel in parcels:
-        scheduler.offer(FEEDS, 1, parcel)
-    assert scheduler.take() == parcels[:1]
+    records = [make(b"a", 0), make(b"a", 1)]
+    for record in records:
+        scheduler.offer(record)
+    assert scheduler.take() == records[:1]
 
-    assert [scheduler.finished(parcel) for parcel in (parcels[1], Parcel(b"a", 0))] == [False, False]
-    assert [scheduler.finished(parcels[0]), scheduler.finished(parcels[0])] == [True, False]
-    assert scheduler.take() == parcels[1:]
+    assert [scheduler.finished(record) for record in (records[1], make(b"a", 0))] == [False, False]
+    assert [scheduler.finished(records[0]), scheduler.finished(records[0])] == [True, False]
+    assert scheduler.take() == records[1:]
 
 
-@pytest.mark.parametrize(
-    ("partition", "reason", "expected"),
-    [(FEEDS, "", {FEEDS: "no reason was given"}), (PRICES, "gone", {})],
-)
-def test_a_block_has_a_reason_and_a_partition(
-    partition: Partition, reason: str, expected: dict[Partition, str]
-) -> None:
-    """One that is not held any more can't be blocked, nor unblocked."""
+def test_a_partition_that_is_not_held_is_not_blocked() -> None:
+    """Nor unblocked."""
     scheduler = hold(WIDE, FEEDS)
-    scheduler.block(partition, reason)
+    scheduler.block(PRICES, "gone")
 
-    assert scheduler.blocked == expected
+    assert scheduler.blocked == {}
     scheduler.unblock(PRICES)
-    assert scheduler.blocked == expected
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"in_flight": 0}, "in_flight: is 0; give 1 or more"),
-        ({"partition_low": 0}, "partition_low: is 0; give 1 or more"),
-        ({"partition_low": 101}, "partition_low: is 101, above the high mark; give 100 or less"),
-        ({"total_low": 301}, "total_low: is 301, above the high mark; give 300 or less"),
-    ],
-)
-def test_limits_under_which_nothing_would_go_on_are_refused(changes: dict[str, int], sentence: str) -> None:
-    """With the name of the limit and what to give instead."""
-    with pytest.raises(InvalidSetting) as caught:
-        replace(WIDE, **changes)
-
-    assert str(caught.value) == sentence
+    assert scheduler.blocked == {}
 
 
 TIGHT = InFlightLimits(2, 3, partition_high=5, partition_low=3, total_high=8, total_low=5)
@@ -304,23 +282,23 @@ class Work(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.intake = RecordScheduler[Parcel](TIGHT)
+        self.intake = RecordScheduler(TIGHT)
         self.epochs: dict[Partition, int] = {}
         self.epoch = 0
-        self.waiting: list[Parcel] = []
-        self.under_way: list[Parcel] = []
+        self.waiting: list[PendingRecord] = []
+        self.under_way: list[PendingRecord] = []
         self.blocked: set[Partition] = set()
         self.over: set[Partition] = set()
         self.is_full = False
         self.last: dict[Partition, int] = {}
 
-    def count(self, parcels: list[Parcel]) -> int:
+    def count(self, records: list[PendingRecord]) -> int:
         """Count those that take places: not of blocked partitions."""
-        return sum(parcel.partition not in self.blocked for parcel in parcels)
+        return sum(record.partition not in self.blocked for record in records)
 
     def note_load(self) -> None:
         """Move the marks."""
-        loads = Counter(parcel.partition for parcel in self.waiting + self.under_way)
+        loads = Counter(record.partition for record in self.waiting + self.under_way)
         for partition in self.epochs:
             if loads[partition] < TIGHT.partition_low:
                 self.over.discard(partition)
@@ -332,36 +310,37 @@ class Work(RuleBasedStateMachine):
         """Offer records."""
         for key in keys:
             offset = self.last[partition] = self.last.get(partition, 0) + 2
-            parcel = Parcel(key, offset, partition, self.epochs.get(partition, self.epoch))
-            assert self.intake.offer(partition, parcel.epoch, parcel) == (partition in self.epochs)
-            assert not self.intake.offer(partition, parcel.epoch - 1, parcel)
+            epoch = self.epochs.get(partition, self.epoch)
+            record = make(key, offset, partition, epoch)
+            assert self.intake.offer(record) == (partition in self.epochs)
+            assert not self.intake.offer(make(key, offset + 1, partition, epoch - 1))
             if partition in self.epochs:
-                self.waiting.append(parcel)
+                self.waiting.append(record)
                 if [p.partition for p in self.waiting + self.under_way].count(partition) > TIGHT.partition_high:
                     self.over.add(partition)
             self.note_load()
 
-    def may_begin(self) -> list[Parcel]:
+    def may_begin(self) -> list[PendingRecord]:
         """Give all that nothing holds back but the places of all partitions together."""
-        busy = {(parcel.partition, parcel.key) for parcel in self.under_way}
-        counts = Counter(parcel.partition for parcel in self.under_way)
-        found: list[Parcel] = []
-        for parcel in self.waiting:
-            is_free = parcel.key is None or (parcel.partition, parcel.key) not in busy
-            has_place = counts[parcel.partition] < TIGHT.in_flight_per_partition
-            if is_free and has_place and parcel.partition not in self.blocked:
-                found.append(parcel)
+        busy = {(record.partition, record.key) for record in self.under_way}
+        counts = Counter(record.partition for record in self.under_way)
+        found: list[PendingRecord] = []
+        for record in self.waiting:
+            is_free = record.key is None or (record.partition, record.key) not in busy
+            has_place = counts[record.partition] < TIGHT.in_flight_per_partition
+            if is_free and has_place and record.partition not in self.blocked:
+                found.append(record)
         return found
 
     @rule()
     def take(self) -> None:
         """Take: each may begin, is the first of its partition that may, and nothing that may is left behind."""
-        for parcel in self.intake.take():
-            candidates = [p for p in self.may_begin() if p.partition == parcel.partition]
-            assert parcel is candidates[0]
+        for record in self.intake.take():
+            candidates = [p for p in self.may_begin() if p.partition == record.partition]
+            assert record is candidates[0]
             assert self.count(self.under_way) < TIGHT.in_flight
-            self.waiting.remove(parcel)
-            self.under_way.append(parcel)
+            self.waiting.remove(record)
+            self.under_way.append(record)
 
         assert self.count(self.under_way) >= TIGHT.in_flight or self.may_begin() == []
 
@@ -369,9 +348,9 @@ class Work(RuleBasedStateMachine):
     def finish(self, which: int, times: int) -> None:
         """End some that are under way."""
         for _ in range(min(times, len(self.under_way))):
-            parcel = self.under_way.pop(which % len(self.under_way))
-            assert self.intake.finished(parcel)
-            assert not self.intake.finished(parcel)
+            record = self.under_way.pop(which % len(self.under_way))
+            assert self.intake.finished(record)
+            assert not self.intake.finished(record)
             self.note_load()
 
     @initialize()
@@ -383,7 +362,7 @@ class Work(RuleBasedStateMachine):
     def rebalance(self, revoked: set[Partition], assigned: set[Partition]) -> None:
         """Give partitions away and begin anew with others, or the same, or some that were held all the time."""
         left = self.intake.revoke(revoked)
-        assert Counter(left) == Counter(parcel for parcel in self.under_way if parcel.partition in revoked)
+        assert Counter(left) == Counter(record for record in self.under_way if record.partition in revoked)
         self.forget(revoked)
         for partition in revoked:
             self.epochs.pop(partition, None)
@@ -396,7 +375,7 @@ class Work(RuleBasedStateMachine):
         """Drop what a rebalance drops."""
         self.blocked -= chosen
         self.over -= chosen
-        self.waiting = [parcel for parcel in self.waiting if parcel.partition not in chosen]
+        self.waiting = [record for record in self.waiting if record.partition not in chosen]
         self.note_load()
         for partition in chosen:
             self.last.pop(partition, None)
@@ -414,13 +393,13 @@ class Work(RuleBasedStateMachine):
 
     @invariant()
     def agrees_with_the_lists(self) -> None:
-        """It counts, pauses and resumes as the lists say, and no two of one key are ever under way."""
+        """It counts and pauses as the lists say, and no two of one key are ever under way."""
         held = set(self.epochs)
         pausing = held if self.is_full else self.over | self.blocked
-        keys = [(parcel.partition, parcel.key) for parcel in self.under_way if parcel.key is not None]
+        keys = [(record.partition, record.key) for record in self.under_way if record.key is not None]
 
-        assert (self.intake.waiting, self.intake.in_flight) == (len(self.waiting), len(self.under_way))
-        assert (self.intake.pausing, self.intake.resuming) == (pausing, held - pausing)
+        assert (waiting(self.intake), self.intake.in_flight) == (len(self.waiting), len(self.under_way))
+        assert self.intake.pausing == pausing
         assert set(self.intake.blocked) == self.blocked
         assert len(keys) == len(set(keys))
 

@@ -7,13 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starter.bridge.monitoring.status import BridgeStatus, ClockReading, PartitionStatus, to_partition_status
 from starter.bridge.offsets import Partition, PartitionOffsets
+from starter.bridge.pending_record import PendingRecord
 from starter.bridge.record_scheduler import QueueDepth, RecordScheduler
+from starter.bridge.status import BridgeStatus, PartitionStatus, to_partition_status
 from starter.bridge.window import limits_of
+from starter.records.record import Record
 
 FEEDS = Partition("feeds", 3)
-NOON = ClockReading(monotonic=100.0, epoch=1_800_000_000.0)
+NOW, EPOCH = 100.0, 1_800_000_000.0
+"""Noon on both clocks."""
 NOTHING = QueueDepth(0, 0, "")
 
 
@@ -21,13 +24,13 @@ def tell(
     offsets: PartitionOffsets, load: QueueDepth = NOTHING, *, end: int | None = None, is_paused: bool = False
 ) -> PartitionStatus:
     """Give the status at noon."""
-    return to_partition_status(offsets, load, end=end, is_paused=is_paused, moment=NOON)
+    return to_partition_status(offsets, load, end=end, is_paused=is_paused, now=NOW, epoch=EPOCH)
 
 
 def receive(offsets: PartitionOffsets, *numbers: int, ago: float = 0.0, age: float = 0.0) -> None:
     """Receive records some seconds ago that were then older still."""
     for number in numbers:
-        offsets.received(number, NOON.monotonic - ago, round((NOON.epoch - age) * 1000))
+        offsets.received(number, NOW - ago, round((EPOCH - age) * 1000))
 
 
 def test_nothing_is_known_right_after_the_assignment() -> None:
@@ -83,7 +86,7 @@ def test_an_age_that_nobody_can_know_is_null() -> None:
     offsets.advance(5)
     offsets.committed(5)
     to_come = tell(offsets, end=9)
-    offsets.received(5, NOON.monotonic)
+    offsets.received(5, NOW)
     without = tell(offsets, end=9)
 
     assert (to_come.lag, to_come.time_lag_seconds) == (4, None)
@@ -102,23 +105,14 @@ def test_no_clock_makes_anything_negative(ahead: float, behind: int) -> None:
     assert (status.lag, status.time_lag_seconds, status.oldest_unacknowledged_seconds) == (0, 0, 0)
 
 
-class Parcel:
-    """A record as the record scheduler sees it."""
-
-    def __init__(self, offset: int) -> None:
-        self.key = None
-        self.partition = FEEDS
-        self.offset = offset
-
-
 def test_a_blocked_partition_says_how_much_it_holds_and_why() -> None:
     """As the record scheduler has it; a partition that is not held holds nothing."""
-    scheduler = RecordScheduler[Parcel](limits_of(1000))
+    scheduler = RecordScheduler(limits_of(1000))
     scheduler.assign([FEEDS], 1)
     for offset in range(3):
-        scheduler.offer(FEEDS, 1, Parcel(offset))
+        scheduler.offer(PendingRecord(Record(*FEEDS, offset, 0, None, None), FEEDS, 1))
     taken = scheduler.take()
-    scheduler.offer(FEEDS, 1, Parcel(3))
+    scheduler.offer(PendingRecord(Record(*FEEDS, 3, 0, None, None), FEEDS, 1))
     scheduler.finished(taken[0])
     scheduler.block(FEEDS, "the topic takes nothing")
     status = tell(PartitionOffsets(FEEDS), scheduler.load_of(FEEDS), is_paused=True)
@@ -144,4 +138,4 @@ def test_a_status_goes_over_the_wire_and_comes_back(member: str | None) -> None:
         commit_failures=4,
     )
 
-    assert BridgeStatus.load(json.dumps(status.dump()).encode()) == status
+    assert BridgeStatus.load(json.dumps(asdict(status)).encode()) == status

@@ -41,15 +41,16 @@ from shared.telemetry.sdk import Telemetry
 from shared.telemetry.spans import NO_SPAN, Attributes, Carrier, Span
 from shared.temporal.search_attributes import REQUIRED
 from starter.bridge.offsets import Partition
-from starter.bridge.pending_record import PendingRecord
-from starter.bridge.record_spans import RecordSpans
+from starter.bridge.pending_record import PendingRecord, RecordSpans
 from starter.cli.main import build_parser
 from starter.cli.operations.doctor import CODES
-from starter.insight.doctor.checks import CHECKS
-from starter.insight.doctor.finding import Severity
+from starter.insight.doctor.checks import Severity
+from starter.insight.doctor.kafka import Kafka
+from starter.insight.doctor.lanes import Lanes
+from starter.insight.doctor.server import Server
 from starter.records.record import Record
 from starter.starting.delivery import Delivery
-from tests.sources import parse
+from tests.sources import documented_checks, parse, table
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -79,14 +80,6 @@ def anchors(text: str) -> set[str]:
     """Give the anchors that GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def table(page: str, heading: str) -> list[list[str]]:
-    """Give the cells of the first table below a heading."""
-    section = re.split(rf"^#+ {re.escape(heading)}$", PAGES[page], maxsplit=1, flags=re.MULTILINE)[1]
-    rows = re.search(r"^\|.*\n\|[-|]+\|\n((?:\|.*\n)+)", section, re.MULTILINE)
-    assert rows, heading
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in rows[1].splitlines()]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -315,10 +308,15 @@ def test_the_table_of_metrics_is_the_one_in_the_code(page: str, metrics: Iterabl
 
 
 def test_the_tables_of_the_doctor_are_those_in_the_code() -> None:
-    """What it looks at, in its order; and the exit code of each finding, from good to worst."""
+    """What it asks servers, in its order; and the exit code of each finding, from good to worst."""
+    nobody: Any = None
+    settings = Settings()
+    server = Server(nobody, settings, ROOT, nobody)
+    asking = (server, Lanes(server, None), Kafka(settings, ()))
+    names = [check.name for room in asking for check in room.checks()]
     _, _, codes = PAGES["docs/operations.md"].partition("The worst finding is the exit code")
 
-    assert table("docs/operations.md", "Doctor") == [list(check) for check in CHECKS.items()]
+    assert documented_checks()[-len(names) :] == names  # before them are those of the machine
     assert re.findall(r"^\| (\w+) \| (\d+) \|", codes, re.MULTILINE) == [
         (name, str(code)) for name, code in CODES.items()
     ]

@@ -7,8 +7,7 @@ import pytest
 
 from activities.idle.due_index import SleepingWorkflow
 from shared.errors import InvalidHandler, ServerUnreachable
-from starter.insight.doctor.checks import Check, run_checks
-from starter.insight.doctor.finding import Finding, Severity, find_worst
+from starter.insight.doctor.checks import Check, Finding, Severity, find_worst, run_checks
 from starter.insight.doctor.kafka import Topic, judge_topic
 from starter.insight.doctor.lanes import LaneWorkers, judge_backlog, judge_overdue
 from starter.insight.doctor.server import judge_fairness, judge_shards, judge_version
@@ -30,7 +29,7 @@ SOUND = Topic(name="orders", partitions=6, leaderless=0, replicas=3, in_sync=3, 
 )
 def test_a_topic_is_judged_by_what_it_bears(changes: dict[str, int], level: Severity, words: str) -> None:
     """The loss of a broker costs no record and stops no one, or there is something to do."""
-    (finding,) = judge_topic(dataclasses.replace(SOUND, **changes))
+    finding = judge_topic(dataclasses.replace(SOUND, **changes))
 
     assert finding.level is level
     assert finding.about == "orders"

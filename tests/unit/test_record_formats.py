@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from shared.errors import InvalidEnvelope, InvalidSetting
 from shared.messages.envelope import EnvelopeRules, parse_envelope
-from starter.records.formats import Formats, StartRequest, StopRequest
+from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.record import ERROR_CLASSES, DeadRecord, Record
+from starter.starting.delivery import Delivery
 
 RULES = EnvelopeRules({"feed": "short", "report": "long"}, payload_max_bytes=512)
 TRACEPARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -35,16 +36,21 @@ def record(value: Any, headers: Pairs | dict[str, bytes] = (), key: bytes | None
     return Record("orders", 3, 17, 1_795_291_200_000, key, raw, pairs)
 
 
-def decode(given_record: Record, **options: Any) -> StartRequest | StopRequest:
+def decode(given_record: Record, **options: Any) -> Delivery:
     """Read one record with options as they are typed."""
     return Formats(FormatOptions.read(**options), RULES).decode(given_record)
 
 
 def start(given_record: Record, **options: Any) -> dict[str, Any]:
     """Give what is no default in the envelope that a record starts."""
-    asked = decode(given_record, **options)
-    assert isinstance(asked, StartRequest)
-    return asked.envelope.model_dump(mode="json", exclude_defaults=True)
+    envelope = decode(given_record, **options).envelope
+    assert envelope is not None
+    return envelope.model_dump(mode="json", exclude_defaults=True)
+
+
+def stop(kind: str, message_id: str) -> Delivery:
+    """Give what a record without a value asks for."""
+    return Delivery(kind, message_id, "orders/3", 17)
 
 
 def refuse(given_record: Record, **options: Any) -> DeadRecord:
@@ -229,22 +235,22 @@ STARTS: list[tuple[Record, Options, dict[str, Any]]] = [
     ),
 ]
 
-STOPS: list[tuple[Record, Options, StopRequest]] = [
-    (record(None, key=b"feed:42"), {}, StopRequest("feed", "42")),
-    (record(None, key=b"feed:a:b"), {}, StopRequest("feed", "a:b")),
-    (record(None, key=b"42"), {"kind": "feed"}, StopRequest("feed", "42")),
-    (record(None, key=b"feed:42"), {"kind": "feed"}, StopRequest("feed", "feed:42")),
-    (record(None, key=b"feed:42"), {"kind": "feed", "id_from": "key"}, StopRequest("feed", "feed:42")),
-    (record(None, key=b"feed:42"), {"kind": "/what", "id_from": "key"}, StopRequest("feed", "feed:42")),
-    (record(None, key=b"feed:42"), {"kind": "/what", "id_from": "/id"}, StopRequest("feed", "42")),
-    (record(None, key=b"42"), {"kind": "feed", "id_from": "/id"}, StopRequest("feed", "42")),
-    (record(None, {"id": b"7"}, None), {"kind": "feed", "id_from": "header:id"}, StopRequest("feed", "7")),
-    (record(None, {"id": b"7"}, b"feed:42"), {"id_from": "header:id"}, StopRequest("feed", "7")),
-    (record(None, {"kind": b"report"}, b"42"), {"kind": "header:kind"}, StopRequest("report", "42")),
+STOPS: list[tuple[Record, Options, Delivery]] = [
+    (record(None, key=b"feed:42"), {}, stop("feed", "42")),
+    (record(None, key=b"feed:a:b"), {}, stop("feed", "a:b")),
+    (record(None, key=b"42"), {"kind": "feed"}, stop("feed", "42")),
+    (record(None, key=b"feed:42"), {"kind": "feed"}, stop("feed", "feed:42")),
+    (record(None, key=b"feed:42"), {"kind": "feed", "id_from": "key"}, stop("feed", "feed:42")),
+    (record(None, key=b"feed:42"), {"kind": "/what", "id_from": "key"}, stop("feed", "feed:42")),
+    (record(None, key=b"feed:42"), {"kind": "/what", "id_from": "/id"}, stop("feed", "42")),
+    (record(None, key=b"42"), {"kind": "feed", "id_from": "/id"}, stop("feed", "42")),
+    (record(None, {"id": b"7"}, None), {"kind": "feed", "id_from": "header:id"}, stop("feed", "7")),
+    (record(None, {"id": b"7"}, b"feed:42"), {"id_from": "header:id"}, stop("feed", "7")),
+    (record(None, {"kind": b"report"}, b"42"), {"kind": "header:kind"}, stop("report", "42")),
     (
         record(None, BINARY | {"ce_subject": b"s"}),
         {"kind": "header:ce_type", "id_from": "header:ce_subject"},
-        StopRequest("feed", "s"),
+        stop("feed", "s"),
     ),
 ]
 
@@ -277,9 +283,9 @@ DEAD: list[tuple[Record, Options, str, str, str]] = [
     (record([]), {}, "NotAnObject", "value", "send an envelope, or map it with --id-from"),
     (record(b"null"), {"kind": "feed"}, "NotAnObject", "value", "is no JSON object"),
     (record([EVENT], (STRUCTURED,)), {}, "NotAnObject", "value", "is no JSON object; send one CloudEvent"),
-    (record(b"x" * 1001), {"record_max_bytes": 1000}, "TooLarge", "record", "is 1004 bytes with key and headers"),
-    (record(1, {"h": b"x" * 999}), {"record_max_bytes": 1000}, "TooLarge", "record", "the limit is 1000"),
-    (record(None, key=b"x" * 1001), {"record_max_bytes": 1000}, "TooLarge", "record", "is 1001 bytes"),
+    (record(b"x" * 1_000_001), {}, "TooLarge", "record", "is 1000004 bytes with key and headers"),
+    (record(1, {"h": b"x" * 999_999}), {}, "TooLarge", "record", "the limit is 1000000"),
+    (record(None, key=b"x" * 1_000_001), {}, "TooLarge", "record", "is 1000001 bytes"),
     (record(b'"' + b"x" * 1_000_000), {}, "TooLarge", "record", "the limit is 1000000"),
     (record("x" * 600), MAPPED, "TooLarge", "payload", "is 602 bytes of JSON, the limit is 512"),
     (record({"kind": "x", "id": "a"}), {}, "UnknownKind", "kind", "no handler for 'x' is loaded"),
@@ -396,7 +402,6 @@ BAD_OPTIONS: list[tuple[Options, str]] = [
     (MAPPED | {"tenant_from": "acme"}, "--tenant-from: is 'acme'"),
     (MAPPED | {"payload_from": ""}, "--payload-from: is ''"),
     ({"kind": "feed", "payload_from": "/p"}, "--payload-from: maps records whose id comes from somewhere, too; add"),
-    ({"record_max_bytes": 0}, "record_max_bytes: is 0; give at least 1"),
 ]
 
 TRACES: list[tuple[bytes | None, bytes | None, tuple[str, str]]] = [
@@ -428,7 +433,7 @@ def test_a_record_starts_the_message_it_describes(
 
 @pytest.mark.parametrize(("given_record", "options", "expected"), STOPS, ids=range(len(STOPS)))
 def test_a_record_without_a_value_stops_the_message_it_names(
-    given_record: Record, options: Options, expected: StopRequest
+    given_record: Record, options: Options, expected: Delivery
 ) -> None:
     """The key names it, or what the options point to."""
     assert decode(given_record, **options) == expected
@@ -443,7 +448,7 @@ def test_a_tombstone_names_the_message_that_a_value_under_the_same_key_starts(
     headers = {"id": name.encode()}
     begun = start(record(value, headers, name.encode()), **options)
 
-    assert decode(record(None, headers, name.encode()), **options) == StopRequest(begun["kind"], begun["id"])
+    assert decode(record(None, headers, name.encode()), **options) == stop(begun["kind"], begun["id"])
 
 
 @pytest.mark.parametrize(("given_record", "options", "error_class", "field", "phrase"), DEAD, ids=range(len(DEAD)))
@@ -490,7 +495,6 @@ def test_a_trace_context_is_taken_over_when_it_is_one(
     headers = (("traceparent", traceparent), ("tracestate", tracestate))
     asked = decode(record({"kind": "feed", "id": "a"}, headers))
 
-    assert isinstance(asked, StartRequest)
     names = ("traceparent", "tracestate")
     assert asked.trace == {name: text for name, text in zip(names, expected, strict=True) if text}
 
@@ -526,10 +530,10 @@ def test_of_two_headers_with_one_name_the_last_counts() -> None:
 
 def test_the_largest_record_is_read() -> None:
     """The limit counts value, key, and names and values of headers, and is reachable."""
-    given_record = record({"n": 1}, {"h": b"x"}, b"k-1")
+    most = b'"' + b"x" * (1_000_000 - 7) + b'"'
 
-    assert start(given_record, **MAPPED, record_max_bytes=13)["id"] == "k-1"
-    assert refuse(given_record, **MAPPED, record_max_bytes=12).error_class == "TooLarge"
+    assert refuse(record(most, {"h": b"x"}, b"k-1"), **MAPPED).field == "payload"  # and not the record
+    assert refuse(record(most, {"h": b"xx"}, b"k-1"), **MAPPED).field == "record"
 
 
 def test_a_record_names_its_partition() -> None:
@@ -584,7 +588,7 @@ def test_any_record_is_read_or_dead(
     except DeadRecord as exc:
         error_class, sentence = exc.error_class, str(exc)
     else:
-        assert isinstance(asked, StopRequest) == (value is None)
+        assert (asked.envelope is None) == (value is None)
         return
     assert error_class in ERROR_CLASSES
     assert sentence.encode()
@@ -606,8 +610,8 @@ def test_every_format_carries_the_same_message(message_id: str, payload: Any, pr
     envelope = {"kind": "feed", "id": message_id, "payload": payload}
     subject = message_id.encode()
     event = EVENT | {"id": event_id, "subject": message_id, "data": payload}
-    expected = StartRequest(parse_envelope(envelope, RULES))
-    urgent = StartRequest(parse_envelope(envelope | {"priority": priority}, RULES))
+    expected = stop("feed", message_id)._replace(envelope=parse_envelope(envelope, RULES))
+    urgent = expected._replace(envelope=parse_envelope(envelope | {"priority": priority}, RULES))
     wrapped = {"p": priority, "i": message_id, "body": payload}
 
     assert decode(record(envelope)) == expected

@@ -16,7 +16,7 @@ from starter.screen import clean, echo_err, plural, print_json
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from starter.insight.doctor.finding import Finding
+    from starter.insight.doctor.checks import Finding
 
 CHECK_SECONDS, CHECK_SECONDS_MAX = 10.0, 600.0
 CODES = {"fine": FINE, "unknown": FINE, "warning": PARTLY, "unreachable": UNREACHABLE, "wrong": WRONG}
@@ -48,14 +48,13 @@ def add(commands: Commands) -> None:
 async def _run(args: argparse.Namespace, settings: Settings) -> int:
     if not 0 < args.seconds <= CHECK_SECONDS_MAX:
         raise InvalidSetting(f"--seconds: is {args.seconds:g}; give a number above 0, at most {CHECK_SECONDS_MAX:g}")
-    from starter.insight.doctor.finding import find_worst
-    from starter.insight.doctor.machine import Machine
-    from starter.insight.doctor.run_checks import Scope, examine
+    from starter.insight.doctor.checks import find_worst
+    from starter.insight.doctor.machine import look_at_machine
+    from starter.insight.doctor.run_checks import examine
 
-    machine = Machine(settings, args.data)
-    findings = machine.look()
-    scope = Scope(topics=tuple(dict.fromkeys(args.topics)), data=args.data, seconds=args.seconds)
-    findings += await examine(settings, scope, machine, open_client)
+    findings, registry = look_at_machine(settings, args.data)
+    topics = tuple(dict.fromkeys(args.topics))
+    findings += await examine(settings, registry, open_client, data=args.data, topics=topics, seconds=args.seconds)
     if args.json:
         for finding in findings:
             print_json({name: getattr(finding, name) or None for name in ("check", "about", "level", "seen", "remedy")})

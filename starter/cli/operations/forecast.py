@@ -44,7 +44,7 @@ def add(commands: Commands) -> None:
 
 async def _run(args: argparse.Namespace, settings: Settings) -> int:
     from activities.registry import load_registry
-    from starter.insight.forecast import Forecaster
+    from starter.insight.forecast import make_forecast
 
     if not 0 < args.hours <= HOURS_MAX:
         raise InvalidSetting(f"--hours: is {args.hours:g}; give a number above 0, at most {HOURS_MAX:g}")
@@ -54,10 +54,9 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
         raise InvalidSetting(f"--sample: is {args.sample}; give a number of packs, or 0 for all")
     given = dict(map(_read_capacity, args.capacity))
     is_by_kind = args.by == "kind"
-    kinds = list(load_registry(settings)) if is_by_kind else []
-    forecaster = Forecaster(await open_client(settings), settings, kinds, args.sample)
-    hours = timedelta(hours=args.hours)
-    found = await forecaster.foresee(time.time(), hours, by_kind=is_by_kind, given=given)
+    kinds = list(load_registry(settings)) if is_by_kind else None
+    client, horizon = await open_client(settings), timedelta(hours=args.hours)
+    found = await make_forecast(client, settings, time.time(), horizon, kinds=kinds, sample=args.sample, given=given)
     if args.png is not None:
         _draw(args.png, found)
     if args.json:

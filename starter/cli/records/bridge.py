@@ -62,8 +62,7 @@ async def _consume(args: argparse.Namespace, settings: Settings) -> int:
     from shared.telemetry.sdk import start_telemetry
     from shared.temporal.connect import check_server, connect
     from starter.bridge.bridge import Bridge
-    from starter.bridge.monitoring.readiness import BridgeReadiness
-    from starter.bridge.monitoring.status_metrics import publish_regularly
+    from starter.bridge.status import BridgeReadiness, publish_regularly
     from starter.bridge.window import PACK_ROOM
     from starter.records.dead_letters import DeadLetterWriter
     from starter.records.formats import Formats
@@ -79,7 +78,7 @@ async def _consume(args: argparse.Namespace, settings: Settings) -> int:
     readiness = BridgeReadiness(stopping.is_set)
     address = None if args.health_port is None else (args.health_host, args.health_port)
     with start_telemetry(settings, "dormice-bridge") as telemetry:
-        async with open_endpoint(address, readiness.report, {"/status": readiness.tell_status}):
+        async with open_endpoint(address, readiness.report, {"/status": readiness.report_status}):
             client = await connect(settings)
             await check_server(client)
             await check_broker(settings)
@@ -88,7 +87,7 @@ async def _consume(args: argparse.Namespace, settings: Settings) -> int:
             starter = BulkStarter(client, room, encodings=declared_packs(registry), revises=True)
             writer = DeadLetterWriter(dict(options.client))
             bridge = Bridge(options, formats, starter, writer.write, telemetry)
-            readiness.watch(bridge)
+            readiness.bridge = bridge
             tune_memory(COLLECT_AFTER)
             async with alongside(watch_server(client, readiness, telemetry), publish_regularly(bridge, telemetry)):
                 await _serve(bridge, writer, stopping, settings)

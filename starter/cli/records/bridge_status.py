@@ -15,8 +15,8 @@ from starter.cli.exit_codes import FINE, UNREACHABLE
 from starter.screen import echo_err, plural, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
-    from starter.bridge.monitoring.group_lag import GroupLag, PartitionLag
-    from starter.bridge.monitoring.status import BridgeStatus, PartitionStatus
+    from starter.bridge.group_lag import GroupLag, PartitionLag
+    from starter.bridge.status import BridgeStatus, PartitionStatus
 
 ANSWER_SECONDS = 5.0
 """Time limit for a bridge to answer."""
@@ -71,9 +71,10 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _ask(args: argparse.Namespace, settings: Settings) -> "tuple[GroupLag, Answers]":
-    from starter.bridge.monitoring.group_lag import read_group_lag
+    options = await check_kafka(settings)
+    from starter.bridge.group_lag import read_group_lag  # needs aiokafka, of which one sentence says that it is missing
 
-    lag = await read_group_lag(await check_kafka(settings), args.group, args.topics)
+    lag = await read_group_lag(options, args.group, args.topics)
     answers = await asyncio.gather(*map(_ask_bridge, args.bridges))
     return lag, dict(zip(args.bridges, answers, strict=True))
 
@@ -81,7 +82,7 @@ async def _ask(args: argparse.Namespace, settings: Settings) -> "tuple[GroupLag,
 async def _ask_bridge(address: str) -> "BridgeStatus | BridgeAway":
     import httpx
 
-    from starter.bridge.monitoring.status import BridgeStatus
+    from starter.bridge.status import BridgeStatus
 
     try:
         async with httpx.AsyncClient(timeout=ANSWER_SECONDS, trust_env=False) as client:
@@ -106,7 +107,7 @@ def _to_document(lag: "GroupLag", answers: Answers) -> dict[str, Any]:
         "lag": lag.lag,
         "time_lag_seconds": lag.time_lag_seconds,
         "bridges": [
-            {"address": address, **({"error": str(answer)} if isinstance(answer, BridgeAway) else answer.dump())}
+            {"address": address, **({"error": str(answer)} if isinstance(answer, BridgeAway) else asdict(answer))}
             for address, answer in answers.items()
         ],
     }

@@ -9,14 +9,14 @@ from typing import Any
 from shared.kafka.connection import check_broker, kafka_options
 from shared.kafka.safe_producer import BrokerError, open_admin, translate_errors
 from shared.settings import Settings
-from starter.insight.doctor.checks import NOT_LOOKED_AT, Check
-from starter.insight.doctor.finding import Finding, Severity
+from starter.insight.doctor.checks import NOT_LOOKED_AT, Check, Finding, Found, Severity, fine, unknown, warning, wrong
 from starter.records.dead_letters import SUFFIX, make_topic
 from starter.screen import plural
 
 IN_SYNC = "min.insync.replicas"
 REPLICAS_WANTED = 3
-NOT_ASKED = [Finding(Severity.UNKNOWN, f"{NOT_LOOKED_AT}, no topic is named", "name what bridges consume with --topic")]
+NOT_ASKED = unknown(f"{NOT_LOOKED_AT}, no topic is named", "name what bridges consume with --topic")
+BRING_BACK = "bring back the brokers that hold"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Kafka:
             Check("outcomes", self._look_at_outcomes, ("broker",)),
         ]
 
-    async def _look_at_broker(self) -> Sequence[Finding]:
+    async def _look_at_broker(self) -> Finding:
         outcomes = self._settings.outcomes_topic
         if not self._sources and not outcomes and self._settings.kafka_servers == Settings().kafka_servers:
             return NOT_ASKED
@@ -60,34 +60,33 @@ class Kafka:
         wanted = {*self._sources, *(source + SUFFIX for source in self._sources), *filter(None, [outcomes])}
         async with translate_errors(""), open_admin(options) as admin:
             self._known = await _describe(admin, wanted)
-        return [Finding(Severity.FINE, f"a broker answers at {self._settings.kafka_servers}")]
+        return fine(f"a broker answers at {self._settings.kafka_servers}")
 
-    async def _look_at_topics(self) -> Sequence[Finding]:
-        return [finding for name in self._sources for finding in self._judge(name, "bridges wait for it")] or NOT_ASKED
+    async def _look_at_topics(self) -> Found:
+        return [self._judge(name, "bridges wait for it") for name in self._sources] or NOT_ASKED
 
-    async def _look_at_dead_letters(self) -> Sequence[Finding]:
+    async def _look_at_dead_letters(self) -> Found:
         findings: list[Finding] = []
         for source in self._sources:
             if source + SUFFIX in self._known:
-                findings += self._judge(source + SUFFIX)
+                findings.append(judge_topic(self._known[source + SUFFIX]))
             elif source in self._known:
                 findings.append(await self._try_to_make(source))
         return findings or NOT_ASKED
 
-    async def _look_at_outcomes(self) -> Sequence[Finding]:
+    async def _look_at_outcomes(self) -> Finding:
         if not self._settings.outcomes_topic:
-            return [Finding(Severity.FINE, "nobody is told outcomes: outcomes_topic is not set")]
+            return fine("nobody is told outcomes: outcomes_topic is not set")
         return self._judge(self._settings.outcomes_topic, "workers hold events in memory, and lose them in the end")
 
-    def _judge(self, name: str, lost: str = "") -> list[Finding]:
-        if name not in self._known:
-            command = (
-                f"kafka-topics.sh --bootstrap-server {self._settings.kafka_servers} --create --topic {name} "
-                f"--partitions 6 --replication-factor {REPLICAS_WANTED} --config {IN_SYNC}=2"
-            )
-            seen = f"there is no such topic, or this user may not see it: {lost}"
-            return [Finding(Severity.WRONG, seen, f"allow it, or: {command}", name)]
-        return judge_topic(self._known[name])
+    def _judge(self, name: str, lost: str) -> Finding:
+        if name in self._known:
+            return judge_topic(self._known[name])
+        command = (
+            f"kafka-topics.sh --bootstrap-server {self._settings.kafka_servers} --create --topic {name} "
+            f"--partitions 6 --replication-factor {REPLICAS_WANTED} --config {IN_SYNC}=2"
+        )
+        return wrong(f"there is no such topic, or this user may not see it: {lost}", f"allow it, or: {command}", name)
 
     async def _try_to_make(self, source: str) -> Finding:
         topic = source + SUFFIX
@@ -96,60 +95,47 @@ class Kafka:
                 await make_topic(admin, topic, self._known[source].partitions, is_trial=True)
         except BrokerError as exc:
             return replace(Finding.of(exc, topic), level=Severity.WRONG)
-        return Finding(Severity.FINE, "can be made, with the first dead letter", about=topic)
+        return fine("can be made, with the first dead letter", about=topic)
 
 
-def judge_topic(topic: Topic) -> list[Finding]:
+def judge_topic(topic: Topic) -> Finding:
     """Find out whether a topic takes records, and whether it survives the loss of a broker."""
+    name = topic.name
     copies = f"{plural(topic.replicas, 'replica')}, {topic.in_sync} in sync, {IN_SYNC} {topic.least_in_sync}"
     seen = f"{plural(topic.partitions, 'partition')}, {copies}"
-
-    def find(level: Severity, what: str, remedy: str) -> Finding:
-        return Finding(level, f"{seen}: {what}", remedy, topic.name)
-
     if topic.leaderless:
-        return [
-            find(
-                Severity.WRONG,
-                f"{plural(topic.leaderless, 'partition')} without a leader",
-                "bring back the brokers that hold them",
-            )
-        ]
+        return wrong(f"{seen}: {plural(topic.leaderless, 'partition')} without a leader", f"{BRING_BACK} them", name)
     if topic.in_sync < topic.least_in_sync:
+        remedy = f"{BRING_BACK} the others"
         if topic.replicas < topic.least_in_sync:
             remedy = f"set {IN_SYNC} to {max(topic.replicas - 1, 1)}, or give it more replicas"
-        else:
-            remedy = "bring back the brokers that hold the others"
-        return [find(Severity.WRONG, "takes no record that has to be safe", remedy)]
+        return wrong(f"{seen}: takes no record that has to be safe", remedy, name)
     if topic.replicas == 1:
-        remedy = (
-            f"give it {REPLICAS_WANTED} replicas and {IN_SYNC} 2 (kafka-reassign-partitions.sh), "
-            "unless one machine is all there is"
-        )
-        return [find(Severity.WARNING, "a disk that is lost takes its records along", remedy)]
+        remedy = f"give it {REPLICAS_WANTED} replicas and {IN_SYNC} 2 (kafka-reassign-partitions.sh), "
+        remedy += "unless one machine is all there is"
+        return warning(f"{seen}: a disk that is lost takes its records along", remedy, name)
     if topic.in_sync < topic.replicas:
-        return [find(Severity.WARNING, "not all replicas are there", "bring back the brokers that hold the others")]
+        return warning(f"{seen}: not all replicas are there", f"{BRING_BACK} the others", name)
     if topic.least_in_sync == 1:
-        return [find(Severity.WARNING, "a record counts as sent when one broker has it", f"set {IN_SYNC} to 2")]
-    return [Finding(Severity.FINE, seen, about=topic.name)]
+        return warning(f"{seen}: a record counts as sent when one broker has it", f"set {IN_SYNC} to 2", name)
+    return fine(seen, about=name)
 
 
 async def _describe(admin: Any, wanted: set[str]) -> dict[str, Topic]:
     """Describe the wanted topics that exist; asking for a topic by its name would create it on some brokers."""
     described = [topic for topic in await admin.describe_topics() if topic["topic"] in wanted]
     least = await _read_least_in_sync(admin, [topic["topic"] for topic in described])
-    found: dict[str, Topic] = {}
-    for topic in described:
-        name, partitions = topic["topic"], topic["partitions"]
-        found[name] = Topic(
-            name=name,
-            partitions=len(partitions),
-            leaderless=sum(partition["leader"] < 0 for partition in partitions),
-            replicas=min(len(partition["replicas"]) for partition in partitions),
-            in_sync=min(len(partition["isr"]) for partition in partitions),
-            least_in_sync=least.get(name, 1),
+    return {
+        topic["topic"]: Topic(
+            name=topic["topic"],
+            partitions=len(topic["partitions"]),
+            leaderless=sum(partition["leader"] < 0 for partition in topic["partitions"]),
+            replicas=min(len(partition["replicas"]) for partition in topic["partitions"]),
+            in_sync=min(len(partition["isr"]) for partition in topic["partitions"]),
+            least_in_sync=least.get(topic["topic"], 1),
         )
-    return found
+        for topic in described
+    }
 
 
 async def _read_least_in_sync(admin: Any, names: Sequence[str]) -> dict[str, int]:

@@ -1,13 +1,12 @@
 """The doctor's checks of the lanes: which workers serve them, what waits, and whether its kinds are known here."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from temporalio.api.taskqueue.v1 import PollerInfo
 from temporalio.api.worker.v1 import WorkerHeartbeat
-from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.idle.capacity import Capacity, is_fresh
@@ -16,12 +15,11 @@ from activities.idle.overdue import OverdueIndex
 from activities.registry import Registry
 from shared.lanes import LANES, task_queue
 from shared.messages.timespan import format_seconds
-from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue
 from shared.temporal.deployment import Version, find_taking, name_version, tell_how_to_take_over, to_version
 from shared.temporal.search_attributes import KIND
-from starter.insight.doctor.checks import NOT_LOOKED_AT, Check
-from starter.insight.doctor.finding import Finding, Severity
+from starter.insight.doctor.checks import NOT_LOOKED_AT, Check, Finding, Found, fine, unknown, warning, wrong
+from starter.insight.doctor.server import Server
 from starter.screen import plural
 from starter.steering.selection import quote
 from starter.steering.status.failing_workflows import query_reported
@@ -55,18 +53,11 @@ class LaneWorkers:
 class Lanes:
     """Looks at the lanes, once the server has answered."""
 
-    def __init__(
-        self,
-        find_client: Callable[[], Client],
-        find_registry: Callable[[], Registry | None],
-        settings: Settings,
-        now: Callable[[], float],
-    ) -> None:
-        """Take functions that give what other checks open, the client and the handlers, and this machine's clock."""
-        self._find_client = find_client
-        self._find_registry = find_registry
-        self._settings = settings
-        self._now = now
+    def __init__(self, server: Server, registry: Registry | None) -> None:
+        """Take the server that is looked at, and the handlers, None if they can't be loaded."""
+        self._server = server
+        self._registry = registry
+        self._settings = server.settings
         self._serving: dict[str, LaneWorkers] = {}
 
     def checks(self) -> list[Check]:
@@ -80,97 +71,84 @@ class Lanes:
             Check("kinds", self._look_at_kinds, (*known, "search attributes"), is_slow=True),
         ]
 
-    async def _look_at_workers(self) -> Sequence[Finding]:
-        findings: list[Finding] = []
+    async def _look_at_workers(self) -> Found:
         for lane in LANES:
-            self._serving[lane] = serving = await self._find_serving(lane)
-            if not serving.versions:
-                findings.append(await self._judge_unserved(lane, serving))
-                continue
-            versions = sorted(set(serving.versions))
-            seen = plural(len(serving.versions), "worker")
-            if len(versions) > 1:
-                remedy = "replace the older ones: messages are run by whichever has room"
-                findings.append(Finding(Severity.WARNING, f"{seen} of {', '.join(versions)}", remedy, lane))
-            else:
-                findings.append(Finding(Severity.FINE, f"{seen} of {versions[0]}", about=lane))
-        return findings
+            self._serving[lane] = await self._find_serving(lane)
+        return [await self._judge_served(lane, serving) for lane, serving in self._serving.items()]
+
+    async def _judge_served(self, lane: str, serving: LaneWorkers) -> Finding:
+        if not serving.versions:
+            return await self._judge_unserved(lane, serving)
+        versions = sorted(set(serving.versions))
+        seen = f"{plural(len(serving.versions), 'worker')} of {', '.join(versions)}"
+        if len(versions) > 1:
+            return warning(seen, "replace the older ones: messages are run by whichever has room", lane)
+        return fine(seen, about=lane)
 
     async def _judge_unserved(self, lane: str, serving: LaneWorkers) -> Finding:
         remedy, waiting, who = f"dormice worker --lane {lane}", serving.waiting, "no worker"
         if serving.standby:
             who = f"no worker of the current version, but of {', '.join(map(name_version, serving.standby))}"
             remedy = tell_how_to_take_over(serving.standby[0])
-        messages = await self._count(f"TaskQueue = {quote(task_queue(self._settings.task_queue_prefix, lane))}")
+        messages = await self._count(f"TaskQueue = {quote(self._queue(lane))}")
         if messages or waiting:
             what = f"{plural(messages, 'message')} alive" if messages else f"{plural(waiting, 'task')} waiting"
-            return Finding(Severity.WRONG, f"{who}, and {what}: nothing runs there", remedy, lane)
-        registry = self._find_registry()
-        if registry is not None and any(handler.lane == lane for handler in registry.values()):
-            return Finding(Severity.WARNING, "no worker; nothing needs one yet, but kinds here would", remedy, lane)
-        return Finding(Severity.FINE, "no worker, and nothing that needs one", about=lane)
+            return wrong(f"{who}, and {what}: nothing runs there", remedy, lane)
+        if self._registry is not None and any(handler.lane == lane for handler in self._registry.values()):
+            return warning("no worker; nothing needs one yet, but kinds here would", remedy, lane)
+        return fine("no worker, and nothing that needs one", about=lane)
 
-    async def _look_at_backlog(self) -> Sequence[Finding]:
+    async def _look_at_backlog(self) -> Found:
         return [judge_backlog(lane, serving) for lane, serving in self._serving.items()]
 
-    async def _look_at_overdue(self) -> Sequence[Finding]:
+    async def _look_at_overdue(self) -> Found:
         served = [lane for lane, serving in self._serving.items() if serving.versions]
         if not served:
-            return [Finding(Severity.UNKNOWN, f"{NOT_LOOKED_AT}, see workers")]
-        now = datetime.fromtimestamp(self._now(), UTC)
-        found = await asyncio.gather(*(self._find_overdue(lane, now) for lane in served))
+            return unknown(f"{NOT_LOOKED_AT}, see workers")
+        now = datetime.fromtimestamp(self._server.now(), UTC)
+        client, after = self._server.client, self._settings.index_after
+        indexes = [OverdueIndex(client, self._queue(lane), after) for lane in served]
+        found = await asyncio.gather(*(index.find_oldest(NAMED_MAX, now, OVERDUE_LONG) for index in indexes))
         return [judge_overdue(lane, one, self._serving[lane], now) for lane, one in zip(served, found, strict=True)]
 
-    async def _find_overdue(self, lane: str, now: datetime) -> list[SleepingWorkflow]:
-        queue = task_queue(self._settings.task_queue_prefix, lane)
-        index = OverdueIndex(self._find_client(), queue, self._settings.index_after)
-        return await index.find_oldest(NAMED_MAX, now, OVERDUE_LONG)
-
-    async def _look_at_workflows(self) -> Sequence[Finding]:
+    async def _look_at_workflows(self) -> Finding:
         query = query_reported(self._settings.task_queue_prefix)
-        count = (await self._find_client().count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
+        count = (await self._server.client.count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
         if not count:
-            return [Finding(Severity.FINE, "no workflow's task fails over and over")]
-        return [
-            Finding(
-                Severity.WRONG,
-                f"{plural(count, 'workflow')} whose task fails over and over: what lives there stands still",
-                "put the release before back if it came with one, or see 'dormice repair --dry-run'",
-            )
-        ]
+            return fine("no workflow's task fails over and over")
+        return wrong(
+            f"{plural(count, 'workflow')} whose task fails over and over: what lives there stands still",
+            "put the release before back if it came with one, or see 'dormice repair --dry-run'",
+        )
 
-    async def _look_at_kinds(self) -> Sequence[Finding]:
-        registry = self._find_registry()
-        if registry is None:
-            return [Finding(Severity.UNKNOWN, f"{NOT_LOOKED_AT}, see handlers")]
-        queues = ", ".join(quote(task_queue(self._settings.task_queue_prefix, lane)) for lane in LANES)
-        unknown = f"Kind NOT IN ({', '.join(map(quote, sorted(registry)))})" if registry else "Kind IS NOT NULL"
-        query = f"{unknown} AND TaskQueue IN ({queues})"
+    async def _look_at_kinds(self) -> Finding:
+        if self._registry is None:
+            return unknown(f"{NOT_LOOKED_AT}, see handlers")
+        known = ", ".join(map(quote, sorted(self._registry)))
+        strange = f"Kind NOT IN ({known})" if known else "Kind IS NOT NULL"
+        query = f"{strange} AND TaskQueue IN ({', '.join(quote(self._queue(lane)) for lane in LANES)})"
         count = await self._count(query)
         if not count:
-            return [Finding(Severity.FINE, "every kind that is alive has a handler here")]
+            return fine("every kind that is alive has a handler here")
         names = sorted({name async for name in self._list_kinds(query)})
-        return [
-            Finding(
-                Severity.WARNING,
-                f"{plural(count, 'workflow')} of kinds without a handler here: {', '.join(names)}",
-                "install their handlers, or name their modules in DORMICE_HANDLERS, for the workers too",
-            )
-        ]
+        return warning(
+            f"{plural(count, 'workflow')} of kinds without a handler here: {', '.join(names)}",
+            "install their handlers, or name their modules in DORMICE_HANDLERS, for the workers too",
+        )
 
     async def _list_kinds(self, query: str) -> AsyncIterator[str]:
-        found = self._find_client().list_workflows(f"{query} AND {ALIVE}", limit=KINDS_LISTED, rpc_timeout=CALL_TIMEOUT)
+        found = self._server.client.list_workflows(f"{query} AND {ALIVE}", limit=KINDS_LISTED, rpc_timeout=CALL_TIMEOUT)
         async for workflow in found:
             yield workflow.typed_search_attributes.get(KIND) or "?"
 
     async def _count(self, query: str) -> int:
-        return (await self._find_client().count_workflows(f"{query} AND {ALIVE}", rpc_timeout=CALL_TIMEOUT)).count
+        return (await self._server.client.count_workflows(f"{query} AND {ALIVE}", rpc_timeout=CALL_TIMEOUT)).count
 
     async def _find_serving(self, lane: str) -> LaneWorkers:
-        queue = task_queue(self._settings.task_queue_prefix, lane)
-        described = await describe_queue(self._find_client(), queue, report_stats=True)
+        queue = self._queue(lane)
+        described = await describe_queue(self._server.client, queue, report_stats=True)
         try:
-            beats = [beat async for beat in Capacity(self._find_client(), queue).read_heartbeats()]
+            beats = [beat async for beat in Capacity(self._server.client, queue).read_heartbeats()]
         except RPCError as exc:
             if exc.status is not RPCStatusCode.UNIMPLEMENTED:
                 raise
@@ -178,57 +156,47 @@ class Lanes:
         taking = find_taking(described.versioning_info)
         standby = {v for beat in beats if is_fresh(beat) and (v := to_version(beat.deployment_version)) not in taking}
         beats = [beat for beat in beats if to_version(beat.deployment_version) in taking]
-        versions = _versions_of_workers(beats) if beats or standby else _versions_of_pollers(described.pollers)
+        versions = _find_versions(beats, described.pollers if not (beats or standby) else ())
         waits = described.stats.approximate_backlog_age.ToTimedelta()
         return LaneWorkers(
             versions, described.stats.approximate_backlog_count, waits, sorted(standby, key=name_version)
         )
+
+    def _queue(self, lane: str) -> str:
+        return task_queue(self._settings.task_queue_prefix, lane)
 
 
 def judge_backlog(lane: str, serving: LaneWorkers) -> Finding:
     """Find out whether tasks wait because a lane has too few workers; a lane without any has a finding already."""
     seen = f"{plural(serving.waiting, 'task')} waiting"
     if serving.versions and serving.waits > WAITS_LONG:
-        return Finding(
-            Severity.WARNING,
-            f"{seen}, the first for {format_seconds(serving.waits.total_seconds())}",
-            "start more worker processes; 'dormice forecast' tells how many",
-            lane,
-        )
-    return Finding(Severity.FINE, seen, about=lane)
+        seen += f", the first for {format_seconds(serving.waits.total_seconds())}"
+        return warning(seen, "start more worker processes; 'dormice forecast' tells how many", lane)
+    return fine(seen, about=lane)
 
 
 def judge_overdue(lane: str, overdue: Sequence[SleepingWorkflow], serving: LaneWorkers, now: datetime) -> Finding:
     """Report what is overdue on a lane with workers: they are too few, or the workflow stands still."""
     if not overdue:
-        return Finding(Severity.FINE, "nothing is overdue", about=lane)
+        return fine("nothing is overdue", about=lane)
     first, *others = overdue
     seen = f"{first.workflow_id} is overdue by {format_seconds((now - first.due_at).total_seconds())}"
     seen += "".join(f", {one.workflow_id}" for one in others)
     if serving.waits > WAITS_LONG:
-        return Finding(Severity.WARNING, f"{seen}: the lane is behind", "see backlog", lane)
-    see = (
-        f"dormice list --kind {first.workflow_id.rpartition('~')[0]}"
-        if first.is_pack
-        else f"dormice show {first.workflow_id}"
-    )
-    remedy = (
-        f"see '{see}' and 'dormice repair --dry-run'; docs/operations.md, DormiceMessagesOverdue, goes on from there"
-    )
-    return Finding(Severity.WRONG, f"{seen}, and no task of the lane waits: it stands still", remedy, lane)
+        return warning(f"{seen}: the lane is behind", "see backlog", lane)
+    kind = first.workflow_id.rpartition("~")[0]
+    see = f"dormice list --kind {kind}" if first.is_pack else f"dormice show {first.workflow_id}"
+    remedy = f"see '{see}' and 'dormice repair --dry-run'; "
+    remedy += "docs/operations.md, DormiceMessagesOverdue, goes on from there"
+    return wrong(f"{seen}, and no task of the lane waits: it stands still", remedy, lane)
 
 
-def _versions_of_workers(beats: Iterable[WorkerHeartbeat]) -> list[str]:
-    """Give the version of each process with fresh heartbeats; a killed process still has old ones."""
-    processes = {beat.worker_identity: beat.deployment_version.build_id for beat in beats if is_fresh(beat)}
-    return [version or "an unknown version" for version in processes.values()]
-
-
-def _versions_of_pollers(pollers: Iterable[PollerInfo]) -> list[str]:
+def _find_versions(beats: Iterable[WorkerHeartbeat], pollers: Iterable[PollerInfo]) -> list[str]:
+    """Give the version of each process that is alive; a killed one still has old heartbeats and polls."""
     oldest = datetime.now(UTC) - POLL_LASTS
-    recent = {
+    processes = {beat.worker_identity: beat.deployment_version.build_id for beat in beats if is_fresh(beat)} | {
         poller.identity: poller.worker_version_capabilities.build_id
         for poller in pollers
         if poller.last_access_time.ToDatetime(UTC) >= oldest
     }
-    return [version or "an unknown version" for version in recent.values()]
+    return [version or "an unknown version" for version in processes.values()]

@@ -3,7 +3,6 @@
 import platform
 import resource
 import shutil
-from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -12,8 +11,7 @@ from shared.errors import DormiceError
 from shared.lanes import LANES
 from shared.settings import Settings
 from shared.temporal.encryption import build_converter
-from starter.insight.doctor.checks import stamp
-from starter.insight.doctor.finding import Finding, Severity
+from starter.insight.doctor.checks import Finding, fine, stamp, unknown, warning, wrong
 from starter.screen import plural
 from worker.deployment import check_deployment
 from worker.lanes.profiles import PROFILES
@@ -26,77 +24,63 @@ DISK_LEAST_BYTES = 1024**3
 """A database that can't grow takes no start, no signal and no outcome: warn while there is time to act."""
 
 
-class Machine:
-    """Looks at this machine; imports handlers in the calling thread, as some can't be imported in another one."""
+def look_at_machine(settings: Settings, data: Path) -> tuple[list[Finding], Registry | None]:
+    """Make all checks, and give the handlers, None if they can't be loaded; `data` may be an embedded server's folder.
 
-    def __init__(self, settings: Settings, data: Path, disk_least_bytes: int = DISK_LEAST_BYTES) -> None:
-        """Take the folder in which an embedded server may keep its messages."""
-        self.registry: Registry | None = None
-        """The handlers, None until they have been loaded."""
-        self._settings = settings
-        self._data = data
-        self._disk_least_bytes = disk_least_bytes
-
-    def look(self) -> list[Finding]:
-        """Make all checks."""
-        checks: dict[str, Callable[[], Finding]] = {
-            "installation": look_at_installation,
-            "handlers": self._look_at_handlers,
-            "settings": self._look_at_settings,
-            "open files": self._look_at_open_files,
-            "disk": self._look_at_disk,
-        }
-        return [finding for name, look in checks.items() for finding in stamp(name, _try(look))]
-
-    def _look_at_handlers(self) -> Finding:
-        self.registry = load_registry(self._settings)
-        return Finding(Severity.FINE, f"{plural(len(self.registry), 'kind')}: {', '.join(sorted(self.registry))}")
-
-    def _look_at_settings(self) -> Finding:
-        read_weights(self._settings)
-        check_lanes(self._settings)
-        build_converter(self._settings)
-        check_deployment(self._settings)
-        return Finding(Severity.FINE, f"task queues {self._settings.task_queue_prefix}-{{{','.join(LANES)}}}")
-
-    def _look_at_open_files(self) -> Finding:
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # the handler of a solo message holds a slot, that of a packed message does not
-        slots = sum(max(profile.workflow_slots, profile.activity_slots) for profile in PROFILES.values())
-        needed = slots + self._settings.handlers_at_once + SPARE_FILES
-        if limit == resource.RLIM_INFINITY:
-            return Finding(Severity.FINE, "no limit")
-        if limit < needed:
-            return Finding(
-                Severity.WARNING,
-                f"a process may open {limit:,}, and a worker with all handlers at work may need {needed:,}",
-                f"raise it where workers are started, for example with 'ulimit -n {max(needed, 4096)}'",
-            )
-        return Finding(Severity.FINE, f"a process may open {limit:,}")
-
-    def _look_at_disk(self) -> Finding:
-        if not (self._data / "temporal.db").exists():
-            return Finding(
-                Severity.UNKNOWN, f"no embedded server keeps messages in {self._data}; --data names its folder"
-            )
-        try:
-            free = shutil.disk_usage(self._data).free
-        except OSError as exc:
-            return Finding(Severity.WRONG, f"{self._data} can't be looked at ({exc.strerror})", "correct its rights")
-        if free < self._disk_least_bytes:
-            remedy = "make room, or move the folder to a larger disk while the server is stopped"
-            return Finding(Severity.WARNING, f"{free / 1e9:.2f} GB are free for {self._data}", remedy)
-        return Finding(Severity.FINE, f"{free / 1e9:,.1f} GB are free for {self._data}")
-
-
-def look_at_installation() -> Finding:
-    """Report the versions, for the readers of the report."""
-    sdk, python = version("temporalio"), platform.python_version()
-    return Finding(Severity.FINE, f"dormice {version('dormice')}, Python {python}, temporalio {sdk}")
-
-
-def _try(look: Callable[[], Finding]) -> Sequence[Finding]:
+    Handlers are imported in the calling thread, as some can't be imported in another one.
+    """
+    registry: Registry | None = None
     try:
-        return [look()]
+        registry = load_registry(settings)
+        handlers = fine(f"{plural(len(registry), 'kind')}: {', '.join(sorted(registry))}")
     except DormiceError as exc:
-        return [Finding.of(exc)]
+        handlers = Finding.of(exc)
+    findings = {
+        "installation": _look_at_installation(),
+        "handlers": handlers,
+        "settings": _look_at_settings(settings),
+        "open files": _look_at_open_files(settings),
+        "disk": _look_at_disk(data),
+    }
+    return [each for name, finding in findings.items() for each in stamp(name, finding)], registry
+
+
+def _look_at_installation() -> Finding:
+    return fine(f"dormice {version('dormice')}, Python {platform.python_version()}, temporalio {version('temporalio')}")
+
+
+def _look_at_settings(settings: Settings) -> Finding:
+    try:
+        for check in (read_weights, check_lanes, build_converter, check_deployment):
+            check(settings)
+    except DormiceError as exc:
+        return Finding.of(exc)
+    return fine(f"task queues {settings.task_queue_prefix}-{{{','.join(LANES)}}}")
+
+
+def _look_at_open_files(settings: Settings) -> Finding:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return fine("no limit")
+    # the handler of a solo message holds a slot, that of a packed message does not
+    slots = sum(max(profile.workflow_slots, profile.activity_slots) for profile in PROFILES.values())
+    needed = slots + settings.handlers_at_once + SPARE_FILES
+    if limit < needed:
+        return warning(
+            f"a process may open {limit:,}, and a worker with all handlers at work may need {needed:,}",
+            f"raise it where workers are started, for example with 'ulimit -n {max(needed, 4096)}'",
+        )
+    return fine(f"a process may open {limit:,}")
+
+
+def _look_at_disk(data: Path) -> Finding:
+    if not (data / "temporal.db").exists():
+        return unknown(f"no embedded server keeps messages in {data}; --data names its folder")
+    try:
+        free = shutil.disk_usage(data).free
+    except OSError as exc:
+        return wrong(f"{data} can't be looked at ({exc.strerror})", "correct its rights")
+    if free < DISK_LEAST_BYTES:
+        remedy = "make room, or move the folder to a larger disk while the server is stopped"
+        return warning(f"{free / 1e9:.2f} GB are free for {data}", remedy)
+    return fine(f"{free / 1e9:,.1f} GB are free for {data}")

@@ -3,7 +3,7 @@
 import re
 import sqlite3
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,15 +25,14 @@ from shared.messages.timespan import format_seconds
 from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, command_to_create, is_missing, read_attribute_types
 from shared.temporal.search_attributes import REQUIRED
-from starter.insight.doctor.checks import Check
-from starter.insight.doctor.finding import Finding, Severity
+from starter.insight.doctor.checks import Check, Finding, Found, fine, unknown, warning, wrong
 from starter.local.visibility_indexes import find_unneeded
 from starter.screen import plural
 
-TRIED_FROM = (1, 30)
+TRIED_FROM = "1.30"
 """The oldest server that was tried successfully; 1.29 can't change a priority."""
 
-FAIR_FROM = (1, 32)
+FAIR_FROM = "1.32"
 """Before it, fairness may leave a task queue's readers stuck: Temporal's issue 10814, fixed in pull request 11048."""
 
 RETENTION_LEAST = timedelta(days=1)
@@ -64,9 +63,9 @@ class Server:
         """Take the folder in which an embedded server may keep its messages, and this machine's clock."""
         self.client: Client
         self._open_client = open_client
-        self._settings = settings
+        self.settings = settings
         self._database = data / "temporal.db"
-        self._now = now
+        self.now = now
         self._version = ""
         self._cluster: GetClusterInfoResponse
         self._namespace: DescribeNamespaceResponse
@@ -86,8 +85,8 @@ class Server:
             Check("clock", self._look_at_clock, known),
         ]
 
-    async def _look_at_server(self) -> Sequence[Finding]:
-        self.client = await self._open_client(self._settings)
+    async def _look_at_server(self) -> Finding:
+        self.client = await self._open_client(self.settings)
         service = self.client.workflow_service
         system = await service.get_system_info(GetSystemInfoRequest(), timeout=CALL_TIMEOUT)
         try:
@@ -98,127 +97,98 @@ class Server:
             # an authorizer may show the cluster only to users with rights beyond a namespace
             self._cluster = GetClusterInfoResponse(persistence_store=NOT_TOLD, visibility_store=NOT_TOLD)
         self._version = system.server_version
-        where = self.client.service_client.config.target_host
-        return [judge_version(self._version, where)]
+        return judge_version(self._version, self.client.service_client.config.target_host)
 
-    async def _look_at_namespace(self) -> Sequence[Finding]:
+    async def _look_at_namespace(self) -> Finding:
         request = DescribeNamespaceRequest(namespace=self.client.namespace)
         self._namespace = await self.client.workflow_service.describe_namespace(request, timeout=CALL_TIMEOUT)
         name, state = self.client.namespace, self._namespace.namespace_info.state
         if state != NamespaceState.NAMESPACE_STATE_REGISTERED:
             word = NamespaceState.Name(state).removeprefix("NAMESPACE_STATE_").lower()
-            remedy = "set TEMPORAL_NAMESPACE to one that is in use"
-            return [Finding(Severity.WRONG, f"{name!r} is {word}: it takes no new messages", remedy)]
-        return [Finding(Severity.FINE, name)]
+            return wrong(
+                f"{name!r} is {word}: it takes no new messages", "set TEMPORAL_NAMESPACE to one that is in use"
+            )
+        return fine(name)
 
-    async def _look_at_retention(self) -> Sequence[Finding]:
+    async def _look_at_retention(self) -> Finding:
         retention = self._namespace.config.workflow_execution_retention_ttl.ToTimedelta()
         seen = f"a finished message is known for {format_seconds(retention.total_seconds())}"
         if retention < RETENTION_LEAST:
-            return [
-                Finding(
-                    Severity.WARNING,
-                    f"{seen}: what is sent again later starts it anew",
-                    f"temporal operator namespace update --namespace {self.client.namespace} --retention 72h",
-                )
-            ]
-        return [Finding(Severity.FINE, seen)]
+            remedy = self._with_namespace("temporal operator namespace update") + " --retention 72h"
+            return warning(f"{seen}: what is sent again later starts it anew", remedy)
+        return fine(seen)
 
-    async def _look_at_attributes(self) -> Sequence[Finding]:
+    async def _look_at_attributes(self) -> Found:
         found = await read_attribute_types(self.client)
-        missing = [name for name in REQUIRED if name not in found]
-        other = [name for name, kind in REQUIRED.items() if name in found and found[name] != kind]
         findings: list[Finding] = []
-        if missing:
+        if missing := [name for name in REQUIRED if name not in found]:
             seen = f"{', '.join(missing)} missing in namespace {self.client.namespace!r}: nothing can be started"
-            findings.append(Finding(Severity.WRONG, seen, self._with_namespace(command_to_create(missing))))
-        for name in other:
-            command = f"temporal operator search-attribute remove --name {name}"
-            findings.append(
-                Finding(
-                    Severity.WRONG,
-                    f"{name} is of type {found[name]}, and has to be {REQUIRED[name]}: nothing can be started",
-                    f"use another namespace, or: {self._with_namespace(command)} and "
-                    f"{self._with_namespace(command_to_create([name]))}",
-                )
-            )
-        return findings or [Finding(Severity.FINE, ", ".join(REQUIRED))]
+            findings.append(wrong(seen, self._with_namespace(command_to_create(missing))))
+        for name, kind in REQUIRED.items():
+            if found.get(name, kind) != kind:
+                remove = self._with_namespace(f"temporal operator search-attribute remove --name {name}")
+                create = self._with_namespace(command_to_create([name]))
+                seen = f"{name} is of type {found[name]}, and has to be {kind}: nothing can be started"
+                findings.append(wrong(seen, f"use another namespace, or: {remove} and {create}"))
+        return findings or fine(", ".join(REQUIRED))
 
     def _with_namespace(self, command: str) -> str:
         return f"{command} --namespace {self.client.namespace}"
 
-    async def _look_at_heartbeats(self) -> Sequence[Finding]:
+    async def _look_at_heartbeats(self) -> Finding:
         if self._namespace.namespace_info.capabilities.worker_heartbeats:
-            return [Finding(Severity.FINE, "workers tell the server of their slots")]
-        return [
-            Finding(
-                Severity.WARNING,
-                "the server takes no heartbeats of workers: 'dormice idle' wakes nothing, "
-                "'dormice forecast' knows no capacity",
-                "set frontend.WorkerHeartbeatsEnabled to true in the server's dynamic configuration, or upgrade it",
-            )
-        ]
+            return fine("workers tell the server of their slots")
+        return warning(
+            "the server takes no heartbeats of workers: 'dormice idle' wakes nothing, "
+            "'dormice forecast' knows no capacity",
+            "set frontend.WorkerHeartbeatsEnabled to true in the server's dynamic configuration, or upgrade it",
+        )
 
-    async def _look_at_fairness(self) -> Sequence[Finding]:
-        return [judge_fairness(self._version, is_on=self._has_database() or None)]
+    async def _look_at_fairness(self) -> Finding:
+        return judge_fairness(self._version, is_on=self._has_database() or None)
 
-    async def _look_at_visibility(self) -> Sequence[Finding]:
+    async def _look_at_visibility(self) -> Finding:
         store = self._cluster.visibility_store
         if store.startswith(INDEXLESS_STORES):
-            return [Finding(Severity.FINE, f"{store}: has no indexes to drop")]
+            return fine(f"{store}: has no indexes to drop")
         if store != EMBEDDED_STORE:
-            remedy = (
+            return unknown(
+                f"{store}: only the database itself can tell whether it is slimmed",
                 "list the indexes of its table executions_visibility; "
-                "docs/architecture.md, Slim visibility, tells which are needed"
+                "docs/architecture.md, Slim visibility, tells which are needed",
             )
-            return [
-                Finding(Severity.UNKNOWN, f"{store}: only the database itself can tell whether it is slimmed", remedy)
-            ]
         if not self._has_database():
-            remedy = "run this where the server's folder is, or name that with --data"
-            return [
-                Finding(Severity.UNKNOWN, f"this server does not keep its messages in {self._database.parent}", remedy)
-            ]
+            return unknown(
+                f"this server does not keep its messages in {self._database.parent}",
+                "run this where the server's folder is, or name that with --data",
+            )
         aliases = self._namespace.config.custom_search_attribute_aliases
         with self._open_database() as database:
             unneeded = find_unneeded(database, {name: column for column, name in aliases.items()})
         if not unneeded:
-            return [Finding(Severity.FINE, "slimmed")]
+            return fine("slimmed")
         mark = self._database.with_name("slimmed")
-        return [
-            Finding(
-                Severity.WARNING,
-                f"indexes that nobody reads are written at each start and end of a message: {len(unneeded)} of them",
-                f"stop the server, delete {mark} if it is there, and start it with 'dormice dev'",
-            )
-        ]
+        return warning(
+            f"indexes that nobody reads are written at each start and end of a message: {len(unneeded)} of them",
+            f"stop the server, delete {mark} if it is there, and start it with 'dormice dev'",
+        )
 
-    async def _look_at_limits(self) -> Sequence[Finding]:
-        store, shards = self._cluster.persistence_store, self._cluster.history_shard_count
+    async def _look_at_limits(self) -> Found:
+        shards = judge_shards(self._cluster.persistence_store, self._cluster.history_shard_count)
         largest = self._namespace.namespace_info.limits.blob_size_limit_error
-        findings = [judge_shards(store, shards)]
-        allowed = self._settings.payload_max_bytes
-        if largest and allowed * 2 > largest:
-            findings.append(
-                Finding(
-                    Severity.WARNING,
-                    f"payload_max_bytes is {allowed:,}, and the server refuses what is beyond {largest:,}, "
-                    "state included",
-                    f"set DORMICE_PAYLOAD_MAX_BYTES to {largest // 2} at most",
-                )
-            )
-        return findings
+        allowed = self.settings.payload_max_bytes
+        if not largest or allowed * 2 <= largest:
+            return shards
+        seen = f"payload_max_bytes is {allowed:,}, and the server refuses what is beyond {largest:,}, state included"
+        return [shards, warning(seen, f"set DORMICE_PAYLOAD_MAX_BYTES to {largest // 2} at most")]
 
-    async def _look_at_clock(self) -> Sequence[Finding]:
-        skew, within = await measure_skew(self.client, self._settings.task_queue_prefix, self._now)
-        surely = abs(skew) - within
-        if surely > SKEW_MOST_SECONDS:
-            word = "ahead of" if skew > 0 else "behind"
-            seen = (
-                f"this machine is {format_seconds(abs(skew))} {word} the server: messages run as much too early or late"
-            )
-            return [Finding(Severity.WARNING, seen, "synchronize the clocks of both (NTP)")]
-        return [Finding(Severity.FINE, f"at most {format_seconds(abs(skew) + within)} from the server's")]
+    async def _look_at_clock(self) -> Finding:
+        skew, within = await measure_skew(self.client, self.settings.task_queue_prefix, self.now)
+        if abs(skew) - within <= SKEW_MOST_SECONDS:
+            return fine(f"at most {format_seconds(abs(skew) + within)} from the server's")
+        word = "ahead of" if skew > 0 else "behind"
+        seen = f"this machine is {format_seconds(abs(skew))} {word} the server: messages run as much too early or late"
+        return warning(seen, "synchronize the clocks of both (NTP)")
 
     def _has_database(self) -> bool:
         """Return whether the `data` folder is that of this server."""
@@ -239,51 +209,49 @@ def judge_version(version: str, where: str) -> Finding:
     """Report whether a server of this version was tried."""
     seen = f"Temporal {version or 'of no version'} at {where}"
     if _is_before(version, TRIED_FROM):
-        oldest = ".".join(map(str, TRIED_FROM))
-        return Finding(
-            Severity.WARNING,
-            f"{seen}: before {oldest}, priorities can't be changed and idle capacity is not told",
-            "upgrade it",
+        return warning(
+            f"{seen}: before {TRIED_FROM}, priorities can't be changed and idle capacity is not told", "upgrade it"
         )
-    return Finding(Severity.FINE, seen)
+    return fine(seen)
 
 
 def judge_fairness(version: str, *, is_on: bool | None) -> Finding:
     """Report whether tenants take turns, and whether that may stop a task queue; `is_on` is None if it is unknown."""
     if _is_before(version, FAIR_FROM):
-        first = ".".join(map(str, FAIR_FROM))
-        seen = f"before {first}, fairness may leave a task queue's readers stuck, and its tasks waiting"
+        seen = f"before {FAIR_FROM}, fairness may leave a task queue's readers stuck, and its tasks waiting"
         unless = "" if is_on else ", unless matching.enableFairness is false in its dynamic configuration"
-        return Finding(Severity.WARNING, seen, f"upgrade the server (Temporal's issue 10814){unless}")
+        return warning(seen, f"upgrade the server (Temporal's issue 10814){unless}")
     if is_on:
-        return Finding(Severity.FINE, "'dormice dev' switches it on")
-    return Finding(
-        Severity.UNKNOWN,
+        return fine("'dormice dev' switches it on")
+    return unknown(
         "the server does not tell whether tenants take turns",
         "if you use tenants, see that matching.enableFairness is true in its dynamic configuration",
     )
 
 
-def _is_before(version: str, oldest: tuple[int, int]) -> bool:
+def _is_before(version: str, oldest: str) -> bool:
     """Return whether a server's version is older than the first good one; an unknown version is not."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return found is not None and tuple(map(int, found.groups())) < oldest
+    found = re.match(r"\d+\.\d+", version)
+    return found is not None and _to_numbers(found[0]) < _to_numbers(oldest)
+
+
+def _to_numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
 
 
 def judge_shards(store: str, shards: int) -> Finding:
     """Report whether a server has enough shards for many messages; their number can never be changed."""
     if store == EMBEDDED_STORE:
-        return Finding(Severity.FINE, f"{store}, for one machine")
+        return fine(f"{store}, for one machine")
     if not shards:
-        return Finding(Severity.UNKNOWN, "the server does not tell how many history shards it has")
+        return unknown("the server does not tell how many history shards it has")
+    seen = f"{store}, {plural(shards, 'history shard')}"
     if shards < SHARDS_LEAST:
-        return Finding(
-            Severity.WARNING,
-            f"{store}, {plural(shards, 'history shard')}, fixed for good: "
-            f"millions of messages need {SHARDS_LEAST} or more",
+        return warning(
+            f"{seen}, fixed for good: millions of messages need {SHARDS_LEAST} or more",
             "before there are many messages, make a new cluster with numHistoryShards of 4096",
         )
-    return Finding(Severity.FINE, f"{store}, {plural(shards, 'history shard')}")
+    return fine(seen)
 
 
 async def measure_skew(client: Client, prefix: str, now: Callable[[], float]) -> tuple[float, float]:

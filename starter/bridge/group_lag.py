@@ -1,15 +1,17 @@
 """The lag of a consumer group as the broker knows it, whether or not a bridge runs."""
 
 import asyncio
+import contextlib
 import importlib
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aiokafka import TopicPartition
+
 from shared.errors import InvalidSetting
 from shared.kafka.safe_producer import PATIENCE_SECONDS, list_topics, open_admin, open_reader, translate_errors
-from starter.bridge.offsets import Partition
 
 NO_SUCH_GROUP = "Dead"  # Kafka's name for the state of an unknown group
 AGAIN_SECONDS = 0.2
@@ -53,47 +55,40 @@ class GroupLag:
         return max((partition.time_lag_seconds for partition in self.partitions), default=0.0)
 
 
-async def read_group_lag(
-    options: Mapping[str, Any], group: str, topics: Sequence[str], patience_seconds: float = PATIENCE_SECONDS
-) -> GroupLag:
+async def read_group_lag(options: Mapping[str, Any], group: str, topics: Sequence[str]) -> GroupLag:
     """Ask the broker for the lag; `options` are those that all of aiokafka's clients share.
 
-    Raises InvalidSetting for a topic or a group that is not there, and BrokerTrouble.
+    Raises InvalidSetting for a topic or a group that is not there, and BrokerError.
     """
-    async with translate_errors(""), asyncio.timeout(patience_seconds), open_admin(options) as admin:
+    async with translate_errors(""), asyncio.timeout(PATIENCE_SECONDS), open_admin(options) as admin:
         partitions = list(_list_partitions(await list_topics(admin), topics))
         state, holders, stored = await _describe_patiently(admin, group)
     if state == NO_SUCH_GROUP and not stored:
         raise InvalidSetting(f"--group: there is no consumer group {group!r}; start its bridge, or correct the name")
-    committed = {Partition(*key): value.offset for key, value in stored.items() if value.offset >= 0}
-    only = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
-    async with (
-        open_reader(options, patience_seconds, **only) as reader,
-        translate_errors(""),
-        asyncio.timeout(patience_seconds),
-    ):
+    committed = {partition: value.offset for partition, value in stored.items() if value.offset >= 0}
+    only: dict[str, Any] = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+    async with open_reader(options, **only) as reader, translate_errors(""), asyncio.timeout(PATIENCE_SECONDS):
         found = await _measure(reader, partitions, committed, holders)
     return GroupLag(group=group, state=state, partitions=found)
 
 
-def _list_partitions(known: Mapping[str, int], topics: Sequence[str]) -> Iterator[Partition]:
+def _list_partitions(known: Mapping[str, int], topics: Sequence[str]) -> Iterator[TopicPartition]:
     for topic in dict.fromkeys(topics):
         if topic not in known:
             raise InvalidSetting(f"TOPIC: there is no topic {topic!r}, or this user may not see it; create or allow it")
-        yield from (Partition(topic, number) for number in range(known[topic]))
+        yield from (TopicPartition(topic, number) for number in range(known[topic]))
 
 
-async def _describe_patiently(admin: Any, group: str) -> tuple[str, dict[Partition, str], Mapping[Any, Any]]:
+async def _describe_patiently(admin: Any, group: str) -> tuple[str, dict[TopicPartition, str], Mapping[Any, Any]]:
     """Give a group's state, each partition's holder and the committed offsets; waits for a broker that just started."""
     errors: Any = importlib.import_module("aiokafka.errors")
     while True:
-        try:
+        with contextlib.suppress(errors.GroupCoordinatorNotAvailableError, errors.GroupLoadInProgressError):
             return *await _describe(admin, group), await admin.list_consumer_group_offsets(group)
-        except (errors.GroupCoordinatorNotAvailableError, errors.GroupLoadInProgressError):
-            await asyncio.sleep(AGAIN_SECONDS)
+        await asyncio.sleep(AGAIN_SECONDS)
 
 
-async def _describe(admin: Any, group: str) -> tuple[str, dict[Partition, str]]:
+async def _describe(admin: Any, group: str) -> tuple[str, dict[TopicPartition, str]]:
     """Give a group's state and who holds each partition."""
     errors: Any = importlib.import_module("aiokafka.errors")
     protocol: Any = importlib.import_module("aiokafka.coordinator.protocol").ConsumerProtocol
@@ -101,18 +96,21 @@ async def _describe(admin: Any, group: str) -> tuple[str, dict[Partition, str]]:
     code, _, state, _, _, members, *_ = answer.groups[0]
     if code:
         raise errors.for_code(code)(group)
-    holders: dict[Partition, str] = {}
-    for member_id, _, host, _, assignment in members:
-        if assignment:  # empty until a rebalance is over
-            held = protocol.ASSIGNMENT.decode(assignment).partitions()
-            holders |= {Partition(*partition): f"{member_id} {host}" for partition in held}
-    return state, holders
+    return state, {
+        partition: f"{member_id} {host}"
+        for member_id, _, host, _, assignment in members
+        if assignment  # empty until a rebalance is over
+        for partition in protocol.ASSIGNMENT.decode(assignment).partitions()
+    }
 
 
 async def _measure(
-    reader: Any, partitions: Collection[Partition], committed: Mapping[Partition, int], holders: Mapping[Partition, str]
+    reader: Any,
+    partitions: Sequence[TopicPartition],
+    committed: Mapping[TopicPartition, int],
+    holders: Mapping[TopicPartition, str],
 ) -> tuple[PartitionLag, ...]:
-    ends, firsts = await _ask(reader.end_offsets, partitions), await _ask(reader.beginning_offsets, partitions)
+    ends, firsts = await reader.end_offsets(partitions), await reader.beginning_offsets(partitions)
     # records that retention has deleted are no lag
     starts = {partition: max(committed.get(partition, 0), firsts[partition]) for partition in partitions}
     behind = {partition: starts[partition] for partition in partitions if starts[partition] < ends[partition]}
@@ -121,7 +119,7 @@ async def _measure(
     return tuple(
         PartitionLag(
             topic=partition.topic,
-            number=partition.number,
+            number=partition.partition,
             committed=committed.get(partition),
             end=ends[partition],
             lag=max(0, ends[partition] - starts[partition]),
@@ -132,29 +130,18 @@ async def _measure(
     )
 
 
-async def _ask(question: Any, partitions: Collection[Partition]) -> dict[Partition, int]:
-    return {Partition(*key): offset for key, offset in (await question(_to_kafka(partitions))).items()}
-
-
-def _to_kafka(partitions: Collection[Partition]) -> list[Any]:
-    made: Any = importlib.import_module("aiokafka").TopicPartition
-    return [made(*partition) for partition in partitions]
-
-
 async def _read_timestamps(
-    reader: Any, starts: Mapping[Partition, int], ends: Mapping[Partition, int]
-) -> dict[Partition, int]:
+    reader: Any, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
     """Give the timestamp of each partition's first record from its start on; none where there are only markers."""
-    found: dict[Partition, int] = {}
-    wanted = _to_kafka(starts)
-    if wanted:
-        reader.assign(wanted)
-    for key in wanted:
-        reader.seek(key, starts[Partition(*key)])
-    for key in wanted:
-        partition = Partition(*key)
-        while partition not in found and await reader.position(key) < ends[partition]:
-            polled = await reader.getmany(key, timeout_ms=POLL_MILLISECONDS, max_records=1)
-            for raw in polled.get(key, ()):
+    found: dict[TopicPartition, int] = {}
+    if starts:
+        reader.assign(list(starts))
+    for partition, start in starts.items():
+        reader.seek(partition, start)
+    for partition in starts:
+        while partition not in found and await reader.position(partition) < ends[partition]:
+            polled = await reader.getmany(partition, timeout_ms=POLL_MILLISECONDS, max_records=1)
+            for raw in polled.get(partition, ()):
                 found[partition] = raw.timestamp
     return found

@@ -1,1 +1,0 @@
-"""Monitoring of a bridge and its group: lag, readiness, metrics and status."""
