@@ -5,6 +5,7 @@ out what has its default value and ignore keys they do not know, so older and ne
 """
 
 from collections.abc import Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -171,7 +172,7 @@ class HandlerCall(NamedTuple):
     @classmethod
     def of(cls, state: MessageState, attempt: int) -> "HandlerCall":
         """Make the call for a message; `attempt` counts from 1."""
-        return cls(**{name: getattr(state, name) for name in cls._fields})._replace(attempt=attempt)
+        return cls(*_read_call(state))._replace(attempt=attempt)
 
     dump = _dump
 
@@ -179,6 +180,9 @@ class HandlerCall(NamedTuple):
     def load(cls, wire: dict[str, Any]) -> "HandlerCall":
         """Read a wire form."""
         return cls(**_known(cls, wire))
+
+
+_read_call = attrgetter(*HandlerCall._fields)
 
 
 def clip_reason(reason: str) -> str:
