@@ -62,12 +62,13 @@ class Dispatch:
         """
         call = HandlerCall.load(wire)
         timeout = LANES[call.lane].heartbeat_timeout
-        beating = asyncio.create_task(_beat(timeout))
+        beating = None if timeout is None else asyncio.create_task(_beat(timeout))
         try:
             outcome = self.find_exhausted(call.kind, call.attempt - 1)
             outcome = outcome or await self.run(call, no_heartbeat if timeout is None else activity.heartbeat)
         finally:
-            beating.cancel()
+            if beating is not None:
+                beating.cancel()
         settings = self.settings
         stamped = outcome._replace(
             cycles_per_run=settings.cycles_per_run,
@@ -183,9 +184,9 @@ def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:
         logger.log(level, message, extra={"action": message.replace(" ", "_"), **around.fields, **details})
 
 
-async def _beat(within: timedelta | None) -> None:
+async def _beat(within: timedelta) -> None:
     """Send heartbeats for a handler that only awaits; its own timeout limits the time in all."""
-    while within is not None:
+    while True:
         activity.heartbeat()
         await asyncio.sleep(within.total_seconds() / 4)
 

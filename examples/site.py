@@ -2,11 +2,13 @@
 
 import contextlib
 import email.utils
+import sys
 import threading
 import time
 from collections.abc import Generator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from shared.messages.placement import unit_hash
 
@@ -62,6 +64,11 @@ class Site(ThreadingHTTPServer):
 
     request_queue_size = 256
     daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log nothing of a visitor that has hung up; the base class prints its trace across the board."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 @contextlib.contextmanager

@@ -14,13 +14,15 @@ from temporalio.service import RPCError
 from temporalio.worker import WorkerDeploymentConfig
 
 from shared.errors import InvalidSetting
+from shared.messages.message import SERIAL_BUILD
 from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT
 from shared.temporal.deployment import Version, find_taking, name_version, tell_how_to_take_over
 
 logger = logging.getLogger(__name__)
 
-NAME_MAX = BUILD_MAX = 255
+NAME_MAX = 255
+BUILD_MAX = NAME_MAX - len(SERIAL_BUILD)
 LOOK_SECONDS = 10.0
 FIRST_LOOK_SECONDS = 1.0
 """A deployment appears with the first poll of its first worker."""
@@ -47,7 +49,8 @@ def version_arguments(settings: Settings) -> dict[str, Any]:
     """Return arguments of `Worker`: a build for people to see, or a version by which the server gives out tasks."""
     if not settings.deployment_name:
         # the SDK's own build id is a hash of the bytecode of every loaded module
-        return {"build_id": settings.build_id or f"dormice {version('dormice')}"}
+        build = settings.build_id or f"dormice {version('dormice')}"
+        return {"build_id": build.removesuffix(SERIAL_BUILD) + SERIAL_BUILD}
     return {
         "deployment_config": WorkerDeploymentConfig(
             version=WorkerDeploymentVersion(settings.deployment_name, settings.build_id),

@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.replay.missing_key import missing_key_outcome
     from workflows.replay.movable_timer import span_until
     from workflows.replay.run_now_queue import asks_at_once
-    from workflows.replay.signal_buffer import SignalBuffer, is_serial_run
+    from workflows.replay.signal_buffer import SignalBuffer
 
 
 @workflow.defn(name=MESSAGE_WORKFLOW)
@@ -47,7 +47,7 @@ class MessageWorkflow(MessageSignals):
         self._policy = Outcome("again")
         self._lane = self._state.lane
         self._is_started_serial = bool(wire.get(SERIAL))
-        self._signal_buffer = SignalBuffer(is_serial=is_serial_run(is_started_so=self._is_started_serial))
+        self._signal_buffer = SignalBuffer(is_started_serial=self._is_started_serial)
         self._length = HistoryLength()
         self._cycles = 0
         self._replay_time = workflow.info().workflow_start_time.timestamp()

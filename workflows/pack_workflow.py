@@ -29,7 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.replay.history_length import BATCH_EVENTS, HistoryLength
     from workflows.replay.missing_key import missing_key_outcome
     from workflows.replay.movable_timer import MovableTimer
-    from workflows.replay.signal_buffer import SignalBuffer, is_serial_run
+    from workflows.replay.signal_buffer import SignalBuffer
 
 
 @workflow.defn(name=PACK_WORKFLOW)
@@ -57,8 +57,8 @@ class PackWorkflow(PackSignals):
         self._left_run = workflow.info().continued_run_id or ""
         # older code that has carried the pack on meanwhile has left this flag out of the input; the memo has it
         self._pack.is_started_serial = self._pack.is_started_serial or SERIAL in workflow.info().raw_memo
-        self._pack.is_serial = is_serial_run(is_started_so=self._pack.is_started_serial)
-        self._signal_buffer = SignalBuffer(is_serial=self._pack.is_serial)
+        self._signal_buffer = SignalBuffer(is_started_serial=self._pack.is_started_serial)
+        self._pack.follow(lambda: self._signal_buffer.is_serial)
         self._length = HistoryLength()
         self._alarm = MovableTimer(lambda wake: self._hear(lambda: self._pack.wake(wake)))
         self._pack.reach(workflow.info().workflow_start_time.timestamp())

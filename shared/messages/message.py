@@ -5,6 +5,7 @@ out what has its default value and ignore keys they do not know, so older and ne
 """
 
 from collections.abc import Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +15,7 @@ NO_TRACE: Mapping[str, str] = MappingProxyType({})
 DECISIONS_KEPT = 5  # how many of its last decisions a message remembers for `explain`
 PAYLOAD_MAX = "payload_max_bytes"  # key in a message workflow's input: the size limit for a revision's payload
 SERIAL = "serial"  # key in a workflow's input: 1 where signals act one by one, as in all but those of older code
+SERIAL_BUILD = " serial"  # end of the build id of workers that can let signals act one by one
 REASON_MAX = 300  # characters of a reason that are kept
 
 
@@ -171,7 +173,7 @@ class HandlerCall(NamedTuple):
     @classmethod
     def of(cls, state: MessageState, attempt: int) -> "HandlerCall":
         """Make the call for a message; `attempt` counts from 1."""
-        return cls(**{name: getattr(state, name) for name in cls._fields})._replace(attempt=attempt)
+        return cls(*_read_call(state))._replace(attempt=attempt)
 
     dump = _dump
 
@@ -179,6 +181,9 @@ class HandlerCall(NamedTuple):
     def load(cls, wire: dict[str, Any]) -> "HandlerCall":
         """Read a wire form."""
         return cls(**_known(cls, wire))
+
+
+_read_call = attrgetter(*HandlerCall._fields)
 
 
 def clip_reason(reason: str) -> str:

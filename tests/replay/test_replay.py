@@ -15,6 +15,7 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
+from shared.messages.message import SERIAL_BUILD
 from tests.replay.runs import fingerprint
 from tests.replay.scenarios import FINGERPRINTS, HISTORIES, LIVES, PACK_LIVES, SUFFIXES, live, serve_lives
 from workflows.message_workflow import MessageWorkflow
@@ -104,6 +105,45 @@ class PackChangedWithoutPatch(PackWorkflow):
         """Do something else first."""
         await workflow.execute_activity("something_else", start_to_close_timeout=timedelta(seconds=1))
         return await super().run(wire)
+
+
+TASK_DONE = "workflowTaskCompletedEventAttributes"
+SERIAL_TASKS: list[bool] = []
+
+
+@workflow.defn(name="message", sandboxed=False)
+class Watched(MessageWorkflow):
+    """Notes at each of its waits whether signals are applied one by one."""
+
+    @workflow.init
+    def __init__(self, wire: dict[str, Any]) -> None:
+        super().__init__(wire)
+
+    @workflow.run
+    async def run(self, wire: dict[str, Any]) -> Any:
+        """Live as ever."""
+        return await super().run(wire)
+
+    async def _wait_while(self, wake: float | None) -> bool:
+        SERIAL_TASKS.append(self._signal_buffer.is_serial)
+        return await super()._wait_while(wake)
+
+
+@pytest.mark.parametrize("older_tasks", [0, 1], ids=["by today's workers", "begun by today's, gone on by older ones"])
+async def test_signals_act_as_they_did_for_the_worker_that_did_the_task(older_tasks: int) -> None:
+    """Which worker did a task is known from its build id, also on replay: older ones apply all signals at once."""
+    history = json.loads((HISTORIES / "loop-0.json").read_text())
+    done = [e[TASK_DONE] for e in history["events"] if TASK_DONE in e]
+    assert all(task["workerVersion"]["buildId"].endswith(SERIAL_BUILD) for task in done)
+    for task in done[1:][:older_tasks]:
+        task["workerVersion"]["buildId"] = "dormice 0.1.0"
+    SERIAL_TASKS.clear()
+
+    replayer = Replayer(workflows=[Watched], workflow_runner=UnsandboxedWorkflowRunner())
+    result = await replayer.replay_workflow(WorkflowHistory.from_json("replay:recorded", history))
+
+    assert result.replay_failure is None
+    assert [True, older_tasks == 0] == SERIAL_TASKS
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=[path.relative_to(HISTORIES).as_posix() for path in RECORDED])

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from temporalio import workflow
 
+from shared.messages.message import SERIAL_BUILD
+
 SERIAL_PATCH = "serial"
 
 
@@ -23,15 +25,26 @@ class SignalBuffer:
     on those that activities wrote into their results, and on what signals say.
 
     For the same reason all signals are applied one by one: the waiting code does what one signal asks for, and waits
-    again, before the next is applied. A run that older code started, or whose first task older code has done, applies
-    all signals at once, as that code does, so that workers may go back to it (`is_serial` is false).
+    again, before the next is applied. A run that older code started applies all signals at once, as that code does, and
+    so does a task that an older worker has done, so that workers may go back to it (`is_serial` is false).
     """
 
-    def __init__(self, *, is_serial: bool) -> None:
-        self.is_serial = is_serial
+    def __init__(self, *, is_started_serial: bool) -> None:
+        self._is_built_serial = is_started_serial and _is_serial_build()
+        self._is_patched_serial = is_started_serial and not self._is_built_serial and workflow.patched(SERIAL_PATCH)
         self._is_holding = False
         self._waiting: deque[tuple[Callable[[], None], bool]] = deque()
         self._wakes: Callable[[], bool] = _never
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether the present task applies signals one by one.
+
+        The server keeps with each task the build id of the worker that has done it, and the build id says what that
+        worker can; so no run needs a patch marker, which costs two events and a write to the index. Only in a
+        deployment, where people give build ids as they like, a marker says how the run's first task was done.
+        """
+        return self._is_patched_serial or (self._is_built_serial and _is_serial_build())
 
     @property
     def waiting(self) -> int:
@@ -67,9 +80,9 @@ class SignalBuffer:
             self._is_holding = self._wakes()
 
 
-def is_serial_run(*, is_started_so: bool) -> bool:
-    """Return whether a run applies signals one by one: it was started so, and no older worker did its first task."""
-    return is_started_so and workflow.patched(SERIAL_PATCH)
+def _is_serial_build() -> bool:
+    version = workflow.info().get_current_deployment_version()
+    return version is not None and version.build_id.endswith(SERIAL_BUILD)
 
 
 def _never() -> bool:
