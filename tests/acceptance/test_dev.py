@@ -135,6 +135,7 @@ async def test_a_secret_given_by_flag_is_on_no_other_command_line_and_all_listen
     assert not any("AAAA" in line for line in [*lines, dev.said.decode(), ran.err])
 
 
+@pytest.mark.long
 async def test_a_kill_9_takes_all_processes_along_and_loses_nothing(begin: Begin, run: Run) -> None:
     """Server and worker never outlive it; on the same folder the message is still there and goes on."""
     dev = await begin()
@@ -152,6 +153,7 @@ async def test_a_kill_9_takes_all_processes_along_and_loses_nothing(begin: Begin
     assert await again.process.wait() == 0
 
 
+@pytest.mark.long
 async def test_a_worker_that_is_killed_is_started_again(begin: Begin, run: Run) -> None:
     """As by a handler that takes its process down: the server stays, and messages go on with a new worker."""
     dev = await begin()

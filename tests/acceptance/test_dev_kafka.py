@@ -88,6 +88,7 @@ async def test_ctrl_c_ends_server_worker_and_broker(begin: Begin, run: Run, tmp_
     assert (tmp_path / ".dormice" / "kafka" / "records" / "topic-0").is_dir()
 
 
+@pytest.mark.long
 async def test_a_kill_9_takes_the_broker_along(begin: Begin) -> None:
     """No broker outlives the command that began it."""
     dev = await begin()
@@ -98,6 +99,7 @@ async def test_a_kill_9_takes_the_broker_along(begin: Begin) -> None:
     await wait_until(lambda: is_gone(family), "server, broker and worker are gone")
 
 
+@pytest.mark.long
 async def test_a_broker_that_ends_by_itself_ends_it_all(begin: Begin) -> None:
     """One sentence names the log to read."""
     dev = await begin()

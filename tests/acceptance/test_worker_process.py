@@ -225,6 +225,7 @@ async def test_a_handler_that_outlasts_the_drain_time_is_handed_back(
     assert [decision["what"] for decision in decisions] == ["started", "handed_back", "done"]
 
 
+@pytest.mark.long
 async def test_a_short_lane_handler_that_outlasts_the_drain_time_runs_again(
     run: Run, start: Start, ledger: Ledger, gate: Path
 ) -> None:
@@ -294,7 +295,14 @@ async def test_what_the_settings_say_of_its_lanes_is_told_to_the_server(
     await idle.switch("short", is_on=False)
 
 
-@pytest.mark.parametrize(("processes", "seconds"), [(1, 0), (1, 100), (2, 0)], ids=["drains", "can't drain", "a child"])
+@pytest.mark.parametrize(
+    ("processes", "seconds"),
+    [
+        pytest.param(1, 0, id="drains"),
+        pytest.param(1, 100, id="can't drain", marks=pytest.mark.long),
+        pytest.param(2, 0, id="a child", marks=pytest.mark.long),
+    ],
+)
 async def test_a_process_with_a_stuck_workflow_begins_anew(
     run: Run, start: Start, tmp_path: Path, processes: int, seconds: int
 ) -> None:
@@ -308,6 +316,7 @@ async def test_a_process_with_a_stuck_workflow_begins_anew(
     assert running.process.poll() is None
 
 
+@pytest.mark.long
 async def test_a_stuck_process_that_is_told_to_end_does_not_begin_anew(run: Run, start: Start, tmp_path: Path) -> None:
     """Whoever stops it finds it gone, though it was about to begin again by itself."""
     running = run("--lane", "short", "--processes", "1", "--drain-seconds", "0")
@@ -331,6 +340,7 @@ async def test_a_second_signal_is_heard_while_a_handler_blocks(run: Run, start: 
     assert await running.exit_code() == 130
 
 
+@pytest.mark.long
 async def test_a_handler_that_blocks_does_not_outlast_the_drain_time_for_ever(
     run: Run, start: Start, ledger: Ledger
 ) -> None:
@@ -363,6 +373,7 @@ async def test_sigterm_drains_all_processes(run: Run, start: Start, ledger: Ledg
     assert calls(ledger) == [("began", 1), ("done", 1)]
 
 
+@pytest.mark.long
 async def test_a_killed_child_is_replaced_and_its_messages_go_on(
     run: Run, start: Start, ledger: Ledger, gate: Path
 ) -> None:

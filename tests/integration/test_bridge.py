@@ -105,6 +105,7 @@ async def test_every_record_becomes_a_message_and_is_committed(
     assert (lag, len(calls)) == (0, 203)
 
 
+@pytest.mark.long
 async def test_members_come_and_go_while_records_flow(
     bridging: Bridging, broker: EmbeddedBroker, serve: Serve, topic: str, kind: str
 ) -> None:

@@ -87,6 +87,7 @@ async def test_a_worker_killed_in_mid_handler_loses_nothing(
     assert attempts == ({1} if lane == "short" else {1, 2})
 
 
+@pytest.mark.long
 async def test_worker_and_server_killed_while_signals_arrive_lose_nothing(
     killable: EmbeddedServer, starter: BulkStarter, settings: Settings, ledger: Ledger
 ) -> None:

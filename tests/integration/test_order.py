@@ -128,6 +128,7 @@ async def test_a_noisy_tenant_does_not_hold_up_a_quiet_one(crowd: Crowd, serve: 
     assert crowd.places("q")[0] < MANY * 2 // 3
 
 
+@pytest.mark.long
 async def test_tenants_share_a_busy_lane_by_their_weights(crowd: Crowd, serve: Serve) -> None:
     """Who weighs nine times as much gets most of the first half; nobody gets nothing."""
     heavy, light = uuid.uuid4().hex, uuid.uuid4().hex

@@ -105,6 +105,7 @@ async def test_every_cycle_is_told_with_what_was_decided_on_it(
     assert (parked["next_due_at"], status["state"], status["parked_reason"]) == (None, "parked", "unfit")
 
 
+@pytest.mark.long
 async def test_a_broker_that_is_away_holds_no_message_up_and_is_told_later(
     serve: Serve, begin: Begin, own_broker: EmbeddedBroker, kind: str
 ) -> None:

@@ -65,7 +65,9 @@ async def steer_for_ever(pack: WorkflowHandle[Any, Any]) -> None:
         await pack.signal("reschedule", {"ids": names[1:], "due_at": soon.isoformat()})
 
 
-@pytest.mark.parametrize("is_steered", [False, True], ids=["queried", "steered too"])
+@pytest.mark.parametrize(
+    "is_steered", [pytest.param(False, id="queried", marks=pytest.mark.long), pytest.param(True, id="steered too")]
+)
 async def test_a_pack_that_is_queried_all_the_time_can_be_replayed(
     client: Client, settings: Settings, serve: Serve, kind: str, *, is_steered: bool
 ) -> None:
