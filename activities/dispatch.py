@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 from temporalio import activity
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 DISPATCH = "run_handler"
 _MESSAGE_FIELDS = [each.name for each in fields(Message)]
+_read_message = attrgetter(*_MESSAGE_FIELDS)
 NO_HANDLER_DELAY = timedelta(minutes=1)
 """A kind without a handler in this worker is a deployment fault, not the message's: it waits and is not parked."""
 
@@ -148,7 +150,7 @@ class Dispatch:
     async def _attempt(self, found: Handler, around: CallContext) -> Outcome:
         call = around.call
         timeout = found.timeout_on(call.lane)
-        message = Message(**{name: getattr(call, name) for name in _MESSAGE_FIELDS})
+        message = Message(**dict(zip(_MESSAGE_FIELDS, _read_message(call), strict=True)))
         try:
             if (gate := found.gate_of(message)) and (closing := await self.gates.find_closing(gate)):
                 return wait_at(gate, closing, time.time())

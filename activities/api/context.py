@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shared.messages.message import HandlerCall
@@ -69,8 +70,12 @@ class HandlerLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds the message's ids to every line that a handler logs."""
 
     def __init__(self, around: CallContext) -> None:
-        super().__init__(logging.getLogger(f"dormice.handler.{around.call.kind}"))
         self._around = around
+
+    @cached_property
+    def logger(self) -> logging.Logger:  # pyright: ignore[reportIncompatibleVariableOverride] — most calls log nothing
+        """The logger of the message's kind."""
+        return logging.getLogger(f"dormice.handler.{self._around.call.kind}")
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Merge the ids into the record's fields."""

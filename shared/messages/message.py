@@ -173,7 +173,9 @@ class HandlerCall(NamedTuple):
     @classmethod
     def of(cls, state: MessageState, attempt: int) -> "HandlerCall":
         """Make the call for a message; `attempt` counts from 1."""
-        return cls(*_read_call(state))._replace(attempt=attempt)
+        values = list(_read_call(state))
+        values[_ATTEMPT] = attempt
+        return cls._make(values)
 
     dump = _dump
 
@@ -183,7 +185,7 @@ class HandlerCall(NamedTuple):
         return cls(**_known(cls, wire))
 
 
-_read_call = attrgetter(*HandlerCall._fields)
+_read_call, _ATTEMPT = attrgetter(*HandlerCall._fields), HandlerCall._fields.index("attempt")
 
 
 def clip_reason(reason: str) -> str:
