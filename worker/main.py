@@ -30,9 +30,7 @@ from shared.temporal.connect import check_server, connect
 from worker.deployment import check_deployment
 from worker.health import Readiness, Report, open_endpoint, watch_server
 from worker.lanes.starting import begin_leaders, check_lanes, read_weights, weigh_tenants
-from worker.process.event_loop import new_event_loop, run_unstoppably
-from worker.process.memory import tune_memory
-from worker.process.stuck_runs import StuckRuns, begin_anew
+from worker.process import StuckRuns, begin_anew, new_event_loop, run_unstoppably, tune_memory
 from worker.run import WorkerPlan, run_workers
 
 logger = logging.getLogger(__name__)
@@ -232,9 +230,7 @@ async def serve_lanes(client: Client, plan: WorkerPlan, order: StopRequest, read
 
 def has_met_no_server(error: RuntimeError) -> bool:
     """Return whether a worker failed because no server answered at its start, where the SDK's core tries only once."""
-    return (
-        re.search(r"Worker validation failed.*code: (Unavailable|DeadlineExceeded)", str(error), re.DOTALL) is not None
-    )
+    return bool(re.search(r"Worker validation failed.*code: (Unavailable|DeadlineExceeded)", str(error), re.DOTALL))
 
 
 @contextlib.asynccontextmanager
