@@ -31,7 +31,7 @@ class IgnoresUnknownSignals:
 
     def ignore_signal(self, name: str, problem: str) -> None:
         """Log in one line that a signal is ignored."""
-        log_ignored(name, problem)
+        workflow.logger.warning("signal ignored", extra={"signal": name[:80], "reason": problem[:300]})
 
     @workflow.signal(dynamic=True, description="any other name: ignored")
     def take_unknown(self, name: str, arguments: Sequence[RawValue]) -> None:
@@ -88,8 +88,3 @@ def is_unopened(arguments: Sequence[Any], number: int) -> bool:
     if is_waiting:
         raise PayloadKeyMissing(sealed[0].metadata[UNOPENED].decode(errors="replace"))
     return bool(sealed) and workflow.patched(patch)
-
-
-def log_ignored(name: str, problem: str) -> None:
-    """Log that a signal is ignored, and why."""
-    workflow.logger.warning("signal ignored", extra={"signal": name[:80], "reason": problem[:300]})
