@@ -17,12 +17,8 @@ from shared.messages.timespan import format_seconds
 from shared.temporal.connect import read_memo, signal_beginning
 
 READ_EVERY_SECONDS = 1.0
-ASK_SECONDS = 2.0
-"""Longest time that a handler's call waits for the server; then the last known state counts."""
-
-ENOUGH = 0.9
-"""A closing that covers this share of the requested time is not sent again: calls in flight end one by one."""
-
+ASK_SECONDS = 2.0  # longest time that a handler's call waits for the server; then the last known state counts
+ENOUGH = 0.9  # a closing that covers this share of the requested time is not sent again: calls in flight end one by one
 LOOK_MIN_SECONDS = 60.0
 SPREAD_SHARE = 0.25
 SPREAD_MAX_SECONDS = 900.0

@@ -37,8 +37,7 @@ NAMESPACE = "default"
 START_SECONDS = 90.0
 SETTLE_SECONDS = 30.0
 SHARDS = 16  # enough to work in parallel on a machine with a few cores
-REFRESH_SECONDS = 3.0
-"""Longer than the two seconds after which services refresh namespaces (system.namespaceCacheRefreshInterval)."""
+REFRESH_SECONDS = 3.0  # services refresh namespaces every two seconds (system.namespaceCacheRefreshInterval)
 
 # PostgreSQL's defaults are for very small machines; none of these settings makes it less durable
 POSTGRES_SETTINGS = ("max_connections=200", "shared_buffers=512MB", "max_wal_size=4GB")
@@ -52,10 +51,8 @@ class State:
     shards: int
     ports: dict[str, int] = field(default_factory=choose_ports)
     process_id: int = 0
-    process_began: float = 0.0
-    """Start time of the server's process, to detect another process with the same id."""
-    is_ready: bool = False
-    """Whether namespace, search attributes and indexes are set up."""
+    process_began: float = 0.0  # start time of the server's process, to detect another process with the same id
+    is_ready: bool = False  # whether namespace, search attributes and indexes are set up
 
 
 class Cluster:

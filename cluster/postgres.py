@@ -23,8 +23,7 @@ class Postgres:
 
     folder: Path
     port: int
-    settings: tuple[str, ...] = ()
-    """More settings of its configuration, each as `name=value`."""
+    settings: tuple[str, ...] = ()  # more settings of its configuration, each as `name=value`
 
     def start(self) -> None:
         """Create the files if there are none, and run until `stop`; raises Misconfigured if the start fails."""

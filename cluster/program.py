@@ -15,9 +15,7 @@ from starter.local.kafka.jars import find_cache
 from starter.local.supervised_process import last_line
 from starter.screen import echo_err
 
-VERSION = "1.32.0"
-"""The version of the embedded server too, so that the two differ only in the database."""
-
+VERSION = "1.32.0"  # the version of the embedded server too, so that the two differ only in the database
 MODULE = f"go.temporal.io/server@v{VERSION}"
 PACKAGES = ("go.temporal.io/server/cmd/server", "go.temporal.io/server/cmd/tools/sql")
 GO_FOLDERS = ("/usr/local/go/bin", "/usr/lib/go/bin")

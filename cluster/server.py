@@ -18,9 +18,7 @@ from starter.local.supervised_process import find_free_port
 
 SERVICES = ("frontend", "history", "matching", "worker")
 STOP_SECONDS = 30.0
-
 PORTS = ("postgres", "metrics", *(f"{service}-{use}" for service in SERVICES for use in ("rpc", "membership")))
-"""The purpose of each port of a cluster."""
 
 # tests skip time, as they do on the embedded server
 EXTRA_CONFIG = {"frontend.WorkflowTimeSkippingEnabled": True}

@@ -39,9 +39,7 @@ from starter.local.supervised_process import find_free_port, run_supervised
 WORKER = (sys.executable, "-m", "worker", "--processes", "1", "--drain-seconds", "5")
 STOP_SECONDS = 8.0
 OVERDUE_GRACE_SECONDS = 15.0
-DIRECT_SHARE = 1 / 4
-"""Share of the feeds that is started before Spark is up."""
-
+DIRECT_SHARE = 1 / 4  # share of the feeds that is started before Spark is up
 SPARK_COMMANDS = "dormice spark prepare messages.jsonl manifest && dormice spark start manifest"
 
 

@@ -44,8 +44,7 @@ EXIT_UNREACHABLE = 3
 EXIT_AT_ONCE = 130
 
 START_TIMEOUT = timedelta(seconds=30)
-HEARTBEAT = timedelta(seconds=2)
-"""The time between two reports of a worker's slots, from which idle capacity is computed."""
+HEARTBEAT = timedelta(seconds=2)  # between two reports of a worker's slots, from which idle capacity is computed
 
 HAND_BACK = timedelta(seconds=10)
 """Time after the drain to cancel handlers and hand their messages back, before the process is ended by force.

@@ -39,8 +39,7 @@ logger = logging.getLogger(__name__)
 DRAIN_MAX = timedelta(days=1)
 DEATHS_MAX = 5
 DEATHS_WINDOW = timedelta(minutes=1)
-RESTART_BACKOFF = timedelta(milliseconds=500)
-"""Pause after a child's first death; it doubles with each further death inside the window."""
+RESTART_BACKOFF = timedelta(milliseconds=500)  # after a child's first death; doubled by each further one in the window
 UNREACHABLE_PAUSE = timedelta(seconds=10)
 
 

@@ -18,9 +18,7 @@ with workflow.unsafe.imports_passed_through():
 
 CHANGES_PER_RUN = 500
 SHIFTS_PER_RUN = 100
-
-HEARTBEAT_TIMEOUT = timedelta(seconds=10)
-"""How soon another worker takes over idle work from one that was killed."""
+HEARTBEAT_TIMEOUT = timedelta(seconds=10)  # how soon another worker takes over idle work from one that was killed
 
 
 class _Keeper(IgnoresUnknownSignals):

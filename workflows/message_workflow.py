@@ -74,8 +74,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
         self._cycles = 0
         self._replay_time = workflow.info().workflow_start_time.timestamp()
         self._is_asked = False
-        self._asked_moment: float | None = None
-        """The moment named by the signal that set the present due time."""
+        self._asked_moment: float | None = None  # named by the signal that set the present due time
         self._payload_max_bytes: int = wire.get(PAYLOAD_MAX, 0)
 
     @workflow.run

@@ -50,8 +50,7 @@ class PackWorkflow(PackSignals):
         self._index_after = 60.0
         self._batches: dict[int, Batch] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._is_settling = False
-        """While true, `run` waits: which signals arrive in this time may differ on replay."""
+        self._is_settling = False  # while true, `run` waits: which signals arrive in this time may differ on replay
         self._fault: BaseException | None = None
         self._folded = 0
         self._left_run = workflow.info().continued_run_id or ""

@@ -20,8 +20,7 @@ LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=50)
 """The number of handlers at work is limited already; waiting for a connection would use up a handler's own time."""
 PIECE_BYTES = 64 * 1024
 GZIP_FIRST_BYTE = b"\x1f"
-SECONDS_MAX = 2**31
-"""RFC 9111 §1.2.2: a number of seconds too large to represent counts as 2^31."""
+SECONDS_MAX = 2**31  # RFC 9111 §1.2.2: a number of seconds too large to represent counts as 2^31
 
 
 class BodyTooLarge(GiveUp):

@@ -22,11 +22,8 @@ from shared.temporal.search_attributes import attributes_at_start
 
 logger = logging.getLogger(__name__)
 
-LEAST, MOST = 0.001, 1000.0
-"""The range of Temporal's fairness weights."""
-
-TENANTS_MAX = 1000
-"""The number of tenants whose weights Temporal keeps for a task queue."""
+LEAST, MOST = 0.001, 1000.0  # the range of Temporal's fairness weights
+TENANTS_MAX = 1000  # the number of tenants whose weights Temporal keeps for a task queue
 
 
 def check_lanes(settings: Settings) -> None:

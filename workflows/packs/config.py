@@ -23,8 +23,7 @@ class PackConfig:
         self.within = PackSpread.of(self.kind, self.index, wire["coalesce"])
         self.payload_max_bytes: int = wire.get("payload_max_bytes", 0)
         self.bytes: int = wire.get("bytes", 0)
-        self.is_started_serial = bool(wire.get(SERIAL))
-        """Whether runs are started so that signals are applied one by one."""
+        self.is_started_serial = bool(wire.get(SERIAL))  # whether runs are started to apply signals one by one
         self.finds_serial: Callable[[], bool] = lambda: self.is_started_serial
 
     @property

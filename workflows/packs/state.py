@@ -44,8 +44,7 @@ class PackState(PackConfig):
         self.receipts = PackReceipts(wire.get("receipts", {}))
         self.forwarding = ForwardingQueue(wire.get("strays", ()))
         self._running: dict[str, RunningMessage] = {}
-        self.leaving: dict[str, int] = {}
-        """Messages that leave for other packs once their handlers have ended, each with its new pack."""
+        self.leaving: dict[str, int] = {}  # those that leave once their handlers have ended, each with its new pack
         self._batches = 0
         self._summaries: dict[tuple[str, ...], PackSummary] = {}
         self._run_now = RunNowQueue()

@@ -14,17 +14,14 @@ Handler = TypeVar("Handler", bound=Callable[..., None])
 Reader = Callable[[Sequence[Any]], Any]
 """Converts a signal's arguments to what its handler takes; raises ValueError with half a sentence when it can't."""
 
-KEY_PATIENCE_SECONDS = 3600.0
-"""How long a signal, and with it its workflow, waits for a worker with its key: time to give workers that key."""
-
+KEY_PATIENCE_SECONDS = 3600.0  # how long a signal, and its workflow, waits for workers to be given its key
 NO_KEY = "it is encrypted by a key that no worker had; give workers the key before those who send, and send it again"
 
 
 class IgnoresUnknownSignals:
     """The base of all workflows here: a signal that is unknown or can't be read is only noted."""
 
-    signals_received = 0
-    """The number of signals with a known name in this run."""
+    signals_received = 0  # the number of signals with a known name in this run
 
     def count_input(self, arguments: Sequence[Any]) -> None:
         """Count what a signal, read or not, adds to the history; here nothing: the server's suggestion is enough."""
