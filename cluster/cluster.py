@@ -20,9 +20,8 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from cluster.postgres import Postgres
+from cluster.postgres import Postgres, make_tables, slim_tables
 from cluster.program import VERSION, Program
-from cluster.schema import make_tables, slim_tables
 from cluster.server import choose_ports, end_process, is_alive, start_server, write_configuration
 from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import Settings
@@ -61,6 +60,8 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         """Use a folder, which need not exist yet."""
         self.folder = folder
+        self.log = folder / "server.log"
+        self._path = folder / "cluster.json"
 
     @property
     def state(self) -> State | None:
@@ -101,11 +102,6 @@ class Cluster:
             return None
         return found if abs(found.create_time() - state.process_began) < 1.0 and is_alive(found) else None
 
-    @property
-    def log(self) -> Path:
-        """The server's log file."""
-        return self.folder / "server.log"
-
     async def up(self, program: Program, shards: int | None = None) -> None:
         """Start the cluster, creating it first if needed; parts that run already are left alone.
 
@@ -145,10 +141,6 @@ class Cluster:
     async def connect(self) -> Client:
         """Connect to the cluster."""
         return await Client.connect(self.address, **client_options(Settings()))
-
-    @property
-    def _path(self) -> Path:
-        return self.folder / "cluster.json"
 
     @property
     def _known(self) -> State:

@@ -10,9 +10,8 @@ from typing import Any
 
 import psutil
 
-from cluster.postgres import USER
+from cluster.postgres import CORE, USER, VISIBILITY
 from cluster.program import Program
-from cluster.schema import CORE, VISIBILITY
 from starter.local.embedded import DYNAMIC_CONFIG
 from starter.local.supervised_process import find_free_port
 
@@ -106,7 +105,7 @@ def _store(database: str, port: int, connections: int) -> dict[str, Any]:
 
 def start_server(program: Program, configuration: Path, log: Path) -> psutil.Process:
     """Start the server as a process that outlives this one."""
-    command = [str(program.server), "--config-file", str(configuration), "--allow-no-auth", "start"]
+    command = [str(program.folder / "server"), "--config-file", str(configuration), "--allow-no-auth", "start"]
     appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     files = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
