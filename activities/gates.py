@@ -100,9 +100,7 @@ def wait_at(gate: str, closing: GateClosure, now: float) -> Outcome:
 
 async def signal_gates(client: Client, prefix: str, task_queue: str, signal: str, wire: Mapping[str, Any]) -> None:
     """Send a signal to the gates' workflow, which is started on `task_queue` if it does not run. Raises RPCError."""
-    await signal_beginning(
-        client, gates.GATES_WORKFLOW, gates.gates_workflow_id(prefix), task_queue, signal, dict(wire)
-    )
+    await signal_beginning(client, gates.GATES_WORKFLOW, gates.gates_workflow_id(prefix), task_queue, signal, wire)
 
 
 async def fetch_closings(client: Client, prefix: str) -> dict[str, GateClosure] | None:

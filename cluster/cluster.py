@@ -58,7 +58,6 @@ class Cluster:
     """PostgreSQL and Temporal's server with their files in `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        """Use a folder, which need not exist yet."""
         self.folder = folder
         self.log = folder / "server.log"
         self._path = folder / "cluster.json"

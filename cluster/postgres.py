@@ -65,10 +65,7 @@ class Postgres:
         return found
 
     def run(self, sql: str, database: str = USER) -> list[str]:
-        """Run SQL up to its first error, and give the rows, with | between columns.
-
-        Raises Misconfigured with PostgreSQL's error text.
-        """
+        """Run SQL up to its first error, which raises Misconfigured; give the rows, with | between columns."""
         command = [str(_make(self.folder).bin_path / "psql"), "-q", "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1"]
         command += ["-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-d", database]
         done = subprocess.run(command, input=sql, capture_output=True, text=True, check=False)  # noqa: S603 — our own
@@ -112,10 +109,7 @@ def _is_whole(postgres: Postgres, database: str) -> bool:
 
 
 def slim_tables(postgres: Postgres, columns: Mapping[str, str]) -> None:
-    """Drop the visibility indexes that dormice does not need; may be repeated.
-
-    `columns` maps the names of attributes to their columns, as the server reports them.
-    """
+    """Drop the visibility indexes that dormice does not need, by its attributes' columns; may be repeated."""
     kept = indexes_to_keep(columns) | {f"{TABLE}_pkey"}
     found = postgres.run("SELECT tablename, indexname FROM pg_indexes", VISIBILITY)
     indexes = {name for table, _, name in (row.partition("|") for row in found) if table == TABLE}

@@ -45,10 +45,7 @@ class Program:
 
 
 def build_program() -> Program:
-    """Build the program unless it is built already; takes some minutes and 2 GB of Go's caches, once.
-
-    Raises Misconfigured when there is no Go or the build fails.
-    """
+    """Build the program once, in some minutes and with 2 GB of Go's caches; raises Misconfigured if that fails."""
     program = Program()
     if program.is_built:
         return program

@@ -44,10 +44,7 @@ SPARK_COMMANDS = "dormice spark prepare messages.jsonl manifest && dormice spark
 
 
 async def run_demo(args: argparse.Namespace, console: Console) -> dict[str, Any] | None:
-    """Run the demonstration until its time is over or a signal comes, and give its report.
-
-    There is no report if the signal comes before all messages were started.
-    """
+    """Run the demonstration until its time is over or a signal comes; give its report, None if not all were started."""
     stopping = asyncio.Event()
     call_at_signals(stopping.set)
     if args.kafka:
@@ -65,7 +62,7 @@ async def run_demo(args: argparse.Namespace, console: Console) -> dict[str, Any]
                 envelopes = messages.make_packed(args.messages or messages.PACKED_MESSAGES, time.time())
             else:
                 envelopes = messages.make_feeds(messages.read_feeds()[: args.messages], site)
-            board, ledger = Board(console, make_footer(server, envelopes[0], gate)), Ledger(folder / "ledger.jsonl")
+            board, ledger = Board(console, _make_footer(server, envelopes[0], gate)), Ledger(folder / "ledger.jsonl")
             starting = asyncio.create_task(start_all(server, folder, envelopes, gate, board))
             try:
                 started_at = await board.show(ledger, args.seconds, starting, stopping)
@@ -102,8 +99,7 @@ async def start_all(
         board.add((envelope.id, envelope.lane or "") for envelope in others)
 
 
-def make_footer(server: EmbeddedServer, example: Envelope, gate: Gate | None) -> str:
-    """Write the text under the board: where the messages come from, and what to try from a second terminal."""
+def _make_footer(server: EmbeddedServer, example: Envelope, gate: Gate | None) -> str:
     prefix = f"  TEMPORAL_ADDRESS={server.address} .venv/bin/dormice"
     name = workflow_id(example.kind, example.id)
     source = "" if gate is None else f"Kafka: topic {TOPIC} of the broker at {gate.address}\n"

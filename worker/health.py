@@ -50,10 +50,6 @@ class Readiness:
         """Watch these workers from now on."""
         self.workers = workers
 
-    def note_answer(self) -> None:
-        """Note that the server answered just now."""
-        self.answered_at = time.monotonic()
-
     def report(self) -> Report:
         """Return that the process is ready, or the first reason why it is not."""
         if self.is_stopping():
@@ -80,7 +76,7 @@ async def watch_server(
         outcome = "silent"
         try:
             if await client.service_client.check_health(timeout=every):
-                readiness.note_answer()
+                readiness.answered_at = time.monotonic()
                 outcome = "answered"
         except RPCError as exc:
             fields = {"action": "server_check_failed", "reason": exc.message[:200]}

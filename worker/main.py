@@ -46,12 +46,10 @@ EXIT_AT_ONCE = 130
 START_TIMEOUT = timedelta(seconds=30)
 HEARTBEAT = timedelta(seconds=2)  # between two reports of a worker's slots, from which idle capacity is computed
 
+# Time after the drain to cancel handlers and hand their messages back, before the process is ended by force. Temporal
+# does not cancel local activities: on the short lane, a handler that is still running after this time dies with the
+# process, and its message runs again when the workflow-task timeout has passed, without a failed attempt.
 HAND_BACK = timedelta(seconds=10)
-"""Time after the drain to cancel handlers and hand their messages back, before the process is ended by force.
-
-Temporal does not cancel local activities: on the short lane, a handler that is still running after this time dies with
-the process, and its message runs again when the workflow-task timeout has passed, without a failed attempt.
-"""
 
 
 def count_cores() -> int:

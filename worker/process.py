@@ -17,19 +17,14 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Python's garbage collector looks for cycles after 700 new containers by default. A batch of a pack makes thousands of
+# them, none in a cycle. But a pack that leaves the cache is in one, and holds a megabyte: so a full collection comes
+# after 200,000 containers, which is every fifty packs.
 COLLECT_AFTER = (10_000, 10, 2)
-"""Thresholds of Python's garbage collector, which looks for cycles after 700 new containers by default.
 
-A batch of a pack makes thousands of containers, none of them in a cycle. But a pack that leaves the cache is in one,
-and holds a megabyte: so a full collection comes after 200,000 containers, which is every fifty packs.
-"""
-
+# Larger allocations are mapped, so that each is given back to the system when it is freed. Histories and states are
+# allocated in such pieces, on many threads. After a few, the C library would keep their memory.
 MAPPED_FROM_BYTES = 64 * 1024
-"""Allocations of this size and more are mapped, so that each is given back to the system when it is freed.
-
-Histories and states are allocated in such pieces, on many threads. After a few, the C library would keep their memory.
-"""
-
 _M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
 # temporalio 1.35, crates/sdk-core worker/workflow/workflow_stream.rs, process_post_activation: when several tasks come
@@ -84,12 +79,10 @@ class StuckRuns(logging.Handler):
             self._tell()
 
     def __enter__(self) -> Self:
-        """Start to read the log."""
         logging.getLogger(CORE).addHandler(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop reading the log."""
         logging.getLogger(CORE).removeHandler(self)
 
 

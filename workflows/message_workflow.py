@@ -205,7 +205,6 @@ class MessageWorkflow(IgnoresUnknownSignals):
         )
 
     def _publish(self) -> None:
-        """Bring the search attributes and the memo up to date with the state."""
         updates = attribute_updates(self._indexed, self._state, self._policy.index_after)
         if updates:
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] — the SDK leaves the type argument open

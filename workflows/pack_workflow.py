@@ -92,7 +92,6 @@ class PackWorkflow(PackSignals):
             del self._pack.forwarding[: len(part)]
 
     def _begin_batches(self) -> None:
-        """Start batches of due messages on each lane that has room for one more."""
         while (batch := self._pack.take(self._open_lanes(), workflow.time())) is not None:
             self._batches[batch.number] = batch
             if _is_local(batch):
@@ -230,7 +229,6 @@ class PackWorkflow(PackSignals):
         )
 
     def _publish(self) -> None:
-        """Bring the search attributes and the Web UI's details up to date with the state."""
         summary = self._pack.summary()
         index = PackIndex(summary.due_at, summary.parked > 0, summary.earliest_at)
         updates = pack_updates(self._indexed, index, self._index_after)

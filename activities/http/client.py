@@ -50,15 +50,10 @@ class SharedClient(httpx.AsyncClient):
         """Leave it open."""
 
     async def __aenter__(self) -> Self:
-        """Give itself."""
         return self
 
     async def __aexit__(self, *_: object, **__: object) -> None:
         """Leave it open."""
-
-    async def close_for_all(self) -> None:
-        """Close it, when the last handler has ended."""
-        await super().aclose()
 
 
 class HttpClient:
@@ -84,13 +79,11 @@ class HttpClient:
         )
 
     async def __aenter__(self) -> Self:
-        """Give itself."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the client if it was made."""
-        if "client" in vars(self):
-            await self.client.close_for_all()
+        if "client" in vars(self):  # it was made
+            await httpx.AsyncClient.aclose(self.client)
 
 
 async def iterate_body(response: httpx.Response, max_bytes: int) -> AsyncGenerator[bytes, None]:

@@ -206,7 +206,6 @@ class PullLoop:
         return now - self._quiet_since >= min(self._limits.quiet_seconds, self._quiet_since - self._busy_since)
 
     async def _look(self, now: float) -> None:
-        """Find the workflows due first that have not just been woken."""
         wanted = max(20, round(self._allowance.rate * 2 * LOOK_SECONDS)) + self._woken.forget_old(now)
         found = await self._index.find_first(wanted, datetime.now(UTC))
         self._failures = 0

@@ -36,7 +36,6 @@ class PackState(PackConfig):
     """All messages of one pack; mutable, so that a change of one does not copy a thousand."""
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
-        """Read the wire form of any version; raises TypeError when it is none."""
         super().__init__(wire)
         self._entries: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("entries", ())}
         self._ended = FinishedMessages((entry[ID], entry) for entry in wire.get("ended", ()))
