@@ -104,8 +104,7 @@ class Cluster:
     async def up(self, program: Program, shards: int | None = None) -> None:
         """Start the cluster, creating it first if needed; parts that run already are left alone.
 
-        Raises InvalidSetting when it was created with another number of shards, and Misconfigured when a part does not
-        start.
+        Raises InvalidSetting when it has another number of shards, and Misconfigured when a part does not start.
         """
         with self._held():
             state = self.state or State(shards=shards or SHARDS)
@@ -180,11 +179,8 @@ class Cluster:
 
 
 def find_folder() -> Path:
-    """Give the default folder of a cluster, in the user's cache.
-
-    PostgreSQL refuses to run as root and has no access to root's home, so root's cluster is in the temporary folder.
-    """
-    if os.geteuid() == 0:
+    """Give the default folder of a cluster, in the user's cache."""
+    if os.geteuid() == 0:  # PostgreSQL then runs as another user, who has no access to root's home
         return Path(tempfile.gettempdir(), "dormice-cluster")
     return find_cache().parent / "cluster"
 

@@ -24,11 +24,7 @@ EXTRA_CONFIG = {"frontend.WorkflowTimeSkippingEnabled": True}
 
 
 def choose_ports() -> dict[str, int]:
-    """Give a different free port on loopback for each of PORTS.
-
-    All are at most 32767, as `find_free_port` chooses them: on PostgreSQL, Temporal stores its services' ports in
-    signed 16-bit columns.
-    """
+    """Give each of PORTS a free port, at most 32767: on PostgreSQL, Temporal keeps them in signed 16-bit columns."""
     found: set[int] = set()
     while len(found) < len(PORTS):
         found.add(find_free_port())

@@ -47,9 +47,7 @@ _UNINDEXED = f"WorkflowType IN ('{MESSAGE_WORKFLOW}', '{PACK_WORKFLOW}') AND Due
 """Three queries, because a query with OR would not use the store's index of due times."""
 
 UNINDEXED_TIMEOUT = timedelta(seconds=5)
-UNINDEXED_EVERY = timedelta(minutes=10)
-"""How often workflows without a due time are listed, because SQLite reads a row of every running workflow for that;
-those found are checked each time."""
+UNINDEXED_EVERY = timedelta(minutes=10)  # seldom: SQLite reads a row of every running workflow to list these
 
 
 class OverdueIndex(WorkflowIndex):

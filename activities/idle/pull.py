@@ -34,10 +34,8 @@ SLOTS_SECONDS = 1.0  # time between two readings of the workers' heartbeats, whi
 LOOK_SECONDS = 1.5  # between two looks into the index: five calls each, and a server allows a namespace ten a second
 LOOK_MAX_SECONDS = 10.0  # longest time between two looks that found nothing
 
+# factors of the rate: per heartbeat until something had to wait, per heartbeat from then on, and for each such wait
 FASTER, STEADIER, SLOWER = 1.5, 1.15, 0.7
-"""Factors of the rate: per heartbeat until something had to wait, per heartbeat from then on, and for each such
-wait."""
-
 RATE_MAX = 300.0  # most wakes in a second; all wakes between two looks must fit one page of the index
 SIGNALS_AT_ONCE = 16
 REMEMBERED_SECONDS = 30.0  # longest delay of the index, in which no workflow is woken twice for one due time
