@@ -22,22 +22,11 @@ from shared.packs.entry import STATE_BYTES_MAX, Entry, to_change, to_entry, to_s
 from shared.temporal.connect import to_raw
 
 RUN_BATCH = "run_batch"
-REPORT = "report"
-"""Signal by which a batch reports finished messages while its other handlers still work."""
-
-ANSWER_BYTES_MAX = 1_800_000
-"""Most bytes of all outcomes, because the server takes 2 MB in one piece; a handler begins only while its largest
-fits."""
-
-OUTCOME_ROOM = 700
-"""Most bytes of an outcome beside its payload: a reason of 300 characters and the numbers."""
-
-DEAF_SECONDS = 4.0
-"""Time that a handler gets to end after its cancellation; then its batch is answered without it."""
-
-AT_WORK = "at_work"
-"""Query by which a retried batch learns which of its messages the pack still waits for."""
-
+REPORT = "report"  # signal by which a batch reports finished messages while its other handlers still work
+ANSWER_BYTES_MAX = 1_800_000  # the server takes 2 MB at once; a handler begins only while its largest outcome fits
+OUTCOME_ROOM = 700  # most bytes of an outcome beside its payload: a reason of 300 characters and the numbers
+DEAF_SECONDS = 4.0  # time that a handler gets to end after its cancellation; then its batch is answered without it
+AT_WORK = "at_work"  # query by which a retried batch learns which of its messages the pack still waits for
 REPORT_EVERY = timedelta(seconds=10)
 BEAT_CHECK_SECONDS = 0.2
 CALL_TIMEOUT = timedelta(seconds=5)

@@ -36,8 +36,7 @@ logger = logging.getLogger(__name__)
 DISPATCH = "run_handler"
 _MESSAGE_FIELDS = [each.name for each in fields(Message)]
 _read_message = attrgetter(*_MESSAGE_FIELDS)
-NO_HANDLER_DELAY = timedelta(minutes=1)
-"""A kind without a handler in this worker is a deployment fault, not the message's: it waits and is not parked."""
+NO_HANDLER_DELAY = timedelta(minutes=1)  # the deployment's fault, not the message's: it waits and is not parked
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,8 @@ class Dispatch:
     http: HttpClient
     gates: Gates
     telemetry: Telemetry
-    calls: Counter[str] = field(default_factory=Counter[str])
-    """Calls of handlers that have ended, by lane."""
-    events: OutcomeEvents | None = None
-    """Where outcome events are sent; None without an outcomes topic."""
+    calls: Counter[str] = field(default_factory=Counter[str])  # calls of handlers that have ended, by lane
+    events: OutcomeEvents | None = None  # where outcome events are sent; None without an outcomes topic
 
     @activity.defn(name=DISPATCH)
     async def run_handler(self, wire: dict[str, Any]) -> dict[str, Any]:

@@ -17,12 +17,8 @@ from shared.messages.timespan import format_seconds
 from shared.temporal.connect import read_memo, signal_beginning
 
 READ_EVERY_SECONDS = 1.0
-ASK_SECONDS = 2.0
-"""Longest time that a handler's call waits for the server; then the last known state counts."""
-
-ENOUGH = 0.9
-"""A closing that covers this share of the requested time is not sent again: calls in flight end one by one."""
-
+ASK_SECONDS = 2.0  # longest time that a handler's call waits for the server; then the last known state counts
+ENOUGH = 0.9  # a closing that covers this share of the requested time is not sent again: calls in flight end one by one
 LOOK_MIN_SECONDS = 60.0
 SPREAD_SHARE = 0.25
 SPREAD_MAX_SECONDS = 900.0
@@ -104,9 +100,7 @@ def wait_at(gate: str, closing: GateClosure, now: float) -> Outcome:
 
 async def signal_gates(client: Client, prefix: str, task_queue: str, signal: str, wire: Mapping[str, Any]) -> None:
     """Send a signal to the gates' workflow, which is started on `task_queue` if it does not run. Raises RPCError."""
-    await signal_beginning(
-        client, gates.GATES_WORKFLOW, gates.gates_workflow_id(prefix), task_queue, signal, dict(wire)
-    )
+    await signal_beginning(client, gates.GATES_WORKFLOW, gates.gates_workflow_id(prefix), task_queue, signal, wire)
 
 
 async def fetch_closings(client: Client, prefix: str) -> dict[str, GateClosure] | None:

@@ -69,10 +69,8 @@ def _configured(modules: Iterable[str]) -> Iterator[tuple[str, Handler]]:
 
 
 def _handlers_in(loaded: object, origin: str) -> Iterator[tuple[str, Handler]]:
-    if isinstance(loaded, Handler):
-        yield origin, loaded
-        return
-    found = [h for h in vars(loaded).values() if isinstance(h, Handler)] if isinstance(loaded, ModuleType) else []
+    values = vars(loaded).values() if isinstance(loaded, ModuleType) else [loaded]
+    found = [each for each in values if isinstance(each, Handler)]
     if not found:
         raise InvalidHandler(f"handlers: {origin} holds no handler; decorate a function with @handler(...)")
     yield from ((origin, h) for h in found)

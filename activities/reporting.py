@@ -22,16 +22,13 @@ from shared.telemetry.spans import NO_SPAN, Attributes, Span
 
 logger = logging.getLogger(__name__)
 
-FAILURES = ("failed", "reject")
-"""Outcomes that a span marks as errors; all others are normal."""
+FAILURES = ("failed", "reject")  # outcomes that a span marks as errors; all others are normal
 
 PATIENCE = timedelta(seconds=3)
 """How long an outcome waits for its event to be safe; it does not wait while the broker is known to be in trouble. This
 is shorter than the time that Temporal leaves a handler beyond its own timeout."""
 
-HELD_MAX = 100_000
-"""Events that one process holds while the broker is in trouble; then the oldest are dropped."""
-
+HELD_MAX = 100_000  # events that one process holds while the broker is in trouble; then the oldest are dropped
 SENT_AT_ONCE = 1000
 RETRY_AFTER = timedelta(seconds=1)
 

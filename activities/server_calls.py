@@ -25,10 +25,7 @@ DELETE_AFTER = timedelta(minutes=3)
 """Six times a server's default interval for saving that it has seen a closing (`history.*UpdateAckInterval`). An
 earlier delete is retried again and again, and meanwhile blocks the transfer queue behind it."""
 
-DELETE_EVERY = timedelta(seconds=0.02)
-"""Shortest time between two deletes of a worker process: it deletes faster than its packs can leave runs, and the load
-on a server is small."""
-
+DELETE_EVERY = timedelta(seconds=0.02)  # a process deletes faster than its packs leave runs, at a small load
 KEPT_MOST = 20_000
 CALL_TIMEOUT = timedelta(seconds=5)
 

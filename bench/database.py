@@ -28,7 +28,7 @@ from bench.harness import (
 )
 from bench.pack_filling import HOUR, Filling, start_packs, to_order, wait_until_asleep
 from bench.worker_process import Order
-from cluster.schema import CORE, VISIBILITY
+from cluster.postgres import CORE, VISIBILITY
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port
 

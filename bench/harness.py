@@ -23,8 +23,8 @@ from bench.bare_loop import start_bare
 from bench.figures import RESULTS, write_figures
 from bench.worker_process import KIND, Measured, Order
 from cluster.cluster import Cluster
+from cluster.postgres import CORE, VISIBILITY
 from cluster.program import build_program
-from cluster.schema import CORE, VISIBILITY
 from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.messages.envelope import Envelope
 from shared.settings import Settings

@@ -31,7 +31,7 @@ from shared.telemetry.sdk import start_telemetry
 from shared.temporal.converter import DATA_CONVERTER
 from worker.lanes.profiles import PROFILES
 from worker.main import HEARTBEAT
-from worker.process.memory import tune_memory
+from worker.process import tune_memory
 from worker.run import WorkerPlan, run_workers
 
 KIND = "bench"

@@ -19,8 +19,8 @@ from chaos.processes import OwnedPart, Part, ProgramPart, find_older_code, make_
 from chaos.records import TOPIC
 from chaos.spark_start import SparkStart
 from cluster.cluster import Cluster
+from cluster.postgres import CORE
 from cluster.program import build_program
-from cluster.schema import CORE
 from shared.settings import Settings
 from shared.temporal.connect import client_options
 from starter.local.embedded import EmbeddedOptions, run_embedded

@@ -20,9 +20,8 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from cluster.postgres import Postgres
+from cluster.postgres import Postgres, make_tables, slim_tables
 from cluster.program import VERSION, Program
-from cluster.schema import make_tables, slim_tables
 from cluster.server import choose_ports, end_process, is_alive, start_server, write_configuration
 from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import Settings
@@ -37,8 +36,7 @@ NAMESPACE = "default"
 START_SECONDS = 90.0
 SETTLE_SECONDS = 30.0
 SHARDS = 16  # enough to work in parallel on a machine with a few cores
-REFRESH_SECONDS = 3.0
-"""Longer than the two seconds after which services refresh namespaces (system.namespaceCacheRefreshInterval)."""
+REFRESH_SECONDS = 3.0  # services refresh namespaces every two seconds (system.namespaceCacheRefreshInterval)
 
 # PostgreSQL's defaults are for very small machines; none of these settings makes it less durable
 POSTGRES_SETTINGS = ("max_connections=200", "shared_buffers=512MB", "max_wal_size=4GB")
@@ -52,18 +50,17 @@ class State:
     shards: int
     ports: dict[str, int] = field(default_factory=choose_ports)
     process_id: int = 0
-    process_began: float = 0.0
-    """Start time of the server's process, to detect another process with the same id."""
-    is_ready: bool = False
-    """Whether namespace, search attributes and indexes are set up."""
+    process_began: float = 0.0  # start time of the server's process, to detect another process with the same id
+    is_ready: bool = False  # whether namespace, search attributes and indexes are set up
 
 
 class Cluster:
     """PostgreSQL and Temporal's server with their files in `folder`."""
 
     def __init__(self, folder: Path) -> None:
-        """Use a folder, which need not exist yet."""
         self.folder = folder
+        self.log = folder / "server.log"
+        self._path = folder / "cluster.json"
 
     @property
     def state(self) -> State | None:
@@ -104,16 +101,10 @@ class Cluster:
             return None
         return found if abs(found.create_time() - state.process_began) < 1.0 and is_alive(found) else None
 
-    @property
-    def log(self) -> Path:
-        """The server's log file."""
-        return self.folder / "server.log"
-
     async def up(self, program: Program, shards: int | None = None) -> None:
         """Start the cluster, creating it first if needed; parts that run already are left alone.
 
-        Raises InvalidSetting when it was created with another number of shards, and Misconfigured when a part does not
-        start.
+        Raises InvalidSetting when it has another number of shards, and Misconfigured when a part does not start.
         """
         with self._held():
             state = self.state or State(shards=shards or SHARDS)
@@ -148,10 +139,6 @@ class Cluster:
     async def connect(self) -> Client:
         """Connect to the cluster."""
         return await Client.connect(self.address, **client_options(Settings()))
-
-    @property
-    def _path(self) -> Path:
-        return self.folder / "cluster.json"
 
     @property
     def _known(self) -> State:
@@ -192,11 +179,8 @@ class Cluster:
 
 
 def find_folder() -> Path:
-    """Give the default folder of a cluster, in the user's cache.
-
-    PostgreSQL refuses to run as root and has no access to root's home, so root's cluster is in the temporary folder.
-    """
-    if os.geteuid() == 0:
+    """Give the default folder of a cluster, in the user's cache."""
+    if os.geteuid() == 0:  # PostgreSQL then runs as another user, who has no access to root's home
         return Path(tempfile.gettempdir(), "dormice-cluster")
     return find_cache().parent / "cluster"
 

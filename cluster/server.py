@@ -10,28 +10,21 @@ from typing import Any
 
 import psutil
 
-from cluster.postgres import USER
+from cluster.postgres import CORE, USER, VISIBILITY
 from cluster.program import Program
-from cluster.schema import CORE, VISIBILITY
 from starter.local.embedded import DYNAMIC_CONFIG
 from starter.local.supervised_process import find_free_port
 
 SERVICES = ("frontend", "history", "matching", "worker")
 STOP_SECONDS = 30.0
-
 PORTS = ("postgres", "metrics", *(f"{service}-{use}" for service in SERVICES for use in ("rpc", "membership")))
-"""The purpose of each port of a cluster."""
 
 # tests skip time, as they do on the embedded server
 EXTRA_CONFIG = {"frontend.WorkflowTimeSkippingEnabled": True}
 
 
 def choose_ports() -> dict[str, int]:
-    """Give a different free port on loopback for each of PORTS.
-
-    All are at most 32767, as `find_free_port` chooses them: on PostgreSQL, Temporal stores its services' ports in
-    signed 16-bit columns.
-    """
+    """Give each of PORTS a free port, at most 32767: on PostgreSQL, Temporal keeps them in signed 16-bit columns."""
     found: set[int] = set()
     while len(found) < len(PORTS):
         found.add(find_free_port())
@@ -108,7 +101,7 @@ def _store(database: str, port: int, connections: int) -> dict[str, Any]:
 
 def start_server(program: Program, configuration: Path, log: Path) -> psutil.Process:
     """Start the server as a process that outlives this one."""
-    command = [str(program.server), "--config-file", str(configuration), "--allow-no-auth", "start"]
+    command = [str(program.folder / "server"), "--config-file", str(configuration), "--allow-no-auth", "start"]
     appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     files = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),

@@ -23,7 +23,6 @@ class Board:
     """Counts messages and the entries of their ledger, and shows the result on a console."""
 
     def __init__(self, console: Console, footer: str) -> None:
-        """Take where to show it, and the text under the table."""
         self._console = console
         self._footer = footer
         self._activity = ""

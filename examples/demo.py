@@ -39,17 +39,12 @@ from starter.local.supervised_process import find_free_port, run_supervised
 WORKER = (sys.executable, "-m", "worker", "--processes", "1", "--drain-seconds", "5")
 STOP_SECONDS = 8.0
 OVERDUE_GRACE_SECONDS = 15.0
-DIRECT_SHARE = 1 / 4
-"""Share of the feeds that is started before Spark is up."""
-
+DIRECT_SHARE = 1 / 4  # share of the feeds that is started before Spark is up
 SPARK_COMMANDS = "dormice spark prepare messages.jsonl manifest && dormice spark start manifest"
 
 
 async def run_demo(args: argparse.Namespace, console: Console) -> dict[str, Any] | None:
-    """Run the demonstration until its time is over or a signal comes, and give its report.
-
-    There is no report if the signal comes before all messages were started.
-    """
+    """Run the demonstration until its time is over or a signal comes; give its report, None if not all were started."""
     stopping = asyncio.Event()
     call_at_signals(stopping.set)
     if args.kafka:
@@ -67,7 +62,7 @@ async def run_demo(args: argparse.Namespace, console: Console) -> dict[str, Any]
                 envelopes = messages.make_packed(args.messages or messages.PACKED_MESSAGES, time.time())
             else:
                 envelopes = messages.make_feeds(messages.read_feeds()[: args.messages], site)
-            board, ledger = Board(console, make_footer(server, envelopes[0], gate)), Ledger(folder / "ledger.jsonl")
+            board, ledger = Board(console, _make_footer(server, envelopes[0], gate)), Ledger(folder / "ledger.jsonl")
             starting = asyncio.create_task(start_all(server, folder, envelopes, gate, board))
             try:
                 started_at = await board.show(ledger, args.seconds, starting, stopping)
@@ -104,8 +99,7 @@ async def start_all(
         board.add((envelope.id, envelope.lane or "") for envelope in others)
 
 
-def make_footer(server: EmbeddedServer, example: Envelope, gate: Gate | None) -> str:
-    """Write the text under the board: where the messages come from, and what to try from a second terminal."""
+def _make_footer(server: EmbeddedServer, example: Envelope, gate: Gate | None) -> str:
     prefix = f"  TEMPORAL_ADDRESS={server.address} .venv/bin/dormice"
     name = workflow_id(example.kind, example.id)
     source = "" if gate is None else f"Kafka: topic {TOPIC} of the broker at {gate.address}\n"

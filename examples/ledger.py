@@ -19,24 +19,21 @@ from activities import Again, Context, Done, Message, Reject
 if TYPE_CHECKING:
     from activities.api.handler import HandlerFunction
 
-LEDGER_VARIABLE = "LEDGER_FILE"
-"""Environment variable that names the file, because handlers run in other processes."""
+LEDGER_VARIABLE = "LEDGER_FILE"  # environment variable that names the file, because handlers run in other processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One line: a call began or ended. Times are seconds since the epoch."""
 
-    what: str
-    """Either "began", or how the call ended: "again", "done", "reject", or an exception's name."""
+    what: str  # either "began", or how the call ended: "again", "done", "reject", or an exception's name
     id: str
     version: int
     attempt: int
     at: float
     due_at: float
     lane: str
-    asked: float | None = None
-    """Delay that the handler asked for, in seconds after `at`, if it ended with "again"."""
+    asked: float | None = None  # delay that the handler asked for, in seconds after `at`, if it ended with "again"
     note: str = ""
 
 

@@ -23,11 +23,9 @@ from shared.telemetry.sdk import Telemetry
 
 logger = logging.getLogger(__name__)
 
-Report = dict[str, Any]
-"""What /readyz answers: `ready`, and while that is false the `reason`."""
+Report = dict[str, Any]  # what /readyz answers: `ready`, and while that is false the `reason`
 
-Pages = Mapping[str, Callable[[], Report | None]]
-"""What an endpoint answers apart from its probes, by path; None while there is no answer yet."""
+Pages = Mapping[str, Callable[[], Report | None]]  # what an endpoint answers beside its probes, by path; None: not yet
 
 PROBES = ("/healthz", "/readyz")
 
@@ -46,16 +44,11 @@ class Readiness:
     is_stopping: Callable[[], bool]
     answer_max_age: timedelta = ANSWER_MAX_AGE
     workers: Sequence[Worker] = ()
-    answered_at: float = field(default=float("-inf"), init=False)
-    """Monotonic seconds of the server's last answer."""
+    answered_at: float = field(default=float("-inf"), init=False)  # monotonic seconds of the server's last answer
 
     def take_workers(self, workers: Sequence[Worker]) -> None:
         """Watch these workers from now on."""
         self.workers = workers
-
-    def note_answer(self) -> None:
-        """Note that the server answered just now."""
-        self.answered_at = time.monotonic()
 
     def report(self) -> Report:
         """Return that the process is ready, or the first reason why it is not."""
@@ -83,7 +76,7 @@ async def watch_server(
         outcome = "silent"
         try:
             if await client.service_client.check_health(timeout=every):
-                readiness.note_answer()
+                readiness.answered_at = time.monotonic()
                 outcome = "answered"
         except RPCError as exc:
             fields = {"action": "server_check_failed", "reason": exc.message[:200]}

@@ -30,9 +30,7 @@ from shared.temporal.connect import check_server, connect
 from worker.deployment import check_deployment
 from worker.health import Readiness, Report, open_endpoint, watch_server
 from worker.lanes.starting import begin_leaders, check_lanes, read_weights, weigh_tenants
-from worker.process.event_loop import new_event_loop, run_unstoppably
-from worker.process.memory import tune_memory
-from worker.process.stuck_runs import StuckRuns, begin_anew
+from worker.process import StuckRuns, begin_anew, new_event_loop, run_unstoppably, tune_memory
 from worker.run import WorkerPlan, run_workers
 
 logger = logging.getLogger(__name__)
@@ -46,15 +44,12 @@ EXIT_UNREACHABLE = 3
 EXIT_AT_ONCE = 130
 
 START_TIMEOUT = timedelta(seconds=30)
-HEARTBEAT = timedelta(seconds=2)
-"""The time between two reports of a worker's slots, from which idle capacity is computed."""
+HEARTBEAT = timedelta(seconds=2)  # between two reports of a worker's slots, from which idle capacity is computed
 
+# Time after the drain to cancel handlers and hand their messages back, before the process is ended by force. Temporal
+# does not cancel local activities: on the short lane, a handler that is still running after this time dies with the
+# process, and its message runs again when the workflow-task timeout has passed, without a failed attempt.
 HAND_BACK = timedelta(seconds=10)
-"""Time after the drain to cancel handlers and hand their messages back, before the process is ended by force.
-
-Temporal does not cancel local activities: on the short lane, a handler that is still running after this time dies with
-the process, and its message runs again when the workflow-task timeout has passed, without a failed attempt.
-"""
 
 
 def count_cores() -> int:
@@ -232,9 +227,7 @@ async def serve_lanes(client: Client, plan: WorkerPlan, order: StopRequest, read
 
 def has_met_no_server(error: RuntimeError) -> bool:
     """Return whether a worker failed because no server answered at its start, where the SDK's core tries only once."""
-    return (
-        re.search(r"Worker validation failed.*code: (Unavailable|DeadlineExceeded)", str(error), re.DOTALL) is not None
-    )
+    return bool(re.search(r"Worker validation failed.*code: (Unavailable|DeadlineExceeded)", str(error), re.DOTALL))
 
 
 @contextlib.asynccontextmanager

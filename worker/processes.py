@@ -39,8 +39,7 @@ logger = logging.getLogger(__name__)
 DRAIN_MAX = timedelta(days=1)
 DEATHS_MAX = 5
 DEATHS_WINDOW = timedelta(minutes=1)
-RESTART_BACKOFF = timedelta(milliseconds=500)
-"""Pause after a child's first death; it doubles with each further death inside the window."""
+RESTART_BACKOFF = timedelta(milliseconds=500)  # after a child's first death; doubled by each further one in the window
 UNREACHABLE_PAUSE = timedelta(seconds=10)
 
 
@@ -104,7 +103,6 @@ class _Parent:
         return EXIT_FAILED if any(codes) else EXIT_OK
 
     def report(self) -> Report:
-        """Ready when all children are."""
         reports = [child.report() for child in self._children]
         reasons = [f"process {r['process']}: {r['reason']}" for r in reports if not r["ready"]]
         if self._order.is_given:
@@ -114,7 +112,6 @@ class _Parent:
         return {"ready": True, "processes": reports}
 
     async def _keep(self, child: "ChildProcess") -> int:
-        """Run a child again and again; return its last exit code."""
         options = replace(self._options, processes=1, health_address=None)
         while True:
             code = await child.run(options, self._order.event)

@@ -47,8 +47,7 @@ class WorkerPlan:
     profiles: Mapping[str, Profile] = field(default_factory=lambda: PROFILES)
 
 
-def build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch, batches: BatchDispatch) -> Worker:
-    """Make the worker of one lane; it polls the lane's task queue for workflow and activity tasks alike."""
+def _build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch, batches: BatchDispatch) -> Worker:
     profile = plan.profiles[lane]
     config = client.config(active_config=True)
     config["data_converter"] = build_worker_converter(config["data_converter"])
@@ -97,7 +96,7 @@ async def run_workers(
         prefix = plan.settings.task_queue_prefix
         dispatch = Dispatch(plan.registry, plan.settings, http, Gates(prefix), plan.telemetry, events=events)
         batches = BatchDispatch(dispatch)
-        workers = [build_worker(client, plan, lane, dispatch, batches) for lane in plan.lanes]
+        workers = [_build_worker(client, plan, lane, dispatch, batches) for lane in plan.lanes]
         for worker in workers:
             await stack.enter_async_context(worker)
         logger.info("worker started", extra={"action": "worker_started", "lanes": ",".join(plan.lanes)})

@@ -12,9 +12,7 @@ from shared.messages.message import Decision, MessageState
 from shared.messages.timespan import format_moment, format_seconds
 from workflows.packs.batch import PackSummary
 
-PAGE_MAX = 1000
-"""Most messages in one answer of a pack."""
-
+PAGE_MAX = 1000  # most messages in one answer of a pack
 _LISTED = ("id", "lane", "due_at", "earliest_at", "parked_reason", "parked_at")
 _MARKUP = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>&|~"} | {"\r": " ", "\n": " "})
 

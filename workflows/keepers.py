@@ -18,9 +18,7 @@ with workflow.unsafe.imports_passed_through():
 
 CHANGES_PER_RUN = 500
 SHIFTS_PER_RUN = 100
-
-HEARTBEAT_TIMEOUT = timedelta(seconds=10)
-"""How soon another worker takes over idle work from one that was killed."""
+HEARTBEAT_TIMEOUT = timedelta(seconds=10)  # how soon another worker takes over idle work from one that was killed
 
 
 class _Keeper(IgnoresUnknownSignals):
@@ -128,14 +126,12 @@ class GatesWorkflow(_Keeper):
     def close(self, given: gates.CloseRequest) -> None:
         """Close a gate; unless the signal says `replaces`, a later opening time that the gate has stays."""
         present = self._closings.get(given.gate)
-        closed_at = workflow.time()
         if present is None and len(self._closings) >= gates.GATES_MAX:
             self.ignore_signal(gates.CLOSE, f"{gates.GATES_MAX} gates are closed already")
             return
-        if present is not None:
-            if not given.replaces and present.opens_at >= given.opens_at:
-                return
-            closed_at = present.closed_at
+        if present is not None and not given.replaces and present.opens_at >= given.opens_at:
+            return
+        closed_at = workflow.time() if present is None else present.closed_at
         self._closings[given.gate] = gates.GateClosure(round(closed_at, 3), given.opens_at, given.reason)
         self._changes += 1
 

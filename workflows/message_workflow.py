@@ -1,7 +1,8 @@
 """The message workflow: one message as one long-running workflow that sleeps, runs its handler and comes back."""
 
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn, cast
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
@@ -11,15 +12,16 @@ with workflow.unsafe.imports_passed_through():
     from activities.dispatch import DISPATCH
     from activities.server_calls import SET_PRIORITY
     from shared.lanes import LANES, prefix_of, task_queue
+    from shared.messages import signals
     from shared.messages.decision import begin, decide, next_wake
     from shared.messages.json_value import find_size_flaw
     from shared.messages.message import PAYLOAD_MAX, SERIAL, HandlerCall, MessageState, Outcome
     from shared.messages.placement import MESSAGE_WORKFLOW
-    from shared.messages.signals import Revise, Signal, Stop, UnreadableSignal, moment_of
+    from shared.messages.signal_reading import read_signal
+    from shared.messages.signals import SIGNAL_NAMES, Revise, Signal, Stop, UnreadableSignal, moment_of
     from shared.messages.timespan import format_moment
     from shared.temporal.search_attributes import attribute_updates, parked_memo
     from workflows.description import describe_decisions, describe_markdown, describe_status
-    from workflows.message_signals import MessageSignals
     from workflows.options import ONCE, SERVER_CALL, SETTLE_DELAY, handler_timeout
     from workflows.replay.cancellation import is_requested, shield_from_cancellation
     from workflows.replay.history_length import SIGNAL_EVENTS, HistoryLength, measure_arguments
@@ -27,11 +29,31 @@ with workflow.unsafe.imports_passed_through():
     from workflows.replay.movable_timer import span_until
     from workflows.replay.run_now_queue import asks_at_once
     from workflows.replay.signal_buffer import SignalBuffer
+    from workflows.replay.signal_handlers import IgnoresUnknownSignals, signal_handler
+
+_TYPE_NAMES = {name: kind.__name__ for kind, name in SIGNAL_NAMES.items()}
+
+
+def _takes(kind: type[Signal]) -> Callable[[Any, Signal], None]:
+    @signal_handler(partial(read_signal, kind), SIGNAL_NAMES[kind])
+    def take(self: "MessageWorkflow", signal: Signal) -> None:
+        self.take(signal)
+
+    return cast("Callable[[Any, Signal], None]", take)
 
 
 @workflow.defn(name=MESSAGE_WORKFLOW)
-class MessageWorkflow(MessageSignals):
+class MessageWorkflow(IgnoresUnknownSignals):
     """Carries one message for its whole life, in a series of runs of a few cycles each."""
+
+    run_now = _takes(signals.RunNow)
+    reschedule = _takes(signals.Reschedule)
+    reprioritize = _takes(signals.Reprioritize)
+    revise = _takes(signals.Revise)
+    pause = _takes(signals.Pause)
+    resume = _takes(signals.Resume)
+    stop = _takes(signals.Stop)
+    pull_forward = _takes(signals.PullForward)
 
     @workflow.init
     def __init__(self, wire: dict[str, Any]) -> None:
@@ -52,8 +74,7 @@ class MessageWorkflow(MessageSignals):
         self._cycles = 0
         self._replay_time = workflow.info().workflow_start_time.timestamp()
         self._is_asked = False
-        self._asked_moment: float | None = None
-        """The moment named by the signal that set the present due time."""
+        self._asked_moment: float | None = None  # named by the signal that set the present due time
         self._payload_max_bytes: int = wire.get(PAYLOAD_MAX, 0)
 
     @workflow.run
@@ -70,9 +91,7 @@ class MessageWorkflow(MessageSignals):
             self._publish()
             if self._state.ended:
                 self._tell()
-                return self._result()
-
-    def _result(self) -> dict[str, Any]:
+                break
         state = self._state
         result = {"state": state.ended, "version": state.version, "result": state.result}
         # after the end, these offsets distinguish a redelivered record from a newer one
@@ -186,7 +205,6 @@ class MessageWorkflow(MessageSignals):
         )
 
     def _publish(self) -> None:
-        """Bring the search attributes and the memo up to date with the state."""
         updates = attribute_updates(self._indexed, self._state, self._policy.index_after)
         if updates:
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] — the SDK leaves the type argument open
@@ -246,6 +264,11 @@ class MessageWorkflow(MessageSignals):
     def take(self, signal: Signal | UnreadableSignal) -> None:
         """Apply a signal once the buffer releases it."""
         self._signal_buffer.hear(lambda: self._apply(signal))
+
+    def ignore_signal(self, name: str, problem: str) -> None:
+        """Remember that a signal is ignored, and why."""
+        super().ignore_signal(name, problem)
+        self.take(UnreadableSignal(_TYPE_NAMES.get(name, name), problem))
 
     def _apply(self, signal: Signal | UnreadableSignal) -> None:
         if isinstance(signal, Revise) and (flaw := find_size_flaw(signal.payload, self._payload_max_bytes)):

@@ -9,43 +9,30 @@ from shared.lanes import LANES
 
 ONCE = RetryPolicy(maximum_attempts=1)
 """Handlers are retried by `decide`, as due times in the message's state, never by Temporal's retry policy.
-
 So both encodings retry alike, attempts survive continue-as-new, and signals can steer a waiting retry."""
 
-HANDLER_SLACK = timedelta(seconds=5)
-"""The dispatching activity cancels a late handler itself; Temporal's timeout is for one that blocks its process."""
-
-SETTLE_DELAY = timedelta(milliseconds=1)
-"""The shortest possible timer: only the workflow task that it causes matters."""
-
+HANDLER_SLACK = timedelta(seconds=5)  # its activity cancels a late handler; this is for one that blocks its process
+SETTLE_DELAY = timedelta(milliseconds=1)  # the shortest possible timer: only the workflow task that it causes matters
 SERVER_CALL_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
-
 SERVER_CALL: dict[str, Any] = {"start_to_close_timeout": timedelta(seconds=10), "retry_policy": SERVER_CALL_RETRY}
-"""One small call to the server from inside a workflow."""
 
 BATCHES_MAX = {"short": 1, "medium": 4, "long": 8}
-"""Most batches of one pack at the same time, by lane.
-
-On the short lane one, because a local activity holds the pack's workflow task; on the other lanes more, so that
-messages that become due need not wait for a slow batch."""
+"""Most batches of one pack at the same time: on the short lane one, because a local activity holds the pack's workflow
+task; on the other lanes more, so that messages that become due need not wait for a slow batch."""
 
 BATCH_RETRY = RetryPolicy(
     initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1), maximum_attempts=3
 )
 """A batch whose worker is lost goes on from its last heartbeat.
-
 A batch that is lost three times may be what kills its workers: then the pack tries each of its messages alone."""
 
-FORWARDED_AT_ONCE = 5
-"""Signals to other packs that one local activity sends: up to 1 MB in all."""
+FORWARDED_AT_ONCE = 5  # signals to other packs that one local activity sends: up to 1 MB in all
 
 CONTINUE_AS_NEW_SHARE = 0.25
 """Continue as new beyond this number of cycles per message of the pack.
-
 A pack that is not cached replays all cycles of its history when it wakes; a new run costs writing the whole state."""
 
-CONTINUE_AS_NEW_LEAST = 20
-"""Cycles that every run may have before it continues as new, however small the pack is."""
+CONTINUE_AS_NEW_LEAST = 20  # cycles that every run may have before it continues as new, however small the pack is
 
 
 def batch_timeout(lane: str) -> timedelta:

@@ -50,15 +50,14 @@ class PackWorkflow(PackSignals):
         self._index_after = 60.0
         self._batches: dict[int, Batch] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._is_settling = False
-        """While true, `run` waits: which signals arrive in this time may differ on replay."""
+        self._is_settling = False  # while true, `run` waits: which signals arrive in this time may differ on replay
         self._fault: BaseException | None = None
         self._folded = 0
         self._left_run = workflow.info().continued_run_id or ""
         # older code that has carried the pack on meanwhile has left this flag out of the input; the memo has it
         self._pack.is_started_serial = self._pack.is_started_serial or SERIAL in workflow.info().raw_memo
         self._signal_buffer = SignalBuffer(is_started_serial=self._pack.is_started_serial)
-        self._pack.follow(lambda: self._signal_buffer.is_serial)
+        self._pack.finds_serial = lambda: self._signal_buffer.is_serial
         self._length = HistoryLength()
         self._alarm = MovableTimer(lambda wake: self._hear(lambda: self._pack.wake(wake)))
         self._pack.reach(workflow.info().workflow_start_time.timestamp())
@@ -93,7 +92,6 @@ class PackWorkflow(PackSignals):
             del self._pack.forwarding[: len(part)]
 
     def _begin_batches(self) -> None:
-        """Start batches of due messages on each lane that has room for one more."""
         while (batch := self._pack.take(self._open_lanes(), workflow.time())) is not None:
             self._batches[batch.number] = batch
             if _is_local(batch):
@@ -231,7 +229,6 @@ class PackWorkflow(PackSignals):
         )
 
     def _publish(self) -> None:
-        """Bring the search attributes and the Web UI's details up to date with the state."""
         summary = self._pack.summary()
         index = PackIndex(summary.due_at, summary.parked > 0, summary.earliest_at)
         updates = pack_updates(self._indexed, index, self._index_after)

@@ -20,7 +20,7 @@ HandlerFunction = Callable[[Message, Context], Awaitable[Again | Done | Reject]]
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Handler:
     """A handler function with what it declares for its kind; calling the object calls the function."""
 
@@ -31,10 +31,8 @@ class Handler:
     timeout: timedelta | None
     backoff: timedelta
     backoff_max: timedelta
-    encoding: Pack | None = None
-    """How messages of the kind become workflows: a workflow each, or packs of many."""
-    gate: Gate = None
-    """The gate that its messages need, which may be closed for all of them; None if there is none."""
+    encoding: Pack | None = None  # how messages of the kind become workflows: a workflow each, or packs of many
+    gate: Gate = None  # the gate that its messages need, which may be closed for all of them; None if there is none
 
     def __call__(self, message: Message, ctx: Context) -> Awaitable[Again | Done | Reject]:
         """Call the function itself, as tests of a handler do."""
@@ -94,30 +92,16 @@ def handler(
             "use a longer lane"
         )
     if isinstance(gate, str):
-        _check_gate(where, gate)
+        try:
+            check_gate(gate)
+        except ValueError as exc:
+            raise InvalidHandler(f"{where}: {exc}") from exc
     if not timedelta(0) < backoff <= backoff_max:
         raise InvalidHandler(f"{where}: backoff {backoff} must be above 0 and at most backoff_max {backoff_max}")
 
     def decorate(function: HandlerFunction) -> Handler:
         if not inspect.iscoroutinefunction(function):
             raise InvalidHandler(f"{where}: {function!r} is no 'async def'; handlers run on one event loop")
-        return Handler(
-            kind=kind,
-            function=function,
-            lane=lane,
-            max_attempts=max_attempts,
-            timeout=timeout,
-            backoff=backoff,
-            backoff_max=backoff_max,
-            encoding=encoding,
-            gate=gate,
-        )
+        return Handler(kind, function, lane, max_attempts, timeout, backoff, backoff_max, encoding, gate)
 
     return decorate
-
-
-def _check_gate(where: str, gate: str) -> None:
-    try:
-        check_gate(gate)
-    except ValueError as exc:
-        raise InvalidHandler(f"{where}: {exc}") from exc

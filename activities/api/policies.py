@@ -21,7 +21,6 @@ class Bounds:
     longest: timedelta
 
     def __post_init__(self) -> None:
-        """Raise InvalidSetting when no interval fits between the two."""
         _require(timedelta(0) < self.shortest, f"shortest: is {self.shortest}; give more than zero")
         _require(
             self.shortest <= self.longest <= HORIZON,
@@ -46,7 +45,6 @@ class NutchRules:
     bounds: Bounds = Bounds(timedelta(seconds=60), timedelta(days=365))
 
     def __post_init__(self) -> None:
-        """Raise InvalidSetting for a rate that can't be."""
         _require(0 <= self.increase < math.inf, f"increase: is {self.increase}; give a share from 0 on")
         _require(0 <= self.decrease < 1, f"decrease: is {self.decrease}; give a share from 0 to below 1")
 

@@ -6,9 +6,7 @@ from activities.api.context import Context
 from activities.api.handler import handler
 from activities.api.outcome import Again, Message
 
-CANARY = "dormice-canary"
-"""A kind that nobody would give a handler of their own."""
-
+CANARY = "dormice-canary"  # a kind that nobody would give a handler of their own
 CANARY_EVERY = timedelta(minutes=1)
 
 

@@ -20,8 +20,7 @@ LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=50)
 """The number of handlers at work is limited already; waiting for a connection would use up a handler's own time."""
 PIECE_BYTES = 64 * 1024
 GZIP_FIRST_BYTE = b"\x1f"
-SECONDS_MAX = 2**31
-"""RFC 9111 §1.2.2: a number of seconds too large to represent counts as 2^31."""
+SECONDS_MAX = 2**31  # RFC 9111 §1.2.2: a number of seconds too large to represent counts as 2^31
 
 
 class BodyTooLarge(GiveUp):
@@ -51,15 +50,10 @@ class SharedClient(httpx.AsyncClient):
         """Leave it open."""
 
     async def __aenter__(self) -> Self:
-        """Give itself."""
         return self
 
     async def __aexit__(self, *_: object, **__: object) -> None:
         """Leave it open."""
-
-    async def close_for_all(self) -> None:
-        """Close it, when the last handler has ended."""
-        await super().aclose()
 
 
 class HttpClient:
@@ -85,13 +79,11 @@ class HttpClient:
         )
 
     async def __aenter__(self) -> Self:
-        """Give itself."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the client if it was made."""
-        if "client" in vars(self):
-            await self.client.close_for_all()
+        if "client" in vars(self):  # it was made
+            await httpx.AsyncClient.aclose(self.client)
 
 
 async def iterate_body(response: httpx.Response, max_bytes: int) -> AsyncGenerator[bytes, None]:

@@ -14,8 +14,7 @@ from shared.lanes import LANES, lane_of_queue
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue, read_memo
 from shared.temporal.deployment import find_taking, to_version
 
-FRESH = timedelta(seconds=20)
-"""Age of a heartbeat after which nobody knows whether its worker is still there."""
+FRESH = timedelta(seconds=20)  # age of a heartbeat after which nobody knows whether its worker is still there
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,18 +4,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client, WorkflowExecution
-from temporalio.service import RPCError
 
 from shared.messages.placement import HAS_PARKED, MESSAGE_WORKFLOW, PACK_WORKFLOW
-from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
+from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
 from shared.temporal.search_attributes import DUE_AT
 
-PAGE = 1000
-"""Most results that a visibility store gives in one page."""
-
-CALLS_MAX = 5
-"""Calls to the visibility store for one answer; a server allows a namespace ten a second, for all callers together."""
-
+PAGE = 1000  # most results that a visibility store gives in one page
+CALLS_MAX = 5  # calls to the visibility store for one answer; a server allows a namespace ten a second in all
 FIRST_SPAN = timedelta(minutes=10)
 LAST_SPAN = timedelta(days=3660)
 NARROWEST = timedelta(milliseconds=2)
@@ -38,8 +33,7 @@ class WorkflowIndex:
         self._client = client
         states = f"State IN ('active', '{HAS_PARKED}')"
         self._scope = f"ExecutionStatus = 'Running' AND TaskQueue = '{task_queue}' AND {states}"
-        self.calls = 0
-        """Number of calls to the visibility store."""
+        self.calls = 0  # number of calls to the visibility store
 
     async def count(self, query: str) -> int:
         """Count those that match a query. Raises RPCError."""
@@ -77,13 +71,11 @@ class DueIndex(WorkflowIndex):
         Gives fewer, or none, if there are not as many, or if one call is too short to find them: then the next call
         continues the search. The answer may be out of date. Raises RetryLater while the index can't be read.
         """
-        try:
+        with translate_rpc_errors():
             for _ in range(CALLS_MAX - 1):
                 query = self._to_query(now)
                 if self._is_settled(await self.count(query), min(wanted, PAGE), now):
                     return await self._list(query, wanted, now)
-        except RPCError as exc:
-            raise translate_rpc_error(exc) from exc
         return []
 
     def _is_settled(self, count: int, wanted: int, now: datetime) -> bool:

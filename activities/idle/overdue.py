@@ -24,15 +24,14 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.idle.due_index import LAST_SPAN, PAGE, SleepingWorkflow, WorkflowIndex, format_query_time
 from shared.messages.placement import HAS_PARKED, MESSAGE_WORKFLOW, PACK_WORKFLOW
-from shared.temporal.connect import CALL_TIMEOUT, is_missing, translate_rpc_error
+from shared.temporal.connect import find_workflow, translate_rpc_errors
 from shared.temporal.search_attributes import DUE_AT, STATE
 
 COUNTS_MAX = 8
 """Counts of one query. After the first, each halves the range of ages, at first two minutes to ten years, by ratio. In
 the end its limits differ by an eighth, and any page of what lies between them will do."""
 
-CHECKED_MAX = 50
-"""Candidates checked for one answer; each takes one call (not to the visibility store), a pack also a query."""
+CHECKED_MAX = 50  # candidates checked for one answer: a call each (not to the visibility store), for a pack a query too
 
 CHECKED_AGAIN_AFTER = timedelta(minutes=5)
 """A workflow found not overdue is skipped for this time, so that it hides no others: handlers may be at work for hours,
@@ -48,9 +47,7 @@ _UNINDEXED = f"WorkflowType IN ('{MESSAGE_WORKFLOW}', '{PACK_WORKFLOW}') AND Due
 """Three queries, because a query with OR would not use the store's index of due times."""
 
 UNINDEXED_TIMEOUT = timedelta(seconds=5)
-UNINDEXED_EVERY = timedelta(minutes=10)
-"""How often workflows without a due time are listed, because SQLite reads a row of every running workflow for that;
-those found are checked each time."""
+UNINDEXED_EVERY = timedelta(minutes=10)  # seldom: SQLite reads a row of every running workflow to list these
 
 
 class OverdueIndex(WorkflowIndex):
@@ -70,7 +67,7 @@ class OverdueIndex(WorkflowIndex):
         """
         known = self._found_well.items()
         self._found_well = {name: at for name, at in known if now - at < CHECKED_AGAIN_AFTER}
-        try:
+        with translate_rpc_errors():
             latest = now - self._inexact - beyond
             indexed = [*await self._list_oldest(_INDEXED, latest), *await self._list_oldest(_PACKED, latest)]
             if self._listed_unindexed_at is None or now - self._listed_unindexed_at >= UNINDEXED_EVERY:
@@ -78,8 +75,6 @@ class OverdueIndex(WorkflowIndex):
                 self._unindexed = await self._list_unindexed(latest)
             candidates = sorted([*indexed, *self._unindexed], key=self._find_latest)
             return await self._check(candidates, wanted, now, beyond)
-        except RPCError as exc:
-            raise translate_rpc_error(exc) from exc
 
     async def _list_unindexed(self, latest: datetime) -> Sequence[WorkflowExecution]:
         with contextlib.suppress(TimeoutError):  # it may, with millions of workflows; the others are found anyway
@@ -112,16 +107,12 @@ class OverdueIndex(WorkflowIndex):
 
     async def _check_one(self, workflow_id: str) -> SleepingWorkflow | None:
         """Return since when a workflow is surely overdue; None if it has ended, is held, or its handler is at work."""
-        try:
-            described = await self._client.get_workflow_handle(workflow_id).describe(rpc_timeout=CALL_TIMEOUT)
-        except RPCError as exc:
-            if is_missing(exc):
-                return None
-            raise
-        is_pack = described.workflow_type == PACK_WORKFLOW
-        state = described.typed_search_attributes.get(STATE)
-        if described.status is not WorkflowExecutionStatus.RUNNING or state not in ("active", HAS_PARKED):
+        described = await find_workflow(self._client, workflow_id)
+        if described is None or described.status is not WorkflowExecutionStatus.RUNNING:
             return None
+        if described.typed_search_attributes.get(STATE) not in ("active", HAS_PARKED):
+            return None
+        is_pack = described.workflow_type == PACK_WORKFLOW
         if is_pack:
             due_at = await self._query_pack(described)
         elif any(activity.state == _RUNNING for activity in described.raw_description.pending_activities):

@@ -2,12 +2,11 @@
 
 import asyncio
 import contextlib
-import functools
 import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -31,25 +30,15 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
 BEAT_SECONDS = 1.0
-SLOTS_SECONDS = 1.0
-"""Time between two readings of the workers' heartbeats, which come every two seconds."""
+SLOTS_SECONDS = 1.0  # time between two readings of the workers' heartbeats, which come every two seconds
+LOOK_SECONDS = 1.5  # between two looks into the index: five calls each, and a server allows a namespace ten a second
+LOOK_MAX_SECONDS = 10.0  # longest time between two looks that found nothing
 
-LOOK_SECONDS = 1.5
-"""Time between two looks into the due index: five calls each, and a server allows all callers together ten a second."""
-
-LOOK_MAX_SECONDS = 10.0
-"""Longest time between two looks that found nothing."""
-
+# factors of the rate: per heartbeat until something had to wait, per heartbeat from then on, and for each such wait
 FASTER, STEADIER, SLOWER = 1.5, 1.15, 0.7
-"""Factors of the rate: per heartbeat until something had to wait, per heartbeat from then on, and for each such
-wait."""
-
-RATE_MAX = 300.0
-"""Most wakes in a second; all wakes between two looks must fit one page of the index."""
-
+RATE_MAX = 300.0  # most wakes in a second; all wakes between two looks must fit one page of the index
 SIGNALS_AT_ONCE = 16
-REMEMBERED_SECONDS = 30.0
-"""Longest delay of the index; for this time a workflow is not woken again for the same due time."""
+REMEMBERED_SECONDS = 30.0  # longest delay of the index, in which no workflow is woken twice for one due time
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +50,9 @@ class PullActivities:
     @activity.defn(name=PULL_AHEAD)
     async def pull_ahead(self, call: Mapping[str, Any]) -> dict[str, Any]:
         """Spend idle capacity for one shift, or until cancelled; gives the totals, with those of a broken-off try."""
-        client, queue, details = activity.client(), activity.info().task_queue, activity.info().heartbeat_details
-        shift = PullLoop(client, queue, IdleLimits.load(call["limits"]))
+        queue, details = activity.info().task_queue, activity.info().heartbeat_details
+        shift = PullLoop(activity.client(), queue, IdleLimits.load(call["limits"]), self.telemetry)
         shift.pulled = PullCounts.load(details[0]["pulled"] if details else {})
-        shift.note_early = functools.partial(self.telemetry.record, EARLINESS, labels={"lane": lane_of_queue(queue)})
         with contextlib.suppress(asyncio.CancelledError):
             await shift.run(time.monotonic() + SHIFT_SECONDS)
         return shift.pulled.dump()
@@ -134,9 +122,11 @@ class RecentPulls:
 class PullLoop:
     """Looks and wakes for a while. Due work always comes first: as soon as anything waits, nothing is woken."""
 
-    def __init__(self, client: Client, queue: str, limits: IdleLimits) -> None:
+    def __init__(self, client: Client, queue: str, limits: IdleLimits, telemetry: Telemetry) -> None:
         self._client = client
         self._limits = limits
+        self._telemetry = telemetry
+        self._labels = {"lane": lane_of_queue(queue)}
         self._index = DueIndex(client, queue)
         self._capacity = Capacity(client, queue)
         self._allowance = PullRate()
@@ -151,10 +141,7 @@ class PullLoop:
         self._busy_since = 0.0
         self._failures = 0  # calls since the last successful look
         self.pulled = PullCounts()
-        self.note_early: Callable[[float], None] = lambda _: None
-        """Called for each wake, with how many seconds early it was."""
-        self.state = "looking"
-        """For people, in the heartbeat."""
+        self.state = "looking"  # for people, in the heartbeat
 
     async def run(self, ends_at: float) -> None:
         """Look and wake until `ends_at`, or until cancelled; waits while the server is away or at its limit."""
@@ -217,7 +204,6 @@ class PullLoop:
         return now - self._quiet_since >= min(self._limits.quiet_seconds, self._quiet_since - self._busy_since)
 
     async def _look(self, now: float) -> None:
-        """Find the workflows due first that have not just been woken."""
         wanted = max(20, round(self._allowance.rate * 2 * LOOK_SECONDS)) + self._woken.forget_old(now)
         found = await self._index.find_first(wanted, datetime.now(UTC))
         self._failures = 0
@@ -247,5 +233,5 @@ class PullLoop:
             return
         self._woken.note(sleeping, self._until if sleeping.is_pack else None)
         early = (sleeping.due_at - now).total_seconds()
-        self.note_early(early)
+        self._telemetry.record(EARLINESS, early, self._labels)
         self.pulled = self.pulled.plus(is_pack=sleeping.is_pack, early_seconds=early)

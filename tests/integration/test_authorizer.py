@@ -106,7 +106,7 @@ async def login(issuer: tuple[Issuer, str]) -> AsyncIterator[Login]:
         assert cluster.process is not None
         end_process(cluster.process)
         asks = _ask_who_calls(folder, issuer[1])
-        command = [PROGRAM.server, "--config-file", asks, "start"]
+        command = [PROGRAM.folder / "server", "--config-file", asks, "start"]
         for service in ("frontend", "internal-frontend", "history", "matching", "worker"):
             command += ["--service", service]
         with (folder / "asks.log").open("wb") as log:

@@ -16,8 +16,8 @@ from temporalio.service import RPCError
 
 from activities import Again, Context, Message, Pack, handler
 from cluster.cluster import Cluster
+from cluster.postgres import CORE, VISIBILITY
 from cluster.program import Program
-from cluster.schema import CORE, VISIBILITY
 from shared.errors import InvalidSetting, RetryLater
 from shared.messages.envelope import Envelope
 from shared.settings import Settings

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
@@ -228,7 +229,7 @@ async def test_ready_means_polling_with_a_server_that_answers(tmp_path: Path, se
 async def test_a_lane_that_does_not_poll_yet_is_named(client: Client, settings: Settings) -> None:
     """Workers that exist but have not begun to poll make nobody ready."""
     readiness = Readiness(lambda: False)
-    readiness.note_answer()
+    readiness.answered_at = time.monotonic()
     stopping = asyncio.Event()
     plan = WorkerPlan(settings=settings, registry=Registry([("the test", echo)]), lanes=("short", "medium"))
     reports: list[Report] = []

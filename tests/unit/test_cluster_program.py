@@ -12,8 +12,8 @@ import pytest
 from cluster import program as programs
 from cluster.__main__ import main
 from cluster.cluster import Cluster
+from cluster.postgres import without_gin
 from cluster.program import VERSION, Program, find_go
-from cluster.schema import without_gin
 from cluster.server import PORTS, choose_ports, write_configuration
 from shared.errors import InvalidSetting, Misconfigured
 
@@ -95,8 +95,8 @@ def test_without_go_a_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch) 
 def test_a_build_counts_once_it_is_whole(tmp_path: Path) -> None:
     """Programs that lie there without the mark may be halves."""
     program = Program(tmp_path)
-    for path in (program.server, program.sql_tool):
-        path.touch()
+    for name in ("server", "sql"):
+        (tmp_path / name).touch()
     assert not program.is_built
 
     (tmp_path / "built").write_text('{"temporal": "1.19", "visibility": "1.14"}')

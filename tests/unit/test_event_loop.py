@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from worker.process.event_loop import new_event_loop, run_unstoppably
+from worker.process import new_event_loop, run_unstoppably
 
 
 def interrupt() -> None:

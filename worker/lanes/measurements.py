@@ -21,18 +21,11 @@ from shared.temporal.connect import signal_beginning, translate_rpc_error
 
 logger = logging.getLogger(__name__)
 
-WINDOW_SECONDS = 10.0
-"""Batches of packs end in bursts: a shorter window would take a burst for what a worker can do."""
-
-LEAST_PER_SECOND = 1.0
-"""A lower rate says nothing about what a worker can do."""
-
-WORTH_TELLING = 1.1
-"""A new maximum is reported when it is at least the last reported one times this factor."""
-
+WINDOW_SECONDS = 10.0  # batches of packs end in bursts: a shorter window would take a burst for what a worker can do
+LEAST_PER_SECOND = 1.0  # a lower rate says nothing about what a worker can do
+WORTH_TELLING = 1.1  # a new maximum is reported when it is at least the last reported one times this factor
 MEASURE_EVERY = timedelta(minutes=1)
-FIRST_AFTER = timedelta(seconds=10)
-"""By then, processes that were started together know of each other."""
+FIRST_AFTER = timedelta(seconds=10)  # by then, processes that were started together know of each other
 
 
 async def tell_throughput(client: Client, prefix: str, lanes: Iterable[str], calls: Mapping[str, int]) -> None:

@@ -17,16 +17,13 @@ from shared.lanes import LANES, task_queue
 from shared.messages.message import MessageState
 from shared.messages.placement import MESSAGE_WORKFLOW
 from shared.settings import Settings
-from shared.temporal.connect import CALL_TIMEOUT, describe_queue, translate_rpc_error
+from shared.temporal.connect import CALL_TIMEOUT, describe_queue, translate_rpc_error, translate_rpc_errors
 from shared.temporal.search_attributes import attributes_at_start
 
 logger = logging.getLogger(__name__)
 
-LEAST, MOST = 0.001, 1000.0
-"""The range of Temporal's fairness weights."""
-
-TENANTS_MAX = 1000
-"""The number of tenants whose weights Temporal keeps for a task queue."""
+LEAST, MOST = 0.001, 1000.0  # the range of Temporal's fairness weights
+TENANTS_MAX = 1000  # the number of tenants whose weights Temporal keeps for a task queue
 
 
 def check_lanes(settings: Settings) -> None:
@@ -43,7 +40,7 @@ async def begin_leaders(client: Client, settings: Settings, lanes: Iterable[str]
     """
     for lane in lanes:
         queue = task_queue(settings.task_queue_prefix, lane)
-        try:
+        with translate_rpc_errors():
             if lane in settings.idle_lanes:
                 await client.start_workflow(
                     IDLE_WORKFLOW,
@@ -55,8 +52,6 @@ async def begin_leaders(client: Client, settings: Settings, lanes: Iterable[str]
                 )
             if lane in settings.canary_lanes:
                 await _begin_canary(client, settings, lane, queue)
-        except RPCError as exc:
-            raise translate_rpc_error(exc) from exc
 
 
 async def _begin_canary(client: Client, settings: Settings, lane: str, queue: str) -> None:

@@ -8,13 +8,9 @@ from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import PackSpread
 from shared.packs.entry import DUE, EARLY, LATE, OTHERS, STATE_BYTES_MAX, Entry, is_held, is_parked, lane_of, measure
 
-BATCH_MAX = 500
-"""With outcomes of 100 bytes, the result of a batch stays far below the size at which a server warns."""
+BATCH_MAX = 500  # with outcomes of 100 bytes, the result of a batch stays far below the size at which a server warns
 BATCH_BYTES_MAX = 200_000
-
-FINISHED_KEPT_SECONDS = 24 * 3600.0
-"""A day, like Temporal's usual retention."""
-
+FINISHED_KEPT_SECONDS = 24 * 3600.0  # a day, like Temporal's usual retention
 HANDED_BACK = Outcome("handed_back", reason="its batch was over before it began")
 
 

@@ -23,18 +23,13 @@ class PackConfig:
         self.within = PackSpread.of(self.kind, self.index, wire["coalesce"])
         self.payload_max_bytes: int = wire.get("payload_max_bytes", 0)
         self.bytes: int = wire.get("bytes", 0)
-        self.is_started_serial = bool(wire.get(SERIAL))
-        """Whether runs are started so that signals are applied one by one."""
-        self._finds_serial: Callable[[], bool] = lambda: self.is_started_serial
+        self.is_started_serial = bool(wire.get(SERIAL))  # whether runs are started to apply signals one by one
+        self.finds_serial: Callable[[], bool] = lambda: self.is_started_serial
 
     @property
     def is_serial(self) -> bool:
         """Whether signals are applied one by one in the present task."""
-        return self._finds_serial()
-
-    def follow(self, finds_serial: Callable[[], bool]) -> None:
-        """Ask from now on whether signals are applied one by one."""
-        self._finds_serial = finds_serial
+        return self.finds_serial()
 
     def heading(self) -> dict[str, Any]:
         """Give the wire form without messages."""

@@ -10,11 +10,9 @@ from shared.messages.placement import pack_index
 from shared.messages.signals import SIGNAL_NAMES, Signal, write_steering
 from shared.packs.entry import CHUNK_BYTES_MAX, Entry, measure
 
-Stray = list[Any]
-"""Index of the pack that must get it, name of the signal, its argument."""
+Stray = list[Any]  # index of the pack that must get it, name of the signal, its argument
 
-Moved = Mapping[int, Sequence[int]]
-"""Index of another pack → positions of what belongs there."""
+Moved = Mapping[int, Sequence[int]]  # index of another pack → positions of what belongs there
 
 
 def find_leaving(message_ids: Iterable[str], packs: int, staying: int) -> dict[str, int]:

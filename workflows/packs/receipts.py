@@ -5,14 +5,10 @@ from typing import Any
 
 from shared.packs.entry import measure
 
-KEPT_SECONDS = 300.0
-"""How long a sender may query its receipt: on a busy pack it retries at growing intervals, and batches delay it."""
+KEPT_SECONDS = 300.0  # how long a sender may query its receipt: it retries at growing intervals, and batches delay it
 
-KNOWN, REVISED, STOPPED = "known", "revised", "stopped"
-"""What may become of a chunk's message, apart from admission and refusal."""
-
-RECEIPTS_BYTES_MAX = 50_000
-"""Beyond this size the oldest are forgotten early; the receipts of several hundred signals fit."""
+KNOWN, REVISED, STOPPED = "known", "revised", "stopped"  # what may become of a message, beside admission and refusal
+RECEIPTS_BYTES_MAX = 50_000  # beyond it the oldest are forgotten early; the receipts of several hundred signals fit
 
 
 class PackReceipts(dict[str, dict[str, Any]]):

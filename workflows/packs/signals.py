@@ -15,7 +15,7 @@ from workflows.packs.batch import HANDED_BACK, Batch
 from workflows.packs.state import PackState
 from workflows.replay.history_length import BYTES_MAX, SIGNAL_EVENTS, HistoryLength, measure_arguments
 from workflows.replay.signal_buffer import SignalBuffer
-from workflows.replay.signal_handlers import IgnoresUnknownSignals, Reader, log_ignored, signal_handler
+from workflows.replay.signal_handlers import IgnoresUnknownSignals, Reader, signal_handler
 
 
 def _steers(name: str, read: Reader | None = None) -> Callable[[Any, dict[str, Any]], None]:
@@ -71,7 +71,7 @@ class PackSignals(IgnoresUnknownSignals):
             return
         hear: Callable[[Callable[[], None]], None] = self._hear
         if isinstance(given.signal, UnreadableSignal):
-            log_ignored(name, given.signal.problem)
+            self.ignore_signal(name, given.signal.problem)
             hear = self._signal_buffer.hear  # it makes nothing begin or end, so the pack need not wake for it
         hear(lambda: self._pack.steer(given.ids, given.signal, workflow.time(), given.token))
 

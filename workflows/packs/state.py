@@ -36,7 +36,6 @@ class PackState(PackConfig):
     """All messages of one pack; mutable, so that a change of one does not copy a thousand."""
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
-        """Read the wire form of any version; raises TypeError when it is none."""
         super().__init__(wire)
         self._entries: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("entries", ())}
         self._ended = FinishedMessages((entry[ID], entry) for entry in wire.get("ended", ()))
@@ -44,8 +43,7 @@ class PackState(PackConfig):
         self.receipts = PackReceipts(wire.get("receipts", {}))
         self.forwarding = ForwardingQueue(wire.get("strays", ()))
         self._running: dict[str, RunningMessage] = {}
-        self.leaving: dict[str, int] = {}
-        """Messages that leave for other packs once their handlers have ended, each with its new pack."""
+        self.leaving: dict[str, int] = {}  # those that leave once their handlers have ended, each with its new pack
         self._batches = 0
         self._summaries: dict[tuple[str, ...], PackSummary] = {}
         self._run_now = RunNowQueue()

@@ -11,17 +11,10 @@ from temporalio.common import RawValue
 
 from shared.packs.entry import measure
 
-EVENTS_MAX = 4096
-"""Continue as new beyond this number of events, at which the server suggests it by default."""
-
-BYTES_MAX = 1_000_000
-"""Continue as new beyond this size, whatever filled the history."""
-
-SIGNAL_EVENTS = 7
-"""For each signal: the signal, its workflow task, a replaced timer, search attributes."""
-
-BATCH_EVENTS = 10
-"""For each batch, with its begin and its end."""
+EVENTS_MAX = 4096  # continue as new beyond this number of events, at which the server suggests it by default
+BYTES_MAX = 1_000_000  # continue as new beyond this size, whatever filled the history
+SIGNAL_EVENTS = 7  # for each signal: the signal, its workflow task, a replaced timer, search attributes
+BATCH_EVENTS = 10  # for each batch, with its begin and its end
 
 
 class HistoryLength:

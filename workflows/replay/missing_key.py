@@ -5,11 +5,8 @@ from temporalio.exceptions import ApplicationError, FailureError
 from shared.errors import PayloadKeyMissing
 from shared.messages.message import Outcome
 
-ERROR_TYPES = (PayloadKeyMissing.__name__, "PayloadSealed")
-"""The type of a failure is the name of its error; the second name is what older code wrote into histories."""
-
-WAIT_SECONDS = 60.0
-"""As long as a message without a handler waits: time to deploy a worker that has the key."""
+ERROR_TYPES = (PayloadKeyMissing.__name__, "PayloadSealed")  # the second is what older code wrote into histories
+WAIT_SECONDS = 60.0  # as long as a message without a handler waits: time to deploy a worker that has the key
 
 
 def missing_key_outcome(exc: BaseException | None) -> Outcome | None:

@@ -14,24 +14,21 @@ Handler = TypeVar("Handler", bound=Callable[..., None])
 Reader = Callable[[Sequence[Any]], Any]
 """Converts a signal's arguments to what its handler takes; raises ValueError with half a sentence when it can't."""
 
-KEY_PATIENCE_SECONDS = 3600.0
-"""How long a signal, and with it its workflow, waits for a worker with its key: time to give workers that key."""
-
+KEY_PATIENCE_SECONDS = 3600.0  # how long a signal, and its workflow, waits for workers to be given its key
 NO_KEY = "it is encrypted by a key that no worker had; give workers the key before those who send, and send it again"
 
 
 class IgnoresUnknownSignals:
     """The base of all workflows here: a signal that is unknown or can't be read is only noted."""
 
-    signals_received = 0
-    """The number of signals with a known name in this run."""
+    signals_received = 0  # the number of signals with a known name in this run
 
     def count_input(self, arguments: Sequence[Any]) -> None:
         """Count what a signal, read or not, adds to the history; here nothing: the server's suggestion is enough."""
 
     def ignore_signal(self, name: str, problem: str) -> None:
         """Log in one line that a signal is ignored."""
-        log_ignored(name, problem)
+        workflow.logger.warning("signal ignored", extra={"signal": name[:80], "reason": problem[:300]})
 
     @workflow.signal(dynamic=True, description="any other name: ignored")
     def take_unknown(self, name: str, arguments: Sequence[RawValue]) -> None:
@@ -88,8 +85,3 @@ def is_unopened(arguments: Sequence[Any], number: int) -> bool:
     if is_waiting:
         raise PayloadKeyMissing(sealed[0].metadata[UNOPENED].decode(errors="replace"))
     return bool(sealed) and workflow.patched(patch)
-
-
-def log_ignored(name: str, problem: str) -> None:
-    """Log that a signal is ignored, and why."""
-    workflow.logger.warning("signal ignored", extra={"signal": name[:80], "reason": problem[:300]})

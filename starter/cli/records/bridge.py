@@ -45,7 +45,7 @@ def add(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     from shared.telemetry.logs import set_up_logs
-    from worker.process.event_loop import new_event_loop
+    from worker.process import new_event_loop
 
     set_up_logs(settings)
     try:
@@ -69,7 +69,7 @@ async def _consume(args: argparse.Namespace, settings: Settings) -> int:
     from starter.starting.bulk import BulkStarter
     from worker.health import open_endpoint, watch_server
     from worker.main import alongside
-    from worker.process.memory import tune_memory
+    from worker.process import tune_memory
 
     registry = load_registry(settings)
     options = _to_options(args, settings)

@@ -1,0 +1,91 @@
+"""What the workers of a process stand on: its event loop and memory, and the way out of a stuck run."""
+
+import asyncio
+import ctypes
+import gc
+import importlib
+import logging
+import os
+import platform
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, Self, TypeVar
+
+from shared.telemetry.logs import CORE
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Python's garbage collector looks for cycles after 700 new containers by default. A batch of a pack makes thousands of
+# them, none in a cycle. But a pack that leaves the cache is in one, and holds a megabyte: so a full collection comes
+# after 200,000 containers, which is every fifty packs.
+COLLECT_AFTER = (10_000, 10, 2)
+
+# Larger allocations are mapped, so that each is given back to the system when it is freed. Histories and states are
+# allocated in such pieces, on many threads. After a few, the C library would keep their memory.
+MAPPED_FROM_BYTES = 64 * 1024
+_M_MMAP_THRESHOLD = -3  # of mallopt(3)
+
+# temporalio 1.35, crates/sdk-core worker/workflow/workflow_stream.rs, process_post_activation: when several tasks come
+# for a run while the cache is full, the first may have to fetch its history. The activation of the next task is then
+# dropped, and whatever comes for the run later waits behind it for ever. We know of no issue about it.
+DROPPED = "Extra buffered run should not have produced an activation"
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return a new loop of uvloop, which saves a fifth of a worker's processor time, or Python's own on Windows."""
+    if sys.platform == "win32":
+        return asyncio.new_event_loop()
+    return importlib.import_module("uvloop").new_event_loop()
+
+
+def run_unstoppably(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` to its end or error, also when a handler stops the loop or a task left behind calls `sys.exit()`."""
+    task = loop.create_task(main)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt, RuntimeError) as exc:
+            if task.done():
+                raise
+            fields = {"action": "loop_stopped", "why": f"{type(exc).__name__}: {exc}"}
+            logger.warning("a handler has stopped the event loop; it goes on", extra=fields)
+
+
+def tune_memory(collect_after: tuple[int, int, int] = COLLECT_AFTER) -> None:
+    """Collect garbage less often, never among what is loaded by now; give large pieces of memory back."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*collect_after)
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
+
+
+class StuckRuns(logging.Handler):
+    """Reads the core's log; once the core has dropped something, sets `is_found` and calls `tell`, in any thread."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        super().__init__(logging.ERROR)
+        self._tell = tell
+        self.is_found = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Check a line of the log."""
+        if DROPPED in record.getMessage() and not self.is_found:
+            self.is_found = True
+            fields = {"action": "worker_stuck"}
+            logger.error("a workflow is stuck in this process: it drains, and begins anew", extra=fields)
+            self._tell()
+
+    def __enter__(self) -> Self:
+        logging.getLogger(CORE).addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger(CORE).removeHandler(self)
+
+
+def begin_anew() -> NoReturn:
+    """Replace this process by a new one with the same command line; its supervisor sees no change."""
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 — our own command line, without a shell
