@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from temporalio.client import Client
-from temporalio.service import RPCError
 
 from shared.errors import PackNotServed
 from shared.messages.placement import Layout
 from shared.settings import Settings
-from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
+from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
 from starter.steering.packs import ASKED_AT_ONCE, Packs
 from starter.steering.selection import Selection
 
@@ -65,10 +64,8 @@ class DueCounts:
     async def _ask_index(self, selection: Selection, due_before: float) -> int:
         wanted = replace(selection, due_before=datetime.fromtimestamp(due_before, UTC))
         await asyncio.sleep(INDEX_PAUSE_SECONDS)
-        try:
+        with translate_rpc_errors():
             return (await self._client.count_workflows(wanted.to_query(), rpc_timeout=CALL_TIMEOUT)).count
-        except RPCError as exc:
-            raise translate_rpc_error(exc) from exc
 
     async def count_packed(self, edges: Sequence[float]) -> PackDueCounts:
         """Count by kind and lane, in each interval that ends with one of the edges."""

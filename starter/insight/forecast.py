@@ -9,12 +9,11 @@ from datetime import timedelta
 from statistics import mean
 
 from temporalio.client import Client
-from temporalio.service import RPCError
 
 from activities.idle.capacity import Capacity
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
-from shared.temporal.connect import translate_rpc_error
+from shared.temporal.connect import translate_rpc_errors
 from starter.insight.due_counts import DueCounts, PackDueCounts
 from starter.steering.selection import Selection
 
@@ -114,12 +113,8 @@ def _group_by_kind(
     grouped: dict[str, Sequence[int]] = {
         kind: counts for kind in sorted(by_kind) if any(counts := _to_list(by_kind[kind], edges))
     }
-    rest = [
-        max(0, sum(of_lanes) - sum(of_kinds))
-        for of_lanes, of_kinds in itertools.zip_longest(
-            zip(*lanes.values(), strict=True), zip(*grouped.values(), strict=True), fillvalue=()
-        )
-    ]
+    sums = (sum(counts[n] for counts in lanes.values()) for n in range(len(edges) - 1))
+    rest = [max(0, all_due - sum(counts[n] for counts in grouped.values())) for n, all_due in enumerate(sums)]
     return grouped | ({OTHER_KINDS: rest} if any(rest) else {})
 
 
@@ -127,10 +122,8 @@ async def find_capacity(client: Client, settings: Settings, lane: str, given: Ma
     """Give the capacity of a lane: as given, or as its workers have measured it."""
     if lane in given:
         return LaneCapacity(per_second=given[lane], is_given=True)
-    try:
+    with translate_rpc_errors():
         workers = await Capacity(client, task_queue(settings.task_queue_prefix, lane)).read_measured()
-    except RPCError as exc:
-        raise translate_rpc_error(exc) from exc
     known = [measured.per_second for measured in workers if measured is not None]
     # a worker that has measured nothing yet counts like the mean of the others
     per_second = mean(known) * len(workers) if known else None

@@ -1,7 +1,7 @@
 """The doctor's checks of the lanes: which workers serve them, what waits, and whether its kinds are known here."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -51,10 +51,9 @@ class LaneWorkers:
 
 
 class Lanes:
-    """Looks at the lanes, once the server has answered."""
+    """Looks at the lanes, once the server has answered; `registry` is None if the handlers can't be loaded."""
 
     def __init__(self, server: Server, registry: Registry | None) -> None:
-        """Take the server that is looked at, and the handlers, None if they can't be loaded."""
         self._server = server
         self._registry = registry
         self._settings = server.settings
@@ -130,16 +129,12 @@ class Lanes:
         count = await self._count(query)
         if not count:
             return fine("every kind that is alive has a handler here")
-        names = sorted({name async for name in self._list_kinds(query)})
+        found = self._server.client.list_workflows(f"{query} AND {ALIVE}", limit=KINDS_LISTED, rpc_timeout=CALL_TIMEOUT)
+        names = sorted({workflow.typed_search_attributes.get(KIND) or "?" async for workflow in found})
         return warning(
             f"{plural(count, 'workflow')} of kinds without a handler here: {', '.join(names)}",
             "install their handlers, or name their modules in DORMICE_HANDLERS, for the workers too",
         )
-
-    async def _list_kinds(self, query: str) -> AsyncIterator[str]:
-        found = self._server.client.list_workflows(f"{query} AND {ALIVE}", limit=KINDS_LISTED, rpc_timeout=CALL_TIMEOUT)
-        async for workflow in found:
-            yield workflow.typed_search_attributes.get(KIND) or "?"
 
     async def _count(self, query: str) -> int:
         return (await self._server.client.count_workflows(f"{query} AND {ALIVE}", rpc_timeout=CALL_TIMEOUT)).count
@@ -186,8 +181,8 @@ def judge_overdue(lane: str, overdue: Sequence[SleepingWorkflow], serving: LaneW
         return warning(f"{seen}: the lane is behind", "see backlog", lane)
     kind = first.workflow_id.rpartition("~")[0]
     see = f"dormice list --kind {kind}" if first.is_pack else f"dormice show {first.workflow_id}"
-    remedy = f"see '{see}' and 'dormice repair --dry-run'; "
-    remedy += "docs/operations.md, DormiceMessagesOverdue, goes on from there"
+    next_step = "docs/operations.md, DormiceMessagesOverdue, goes on from there"
+    remedy = f"see '{see}' and 'dormice repair --dry-run'; {next_step}"
     return wrong(f"{seen}, and no task of the lane waits: it stands still", remedy, lane)
 
 

@@ -5,8 +5,9 @@ import sqlite3
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import NamespaceState
@@ -46,21 +47,20 @@ EMBEDDED_STORE = "sqlite"
 NOT_TOLD = "not told"
 INDEXLESS_STORES = ("elasticsearch", "opensearch")
 
-PROBE_SECONDS = 600
+PROBE_LASTS = timedelta(minutes=10)
 """A probe that could not be deleted begins after this time, without a worker, and ends after the same time again."""
 
 
-class Server:
-    """Looks at the server; `client` is set once the server has answered."""
+OpenClient = Callable[[Settings], Awaitable[Client]]
 
-    def __init__(
-        self,
-        open_client: Callable[[Settings], Awaitable[Client]],
-        settings: Settings,
-        data: Path,
-        now: Callable[[], float],
-    ) -> None:
-        """Take the folder in which an embedded server may keep its messages, and this machine's clock."""
+
+class Server:
+    """Looks at the server; `client` is set once the server has answered.
+
+    `data` is the folder in which an embedded server may keep its messages, `now` this machine's clock.
+    """
+
+    def __init__(self, open_client: OpenClient, settings: Settings, data: Path, now: Callable[[], float]) -> None:
         self.client: Client
         self._open_client = open_client
         self.settings = settings
@@ -105,9 +105,8 @@ class Server:
         name, state = self.client.namespace, self._namespace.namespace_info.state
         if state != NamespaceState.NAMESPACE_STATE_REGISTERED:
             word = NamespaceState.Name(state).removeprefix("NAMESPACE_STATE_").lower()
-            return wrong(
-                f"{name!r} is {word}: it takes no new messages", "set TEMPORAL_NAMESPACE to one that is in use"
-            )
+            remedy = "set TEMPORAL_NAMESPACE to one that is in use"
+            return wrong(f"{name!r} is {word}: it takes no new messages", remedy)
         return fine(name)
 
     async def _look_at_retention(self) -> Finding:
@@ -209,9 +208,8 @@ def judge_version(version: str, where: str) -> Finding:
     """Report whether a server of this version was tried."""
     seen = f"Temporal {version or 'of no version'} at {where}"
     if _is_before(version, TRIED_FROM):
-        return warning(
-            f"{seen}: before {TRIED_FROM}, priorities can't be changed and idle capacity is not told", "upgrade it"
-        )
+        seen += f": before {TRIED_FROM}, priorities can't be changed and idle capacity is not told"
+        return warning(seen, "upgrade it")
     return fine(seen)
 
 
@@ -231,12 +229,8 @@ def judge_fairness(version: str, *, is_on: bool | None) -> Finding:
 
 def _is_before(version: str, oldest: str) -> bool:
     """Return whether a server's version is older than the first good one; an unknown version is not."""
-    found = re.match(r"\d+\.\d+", version)
-    return found is not None and _to_numbers(found[0]) < _to_numbers(oldest)
-
-
-def _to_numbers(version: str) -> list[int]:
-    return [int(number) for number in version.split(".")]
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and [*map(int, found.groups())] < [*map(int, oldest.split("."))]
 
 
 def judge_shards(store: str, shards: int) -> Finding:
@@ -259,30 +253,22 @@ async def measure_skew(client: Client, prefix: str, now: Callable[[], float]) ->
 
     Starts a workflow that no worker ever sees, and deletes it. Raises RPCError.
     """
-    name = f"{prefix}~doctor~{uuid.uuid4().hex}"
+    name, queue = f"{prefix}~doctor~{uuid.uuid4().hex}", f"{prefix}~doctor"
+    limits: dict[str, Any] = {"start_delay": PROBE_LASTS, "execution_timeout": PROBE_LASTS, "rpc_timeout": CALL_TIMEOUT}
     try:
         before = now()
-        handle = await client.start_workflow(
-            "DoctorProbe",
-            id=name,
-            task_queue=f"{prefix}~doctor",
-            start_delay=timedelta(seconds=PROBE_SECONDS),
-            execution_timeout=timedelta(seconds=PROBE_SECONDS),
-            rpc_timeout=CALL_TIMEOUT,
-        )
+        handle = await client.start_workflow("DoctorProbe", id=name, task_queue=queue, **limits)
         after = now()
         started = (await handle.describe(rpc_timeout=CALL_TIMEOUT)).start_time
     finally:
         await _delete(client, name)
-    at = (started.astimezone(UTC) - datetime.fromtimestamp(0, UTC)).total_seconds()
-    return (before + after) / 2 - at, (after - before) / 2
+    return (before + after) / 2 - started.timestamp(), (after - before) / 2
 
 
 async def _delete(client: Client, name: str) -> None:
     """Delete a workflow, running or not; it is no error if it was never started."""
-    request = DeleteWorkflowExecutionRequest(
-        namespace=client.namespace, workflow_execution=WorkflowExecution(workflow_id=name)
-    )
+    doomed = WorkflowExecution(workflow_id=name)
+    request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=doomed)
     try:
         await client.workflow_service.delete_workflow_execution(request, timeout=CALL_TIMEOUT)
     except RPCError as exc:
