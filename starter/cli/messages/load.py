@@ -121,8 +121,6 @@ class _LoadRun:
             showing = asyncio.create_task(_show_regularly(progress, self.load.summary))
             await asyncio.wait({loading})
             showing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await showing
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 await loading
@@ -144,18 +142,17 @@ class _LoadRun:
     def _report(self, starter: "BulkStarter | None") -> None:
         load, summary = self.load, self.load.summary
         rejects = str(load.options.rejects) if summary.rejected else None
+        document = {
+            "file": self.source.name,
+            **{name: getattr(summary, name) for name in COUNTS},
+            "valid": summary.valid if starter is None else None,
+            "throttled": 0 if starter is None else starter.caller.throttled,
+            "seconds": round(summary.seconds, 3),
+            "rejects": rejects,
+            "is_interrupted": self.is_interrupted,
+        }
         if self.args.json:
-            print_json(
-                {
-                    "file": self.source.name,
-                    **{name: getattr(summary, name) for name in COUNTS},
-                    "valid": summary.valid if starter is None else None,
-                    "throttled": 0 if starter is None else starter.caller.throttled,
-                    "seconds": round(summary.seconds, 3),
-                    "rejects": rejects,
-                    "is_interrupted": self.is_interrupted,
-                }
-            )
+            print_json(document)
         counts = _describe(summary, is_dry_run=starter is None)
         echo_err(f"{plural(summary.rows, 'row')}: {counts} in {summary.seconds:.1f} s")
         if rejects is not None:

@@ -82,29 +82,23 @@ def _report(args: argparse.Namespace, failing: "FailingWorkflow", signals: list[
 
 
 async def _find_named(client: "Client", settings: Settings, names: list[Name]) -> "AsyncIterator[FailingWorkflow]":
-    from temporalio.service import RPCError
-
-    from shared.temporal.connect import is_missing, translate_rpc_error
+    from shared.temporal.connect import find_workflow, translate_rpc_errors
     from starter.starting.layouts import Layouts
-    from starter.steering.status.failing_workflows import find_standstill
+    from starter.steering.status.failing_workflows import to_standstill
 
     layouts = Layouts(client, settings)
     ids = {name if isinstance(name, str) else await _place(layouts, *name): name for name in names}
     for workflow, name in ids.items():
-        try:
-            found = await find_standstill(client, workflow)
-        except RPCError as exc:
-            if is_missing(exc):
+        with translate_rpc_errors():
+            if (described := await find_workflow(client, workflow)) is None:
                 shown = name if isinstance(name, str) else workflow_id(*name)
-                raise MessageNotFound(f"no message {shown} is known") from exc
-            raise translate_rpc_error(exc) from exc
+                raise MessageNotFound(f"no message {shown} is known")
+            found = await to_standstill(client, described)
         if found is not None:
             yield found
 
 
 async def _place(layouts: "Layouts", kind: str, message_id: str) -> str:
-    """Give the workflow that a message lives in."""
-    layout = await layouts.find(kind)
-    if layout is None:
+    if (layout := await layouts.find(kind)) is None:
         return workflow_id(kind, message_id)
     return pack_workflow_id(kind, pack_index(message_id, layout.packs))
