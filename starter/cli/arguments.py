@@ -126,13 +126,8 @@ class Commands:
 def add_settings(parser: CommandParser) -> None:
     add = functools.partial(parser.add_argument_group("settings").add_argument, default=argparse.SUPPRESS)
     add("--config", metavar="FILE", type=Path, help="read settings from a TOML file (dormice.toml when it exists)")
-    add(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        type=assignment,
-        help="change a setting for this run; may be repeated; 'dormice settings' lists them",
-    )
+    set_help = "change a setting for this run; may be repeated; 'dormice settings' lists them"
+    add("--set", metavar="NAME=VALUE", action="append", type=assignment, help=set_help)
     add("--verbose", "-v", action="store_true", help="show where an error comes from")
 
 

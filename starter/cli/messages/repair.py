@@ -32,12 +32,8 @@ the handler calls that followed that task are made once more, with the same vers
 def add(commands: Commands) -> None:
     purpose = "bring back messages that stand still because their workflow's task fails"
     add = commands.add("repair", _run, purpose, EPILOG).add_argument
-    add(
-        "names",
-        metavar="KIND:ID",
-        nargs="*",
-        help="the messages, or workflows such as PREFIX~gates; all of which the server reports it, when left out",
-    )
+    what = "the messages, or workflows such as PREFIX~gates; all of which the server reports it, when left out"
+    add("names", metavar="KIND:ID", nargs="*", help=what)
     add("--dry-run", action="store_true", help="only tell what stands still, and why")
     add("--without-signals", action="store_true", help="leave out the signals that came since; each is told")
 
