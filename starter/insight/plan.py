@@ -1,7 +1,6 @@
 """Plans: what a number of messages with a mean interval needs in either encoding, from measured figures.
 
-Arithmetic only: nothing here asks a server. A plan is as good as its figures (`starter.insight.figures`). They were
-measured on two cores: the farther a plan is from that, the more it is an estimate. Check it with a trial of a tenth.
+Arithmetic only: nothing here asks a server. A plan is as good as its figures, which were measured on two cores.
 """
 
 import math
@@ -235,7 +234,6 @@ def _count_actions(demand: Workload, encoding: EncodingName, in_batch: float) ->
 
 
 def _find_place(demand: Workload, encoding: EncodingName, used: Cost, wakes: float) -> tuple[str, tuple[str, ...]]:
-    """Say where the load can run, and give advice."""
     place = "more than one PostgreSQL: Cassandra, several clusters, or Temporal Cloud"
     if _with_room(used.worker + used.server + used.database) <= 2:
         place = "one machine of two cores; the embedded server does"

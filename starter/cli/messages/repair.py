@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from starter.starting.layouts import Layouts
     from starter.steering.status.failing_workflows import FailingWorkflow
 
-Name = tuple[str, str] | str
-"""Kind and id of a message, or the id of another workflow."""
-
 EPILOG = """\
 A workflow whose task fails over and over stands still, and with it the message, or all messages of the pack, that live
 in it; nothing is lost meanwhile. First put back the release that could run it, if it came with a release: then it goes
@@ -77,7 +74,9 @@ def _report(args: argparse.Namespace, failing: "FailingWorkflow", signals: list[
         echo_err("  begun again from there; 'dormice show' tells how it goes on")
 
 
-async def _find_named(client: "Client", settings: Settings, names: list[Name]) -> "AsyncIterator[FailingWorkflow]":
+async def _find_named(
+    client: "Client", settings: Settings, names: list[tuple[str, str] | str]
+) -> "AsyncIterator[FailingWorkflow]":
     from shared.temporal.connect import find_workflow, translate_rpc_errors
     from starter.starting.layouts import Layouts
     from starter.steering.status.failing_workflows import to_standstill

@@ -66,7 +66,6 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _plan_broker(server: "EmbeddedOptions", port: int) -> "BrokerOptions":
-    """Check the requested broker's options before anything runs."""
     from starter.local.kafka.broker import BrokerOptions, check_extras
     from starter.local.supervised_process import check_free, find_free_port
 

@@ -115,10 +115,9 @@ class Lanes:
         count = (await self._server.client.count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
         if not count:
             return fine("no workflow's task fails over and over")
-        return wrong(
-            f"{plural(count, 'workflow')} whose task fails over and over: what lives there stands still",
-            "put the release before back if it came with one, or see 'dormice repair --dry-run'",
-        )
+        remedy = "put the release before back if it came with one, or see 'dormice repair --dry-run'"
+        seen = f"{plural(count, 'workflow')} whose task fails over and over"
+        return wrong(f"{seen}: what lives there stands still", remedy)
 
     async def _look_at_kinds(self) -> Finding:
         if self._registry is None:
@@ -131,10 +130,8 @@ class Lanes:
             return fine("every kind that is alive has a handler here")
         found = self._server.client.list_workflows(f"{query} AND {ALIVE}", limit=KINDS_LISTED, rpc_timeout=CALL_TIMEOUT)
         names = sorted({workflow.typed_search_attributes.get(KIND) or "?" async for workflow in found})
-        return warning(
-            f"{plural(count, 'workflow')} of kinds without a handler here: {', '.join(names)}",
-            "install their handlers, or name their modules in DORMICE_HANDLERS, for the workers too",
-        )
+        remedy = "install their handlers, or name their modules in DORMICE_HANDLERS, for the workers too"
+        return warning(f"{plural(count, 'workflow')} of kinds without a handler here: {', '.join(names)}", remedy)
 
     async def _count(self, query: str) -> int:
         return (await self._server.client.count_workflows(f"{query} AND {ALIVE}", rpc_timeout=CALL_TIMEOUT)).count
@@ -152,10 +149,8 @@ class Lanes:
         standby = {v for beat in beats if is_fresh(beat) and (v := to_version(beat.deployment_version)) not in taking}
         beats = [beat for beat in beats if to_version(beat.deployment_version) in taking]
         versions = _find_versions(beats, described.pollers if not (beats or standby) else ())
-        waits = described.stats.approximate_backlog_age.ToTimedelta()
-        return LaneWorkers(
-            versions, described.stats.approximate_backlog_count, waits, sorted(standby, key=name_version)
-        )
+        stats, waits = described.stats, described.stats.approximate_backlog_age.ToTimedelta()
+        return LaneWorkers(versions, stats.approximate_backlog_count, waits, sorted(standby, key=name_version))
 
     def _queue(self, lane: str) -> str:
         return task_queue(self._settings.task_queue_prefix, lane)

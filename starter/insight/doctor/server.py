@@ -151,26 +151,20 @@ class Server:
         if store.startswith(INDEXLESS_STORES):
             return fine(f"{store}: has no indexes to drop")
         if store != EMBEDDED_STORE:
-            return unknown(
-                f"{store}: only the database itself can tell whether it is slimmed",
-                "list the indexes of its table executions_visibility; "
-                "docs/architecture.md, Slim visibility, tells which are needed",
-            )
+            page = "docs/architecture.md, Slim visibility, tells which are needed"
+            remedy = f"list the indexes of its table executions_visibility; {page}"
+            return unknown(f"{store}: only the database itself can tell whether it is slimmed", remedy)
         if not self._has_database():
-            return unknown(
-                f"this server does not keep its messages in {self._database.parent}",
-                "run this where the server's folder is, or name that with --data",
-            )
+            remedy = "run this where the server's folder is, or name that with --data"
+            return unknown(f"this server does not keep its messages in {self._database.parent}", remedy)
         aliases = self._namespace.config.custom_search_attribute_aliases
         with self._open_database() as database:
             unneeded = find_unneeded(database, {name: column for column, name in aliases.items()})
         if not unneeded:
             return fine("slimmed")
         mark = self._database.with_name("slimmed")
-        return warning(
-            f"indexes that nobody reads are written at each start and end of a message: {len(unneeded)} of them",
-            f"stop the server, delete {mark} if it is there, and start it with 'dormice dev'",
-        )
+        seen = f"indexes that nobody reads are written at each start and end of a message: {len(unneeded)} of them"
+        return warning(seen, f"stop the server, delete {mark} if it is there, and start it with 'dormice dev'")
 
     async def _look_at_limits(self) -> Found:
         shards = judge_shards(self._cluster.persistence_store, self._cluster.history_shard_count)
@@ -221,10 +215,8 @@ def judge_fairness(version: str, *, is_on: bool | None) -> Finding:
         return warning(seen, f"upgrade the server (Temporal's issue 10814){unless}")
     if is_on:
         return fine("'dormice dev' switches it on")
-    return unknown(
-        "the server does not tell whether tenants take turns",
-        "if you use tenants, see that matching.enableFairness is true in its dynamic configuration",
-    )
+    remedy = "if you use tenants, see that matching.enableFairness is true in its dynamic configuration"
+    return unknown("the server does not tell whether tenants take turns", remedy)
 
 
 def _is_before(version: str, oldest: str) -> bool:
@@ -241,10 +233,8 @@ def judge_shards(store: str, shards: int) -> Finding:
         return unknown("the server does not tell how many history shards it has")
     seen = f"{store}, {plural(shards, 'history shard')}"
     if shards < SHARDS_LEAST:
-        return warning(
-            f"{seen}, fixed for good: millions of messages need {SHARDS_LEAST} or more",
-            "before there are many messages, make a new cluster with numHistoryShards of 4096",
-        )
+        remedy = "before there are many messages, make a new cluster with numHistoryShards of 4096"
+        return warning(f"{seen}, fixed for good: millions of messages need {SHARDS_LEAST} or more", remedy)
     return fine(seen)
 
 
