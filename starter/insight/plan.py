@@ -55,10 +55,6 @@ class Workload:
         return next((name for name, limit in limits.items() if self.handler_time <= limit), "long")
 
 
-COST_PARTS = {"worker_ms": 1000, "server_ms": 1000, "database_ms": 1000, "transactions": 1, "syncs": 1, "log_bytes": 1}
-"""The fields of `Cost`, as figures name them, and by what a figure is divided for its field."""
-
-
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Cost of one start, cycle or batch: processor seconds; PostgreSQL's transactions, syncs and bytes of its log."""
@@ -73,7 +69,8 @@ class Cost:
     @classmethod
     def read(cls, name: str) -> "Cost":
         """Read the cost whose figures begin with a name."""
-        return cls(*(value_of(f"{name}.{part}") / divisor for part, divisor in COST_PARTS.items()))
+        parts = ("worker_ms", "server_ms", "database_ms", "transactions", "syncs", "log_bytes")
+        return cls(*(value_of(f"{name}.{part}") / (1000 if part.endswith("_ms") else 1) for part in parts))
 
     def plus(self, other: "Cost", count: float = 1.0) -> "Cost":
         """Add another cost `count` times."""
@@ -184,10 +181,7 @@ def _find_closed_bytes(demand: Workload, encoding: EncodingName) -> float:
 
 
 def _count_processes(demand: Workload, encoding: EncodingName, in_batch: float, cores: float) -> int:
-    """Each process uses one core, and has a limited number of slots for handlers that wait for I/O; a batch takes one.
-
-    Handlers that run at once are the rate times the handler time.
-    """
+    """Each process uses one core, and has slots for handlers that wait for I/O, of which a batch takes one."""
     profile = PROFILES[demand.lane]
     slots = profile.workflow_slots if demand.lane == "short" else profile.activity_slots
     busy = demand.cycles_per_second / in_batch * demand.handler_time / slots
@@ -205,8 +199,7 @@ def _count_shards(workflows: int, syncs: float) -> int:
 def _find_start_seconds(messages: int, encoding: EncodingName, cores: float) -> float:
     """Seconds until all messages have been started: the rate on two cores, for solo in proportion to the cores.
 
-    For packs, the measured rate is the most that one sender reaches. Two reached half as much again; more were not
-    tried.
+    For packs it is the most that one sender reaches; two reached half as much again, more were not tried.
     """
     rate = value_of(f"{encoding}.starts_per_second")
     return messages / (rate * max(1.0, cores / 2) if encoding == "solo" else rate)

@@ -75,9 +75,8 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
         rejects = args.rejects or Path(f"{source.name}.rejects.jsonl")
         _check_rejects(rejects, Path(args.file))
         if args.duplicates == "newest" and not source.is_repeatable:
-            raise InvalidSetting(
-                f"--duplicates: newest takes a second reading, and {source.name} can be read but once; leave it out"
-            )
+            why = f"newest takes a second reading, and {source.name} can be read but once"
+            raise InvalidSetting(f"--duplicates: {why}; leave it out")
         options = LoadOptions(
             rules=rules,
             packs=declared_packs(registry),
@@ -169,10 +168,8 @@ def _describe(summary: "LoadCounts", *, is_dry_run: bool = False) -> str:
     duplicates = f", {plural(summary.duplicates, 'duplicate')}" if summary.duplicates else ""
     if is_dry_run:
         return f"{summary.valid:,} fine, {summary.rejected:,} rejected{duplicates}, nothing started (dry run)"
-    return (
-        f"{summary.started:,} started, {summary.already_running:,} already running, {summary.rejected:,} rejected, "
-        f"{summary.failed:,} failed{duplicates}"
-    )
+    started = f"{summary.started:,} started, {summary.already_running:,} already running"
+    return f"{started}, {summary.rejected:,} rejected, {summary.failed:,} failed{duplicates}"
 
 
 async def _show_regularly(progress: Progress, summary: "LoadCounts") -> None:

@@ -123,9 +123,9 @@ def _print_all(view: "MessageView", document: dict[str, Any]) -> None:
     if view.ended is not None:
         fields.append(("result", json.dumps(document["result"], ensure_ascii=False)))
     fields += [(key.replace("_", " "), str(document[key])) for key in ("tenant", "correlation_id") if document[key]]
-    fields.append(("history", f"{plural(view.history_length, 'event')} in this run"))
     hint = "" if document["web_ui"].startswith("http") else f" {UNKNOWN}"
-    fields.append(("Web UI", document["web_ui"] + hint))
+    history = f"{plural(view.history_length, 'event')} in this run"
+    fields += [("history", history), ("Web UI", document["web_ui"] + hint)]
     print_fields(fields)
     _print_decisions(document)
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,15 +15,11 @@ from starter.cli.exit_codes import FINE, PARTLY, UNREACHABLE, WRONG
 from starter.screen import clean, echo_err, plural, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from starter.insight.doctor.checks import Finding
 
 CHECK_SECONDS, CHECK_SECONDS_MAX = 10.0, 600.0
 CODES = {"fine": FINE, "unknown": FINE, "warning": PARTLY, "unreachable": UNREACHABLE, "wrong": WRONG}
 """Exit codes of levels, from good to worst; the worst finding decides."""
-
-NAMELESS = "the rest"
 
 EPILOG = """\
 A finding is fine, unknown (nobody tells, or a check it needs has failed), a warning, unreachable or wrong. The worst
@@ -79,7 +76,7 @@ def _to_lines(findings: "Sequence[Finding]") -> "Iterator[tuple[str, str, str, s
         first, *others = group
         if others and seen.startswith(NOT_LOOKED_AT):
             checks = ", ".join(finding.check for finding in (first, *others))
-            yield first.level, NAMELESS, f"{checks} {seen}", first.remedy
+            yield first.level, "the rest", f"{checks} {seen}", first.remedy
         else:
             for finding in (first, *others):
                 yield finding.level, f"{finding.check} {finding.about}".rstrip(), seen, finding.remedy

@@ -48,7 +48,6 @@ def _run_settings(args: argparse.Namespace, settings: Settings) -> int:
     to_cells = itemgetter("name", "value", "default", "note")
     print_items(rows, dict, ("SETTING", "NOW", "DEFAULT", "MEANING"), to_cells, is_json=args.json)
     if not args.json:
-        echo_err(
-            "set one with --set NAME=VALUE, as DORMICE_NAME in the environment, or in dormice.toml or --config FILE"
-        )
+        where = "--set NAME=VALUE, as DORMICE_NAME in the environment, or in dormice.toml or --config FILE"
+        echo_err(f"set one with {where}")
     return FINE

@@ -160,9 +160,8 @@ async def _find_named(box: "DeadLetterTopic", named: "set[LetterPosition]") -> "
         named.discard((letter.record.partition, letter.record.offset))
         yield letter, state
     for partition, offset in sorted(named):
-        echo_err(
-            f"dormice: no dead letter {partition}/{offset} lies in {box.topic}; 'dormice dead-letters list' shows them"
-        )
+        hint = "'dormice dead-letters list' shows them"
+        echo_err(f"dormice: no dead letter {partition}/{offset} lies in {box.topic}; {hint}")
 
 
 async def _pick_named(

@@ -137,11 +137,9 @@ class Server:
     async def _look_at_heartbeats(self) -> Finding:
         if self._namespace.namespace_info.capabilities.worker_heartbeats:
             return fine("workers tell the server of their slots")
-        return warning(
-            "the server takes no heartbeats of workers: 'dormice idle' wakes nothing, "
-            "'dormice forecast' knows no capacity",
-            "set frontend.WorkerHeartbeatsEnabled to true in the server's dynamic configuration, or upgrade it",
-        )
+        effect = "'dormice idle' wakes nothing, 'dormice forecast' knows no capacity"
+        remedy = "set frontend.WorkerHeartbeatsEnabled to true in the server's dynamic configuration, or upgrade it"
+        return warning(f"the server takes no heartbeats of workers: {effect}", remedy)
 
     async def _look_at_fairness(self) -> Finding:
         return judge_fairness(self._version, is_on=self._has_database() or None)
