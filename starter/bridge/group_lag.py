@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import importlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ async def read_group_lag(options: Mapping[str, Any], group: str, topics: Sequenc
     Raises InvalidSetting for a topic or a group that is not there, and BrokerError.
     """
     async with translate_errors(""), asyncio.timeout(PATIENCE_SECONDS), open_admin(options) as admin:
-        partitions = list(_list_partitions(await list_topics(admin), topics))
+        partitions = find_partitions(await list_topics(admin), topics)
         state, holders, stored = await _describe_patiently(admin, group)
     if state == NO_SUCH_GROUP and not stored:
         raise InvalidSetting(f"--group: there is no consumer group {group!r}; start its bridge, or correct the name")
@@ -72,11 +72,12 @@ async def read_group_lag(options: Mapping[str, Any], group: str, topics: Sequenc
     return GroupLag(group=group, state=state, partitions=found)
 
 
-def _list_partitions(known: Mapping[str, int], topics: Sequence[str]) -> Iterator[TopicPartition]:
-    for topic in dict.fromkeys(topics):
+def find_partitions(known: Mapping[str, int], topics: Sequence[str]) -> list[TopicPartition]:
+    """Give all partitions of some topics, of those `known`; raises InvalidSetting for a topic that is not there."""
+    for topic in topics:
         if topic not in known:
             raise InvalidSetting(f"TOPIC: there is no topic {topic!r}, or this user may not see it; create or allow it")
-        yield from (TopicPartition(topic, number) for number in range(known[topic]))
+    return [TopicPartition(topic, number) for topic in dict.fromkeys(topics) for number in range(known[topic])]
 
 
 async def _describe_patiently(admin: Any, group: str) -> tuple[str, dict[TopicPartition, str], Mapping[Any, Any]]:

@@ -98,9 +98,8 @@ class Commands:
         self.parser = parser
         self.leaves: list[CommandParser] = [] if leaves is None else leaves
         """Every command that can be run, in the order it was added."""
-        self.subparsers: Any = parser.add_subparsers(  # typeshed forgets the class that is given
-            action=_Subcommands, metavar="COMMAND", required=True, parser_class=CommandParser
-        )
+        # typeshed forgets the class that is given
+        self.subparsers: Any = parser.add_subparsers(action=_Subcommands, metavar="COMMAND", required=True)
 
     def add(
         self, name: str, run: Run, purpose: str, epilog: str | None = None, *, prints_data: bool = True
@@ -125,22 +124,14 @@ class Commands:
 
 
 def add_settings(parser: CommandParser) -> None:
-    """Add the options of every command."""
-    group = parser.add_argument_group("settings")
-    add = functools.partial(group.add_argument, default=argparse.SUPPRESS)
+    add = functools.partial(parser.add_argument_group("settings").add_argument, default=argparse.SUPPRESS)
     add("--config", metavar="FILE", type=Path, help="read settings from a TOML file (dormice.toml when it exists)")
-    add(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        type=assignment,
-        help="change a setting for this run; may be repeated; 'dormice settings' lists them",
-    )
+    set_help = "change a setting for this run; may be repeated; 'dormice settings' lists them"
+    add("--set", metavar="NAME=VALUE", action="append", type=assignment, help=set_help)
     add("--verbose", "-v", action="store_true", help="show where an error comes from")
 
 
 def add_filter(parser: CommandParser) -> None:
-    """Add the options that select messages."""
     add = parser.add_argument_group("filter").add_argument
     add("--kind", help="messages of this kind")
     add("--lane", choices=list(LANES), help="messages on this lane")
@@ -149,18 +140,15 @@ def add_filter(parser: CommandParser) -> None:
 
 
 def read_filter(args: argparse.Namespace) -> Selection:
-    """Make the selection from parsed options."""
     return Selection(kind=args.kind, lane=args.lane, state=args.state, due_before=args.due_before)
 
 
 def add_health(parser: CommandParser, pages: str) -> None:
-    """Add the options of a process that answers questions about its health."""
     parser.add_argument("--health-port", metavar="PORT", type=port, help=f"answer {pages} there; 0 takes a free one")
     parser.add_argument("--health-host", metavar="HOST", default="127.0.0.1", help="address for that port (127.0.0.1)")
 
 
 def add_field_refs(group: Any) -> None:
-    """Add the options that say where in a record the fields of its envelope are."""
     for name in FIELD_REFS:
         group.add_argument(f"--{name}-from", metavar="PART", help=f"where the {name.replace('-', '_')} is")
 

@@ -26,7 +26,6 @@ async def open_client(settings: Settings, *, is_starting: bool = False) -> "Clie
 
 
 async def open_control(settings: Settings) -> "Control":
-    """Connect for steering messages."""
     from starter.control import Control
 
     return Control(await open_client(settings), settings)

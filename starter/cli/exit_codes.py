@@ -22,7 +22,6 @@ MEANINGS = {
 
 
 def code_of(error: DormiceError) -> int:
-    """Give the exit code of a command that ends with an error."""
     if isinstance(error, MessageNotFound):
         return PARTLY
     return UNREACHABLE if isinstance(error, RetryLater) else WRONG

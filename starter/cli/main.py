@@ -36,7 +36,6 @@ COMMAND_MODULES = (
 
 
 def build_parser() -> tuple[CommandParser, Commands]:
-    """Make the parser and its commands."""
     codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
     parser = CommandParser(
         prog="dormice",
@@ -102,8 +101,7 @@ def _warn_of_unknown_variables() -> None:
             hint = f"did you mean {like}?" if like else "'dormice settings' lists them all"
             echo_err(f"dormice: warning: {name} is set in the environment, but there is no such setting; {hint}")
             warned.append(name)
-    if any(warned):
-        os.environ[WARNED_VARIABLE] = ",".join(filter(None, warned))
+            os.environ[WARNED_VARIABLE] = ",".join(filter(None, warned))
 
 
 def _explain(exc: Exception, *, is_verbose: bool = False) -> int:

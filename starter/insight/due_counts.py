@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from temporalio.client import Client
-from temporalio.service import RPCError
 
 from shared.errors import PackNotServed
 from shared.messages.placement import Layout
-from shared.settings import Settings
-from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
+from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
 from starter.steering.packs import ASKED_AT_ONCE, Packs
 from starter.steering.selection import Selection
 
@@ -34,81 +32,78 @@ class PackDueCounts:
     """Kinds with packs that did not answer; a kind without any answer is not counted."""
 
 
-class DueCounts:
-    """Counts active messages. Raises RetryLater while the server does not answer."""
+async def count_solo(client: Client, selection: Selection, edges: Sequence[float]) -> dict[int, int]:
+    """Count active messages by interval, without queries inside a stretch in which nothing is due.
 
-    def __init__(self, client: Client, settings: Settings, sample: int = 0) -> None:
-        """`sample` is how many packs of a kind are asked in place of all of them; 0 asks every pack."""
-        self._client = client
-        self._sample = sample
-        self._packs = Packs(client, settings)
+    Raises RetryLater while the server does not answer.
+    """
+    found: dict[int, int] = {}
 
-    async def count_solo(self, selection: Selection, edges: Sequence[float]) -> dict[int, int]:
-        """Count by interval, without queries inside a stretch in which nothing is due."""
-        found: dict[int, int] = {}
+    async def split(first: int, before: int, last: int, until: int) -> None:
+        """Count from edge `first` (`before` are due by then) to edge `last` (`until` are), halving the stretch."""
+        if until <= before:
+            return
+        if last - first == 1:
+            found[last] = until - before
+            return
+        middle = (first + last) // 2
+        by_then = min(max(await _ask_index(client, selection, edges[middle]), before), until)
+        await split(first, before, middle, by_then)
+        await split(middle, by_then, last, until)
 
-        async def split(first: int, before: int, last: int, until: int) -> None:
-            """Count from edge `first` (`before` are due by then) to edge `last` (`until` are), halving the stretch."""
-            if until <= before:
-                return
-            if last - first == 1:
-                found[last] = until - before
-                return
-            middle = (first + last) // 2
-            by_then = min(max(await self._ask_index(selection, edges[middle]), before), until)
-            await split(first, before, middle, by_then)
-            await split(middle, by_then, last, until)
+    await split(-1, 0, len(edges) - 1, await _ask_index(client, selection, edges[-1]))
+    return found
 
-        await split(-1, 0, len(edges) - 1, await self._ask_index(selection, edges[-1]))
-        return found
 
-    async def _ask_index(self, selection: Selection, due_before: float) -> int:
-        wanted = replace(selection, due_before=datetime.fromtimestamp(due_before, UTC))
-        await asyncio.sleep(INDEX_PAUSE_SECONDS)
-        try:
-            return (await self._client.count_workflows(wanted.to_query(), rpc_timeout=CALL_TIMEOUT)).count
-        except RPCError as exc:
-            raise translate_rpc_error(exc) from exc
+async def _ask_index(client: Client, selection: Selection, due_before: float) -> int:
+    wanted = replace(selection, due_before=datetime.fromtimestamp(due_before, UTC))
+    await asyncio.sleep(INDEX_PAUSE_SECONDS)
+    with translate_rpc_errors():
+        return (await client.count_workflows(wanted.to_query(), rpc_timeout=CALL_TIMEOUT)).count
 
-    async def count_packed(self, edges: Sequence[float]) -> PackDueCounts:
-        """Count by kind and lane, in each interval that ends with one of the edges."""
-        of_kind = defaultdict[str, list[tuple[Layout, int]]](list)
-        async for layout, index in self._packs.find_packs(Selection()):
-            of_kind[layout.kind].append((layout, index))
-        due: dict[tuple[str, str], Mapping[int, int]] = {}
-        silent, asked = list[str](), 0
-        for kind, packs in of_kind.items():
-            chosen = self._choose(kind, packs)
-            answers = await self._ask_all(chosen, edges)
-            asked += len(chosen)
-            if len(answers) < len(chosen):
-                silent.append(kind)
-            for lane, counts in _add_up(answers).items():
-                due[kind, lane] = {n: round(count * len(packs) / len(answers)) for n, count in counts.items()}
-        return PackDueCounts(due=due, packs=sum(map(len, of_kind.values())), asked=asked, silent=silent)
 
-    def _choose(self, kind: str, packs: Sequence[tuple[Layout, int]]) -> Sequence[tuple[Layout, int]]:
-        if not 0 < self._sample < len(packs):
-            return packs
-        # a hash decides which ids a pack holds, so any packs represent all
-        return random.Random(kind).sample(packs, self._sample)  # noqa: S311 — no secret
+async def count_packed(asker: Packs, edges: Sequence[float], sample: int = 0) -> PackDueCounts:
+    """Count by kind and lane, in each interval that ends with one of the edges.
 
-    async def _ask_all(self, packs: Sequence[tuple[Layout, int]], edges: Sequence[float]) -> list[dict[str, list[int]]]:
-        """Ask packs; if the first one does not answer, the others are not asked."""
-        room = asyncio.Semaphore(ASKED_AT_ONCE)
+    `sample` is how many packs of a kind are asked in place of all of them; 0 asks every pack. Raises RetryLater while
+    the server does not answer.
+    """
+    of_kind = defaultdict[str, list[tuple[Layout, int]]](list)
+    async for layout, index in asker.find_packs(Selection()):
+        of_kind[layout.kind].append((layout, index))
+    due: dict[tuple[str, str], Mapping[int, int]] = {}
+    silent, asked = list[str](), 0
+    for kind, packs in of_kind.items():
+        chosen = packs
+        if 0 < sample < len(packs):  # a hash decides which ids a pack holds, so any packs represent all
+            chosen = random.Random(kind).sample(packs, sample)  # noqa: S311 — no secret
+        answers = await _ask_all(asker, chosen, edges)
+        asked += len(chosen)
+        if len(answers) < len(chosen):
+            silent.append(kind)
+        for lane, counts in _add_up(answers).items():
+            due[kind, lane] = {n: round(count * len(packs) / len(answers)) for n, count in counts.items()}
+    return PackDueCounts(due=due, packs=sum(map(len, of_kind.values())), asked=asked, silent=silent)
 
-        async def ask(layout: Layout, index: int) -> dict[str, list[int]] | None:
-            async with room:
-                try:
-                    return (await self._packs.ask(layout, index, "due", list(edges)))["lanes"]
-                except PackNotServed:
-                    return None
 
-        first = await ask(*packs[0])
-        if first is None:
-            return []
-        others = await asyncio.gather(*(ask(*pack) for pack in packs[1:]))
-        return [answer for answer in (first, *others) if answer is not None]
+async def _ask_all(
+    asker: Packs, packs: Sequence[tuple[Layout, int]], edges: Sequence[float]
+) -> list[dict[str, list[int]]]:
+    """Ask packs; if the first one does not answer, the others are not asked."""
+    room = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    async def ask(layout: Layout, index: int) -> dict[str, list[int]] | None:
+        async with room:
+            try:
+                return (await asker.ask(layout, index, "due", list(edges)))["lanes"]
+            except PackNotServed:
+                return None
+
+    first = await ask(*packs[0])
+    if first is None:
+        return []
+    others = await asyncio.gather(*(ask(*pack) for pack in packs[1:]))
+    return [answer for answer in (first, *others) if answer is not None]
 
 
 def _add_up(answers: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, Counter[int]]:

@@ -3,19 +3,19 @@
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from statistics import mean
 
 from temporalio.client import Client
-from temporalio.service import RPCError
 
 from activities.idle.capacity import Capacity
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
-from shared.temporal.connect import translate_rpc_error
-from starter.insight.due_counts import DueCounts, PackDueCounts
+from shared.temporal.connect import translate_rpc_errors
+from starter.insight.due_counts import PackDueCounts, count_packed, count_solo
+from starter.steering.packs import Packs
 from starter.steering.selection import Selection
 
 INTERVALS_MAX = 36
@@ -85,16 +85,16 @@ async def make_forecast(
     `sample` is how many packs of a kind are asked in place of all, 0 asks all; `given` has messages a second for lanes
     whose capacity a person knows. Raises RetryLater while the server does not answer.
     """
-    counts, edges = DueCounts(client, settings, sample), choose_edges(begin, horizon)
-    packed = await counts.count_packed(edges[1:])
+    edges = choose_edges(begin, horizon)
+    packed = await count_packed(Packs(client, settings), edges[1:], sample)
     by_lane, by_kind = defaultdict[str, Counter[int]](Counter), defaultdict[str, Counter[int]](Counter)
     for (kind, lane), due in packed.due.items():
         by_lane[lane].update(due)
         by_kind[kind].update(due)
     for lane in LANES:
-        by_lane[lane].update(await counts.count_solo(Selection(lane=lane, state="active"), edges[1:]))
+        by_lane[lane].update(await count_solo(client, Selection(lane=lane, state="active"), edges[1:]))
     for kind in kinds or ():
-        by_kind[kind].update(await counts.count_solo(Selection(kind=kind, state="active"), edges[1:]))
+        by_kind[kind].update(await count_solo(client, Selection(kind=kind, state="active"), edges[1:]))
     lanes = {lane: _to_list(by_lane[lane], edges) for lane in LANES}
     capacity = {lane: await find_capacity(client, settings, lane, given or {}) for lane in LANES}
     overloads = (find_overload(lane, edges, lanes[lane], capacity[lane]) for lane in LANES)
@@ -114,12 +114,8 @@ def _group_by_kind(
     grouped: dict[str, Sequence[int]] = {
         kind: counts for kind in sorted(by_kind) if any(counts := _to_list(by_kind[kind], edges))
     }
-    rest = [
-        max(0, sum(of_lanes) - sum(of_kinds))
-        for of_lanes, of_kinds in itertools.zip_longest(
-            zip(*lanes.values(), strict=True), zip(*grouped.values(), strict=True), fillvalue=()
-        )
-    ]
+    sums = (sum(counts[n] for counts in lanes.values()) for n in range(len(edges) - 1))
+    rest = [max(0, all_due - sum(counts[n] for counts in grouped.values())) for n, all_due in enumerate(sums)]
     return grouped | ({OTHER_KINDS: rest} if any(rest) else {})
 
 
@@ -127,10 +123,8 @@ async def find_capacity(client: Client, settings: Settings, lane: str, given: Ma
     """Give the capacity of a lane: as given, or as its workers have measured it."""
     if lane in given:
         return LaneCapacity(per_second=given[lane], is_given=True)
-    try:
+    with translate_rpc_errors():
         workers = await Capacity(client, task_queue(settings.task_queue_prefix, lane)).read_measured()
-    except RPCError as exc:
-        raise translate_rpc_error(exc) from exc
     known = [measured.per_second for measured in workers if measured is not None]
     # a worker that has measured nothing yet counts like the mean of the others
     per_second = mean(known) * len(workers) if known else None
@@ -148,21 +142,16 @@ def choose_edges(begin: float, horizon: timedelta) -> list[float]:
 
 
 def find_overload(lane: str, edges: Sequence[float], due: Sequence[int], capacity: LaneCapacity) -> Overload | None:
-    """Give the first stretch in which a lane is so overloaded that a message waits a minute."""
-    if not capacity.per_second:
+    """Give the first stretch in which a lane is so overloaded that a message waits a minute.
+
+    What waits at the end of an interval is carried over to the next one.
+    """
+    if not (per_second := capacity.per_second):
         return None
-    stretches = _find_stretches(lane, edges, due, capacity.per_second)
-    return next((stretch for stretch in stretches if stretch.latest_seconds >= WORTH_TELLING_SECONDS), None)
-
-
-def _find_stretches(lane: str, edges: Sequence[float], due: Sequence[int], per_second: float) -> Iterator[Overload]:
-    """Give each stretch of intervals in which messages wait; what waits is carried over to the next interval."""
-    waiting = 0.0
-    stretch: Overload | None = None
+    waiting, stretch = 0.0, Overload(lane=lane, first=0, per_second=per_second)
     for n, (begin, end) in enumerate(itertools.pairwise(edges)):
         waiting = max(0.0, waiting + due[n] - per_second * (end - begin))
         if waiting:
-            stretch = stretch or Overload(lane=lane, first=n, per_second=per_second)
             sum_due, lasts = stretch.due + due[n], end - edges[stretch.first]
             stretch = replace(
                 stretch,
@@ -171,11 +160,11 @@ def _find_stretches(lane: str, edges: Sequence[float], due: Sequence[int], per_s
                 latest_seconds=max(stretch.latest_seconds, waiting / per_second),
                 factor=max(stretch.factor, sum_due / (per_second * lasts)),
             )
-        elif stretch:
-            yield stretch
-            stretch = None
-    if stretch:
-        yield stretch
+        elif stretch.latest_seconds >= WORTH_TELLING_SECONDS:
+            break
+        else:
+            stretch = Overload(lane=lane, first=n + 1, per_second=per_second)
+    return stretch if stretch.latest_seconds >= WORTH_TELLING_SECONDS else None
 
 
 def _to_list(counts: Mapping[int, int], edges: Sequence[float]) -> list[int]:

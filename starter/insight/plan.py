@@ -1,7 +1,6 @@
 """Plans: what a number of messages with a mean interval needs in either encoding, from measured figures.
 
-Arithmetic only: nothing here asks a server. A plan is as good as its figures (`starter.insight.figures`). They were
-measured on two cores: the farther a plan is from that, the more it is an estimate. Check it with a trial of a tenth.
+Arithmetic only: nothing here asks a server. A plan is as good as its figures, which were measured on two cores.
 """
 
 import math
@@ -46,20 +45,14 @@ class Workload:
     @property
     def slack(self) -> float:
         """The tolerance: as given, else the default of `Again`."""
-        if self.tolerance is not None:
-            return self.tolerance
-        return min(TOLERANCE_SHARE * self.mean_interval, TOLERANCE_MAX)
+        usual = min(TOLERANCE_SHARE * self.mean_interval, TOLERANCE_MAX)
+        return usual if self.tolerance is None else self.tolerance
 
     @property
     def lane(self) -> str:
         """The first lane whose handlers may take `handler_time`."""
-        return next(
-            (name for name, lane in LANES.items() if self.handler_time <= lane.handler_timeout.total_seconds()), "long"
-        )
-
-
-COST_PARTS = {"worker_ms": 1000, "server_ms": 1000, "database_ms": 1000, "transactions": 1, "syncs": 1, "log_bytes": 1}
-"""The fields of `Cost`, as figures name them, and by what a figure is divided for its field."""
+        limits = {name: lane.handler_timeout.total_seconds() for name, lane in LANES.items()}
+        return next((name for name, limit in limits.items() if self.handler_time <= limit), "long")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +69,8 @@ class Cost:
     @classmethod
     def read(cls, name: str) -> "Cost":
         """Read the cost whose figures begin with a name."""
-        return cls(*(value_of(f"{name}.{part}") / divisor for part, divisor in COST_PARTS.items()))
+        parts = ("worker_ms", "server_ms", "database_ms", "transactions", "syncs", "log_bytes")
+        return cls(*(value_of(f"{name}.{part}") / (1000 if part.endswith("_ms") else 1) for part in parts))
 
     def plus(self, other: "Cost", count: float = 1.0) -> "Cost":
         """Add another cost `count` times."""
@@ -117,76 +111,68 @@ class Plan:
 
 
 def make_plan(demand: Workload, encoding: EncodingName) -> Plan:
-    """Work out what the demand needs in an encoding. The formulas are those of the functions below."""
+    """Work out what the workload needs in an encoding; docs/scaling.md says how each number is calculated."""
     in_batch = find_batch(demand) if encoding == "pack" else 1.0
     workflows = demand.messages if encoding == "solo" else math.ceil(demand.messages / demand.pack_messages)
     used = find_load(demand, encoding, in_batch)
-    closed = find_closed_bytes(demand, encoding)
-    asleep = demand.messages * value_of(f"{encoding}.asleep.bytes")
-    processes = count_processes(demand, encoding, in_batch, used.worker)
+    processes = _count_processes(demand, encoding, in_batch, used.worker)
     wakes = demand.cycles_per_second / in_batch
-    place, advice = find_place(demand, encoding, used, wakes)
+    place, advice = _find_place(demand, encoding, used, wakes)
     return Plan(
         encoding=encoding,
         lane=demand.lane,
         cycles_per_second=demand.cycles_per_second,
         in_batch=in_batch,
         workflows=workflows,
-        worker_cores=with_room(used.worker),
+        worker_cores=_with_room(used.worker),
         worker_processes=processes,
         worker_memory=processes * value_of(f"{encoding}.worker.bytes"),
-        server_cores=with_room(used.server),
-        database_cores=with_room(used.database),
+        server_cores=_with_room(used.server),
+        database_cores=_with_room(used.database),
         transactions_per_second=used.transactions,
         syncs_per_second=used.syncs,
         log_bytes_per_second=used.log_bytes,
-        asleep_bytes=asleep,
-        closed_bytes=closed,
-        shards=count_shards(workflows, used.syncs),
-        partitions=count_partitions(wakes),
-        start_seconds=find_start_seconds(demand.messages, encoding, with_room(used.server + used.database)),
-        herd_seconds=find_herd_seconds(demand, encoding, processes) if demand.herd else None,
-        actions_per_second=count_actions(demand, encoding, in_batch),
+        asleep_bytes=demand.messages * value_of(f"{encoding}.asleep.bytes"),
+        closed_bytes=_find_closed_bytes(demand, encoding),
+        shards=_count_shards(workflows, used.syncs),
+        partitions=max(int(value_of("partitions.least")), math.ceil(wakes * value_of("partitions.per_task"))),
+        start_seconds=_find_start_seconds(demand.messages, encoding, _with_room(used.server + used.database)),
+        herd_seconds=_find_herd_seconds(demand, encoding, processes) if demand.herd else None,
+        actions_per_second=_count_actions(demand, encoding, in_batch),
         place=place,
         advice=advice,
     )
 
 
-def with_room(cores: float) -> float:
-    """Cores when each is busy only for the share `headroom` of the time, so that late work can be caught up with."""
+def _with_room(cores: float) -> float:
     return cores / value_of("headroom")
 
 
 def find_batch(demand: Workload) -> float:
-    """Messages that one wake of a pack runs: messages in a pack * 0.75 * tolerance / mean interval, from 1 to 500.
+    """Messages that one wake of a pack runs, if its coalescing time is the tolerance: a shorter one has no benefit.
 
-    A pack waits for half to all of its coalescing time for more messages to be due, three quarters on average
-    (docs/packs.md). That time is assumed to be the tolerance: a shorter one has no benefit. 500 is the largest batch.
+    A pack waits for half to all of that time for more messages to be due, three quarters on average (docs/packs.md).
     """
     return min(max(1.0, demand.pack_messages * 0.75 * demand.slack / demand.mean_interval), float(BATCH_MAX))
 
 
 def find_load(demand: Workload, encoding: EncodingName, in_batch: float) -> Cost:
-    """Cost of a second: its cycles and its starts. A packed cycle costs its share of a batch and a part of its own.
-
-    Handlers on `medium` and `long` are ordinary activities: 7 database transactions a cycle instead of 3
-    (`shared.lanes`), so all costs of the server and the database are multiplied by 7/3.
-    """
+    """Cost of a second: its cycles and its starts. A packed cycle costs its share of a batch and a part of its own."""
     cycle = Cost.read("solo.cycle")
     if encoding == "pack":
         cycle = Cost.read("pack.message").plus(Cost.read("pack.batch"), 1 / in_batch)
-    if demand.lane != "short":
+    if demand.lane != "short":  # an ordinary activity there: more transactions, so more of everything but the worker
         cycle = cycle.plus(replace(cycle, worker=0.0), value_of("remote.factor") - 1)
     cycle = cycle.plus(Cost(worker=demand.handler_cpu))
     start = Cost.read(f"{encoding}.start")
     return Cost().plus(cycle, demand.cycles_per_second).plus(start, demand.starts_per_day / DAY)
 
 
-def find_closed_bytes(demand: Workload, encoding: EncodingName) -> float:
+def _find_closed_bytes(demand: Workload, encoding: EncodingName) -> float:
     """Bytes of the ended runs that the server keeps for the retention.
 
     Solo: a run ends after every fifth cycle, and the bytes measured for a cycle include that. A pack deletes the run
-    that it continued from, so only its finished messages count, with `pack.asleep.bytes` each.
+    that it continued from, so only its finished messages count.
     """
     ended = demand.starts_per_day / DAY * demand.retention * value_of(f"{encoding}.asleep.bytes")
     if encoding == "pack":
@@ -194,53 +180,39 @@ def find_closed_bytes(demand: Workload, encoding: EncodingName) -> float:
     return ended + demand.cycles_per_second * demand.retention * value_of("solo.cycle.disk_bytes")
 
 
-def count_processes(demand: Workload, encoding: EncodingName, in_batch: float, cores: float) -> int:
-    """Worker processes: each uses one core, and has a limited number of slots for handlers that wait for I/O.
-
-    Handlers that run at once are the rate times the handler time. Slots: on `short` 32 workflow tasks, where a batch
-    takes one; elsewhere 100 activities. Packed handlers: 500 in a process (DORMICE_HANDLERS_AT_ONCE).
-    """
+def _count_processes(demand: Workload, encoding: EncodingName, in_batch: float, cores: float) -> int:
+    """Each process uses one core, and has slots for handlers that wait for I/O, of which a batch takes one."""
     profile = PROFILES[demand.lane]
     slots = profile.workflow_slots if demand.lane == "short" else profile.activity_slots
     busy = demand.cycles_per_second / in_batch * demand.handler_time / slots
     if encoding == "pack":
         busy = max(busy, demand.cycles_per_second * demand.handler_time / Settings().handlers_at_once)
-    return max(1, math.ceil(with_room(max(cores, busy))))
+    return max(1, math.ceil(_with_room(max(cores, busy))))
 
 
-def count_shards(workflows: int, syncs: float) -> int:
-    """History shards, a power of two, fixed for good; the workflows and the serial writes of each are limited."""
+def _count_shards(workflows: int, syncs: float) -> int:
     wanted = max(workflows / value_of("shard.workflows"), syncs / value_of("shard.syncs"))
     shards = 2 ** math.ceil(math.log2(max(wanted, 1.0)))
     return int(min(max(shards, value_of("shards.least")), value_of("shards.most")))
 
 
-def count_partitions(tasks: float) -> int:
-    """Partitions of the task queue: 15 for each thousand tasks a second, at least the default of 4."""
-    return max(int(value_of("partitions.least")), math.ceil(tasks * value_of("partitions.per_task")))
-
-
-def find_start_seconds(messages: int, encoding: EncodingName, cores: float) -> float:
+def _find_start_seconds(messages: int, encoding: EncodingName, cores: float) -> float:
     """Seconds until all messages have been started: the rate on two cores, for solo in proportion to the cores.
 
-    For packs, the measured rate is the most that one sender reaches. Two reached half as much again; more were not
-    tried.
+    For packs it is the most that one sender reaches; two reached half as much again, more were not tried.
     """
     rate = value_of(f"{encoding}.starts_per_second")
     return messages / (rate * max(1.0, cores / 2) if encoding == "solo" else rate)
 
 
-def find_herd_seconds(demand: Workload, encoding: EncodingName, processes: int) -> float:
-    """Seconds until a herd has run, if these workers do nothing else: the cost of its cycles divided by their cores.
-
-    Packs then run the largest possible batches.
-    """
+def _find_herd_seconds(demand: Workload, encoding: EncodingName, processes: int) -> float:
+    """Seconds until a herd has run, in the largest possible batches, if these workers do nothing else."""
     in_batch = 1.0 if encoding == "solo" else min(float(BATCH_MAX), float(demand.pack_messages))
     cost = find_load(demand, encoding, in_batch).worker / demand.cycles_per_second
     return demand.herd * cost / processes
 
 
-def count_actions(demand: Workload, encoding: EncodingName, in_batch: float) -> float:
+def _count_actions(demand: Workload, encoding: EncodingName, in_batch: float) -> float:
     """Billable actions a second on Temporal Cloud.
 
     A solo cycle: its timer, its activity, its search attributes, and a fifth of a continue-as-new. A pack's batch: the
@@ -254,28 +226,20 @@ def count_actions(demand: Workload, encoding: EncodingName, in_batch: float) -> 
     return demand.cycles_per_second / in_batch * per_batch + starts / demand.pack_messages
 
 
-def fits_postgres(used: Cost) -> bool:
-    """Return whether one PostgreSQL is trusted with a load: its syncs, its log, and its cores."""
-    return (
+def _find_place(demand: Workload, encoding: EncodingName, used: Cost, wakes: float) -> tuple[str, tuple[str, ...]]:
+    place = "more than one PostgreSQL: Cassandra, several clusters, or Temporal Cloud"
+    if _with_room(used.worker + used.server + used.database) <= 2:
+        place = "one machine of two cores; the embedded server does"
+    elif (
         used.syncs <= value_of("postgresql.syncs")
         and used.log_bytes <= value_of("postgresql.log_bytes")
-        and with_room(used.database) <= value_of("postgresql.cores")
-    )
-
-
-def find_place(demand: Workload, encoding: EncodingName, used: Cost, wakes: float) -> tuple[str, tuple[str, ...]]:
-    """Say where the load can run, and give advice."""
-    cores = with_room(used.worker + used.server + used.database)
-    advice: list[str] = []
-    if cores <= 2:
-        place = "one machine of two cores; the embedded server does"
-    elif fits_postgres(used):
+        and _with_room(used.database) <= value_of("postgresql.cores")
+    ):
         place = "a cluster with one PostgreSQL"
-    else:
-        place = "more than one PostgreSQL: Cassandra, several clusters, or Temporal Cloud"
-    rows = (demand.messages if encoding == "solo" else demand.messages / demand.pack_messages) + (
-        demand.cycles_per_second / Settings().cycles_per_run * demand.retention if encoding == "solo" else 0
-    )
+    advice: list[str] = []
+    rows = demand.messages / demand.pack_messages
+    if encoding == "solo":
+        rows = demand.messages + demand.cycles_per_second / Settings().cycles_per_run * demand.retention
     if wakes > value_of("visibility.writes") or rows > value_of("visibility.rows"):
         advice.append(f"visibility in Elasticsearch or OpenSearch: {wakes:,.0f} writes a second, {rows:,.0f} rows")
     if encoding == "solo" and demand.retention > DAY:

@@ -47,24 +47,13 @@ def draw_forecast(
         axes = _add_axes(figure, title, "messages a second", number_format, (len(shown), 1, number))
         axes.bar(moments[:-1], rates, width=[timedelta(seconds=n) for n in lengths], align="edge", color=COLOUR)
         if per_second := capacity.get(name):
-            _draw_capacity(axes, per_second)
+            axes.axhline(per_second, color=ACCENT, linewidth=1.5)
+            place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
+            axes.annotate(f"can do {per_second:,.4g}", (1, per_second), **place, color=ACCENT, fontsize=8)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("UTC")
     figure.autofmt_xdate(rotation=30)
     return _render(figure)
-
-
-def _draw_capacity(axes: Any, per_second: float) -> None:
-    axes.axhline(per_second, color=ACCENT, linewidth=1.5)
-    axes.annotate(
-        f"can do {per_second:,.4g}",
-        (1, per_second),
-        xycoords=("axes fraction", "data"),
-        ha="right",
-        va="bottom",
-        color=ACCENT,
-        fontsize=8,
-    )
 
 
 def draw_bars(title: str, unit: str, bars: Sequence[tuple[str, int]]) -> bytes:

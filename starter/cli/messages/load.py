@@ -75,9 +75,8 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
         rejects = args.rejects or Path(f"{source.name}.rejects.jsonl")
         _check_rejects(rejects, Path(args.file))
         if args.duplicates == "newest" and not source.is_repeatable:
-            raise InvalidSetting(
-                f"--duplicates: newest takes a second reading, and {source.name} can be read but once; leave it out"
-            )
+            why = f"newest takes a second reading, and {source.name} can be read but once"
+            raise InvalidSetting(f"--duplicates: {why}; leave it out")
         options = LoadOptions(
             rules=rules,
             packs=declared_packs(registry),
@@ -121,8 +120,6 @@ class _LoadRun:
             showing = asyncio.create_task(_show_regularly(progress, self.load.summary))
             await asyncio.wait({loading})
             showing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await showing
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 await loading
@@ -144,18 +141,17 @@ class _LoadRun:
     def _report(self, starter: "BulkStarter | None") -> None:
         load, summary = self.load, self.load.summary
         rejects = str(load.options.rejects) if summary.rejected else None
+        document = {
+            "file": self.source.name,
+            **{name: getattr(summary, name) for name in COUNTS},
+            "valid": summary.valid if starter is None else None,
+            "throttled": 0 if starter is None else starter.caller.throttled,
+            "seconds": round(summary.seconds, 3),
+            "rejects": rejects,
+            "is_interrupted": self.is_interrupted,
+        }
         if self.args.json:
-            print_json(
-                {
-                    "file": self.source.name,
-                    **{name: getattr(summary, name) for name in COUNTS},
-                    "valid": summary.valid if starter is None else None,
-                    "throttled": 0 if starter is None else starter.caller.throttled,
-                    "seconds": round(summary.seconds, 3),
-                    "rejects": rejects,
-                    "is_interrupted": self.is_interrupted,
-                }
-            )
+            print_json(document)
         counts = _describe(summary, is_dry_run=starter is None)
         echo_err(f"{plural(summary.rows, 'row')}: {counts} in {summary.seconds:.1f} s")
         if rejects is not None:
@@ -172,10 +168,8 @@ def _describe(summary: "LoadCounts", *, is_dry_run: bool = False) -> str:
     duplicates = f", {plural(summary.duplicates, 'duplicate')}" if summary.duplicates else ""
     if is_dry_run:
         return f"{summary.valid:,} fine, {summary.rejected:,} rejected{duplicates}, nothing started (dry run)"
-    return (
-        f"{summary.started:,} started, {summary.already_running:,} already running, {summary.rejected:,} rejected, "
-        f"{summary.failed:,} failed{duplicates}"
-    )
+    started = f"{summary.started:,} started, {summary.already_running:,} already running"
+    return f"{started}, {summary.rejected:,} rejected, {summary.failed:,} failed{duplicates}"
 
 
 async def _show_regularly(progress: Progress, summary: "LoadCounts") -> None:

@@ -78,6 +78,5 @@ def _make_filter(args: argparse.Namespace) -> "Callable[[ListedMessage], bool]":
 async def _run_verb(verb: str, signal: Signal, args: argparse.Namespace, settings: Settings) -> int:
     if args.ids and (args.kind or args.reason or args.older_than):
         raise InvalidSetting(f"parked {verb}: messages and a filter are given; use one of the two")
-    return await SignalRun(verb, signal, args, "parked").run(
-        settings, Selection(kind=args.kind, state="parked"), _make_filter(args)
-    )
+    parked = Selection(kind=args.kind, state="parked")
+    return await SignalRun(verb, signal, args, "parked").run(settings, parked, _make_filter(args))

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from starter.starting.layouts import Layouts
     from starter.steering.status.failing_workflows import FailingWorkflow
 
-Name = tuple[str, str] | str
-"""Kind and id of a message, or the id of another workflow."""
-
 EPILOG = """\
 A workflow whose task fails over and over stands still, and with it the message, or all messages of the pack, that live
 in it; nothing is lost meanwhile. First put back the release that could run it, if it came with a release: then it goes
@@ -32,12 +29,8 @@ the handler calls that followed that task are made once more, with the same vers
 def add(commands: Commands) -> None:
     purpose = "bring back messages that stand still because their workflow's task fails"
     add = commands.add("repair", _run, purpose, EPILOG).add_argument
-    add(
-        "names",
-        metavar="KIND:ID",
-        nargs="*",
-        help="the messages, or workflows such as PREFIX~gates; all of which the server reports it, when left out",
-    )
+    what = "the messages, or workflows such as PREFIX~gates; all of which the server reports it, when left out"
+    add("names", metavar="KIND:ID", nargs="*", help=what)
     add("--dry-run", action="store_true", help="only tell what stands still, and why")
     add("--without-signals", action="store_true", help="leave out the signals that came since; each is told")
 
@@ -81,30 +74,26 @@ def _report(args: argparse.Namespace, failing: "FailingWorkflow", signals: list[
         echo_err("  begun again from there; 'dormice show' tells how it goes on")
 
 
-async def _find_named(client: "Client", settings: Settings, names: list[Name]) -> "AsyncIterator[FailingWorkflow]":
-    from temporalio.service import RPCError
-
-    from shared.temporal.connect import is_missing, translate_rpc_error
+async def _find_named(
+    client: "Client", settings: Settings, names: list[tuple[str, str] | str]
+) -> "AsyncIterator[FailingWorkflow]":
+    from shared.temporal.connect import find_workflow, translate_rpc_errors
     from starter.starting.layouts import Layouts
-    from starter.steering.status.failing_workflows import find_standstill
+    from starter.steering.status.failing_workflows import to_standstill
 
     layouts = Layouts(client, settings)
     ids = {name if isinstance(name, str) else await _place(layouts, *name): name for name in names}
     for workflow, name in ids.items():
-        try:
-            found = await find_standstill(client, workflow)
-        except RPCError as exc:
-            if is_missing(exc):
+        with translate_rpc_errors():
+            if (described := await find_workflow(client, workflow)) is None:
                 shown = name if isinstance(name, str) else workflow_id(*name)
-                raise MessageNotFound(f"no message {shown} is known") from exc
-            raise translate_rpc_error(exc) from exc
+                raise MessageNotFound(f"no message {shown} is known")
+            found = await to_standstill(client, described)
         if found is not None:
             yield found
 
 
 async def _place(layouts: "Layouts", kind: str, message_id: str) -> str:
-    """Give the workflow that a message lives in."""
-    layout = await layouts.find(kind)
-    if layout is None:
+    if (layout := await layouts.find(kind)) is None:
         return workflow_id(kind, message_id)
     return pack_workflow_id(kind, pack_index(message_id, layout.packs))

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import contextlib
 import sys
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
@@ -30,7 +29,6 @@ NO_MATCH = "no message matches; 'dormice list' shows those that are alive"
 
 
 def add_names(parser: CommandParser) -> None:
-    """Add the argument that names messages."""
     parser.add_argument("ids", metavar="KIND:ID", nargs="*", help="the messages; - reads them from standard input")
 
 
@@ -116,8 +114,6 @@ class SignalRun:
             is_complete = True
         finally:
             reporting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await reporting
             self._summarize(is_complete=is_complete)
 
     async def _report_regularly(self) -> None:

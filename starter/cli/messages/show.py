@@ -35,9 +35,8 @@ def add(commands: Commands) -> None:
         ("explain", _print_why, WHY, "say why messages are due when they are: one sentence, and the last decisions"),
     ):
         parser = commands.add(name, functools.partial(_run, print_text, keys), summary)
-        parser.add_argument(
-            "names", metavar="KIND:ID", nargs="+", help="the messages; for a single one, KIND ID works too"
-        )
+        help_text = "the messages; for a single one, KIND ID works too"
+        parser.add_argument("names", metavar="KIND:ID", nargs="+", help=help_text)
 
 
 async def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace, settings: Settings) -> int:
@@ -75,10 +74,10 @@ def _to_document(view: "MessageView", web_ui: str) -> dict[str, Any]:
     from starter.steering.status.listing import ENDED_OTHERWISE
 
     listed = view.listed
-    status = view.status or view.ended or {}
-    state = listed.state if listed.state in ENDED_OTHERWISE.values() else status.get("state", listed.state)
+    known = {"state": listed.state, "lane": listed.lane, "priority": view.priority, **(view.status or view.ended or {})}
     why = (view.status or {}).get("why") or (f"parked: {listed.parked_reason}" if listed.parked_reason else None)
     if listed.state in ENDED_OTHERWISE.values():
+        known["state"] = listed.state
         why = f"its workflow was ended as {listed.state}, by something else than the message itself"
     is_due = view.ended is None and listed.state not in {*ENDED_OTHERWISE.values(), "parked"}
     due_at, earliest_at = listed.due_at, listed.earliest_at
@@ -89,22 +88,15 @@ def _to_document(view: "MessageView", web_ui: str) -> dict[str, Any]:
         "kind": listed.kind,
         "id": listed.id,
         "workflow_id": workflow_id(listed.kind, listed.id),
-        "state": state,
-        "lane": status.get("lane", listed.lane),
+        "state": known["state"],
+        "lane": known["lane"],
         "due_at": due_at if is_due else None,
         "earliest_at": earliest_at if is_due else None,
         "is_due_soon": view.status is None and listed.is_due_soon,
         "why": why,
-        "version": status.get("version"),
-        "attempt": status.get("attempt"),
-        "priority": status.get("priority", view.priority),
-        "tenant": status.get("tenant"),
-        "payload": status.get("payload"),
+        **{name: known.get(name) for name in ("version", "attempt", "priority", "tenant", "payload")},
         "is_payload_kept": view.is_payload_kept,
-        "revision": status.get("revision"),
-        "sources": status.get("sources"),
-        "correlation_id": status.get("correlation_id"),
-        "result": status.get("result"),
+        **{name: known.get(name) for name in ("revision", "sources", "correlation_id", "result")},
         "decisions": [{**d, "at": _read_moment(d["at"]), "due_at": _read_moment(d["due_at"])} for d in view.decisions],
         "started_at": listed.started_at,
         "history_events": view.history_length,
@@ -131,9 +123,9 @@ def _print_all(view: "MessageView", document: dict[str, Any]) -> None:
     if view.ended is not None:
         fields.append(("result", json.dumps(document["result"], ensure_ascii=False)))
     fields += [(key.replace("_", " "), str(document[key])) for key in ("tenant", "correlation_id") if document[key]]
-    fields.append(("history", f"{plural(view.history_length, 'event')} in this run"))
     hint = "" if document["web_ui"].startswith("http") else f" {UNKNOWN}"
-    fields.append(("Web UI", document["web_ui"] + hint))
+    history = f"{plural(view.history_length, 'event')} in this run"
+    fields += [("history", history), ("Web UI", document["web_ui"] + hint)]
     print_fields(fields)
     _print_decisions(document)
 

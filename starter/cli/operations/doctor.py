@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,15 +15,11 @@ from starter.cli.exit_codes import FINE, PARTLY, UNREACHABLE, WRONG
 from starter.screen import clean, echo_err, plural, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from starter.insight.doctor.checks import Finding
 
 CHECK_SECONDS, CHECK_SECONDS_MAX = 10.0, 600.0
 CODES = {"fine": FINE, "unknown": FINE, "warning": PARTLY, "unreachable": UNREACHABLE, "wrong": WRONG}
 """Exit codes of levels, from good to worst; the worst finding decides."""
-
-NAMELESS = "the rest"
 
 EPILOG = """\
 A finding is fine, unknown (nobody tells, or a check it needs has failed), a warning, unreachable or wrong. The worst
@@ -34,13 +31,8 @@ does."""
 def add(commands: Commands) -> None:
     purpose = "tell what of this installation is not well, and what to do about it"
     add = commands.add("doctor", _run, purpose, EPILOG).add_argument
-    add(
-        "--topic",
-        dest="topics",
-        metavar="TOPIC",
-        **REPEATED,
-        help="look at a Kafka topic that a bridge consumes, too; may be repeated",
-    )
+    topics_help = "look at a Kafka topic that a bridge consumes, too; may be repeated"
+    add("--topic", dest="topics", metavar="TOPIC", **REPEATED, help=topics_help)
     add("--data", metavar="DIR", type=Path, default=".dormice", help="where 'dormice dev' keeps messages (.dormice)")
     add("--seconds", **SECONDS, default=CHECK_SECONDS, help=f"what each check gets ({CHECK_SECONDS:g})")
 
@@ -64,8 +56,8 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _print(findings: "Sequence[Finding]") -> None:
-    """Write a line for each finding, and below it what to do; checks that could not be made share a line."""
-    lines = [line for _, same in groupby(findings, key=_to_group) for line in _to_lines(list(same))]
+    """Write a line for each finding, and below it what to do."""
+    lines = list(_to_lines(findings))
     levels, width = max(map(len, CODES)), max(len(name) for _, name, _, _ in lines)
     for level, name, seen, remedy in lines:
         sys.stdout.write(f"{level:<{levels}}  {clean(name):<{width}}  {clean(seen)}\n")
@@ -76,17 +68,15 @@ def _print(findings: "Sequence[Finding]") -> None:
     echo_err(f"{plural(len(findings), 'finding')}: {summary}")
 
 
-def _to_group(finding: "Finding") -> str:
-    from starter.insight.doctor.checks import NOT_LOOKED_AT
-
-    return finding.seen if finding.seen.startswith(NOT_LOOKED_AT) else f"{finding.check} {finding.about}"
-
-
 def _to_lines(findings: "Sequence[Finding]") -> "Iterator[tuple[str, str, str, str]]":
     """Give level, name, what was seen and what to do; checks that could not be made for one reason are joined."""
-    if len(findings) > 1 and len({finding.seen for finding in findings}) == 1:
-        first = findings[0]
-        yield first.level, NAMELESS, f"{', '.join(finding.check for finding in findings)} {first.seen}", first.remedy
-        return
-    for finding in findings:
-        yield finding.level, f"{finding.check} {finding.about}".rstrip(), finding.seen, finding.remedy
+    from starter.insight.doctor.checks import NOT_LOOKED_AT
+
+    for seen, group in groupby(findings, key=lambda finding: finding.seen):
+        first, *others = group
+        if others and seen.startswith(NOT_LOOKED_AT):
+            checks = ", ".join(finding.check for finding in (first, *others))
+            yield first.level, "the rest", f"{checks} {seen}", first.remedy
+        else:
+            for finding in (first, *others):
+                yield finding.level, f"{finding.check} {finding.about}".rstrip(), seen, finding.remedy

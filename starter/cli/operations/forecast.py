@@ -141,11 +141,11 @@ def describe_overload(edges: Any, overload: "Overload") -> str:
 
 
 def _to_document(found: "Forecast") -> dict[str, Any]:
-    moments = itertools.pairwise(map(format_exact, found.edges))
+    moments = [*map(format_exact, found.edges)]
     return {
         "intervals": [
             {"from": begin, "to": end, "due": {name: counts[n] for name, counts in found.due.items()}}
-            for n, (begin, end) in enumerate(moments)
+            for n, (begin, end) in enumerate(itertools.pairwise(moments))
         ],
         "capacity": {lane: asdict(capacity) for lane, capacity in found.capacity.items()},
         "packs": found.packed.packs,
@@ -154,8 +154,8 @@ def _to_document(found: "Forecast") -> dict[str, Any]:
         "warnings": [
             {
                 "lane": overload.lane,
-                "from": format_exact(found.edges[overload.first]),
-                "to": format_exact(found.edges[overload.first + 1]),
+                "from": moments[overload.first],
+                "to": moments[overload.first + 1],
                 "due": overload.due,
                 "clear_at": format_exact(overload.clear_at),
                 "latest_seconds": round(overload.latest_seconds, 1),

@@ -17,6 +17,7 @@ from starter.screen import echo_err, print_items
 if TYPE_CHECKING:
     from starter.steering.keepers import IdleControl, IdleStatus
 
+LIMITS = ("reserve", "quiet_seconds", "pack_messages", "reach_seconds")
 HEADER = ("LANE", "", "DOING", "MESSAGES", "PACKS", "EARLY", "LIMITS")
 
 STATUS_EPILOG = """\
@@ -37,9 +38,10 @@ def add(commands: Commands) -> None:
     _add_lane(parser)
     add = parser.add_argument
     add("--reserve", metavar="SHARE", type=number, help="slots that stay free for what falls due, 0 to 0.95 (0.25)")
-    add("--quiet", **DURATION, help="a lane is idle after so long without a queue (3s)")
+    add("--quiet", dest="quiet_seconds", **DURATION, help="a lane is idle after so long without a queue (3s)")
     add("--pack-messages", **COUNT, help="messages that one pack runs ahead at once (50)")
-    add("--reach", **DURATION, help="a pack runs none ahead that is due so much later than the lane's first (15m)")
+    reach_help = "a pack runs none ahead that is due so much later than the lane's first (15m)"
+    add("--reach", dest="reach_seconds", **DURATION, help=reach_help)
 
 
 def _add_lane(parser: CommandParser) -> None:
@@ -62,17 +64,8 @@ async def _run_switch(word: str, args: argparse.Namespace, settings: Settings) -
 
 
 async def _run_limits(args: argparse.Namespace, settings: Settings) -> int:
-    given: dict[str, Any] = {
-        "reserve": args.reserve,
-        "quiet_seconds": args.quiet,
-        "pack_messages": args.pack_messages,
-        "reach_seconds": args.reach,
-    }
-    changes = {
-        name: value.total_seconds() if isinstance(value, timedelta) else value
-        for name, value in given.items()
-        if value is not None
-    }
+    given = {name: value for name in LIMITS if (value := getattr(args, name)) is not None}
+    changes = {name: value.total_seconds() if isinstance(value, timedelta) else value for name, value in given.items()}
     if not changes:
         raise InvalidSetting("idle limits: none is given; give for example --reserve 0.5")
     idle = await _open_idle(settings)

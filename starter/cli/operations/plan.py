@@ -84,17 +84,11 @@ def _read_workload(args: argparse.Namespace) -> "Workload":
             raise InvalidSetting("--{}: is {}; give a time from {} to {}".format(name.replace("_", "-"), *shown))
     numbers = (("messages", 1, MESSAGES_MAX), ("pack_messages", 1, PACK_MAX), ("herd", 0, args.messages))
     for name, least, most in numbers:
-        if not least <= getattr(args, name) <= most:
-            raise InvalidSetting(
-                f"--{name.replace('_', '-')}: is {getattr(args, name):,}; give a number from {least} to {most:,}"
-            )
-    return Workload(
-        messages=args.messages,
-        starts_per_day=args.starts_per_day,
-        herd=args.herd,
-        pack_messages=args.pack_messages,
-        **{name: span.total_seconds() for name, span in given.items() if span is not None},
-    )
+        if not least <= (value := getattr(args, name)) <= most:
+            option = name.replace("_", "-")
+            raise InvalidSetting(f"--{option}: is {value:,}; give a number from {least} to {most:,}")
+    fields = {name: getattr(args, name) for name in ("messages", "starts_per_day", "herd", "pack_messages")}
+    return Workload(**fields, **{name: span.total_seconds() for name, span in given.items() if span is not None})
 
 
 def _show_span(span: timedelta) -> str:

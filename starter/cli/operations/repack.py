@@ -27,7 +27,6 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     before = await repack(await open_client(settings), settings, args.kind, args.packs, show)
     if args.json:
         print_json({"kind": args.kind, "packs_before": before, "packs": args.packs})
-    echo_err(
-        f"kind {args.kind}: {before:,} packs before, {args.packs:,} now; write Pack(packs={args.packs}) at its handler"
-    )
+    advice = f"write Pack(packs={args.packs}) at its handler"
+    echo_err(f"kind {args.kind}: {before:,} packs before, {args.packs:,} now; {advice}")
     return FINE

@@ -39,8 +39,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     ):
         for number in find_stop_signals():
             signal.signal(number, signal.default_int_handler)
-        echo_err(
-            f"codec server at http://{args.host}:{server.server_address[1]}, for pages of {', '.join(policy.origins)}"
-        )
+        address = f"http://{args.host}:{server.server_address[1]}"
+        echo_err(f"codec server at {address}, for pages of {', '.join(policy.origins)}")
         server.serve_forever()
     return FINE

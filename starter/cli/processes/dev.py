@@ -40,21 +40,11 @@ def add(commands: Commands) -> None:
     add("--port", type=port, default=DEFAULT_PORT, help=f"the server's port ({DEFAULT_PORT}); 0: a free one")
     add("--ui-port", type=port, default=DEFAULT_UI_PORT, help=f"the Web UI's port ({DEFAULT_UI_PORT}); 0: a free one")
     add("--no-ui", action="store_true", help="run without the Web UI")
-    add(
-        "--sync",
-        choices=("normal", "full"),
-        default="normal",
-        help="normal: a killed process loses nothing, a power cut may lose the last moments; "
-        "full: nor does that (slower)",
-    )
-    add(
-        "--kafka",
-        metavar="PORT",
-        nargs="?",
-        const=DEFAULT_KAFKA_PORT,
-        type=port,
-        help=f"run a Kafka broker too, on this port ({DEFAULT_KAFKA_PORT}; 0: a free one); its first run fetches Kafka",
-    )
+    normal = "normal: a killed process loses nothing, a power cut may lose the last moments"
+    add("--sync", choices=("normal", "full"), default="normal", help=f"{normal}; full: nor does that (slower)")
+    where = f"on this port ({DEFAULT_KAFKA_PORT}; 0: a free one)"
+    kafka_help = f"run a Kafka broker too, {where}; its first run fetches Kafka"
+    add("--kafka", metavar="PORT", nargs="?", const=DEFAULT_KAFKA_PORT, type=port, help=kafka_help)
     add("--processes", **COUNT, default=1, help="worker processes (1)")
 
 
@@ -76,7 +66,6 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _plan_broker(server: "EmbeddedOptions", port: int) -> "BrokerOptions":
-    """Check the requested broker's options before anything runs."""
     from starter.local.kafka.broker import BrokerOptions, check_extras
     from starter.local.supervised_process import check_free, find_free_port
 

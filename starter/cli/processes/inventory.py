@@ -1,6 +1,7 @@
 """The commands that list what is installed and set: handlers, settings."""
 
 import argparse
+from operator import itemgetter
 from typing import Any
 
 from shared.settings import Settings, describe_settings, write_setting
@@ -44,12 +45,9 @@ def _run_settings(args: argparse.Namespace, settings: Settings) -> int:
         value = write_setting(getattr(settings, name))
         rows.append({"name": name, "value": value, "default": default, "environment": variable, "note": note})
 
-    def to_cells(row: dict[str, str]) -> list[str]:
-        return [row[name] for name in ("name", "value", "default", "note")]
-
+    to_cells = itemgetter("name", "value", "default", "note")
     print_items(rows, dict, ("SETTING", "NOW", "DEFAULT", "MEANING"), to_cells, is_json=args.json)
     if not args.json:
-        echo_err(
-            "set one with --set NAME=VALUE, as DORMICE_NAME in the environment, or in dormice.toml or --config FILE"
-        )
+        where = "--set NAME=VALUE, as DORMICE_NAME in the environment, or in dormice.toml or --config FILE"
+        echo_err(f"set one with {where}")
     return FINE

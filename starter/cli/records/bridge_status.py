@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from shared.errors import RetryLater
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings
 from starter.cli.arguments import REPEATED, Commands
@@ -28,12 +27,8 @@ Lag is counted from what the group has committed. The time lag is the age of the
 A topic that is really called "status" is bridged with 'dormice bridge -- status'."""
 
 
-class BridgeAway(RetryLater):
-    """No bridge answers at a given address."""
-
-
-Answers = dict[str, "BridgeStatus | BridgeAway"]
-"""The answers of the bridges named with `--bridge`, by address."""
+Answers = dict[str, "BridgeStatus | str"]
+"""The answers of the bridges named with `--bridge`, by address; a sentence where no bridge answers."""
 
 
 def add(commands: Commands) -> None:
@@ -41,14 +36,8 @@ def add(commands: Commands) -> None:
     add = commands.add("bridge status", _run, purpose, BRIDGE_STATUS_HELP).add_argument
     add("topics", metavar="TOPIC", nargs="+", help="what the group consumes")
     add("--group", default="dormice", help="consumer group (dormice)")
-    add(
-        "--bridge",
-        dest="bridges",
-        metavar="HOST:PORT",
-        type=_address,
-        **REPEATED,
-        help="ask a bridge that runs with --health-port, too; may be repeated",
-    )
+    bridges_help = "ask a bridge that runs with --health-port, too; may be repeated"
+    add("--bridge", dest="bridges", metavar="HOST:PORT", type=_address, **REPEATED, help=bridges_help)
 
 
 def _address(text: str) -> str:
@@ -59,27 +48,22 @@ def _address(text: str) -> str:
 
 
 async def _run(args: argparse.Namespace, settings: Settings) -> int:
-    lag, answers = await _ask(args, settings)
+    options = await check_kafka(settings)
+    from starter.bridge.group_lag import read_group_lag  # needs aiokafka, of which one sentence says that it is missing
+
+    lag = await read_group_lag(options, args.group, args.topics)
+    answers: Answers = dict(zip(args.bridges, await asyncio.gather(*map(_ask_bridge, args.bridges)), strict=True))
     if args.json:
         print_json(_to_document(lag, answers))
     else:
         _print(lag, answers)
-    away = [answer for answer in answers.values() if isinstance(answer, BridgeAway)]
+    away = [answer for answer in answers.values() if isinstance(answer, str)]
     for answer in away:
         echo_err(f"dormice: {answer}")
     return UNREACHABLE if away else FINE
 
 
-async def _ask(args: argparse.Namespace, settings: Settings) -> "tuple[GroupLag, Answers]":
-    options = await check_kafka(settings)
-    from starter.bridge.group_lag import read_group_lag  # needs aiokafka, of which one sentence says that it is missing
-
-    lag = await read_group_lag(options, args.group, args.topics)
-    answers = await asyncio.gather(*map(_ask_bridge, args.bridges))
-    return lag, dict(zip(args.bridges, answers, strict=True))
-
-
-async def _ask_bridge(address: str) -> "BridgeStatus | BridgeAway":
+async def _ask_bridge(address: str) -> "BridgeStatus | str":
     import httpx
 
     from starter.bridge.status import BridgeStatus
@@ -88,17 +72,13 @@ async def _ask_bridge(address: str) -> "BridgeStatus | BridgeAway":
         async with httpx.AsyncClient(timeout=ANSWER_SECONDS, trust_env=False) as client:
             answer = await client.get(f"http://{address}/status")
     except httpx.HTTPError as exc:
-        return BridgeAway(
-            f"--bridge: {address} does not answer ({type(exc).__name__}); start that bridge with --health-port, or "
-            "leave it out"
-        )
+        why = f"--bridge: {address} does not answer ({type(exc).__name__})"
+        return f"{why}; start that bridge with --health-port, or leave it out"
     try:
         return BridgeStatus.load(answer.raise_for_status().content)
     except (httpx.HTTPStatusError, ValueError):
-        return BridgeAway(
-            f"--bridge: {address} answers /status with code {answer.status_code} and not as a bridge does; wait until "
-            "it has started, or correct the address"
-        )
+        why = f"--bridge: {address} answers /status with code {answer.status_code} and not as a bridge does"
+        return f"{why}; wait until it has started, or correct the address"
 
 
 def _to_document(lag: "GroupLag", answers: Answers) -> dict[str, Any]:
@@ -107,14 +87,14 @@ def _to_document(lag: "GroupLag", answers: Answers) -> dict[str, Any]:
         "lag": lag.lag,
         "time_lag_seconds": lag.time_lag_seconds,
         "bridges": [
-            {"address": address, **({"error": str(answer)} if isinstance(answer, BridgeAway) else asdict(answer))}
+            {"address": address, **({"error": answer} if isinstance(answer, str) else asdict(answer))}
             for address, answer in answers.items()
         ],
     }
 
 
 def _print(lag: "GroupLag", answers: Answers) -> None:
-    answered = {address: answer for address, answer in answers.items() if not isinstance(answer, BridgeAway)}
+    answered = {address: answer for address, answer in answers.items() if not isinstance(answer, str)}
     held = {(each.topic, each.number): each for status in answered.values() for each in status.partitions}
     header = (*_HEADER, *_HEADER_OF_BRIDGES) if answered else _HEADER
     rows = ((*_to_cells(each), *_to_more_cells(held.get((each.topic, each.number)))) for each in lag.partitions)

@@ -116,17 +116,13 @@ async def _run_list(args: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _run_show(args: argparse.Namespace, settings: Settings) -> int:
-    from starter.records.dead_letter_topic import LetterSelection
-
-    missing = set(args.letters)
+    missing: set[LetterPosition] = set(args.letters)
     async with _open(args, settings) as box:
-        async for letter, state in box.find(LetterSelection(places=frozenset(missing)), is_all=True):
-            missing.discard((letter.record.partition, letter.record.offset))
+        async for letter, state in _find_named(box, missing):
             if args.json:
                 print_json(_to_document((letter, state)))
             else:
                 print_fields(_to_fields(letter, state))
-        _report_missing(missing, box)
     return PARTLY if missing else FINE
 
 
@@ -156,24 +152,33 @@ async def _run_verb(verb: str, args: argparse.Namespace, settings: Settings) -> 
     return WRONG
 
 
+async def _find_named(box: "DeadLetterTopic", named: "set[LetterPosition]") -> "AsyncIterator[Found]":
+    """Give the named letters, removing each from the names; report those that are left at the end."""
+    from starter.records.dead_letter_topic import LetterSelection
+
+    async for letter, state in box.find(LetterSelection(places=frozenset(named)), is_all=True):
+        named.discard((letter.record.partition, letter.record.offset))
+        yield letter, state
+    for partition, offset in sorted(named):
+        hint = "'dormice dead-letters list' shows them"
+        echo_err(f"dormice: no dead letter {partition}/{offset} lies in {box.topic}; {hint}")
+
+
 async def _pick_named(
     box: "DeadLetterTopic", named: "Sequence[LetterPosition]", left_alone: "list[LetterPosition]"
 ) -> "AsyncIterator[DeadLetter]":
     """Give the named letters that wait; report and collect the others."""
-    from starter.records.dead_letter_topic import LetterSelection, LetterState
+    from starter.records.dead_letter_topic import LetterState
 
     missing = set(named)
-    async for letter, state in box.find(LetterSelection(places=frozenset(named)), is_all=True):
-        position = (letter.record.partition, letter.record.offset)
-        missing.discard(position)
+    async for letter, state in _find_named(box, missing):
         if state is LetterState.WAITING:
             yield letter
         else:
-            left_alone.append(position)
+            left_alone.append((letter.record.partition, letter.record.offset))
             what = "a copy of another one" if state is LetterState.COPY else f"{state} already"
             echo_err(f"dormice: dead letter {letter.position} is {what}; nothing was done to it")
     left_alone.extend(missing)
-    _report_missing(missing, box)
 
 
 async def _pick_selected(box: "DeadLetterTopic", args: argparse.Namespace) -> "AsyncIterator[DeadLetter]":
@@ -195,8 +200,7 @@ async def _act(verb: str, box: "DeadLetterTopic", letters: "AsyncIterator[DeadLe
             held.append(letter)
             if len(held) == TOGETHER:
                 await act(held)
-                done += len(held)
-                held = []
+                done, held = done + len(held), []
         await act(held)
         done += len(held)
     finally:
@@ -206,25 +210,14 @@ async def _act(verb: str, box: "DeadLetterTopic", letters: "AsyncIterator[DeadLe
             echo_err(f"{verb}: {plural(done, 'dead letter')} {DONE[verb]}")
 
 
-def _report_missing(missing: "set[LetterPosition]", box: "DeadLetterTopic") -> None:
-    for partition, offset in sorted(missing):
-        echo_err(
-            f"dormice: no dead letter {partition}/{offset} lies in {box.topic}; 'dormice dead-letters list' shows them"
-        )
-
-
 def _to_line(found: "Found") -> dict[str, Any]:
     letter, state = found
     return {
         "letter": letter.position,
         "state": state.value,
-        "topic": letter.topic,
-        "partition": letter.partition,
-        "offset": letter.offset,
+        **{name: getattr(letter, name) for name in ("topic", "partition", "offset")},
         "produced_at": _to_moment(letter.record.timestamp),
-        "attempts": letter.attempts,
-        "error_class": letter.error_class,
-        "stage": letter.stage,
+        **{name: getattr(letter, name) for name in ("attempts", "error_class", "stage")},
         "reason": letter.message,
         **_to_text("key", letter.record.key),
     }

@@ -107,6 +107,5 @@ def _describe_silence(check: Check, seconds: float) -> Finding:
     seen = f"nothing came within {seconds:g} s"
     if check.is_slow:
         return unknown(f"{seen}: there are many messages")
-    return Finding(
-        Severity.UNREACHABLE, seen, "see whether it is well and can be reached from here; --seconds gives it more"
-    )
+    remedy = "see whether it is well and can be reached from here; --seconds gives it more"
+    return Finding(Severity.UNREACHABLE, seen, remedy)

@@ -1,7 +1,7 @@
 """The doctor's checks of the lanes: which workers serve them, what waits, and whether its kinds are known here."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -51,10 +51,9 @@ class LaneWorkers:
 
 
 class Lanes:
-    """Looks at the lanes, once the server has answered."""
+    """Looks at the lanes, once the server has answered; `registry` is None if the handlers can't be loaded."""
 
     def __init__(self, server: Server, registry: Registry | None) -> None:
-        """Take the server that is looked at, and the handlers, None if they can't be loaded."""
         self._server = server
         self._registry = registry
         self._settings = server.settings
@@ -116,10 +115,9 @@ class Lanes:
         count = (await self._server.client.count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
         if not count:
             return fine("no workflow's task fails over and over")
-        return wrong(
-            f"{plural(count, 'workflow')} whose task fails over and over: what lives there stands still",
-            "put the release before back if it came with one, or see 'dormice repair --dry-run'",
-        )
+        remedy = "put the release before back if it came with one, or see 'dormice repair --dry-run'"
+        seen = f"{plural(count, 'workflow')} whose task fails over and over"
+        return wrong(f"{seen}: what lives there stands still", remedy)
 
     async def _look_at_kinds(self) -> Finding:
         if self._registry is None:
@@ -130,16 +128,10 @@ class Lanes:
         count = await self._count(query)
         if not count:
             return fine("every kind that is alive has a handler here")
-        names = sorted({name async for name in self._list_kinds(query)})
-        return warning(
-            f"{plural(count, 'workflow')} of kinds without a handler here: {', '.join(names)}",
-            "install their handlers, or name their modules in DORMICE_HANDLERS, for the workers too",
-        )
-
-    async def _list_kinds(self, query: str) -> AsyncIterator[str]:
         found = self._server.client.list_workflows(f"{query} AND {ALIVE}", limit=KINDS_LISTED, rpc_timeout=CALL_TIMEOUT)
-        async for workflow in found:
-            yield workflow.typed_search_attributes.get(KIND) or "?"
+        names = sorted({workflow.typed_search_attributes.get(KIND) or "?" async for workflow in found})
+        remedy = "install their handlers, or name their modules in DORMICE_HANDLERS, for the workers too"
+        return warning(f"{plural(count, 'workflow')} of kinds without a handler here: {', '.join(names)}", remedy)
 
     async def _count(self, query: str) -> int:
         return (await self._server.client.count_workflows(f"{query} AND {ALIVE}", rpc_timeout=CALL_TIMEOUT)).count
@@ -157,10 +149,8 @@ class Lanes:
         standby = {v for beat in beats if is_fresh(beat) and (v := to_version(beat.deployment_version)) not in taking}
         beats = [beat for beat in beats if to_version(beat.deployment_version) in taking]
         versions = _find_versions(beats, described.pollers if not (beats or standby) else ())
-        waits = described.stats.approximate_backlog_age.ToTimedelta()
-        return LaneWorkers(
-            versions, described.stats.approximate_backlog_count, waits, sorted(standby, key=name_version)
-        )
+        stats, waits = described.stats, described.stats.approximate_backlog_age.ToTimedelta()
+        return LaneWorkers(versions, stats.approximate_backlog_count, waits, sorted(standby, key=name_version))
 
     def _queue(self, lane: str) -> str:
         return task_queue(self._settings.task_queue_prefix, lane)
@@ -186,8 +176,8 @@ def judge_overdue(lane: str, overdue: Sequence[SleepingWorkflow], serving: LaneW
         return warning(f"{seen}: the lane is behind", "see backlog", lane)
     kind = first.workflow_id.rpartition("~")[0]
     see = f"dormice list --kind {kind}" if first.is_pack else f"dormice show {first.workflow_id}"
-    remedy = f"see '{see}' and 'dormice repair --dry-run'; "
-    remedy += "docs/operations.md, DormiceMessagesOverdue, goes on from there"
+    next_step = "docs/operations.md, DormiceMessagesOverdue, goes on from there"
+    remedy = f"see '{see}' and 'dormice repair --dry-run'; {next_step}"
     return wrong(f"{seen}, and no task of the lane waits: it stands still", remedy, lane)
 
 

@@ -35,18 +35,15 @@ def look_at_machine(settings: Settings, data: Path) -> tuple[list[Finding], Regi
         handlers = fine(f"{plural(len(registry), 'kind')}: {', '.join(sorted(registry))}")
     except DormiceError as exc:
         handlers = Finding.of(exc)
+    versions = f"dormice {version('dormice')}, Python {platform.python_version()}, temporalio {version('temporalio')}"
     findings = {
-        "installation": _look_at_installation(),
+        "installation": fine(versions),
         "handlers": handlers,
         "settings": _look_at_settings(settings),
         "open files": _look_at_open_files(settings),
         "disk": _look_at_disk(data),
     }
     return [each for name, finding in findings.items() for each in stamp(name, finding)], registry
-
-
-def _look_at_installation() -> Finding:
-    return fine(f"dormice {version('dormice')}, Python {platform.python_version()}, temporalio {version('temporalio')}")
 
 
 def _look_at_settings(settings: Settings) -> Finding:
@@ -65,12 +62,11 @@ def _look_at_open_files(settings: Settings) -> Finding:
     # the handler of a solo message holds a slot, that of a packed message does not
     slots = sum(max(profile.workflow_slots, profile.activity_slots) for profile in PROFILES.values())
     needed = slots + settings.handlers_at_once + SPARE_FILES
+    seen = f"a process may open {limit:,}"
     if limit < needed:
-        return warning(
-            f"a process may open {limit:,}, and a worker with all handlers at work may need {needed:,}",
-            f"raise it where workers are started, for example with 'ulimit -n {max(needed, 4096)}'",
-        )
-    return fine(f"a process may open {limit:,}")
+        remedy = f"raise it where workers are started, for example with 'ulimit -n {max(needed, 4096)}'"
+        return warning(f"{seen}, and a worker with all handlers at work may need {needed:,}", remedy)
+    return fine(seen)
 
 
 def _look_at_disk(data: Path) -> Finding:

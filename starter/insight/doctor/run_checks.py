@@ -2,23 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-
-from temporalio.client import Client
 
 from activities.registry import Registry
 from shared.settings import Settings
 from starter.insight.doctor.checks import Finding, run_checks
 from starter.insight.doctor.kafka import Kafka
 from starter.insight.doctor.lanes import Lanes
-from starter.insight.doctor.server import Server
+from starter.insight.doctor.server import OpenClient, Server
 
 
 async def examine(
     settings: Settings,
     registry: Registry | None,
-    open_client: Callable[[Settings], Awaitable[Client]],
+    open_client: OpenClient,
     *,
     data: Path = Path(".dormice"),
     topics: tuple[str, ...] = (),

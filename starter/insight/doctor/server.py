@@ -5,8 +5,9 @@ import sqlite3
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import NamespaceState
@@ -46,21 +47,20 @@ EMBEDDED_STORE = "sqlite"
 NOT_TOLD = "not told"
 INDEXLESS_STORES = ("elasticsearch", "opensearch")
 
-PROBE_SECONDS = 600
+PROBE_LASTS = timedelta(minutes=10)
 """A probe that could not be deleted begins after this time, without a worker, and ends after the same time again."""
 
 
-class Server:
-    """Looks at the server; `client` is set once the server has answered."""
+OpenClient = Callable[[Settings], Awaitable[Client]]
 
-    def __init__(
-        self,
-        open_client: Callable[[Settings], Awaitable[Client]],
-        settings: Settings,
-        data: Path,
-        now: Callable[[], float],
-    ) -> None:
-        """Take the folder in which an embedded server may keep its messages, and this machine's clock."""
+
+class Server:
+    """Looks at the server; `client` is set once the server has answered.
+
+    `data` is the folder in which an embedded server may keep its messages, `now` this machine's clock.
+    """
+
+    def __init__(self, open_client: OpenClient, settings: Settings, data: Path, now: Callable[[], float]) -> None:
         self.client: Client
         self._open_client = open_client
         self.settings = settings
@@ -105,9 +105,8 @@ class Server:
         name, state = self.client.namespace, self._namespace.namespace_info.state
         if state != NamespaceState.NAMESPACE_STATE_REGISTERED:
             word = NamespaceState.Name(state).removeprefix("NAMESPACE_STATE_").lower()
-            return wrong(
-                f"{name!r} is {word}: it takes no new messages", "set TEMPORAL_NAMESPACE to one that is in use"
-            )
+            remedy = "set TEMPORAL_NAMESPACE to one that is in use"
+            return wrong(f"{name!r} is {word}: it takes no new messages", remedy)
         return fine(name)
 
     async def _look_at_retention(self) -> Finding:
@@ -138,11 +137,9 @@ class Server:
     async def _look_at_heartbeats(self) -> Finding:
         if self._namespace.namespace_info.capabilities.worker_heartbeats:
             return fine("workers tell the server of their slots")
-        return warning(
-            "the server takes no heartbeats of workers: 'dormice idle' wakes nothing, "
-            "'dormice forecast' knows no capacity",
-            "set frontend.WorkerHeartbeatsEnabled to true in the server's dynamic configuration, or upgrade it",
-        )
+        effect = "'dormice idle' wakes nothing, 'dormice forecast' knows no capacity"
+        remedy = "set frontend.WorkerHeartbeatsEnabled to true in the server's dynamic configuration, or upgrade it"
+        return warning(f"the server takes no heartbeats of workers: {effect}", remedy)
 
     async def _look_at_fairness(self) -> Finding:
         return judge_fairness(self._version, is_on=self._has_database() or None)
@@ -152,26 +149,20 @@ class Server:
         if store.startswith(INDEXLESS_STORES):
             return fine(f"{store}: has no indexes to drop")
         if store != EMBEDDED_STORE:
-            return unknown(
-                f"{store}: only the database itself can tell whether it is slimmed",
-                "list the indexes of its table executions_visibility; "
-                "docs/architecture.md, Slim visibility, tells which are needed",
-            )
+            page = "docs/architecture.md, Slim visibility, tells which are needed"
+            remedy = f"list the indexes of its table executions_visibility; {page}"
+            return unknown(f"{store}: only the database itself can tell whether it is slimmed", remedy)
         if not self._has_database():
-            return unknown(
-                f"this server does not keep its messages in {self._database.parent}",
-                "run this where the server's folder is, or name that with --data",
-            )
+            remedy = "run this where the server's folder is, or name that with --data"
+            return unknown(f"this server does not keep its messages in {self._database.parent}", remedy)
         aliases = self._namespace.config.custom_search_attribute_aliases
         with self._open_database() as database:
             unneeded = find_unneeded(database, {name: column for column, name in aliases.items()})
         if not unneeded:
             return fine("slimmed")
         mark = self._database.with_name("slimmed")
-        return warning(
-            f"indexes that nobody reads are written at each start and end of a message: {len(unneeded)} of them",
-            f"stop the server, delete {mark} if it is there, and start it with 'dormice dev'",
-        )
+        seen = f"indexes that nobody reads are written at each start and end of a message: {len(unneeded)} of them"
+        return warning(seen, f"stop the server, delete {mark} if it is there, and start it with 'dormice dev'")
 
     async def _look_at_limits(self) -> Found:
         shards = judge_shards(self._cluster.persistence_store, self._cluster.history_shard_count)
@@ -209,9 +200,8 @@ def judge_version(version: str, where: str) -> Finding:
     """Report whether a server of this version was tried."""
     seen = f"Temporal {version or 'of no version'} at {where}"
     if _is_before(version, TRIED_FROM):
-        return warning(
-            f"{seen}: before {TRIED_FROM}, priorities can't be changed and idle capacity is not told", "upgrade it"
-        )
+        seen += f": before {TRIED_FROM}, priorities can't be changed and idle capacity is not told"
+        return warning(seen, "upgrade it")
     return fine(seen)
 
 
@@ -223,20 +213,14 @@ def judge_fairness(version: str, *, is_on: bool | None) -> Finding:
         return warning(seen, f"upgrade the server (Temporal's issue 10814){unless}")
     if is_on:
         return fine("'dormice dev' switches it on")
-    return unknown(
-        "the server does not tell whether tenants take turns",
-        "if you use tenants, see that matching.enableFairness is true in its dynamic configuration",
-    )
+    remedy = "if you use tenants, see that matching.enableFairness is true in its dynamic configuration"
+    return unknown("the server does not tell whether tenants take turns", remedy)
 
 
 def _is_before(version: str, oldest: str) -> bool:
     """Return whether a server's version is older than the first good one; an unknown version is not."""
-    found = re.match(r"\d+\.\d+", version)
-    return found is not None and _to_numbers(found[0]) < _to_numbers(oldest)
-
-
-def _to_numbers(version: str) -> list[int]:
-    return [int(number) for number in version.split(".")]
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and [*map(int, found.groups())] < [*map(int, oldest.split("."))]
 
 
 def judge_shards(store: str, shards: int) -> Finding:
@@ -247,10 +231,8 @@ def judge_shards(store: str, shards: int) -> Finding:
         return unknown("the server does not tell how many history shards it has")
     seen = f"{store}, {plural(shards, 'history shard')}"
     if shards < SHARDS_LEAST:
-        return warning(
-            f"{seen}, fixed for good: millions of messages need {SHARDS_LEAST} or more",
-            "before there are many messages, make a new cluster with numHistoryShards of 4096",
-        )
+        remedy = "before there are many messages, make a new cluster with numHistoryShards of 4096"
+        return warning(f"{seen}, fixed for good: millions of messages need {SHARDS_LEAST} or more", remedy)
     return fine(seen)
 
 
@@ -259,30 +241,22 @@ async def measure_skew(client: Client, prefix: str, now: Callable[[], float]) ->
 
     Starts a workflow that no worker ever sees, and deletes it. Raises RPCError.
     """
-    name = f"{prefix}~doctor~{uuid.uuid4().hex}"
+    name, queue = f"{prefix}~doctor~{uuid.uuid4().hex}", f"{prefix}~doctor"
+    limits: dict[str, Any] = {"start_delay": PROBE_LASTS, "execution_timeout": PROBE_LASTS, "rpc_timeout": CALL_TIMEOUT}
     try:
         before = now()
-        handle = await client.start_workflow(
-            "DoctorProbe",
-            id=name,
-            task_queue=f"{prefix}~doctor",
-            start_delay=timedelta(seconds=PROBE_SECONDS),
-            execution_timeout=timedelta(seconds=PROBE_SECONDS),
-            rpc_timeout=CALL_TIMEOUT,
-        )
+        handle = await client.start_workflow("DoctorProbe", id=name, task_queue=queue, **limits)
         after = now()
         started = (await handle.describe(rpc_timeout=CALL_TIMEOUT)).start_time
     finally:
         await _delete(client, name)
-    at = (started.astimezone(UTC) - datetime.fromtimestamp(0, UTC)).total_seconds()
-    return (before + after) / 2 - at, (after - before) / 2
+    return (before + after) / 2 - started.timestamp(), (after - before) / 2
 
 
 async def _delete(client: Client, name: str) -> None:
     """Delete a workflow, running or not; it is no error if it was never started."""
-    request = DeleteWorkflowExecutionRequest(
-        namespace=client.namespace, workflow_execution=WorkflowExecution(workflow_id=name)
-    )
+    doomed = WorkflowExecution(workflow_id=name)
+    request = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=doomed)
     try:
         await client.workflow_service.delete_workflow_execution(request, timeout=CALL_TIMEOUT)
     except RPCError as exc:
