@@ -28,7 +28,7 @@ DEAD = "dead"
 """Outcome of a record that is written as a dead letter."""
 
 SILENT_SECONDS = 10.0
-"""Minimum time between two log lines about failures."""
+"""Minimum time between two log lines about failures: while a server is away, thousands fail every second."""
 
 WriteDeadLetter = Callable[[Record, str, str], Awaitable[None]]
 """Writes a dead letter (record, error class, message); raises RetryLater while the broker does not accept it."""
@@ -115,15 +115,14 @@ class DeliveryLoop:
         self.outcomes[receipt.outcome] += 1
         if receipt.outcome is StartOutcome.FAILED:
             pending.attempts += 1
-            self._tell_of_failure(pending, receipt)
+            self._log_failure(pending, receipt)
             self._run_beside(self._deliver_later(pending))
         elif receipt.outcome is StartOutcome.REJECTED:
             self._run_beside(self._write_dead_letter(pending, REFUSED, receipt.reason))
         else:
             self._acknowledge(pending, receipt.outcome)
 
-    def _tell_of_failure(self, pending: PendingRecord, receipt: Receipt[PendingRecord]) -> None:
-        """Log one failure per `SILENT_SECONDS`: while a server is away, thousands fail every second."""
+    def _log_failure(self, pending: PendingRecord, receipt: Receipt[PendingRecord]) -> None:
         if (now := time.monotonic()) >= self._silent_until:
             self._silent_until = now + SILENT_SECONDS
             failure = {"reason": receipt.reason, "failures": self.outcomes[receipt.outcome]}

@@ -49,10 +49,9 @@ class _PartitionQueue:
 
 
 class RecordScheduler:
-    """Gives out the records of each key in offset order; different keys and partitions run in parallel.
+    """Gives out the records of each key in offset order; different keys run in parallel, partitions take turns.
 
-    Partitions take turns. Records of a blocked partition that are under way do not count against the limits. A record
-    is recognized by object identity.
+    Records of a blocked partition that are under way do not count against the limits. Identity tells records apart.
     """
 
     def __init__(self, limits: InFlightLimits) -> None:

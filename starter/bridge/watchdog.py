@@ -8,10 +8,9 @@ LOOKS = 4  # consecutive calls of `look` without progress before the consumer co
 class Watchdog:
     """Says when nothing has moved for `patience` although records wait and nothing holds them back.
 
-    A group member of aiokafka can lose its membership and fetch nothing any more without raising anything
-    (aio-libs/aiokafka issue 1037). Times are monotonic seconds. Call `look` at least `LOOKS` times per patience: the
-    time between two calls counts as at most patience / LOOKS, so that a pause of this process is not mistaken for
-    silence of the consumer.
+    A group member of aiokafka can lose its membership and fetch nothing any more without an error (its issue 1037).
+    Call `look` at least `LOOKS` times per patience, with monotonic seconds: the time between two calls counts as at
+    most patience / LOOKS, so that a pause of this process is not mistaken for silence of the consumer.
     """
 
     def __init__(self, patience: timedelta) -> None:

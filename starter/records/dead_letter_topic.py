@@ -90,7 +90,7 @@ async def open_box(options: Mapping[str, Any], source: str) -> AsyncGenerator["D
 
     A topic without dead letters gives an empty box. Raises TopicMissing and BrokerError.
     """
-    async with translate_errors(""), asyncio.timeout(PATIENCE_SECONDS), open_admin(options) as admin:
+    async with open_admin(options) as admin:
         topics = await list_topics(admin)
     if source not in topics and source + SUFFIX not in topics:
         raise TopicMissing(f"TOPIC: there is no topic {source!r}, nor dead letters of it; correct the name")

@@ -16,7 +16,6 @@ from shared.kafka.safe_producer import (
     SafeProducer,
     list_topics,
     open_admin,
-    translate_errors,
 )
 from starter.records.record import ERROR_CLASSES, Record
 
@@ -170,18 +169,16 @@ def _to_number(text: str) -> int | None:
 
 
 class DeadLetterWriter(SafeProducer):
-    """Writes dead letters to topics beside the source topics; a letter is stored for good when `write` returns."""
+    """Writes dead letters to topics beside the source topics; `options` are those of all aiokafka clients."""
 
     def __init__(self, options: Mapping[str, Any], patience_seconds: float = PATIENCE_SECONDS) -> None:
-        """Take the options that all of aiokafka's clients share."""
         super().__init__(options, patience_seconds)
         self._shared_options = options
-        self._limit = patience_seconds
         self._topics: set[str] = set()
         self._making = asyncio.Lock()
 
     async def write(self, record: Record, error_class: str, message: str) -> None:
-        """Write a record's dead letter, and make its topic if it is missing; raises BrokerError.
+        """Write a record's dead letter for good, and make its topic if it is missing; raises BrokerError.
 
         After an error a record may be written twice: readers count that as one.
         """
@@ -198,11 +195,7 @@ class DeadLetterWriter(SafeProducer):
         async with self._making:
             if topic in self._topics:
                 return
-            async with (
-                translate_errors(topic),
-                asyncio.timeout(self._limit),
-                open_admin(self._shared_options) as admin,
-            ):
+            async with open_admin(self._shared_options, topic, self._patience) as admin:
                 topics = await list_topics(admin)
                 if topic not in topics:
                     await make_topic(admin, topic, topics.get(source, 1))

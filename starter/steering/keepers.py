@@ -111,7 +111,6 @@ class IdleControl:
             await signal_beginning(self._client, IDLE_WORKFLOW, idle_workflow_id(queue), queue, signal, *arguments)
 
     async def _read_shift(self, described: WorkflowExecutionDescription) -> dict[str, Any]:
-        """Read the last heartbeat of the pull loop and why it failed last; empty when it is not to run."""
         converter = self._client.data_converter
         for pull_loop in described.raw_description.pending_activities:
             details: dict[str, Any] = {}
