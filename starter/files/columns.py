@@ -15,8 +15,7 @@ from shared.messages.json_value import parse_json
 _NUMBERS = ("schema_version", "priority", "tolerance_seconds")
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,30})(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?")
 _JSON_WORDS = {"true": True, "false": False, "null": None}
-_SHORT_DIGITS = 15
-"""A float keeps all digits of a number that has no more than this."""
+_SHORT_DIGITS = 15  # a float keeps all of them
 
 
 class Columns:
@@ -53,9 +52,8 @@ class Columns:
     def to_fields(self, cells: Sequence[Any]) -> dict[str, Any]:
         """Turn a row into envelope fields; None and empty text are absent. Raises InvalidEnvelope."""
         if len(cells) > len(self._names):
-            raise InvalidEnvelope(
-                "envelope", f"has {len(cells)} cells for {len(self._names)} columns; quote its commas"
-            )
+            problem = f"has {len(cells)} cells for {len(self._names)} columns; quote its commas"
+            raise InvalidEnvelope("envelope", problem)
         fields: dict[str, Any] = {}
         payload: dict[str, Any] = {}
         for name, cell in zip(self._names, cells, strict=False):
@@ -79,9 +77,8 @@ def _read_payload(cell: Any) -> Any:
         return parse_json(cell)
     except ValueError as exc:
         if cell.lstrip().startswith(("{", "[")):
-            raise InvalidEnvelope(
-                "payload", f"begins like JSON but {exc}; correct it, or quote it as a string"
-            ) from exc
+            problem = f"begins like JSON but {exc}; correct it, or quote it as a string"
+            raise InvalidEnvelope("payload", problem) from exc
         return cell
 
 

@@ -65,10 +65,8 @@ async def _watch(folder: Path, log: Path, report: Callable[[str], None]) -> None
             complains = SERVER_COMPLAINT in file.read()  # the only sign when a quota is used up
             is_full = complains or find_free_bytes(folder) < FULL_BYTES
             if is_full and not was_full:
-                report(
-                    f"the disk that holds {folder} is full: the server can't write, and messages stand still; free "
-                    "some space, nothing that has been started is lost"
-                )
+                problem = f"the disk that holds {folder} is full: the server can't write, and messages stand still"
+                report(f"{problem}; free some space, nothing that has been started is lost")
             if was_full and not is_full:
                 report(f"the disk that holds {folder} has room again; messages go on")
             was_full = is_full

@@ -107,12 +107,10 @@ class SupervisedProcess(ABC):
         return None if self._process is None else self._process.pid
 
     async def __aenter__(self) -> Self:
-        """Start as `start` does."""
         await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop as `stop` does."""
         await self.stop()
 
     async def start(self) -> None:
@@ -214,10 +212,8 @@ def check_free(name: str, port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as exc:
-            raise InvalidSetting(
-                f"--{name}: port {port} is taken by another program ({exc.strerror}); "
-                f"stop that one or choose another with --{name}"
-            ) from exc
+            taken = f"--{name}: port {port} is taken by another program ({exc.strerror})"
+            raise InvalidSetting(f"{taken}; stop that one or choose another with --{name}") from exc
 
 
 def is_answered(port: int) -> bool:

@@ -142,9 +142,8 @@ class DeadLetterTopic:
         the source topic's retention could delete them before anybody has read them.
         """
         if lost := next((letter for letter in letters if letter.topic not in self._topics), None):
-            raise TopicMissing(
-                f"dead letter {lost.position}: its topic {lost.topic!r} is gone; make it again, or drop the letter"
-            )
+            gone = f"dead letter {lost.position}: its topic {lost.topic!r} is gone"
+            raise TopicMissing(f"{gone}; make it again, or drop the letter")
         sending = (self._producer.send(each.topic, each.partition, _to_replay(each)) for each in letters)
         results = await asyncio.gather(*sending, return_exceptions=True)
         await self._mark([x for x, result in zip(letters, results, strict=True) if result is None], "replayed")
@@ -225,9 +224,9 @@ def _read_mark(record: Record) -> tuple[LetterPosition, LetterState] | None:
     headers = dict(record.headers)
     verb, place = headers.get(HANDLED), (headers.get(HANDLED_OF) or b"").split(b"/")
     # the original record of a dead letter may have headers of these names
-    if verb not in (b"replayed", b"dropped") or len(place) != 2 or SOURCE_TOPIC in headers:
+    if verb not in (b"replayed", b"dropped") or SOURCE_TOPIC in headers:
         return None
-    if not all(part.isdigit() for part in place):
+    if len(place) != 2 or not all(part.isdigit() for part in place):
         return None
     return (int(place[0]), int(place[1])), LetterState(verb.decode())
 

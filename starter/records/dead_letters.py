@@ -130,9 +130,8 @@ def read_dead_letter(record: Record) -> DeadLetter:
     topic = texts.get(SOURCE_TOPIC)
     partition, offset = (_to_number(texts.get(f"{_ERRORS}{name}", "")) for name in ("partition", "offset"))
     if not topic or partition is None or offset is None:
-        raise NotADeadLetter(
-            f"{record.source}/{record.offset}: does not say which record it was; read it with a Kafka tool"
-        )
+        name = f"{record.source}/{record.offset}"
+        raise NotADeadLetter(f"{name}: does not say which record it was; read it with a Kafka tool")
     return DeadLetter(
         record=record,
         headers=own,

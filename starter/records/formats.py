@@ -27,10 +27,9 @@ _TRACESTATE = re.compile(rb"[\t -~]*")
 
 
 class Formats:
-    """Decodes the records of one bridge; keeps no state between them."""
+    """Decodes records, without state between them; raises InvalidSetting for a `--kind` without a loaded handler."""
 
     def __init__(self, options: FormatOptions, rules: EnvelopeRules) -> None:
-        """Take the options; raises InvalidSetting when `--kind` is one that no handler is loaded for."""
         self._options = options
         self._rules = rules
         options.check_kind(rules)
@@ -110,9 +109,8 @@ class Formats:
         else:
             name, colon, rest = key.partition(":")
             if not colon:
-                raise DeadRecord(
-                    "MissingField", "is told by nothing; give the tombstone a key like kind:id, or use --kind", "kind"
-                )
+                reason = "is told by nothing; give the tombstone a key like kind:id, or use --kind"
+                raise DeadRecord("MissingField", reason, "kind")
             # with --id-from key, starts use the whole key as the id, so their tombstones do too
             message_id = message_id if header or id_from == KEY else rest
         envelope = self._check({"kind": name, "id": message_id})

@@ -64,11 +64,8 @@ def _read_manifest() -> dict[str, str]:
 
 def _find_wrong(folder: Path) -> str | None:
     """Name the first jar that differs from the manifest, if there is one; reading all of them takes 0.1 s."""
-    for name, digest in _read_manifest().items():
-        jar = folder / name
-        if not jar.is_file() or _digest(jar) != digest:
-            return name
-    return None
+    jars = ((name, folder / name, digest) for name, digest in _read_manifest().items())
+    return next((name for name, jar, digest in jars if not jar.is_file() or _digest(jar) != digest), None)
 
 
 def _digest(file: Path) -> str:
