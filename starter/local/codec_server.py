@@ -40,10 +40,9 @@ class AccessPolicy:
 
     def __post_init__(self) -> None:
         if len(self.token) < TOKEN_MIN:
-            raise InvalidSetting(
-                f"codec_token: {'has fewer than 16 characters' if self.token else 'is missing'}; "
-                "set DORMICE_CODEC_TOKEN or codec_token_file to what 'openssl rand -hex 24' gives"
-            )
+            flaw = f"codec_token: {'has fewer than 16 characters' if self.token else 'is missing'}"
+            remedy = "set DORMICE_CODEC_TOKEN or codec_token_file to what 'openssl rand -hex 24' gives"
+            raise InvalidSetting(f"{flaw}; {remedy}")
 
     def find_flaw(self, origin: str | None, authorization: str, prefix: str) -> tuple[HTTPStatus, str] | None:
         """Give the status and reason to refuse a call with, None to accept it.
@@ -69,9 +68,8 @@ def make_codec_server(address: tuple[str, int], codec: EncryptionCodec, policy: 
     try:
         server = ThreadingHTTPServer(address, handler)
     except OSError as exc:
-        raise InvalidSetting(
-            f"--port: {address[0]}:{address[1]} can't be opened ({exc.strerror}); choose another --port or --host"
-        ) from exc
+        flaw = f"--port: {address[0]}:{address[1]} can't be opened ({exc.strerror})"
+        raise InvalidSetting(f"{flaw}; choose another --port or --host") from exc
     server.daemon_threads = True
     return server
 

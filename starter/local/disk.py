@@ -32,10 +32,9 @@ def explain_write_error(name: str, path: Path, exc: OSError) -> DormiceError:
 def check_room(folder: Path) -> None:
     """Raise DiskFull when a server could not work in a folder."""
     if (free := find_free_bytes(folder)) < START_BYTES:
-        raise DiskFull(
-            f"--data: the disk that holds {folder} is full ({free / 1e6:.1f} MB left, {START_BYTES / 1e6:.0f} are "
-            "needed); free some space, or choose a folder on another disk"
-        )
+        lack = f"{free / 1e6:.1f} MB left, {START_BYTES / 1e6:.0f} are needed"
+        flaw = f"--data: the disk that holds {folder} is full ({lack})"
+        raise DiskFull(f"{flaw}; free some space, or choose a folder on another disk")
 
 
 def find_free_bytes(folder: Path) -> int:

@@ -179,9 +179,8 @@ def hold_folder(data: Path) -> Generator[int]:
         raise InvalidSetting(f"--data: {data} can't be used ({exc.strerror}); choose another folder") from exc
     try:
         if not has_locked(lock):
-            raise InvalidSetting(
-                f"--data: {data} is in use by another server; stop that one, wait until it has ended, or choose another"
-            )
+            flaw = f"--data: {data} is in use by another server"
+            raise InvalidSetting(f"{flaw}; stop that one, wait until it has ended, or choose another")
         yield lock
     finally:
         os.close(lock)

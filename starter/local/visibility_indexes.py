@@ -20,14 +20,8 @@ TABLE = "executions_visibility"
 KEPT_ATTRIBUTES = ("DueAt", "State")
 """Attributes that queries search among millions: what is due soon, what is parked."""
 
-_SYSTEM = {
-    "default_idx",
-    "by_execution_time",
-    "by_workflow_id",
-    "by_workflow_type",
-    "by_status",
-    "by_temporal_namespace_division",
-}
+_SYSTEM_COLUMNS = ("execution_time", "workflow_id", "workflow_type", "status", "temporal_namespace_division")
+_SYSTEM = {"default_idx", *(f"by_{column}" for column in _SYSTEM_COLUMNS)}
 
 
 async def read_columns(client: Client) -> dict[str, str]:

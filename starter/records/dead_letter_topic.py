@@ -105,8 +105,7 @@ async def open_box(options: Mapping[str, Any], source: str) -> AsyncGenerator["D
 class DeadLetterTopic:
     """One dead-letter topic; a record in it marks each letter that was replayed or dropped, for all readers.
 
-    After a crash between replay and mark, a letter is replayed again. The replayed record names its letter, so that
-    it has no effect the second time.
+    A letter whose mark a crash prevented is replayed again, without effect: the replayed record names its letter.
     """
 
     def __init__(self, topic: str, topics: Topics, consumer: Any, producer: SafeProducer) -> None:
@@ -122,8 +121,7 @@ class DeadLetterTopic:
     ) -> AsyncIterator[tuple[DeadLetter, LetterState]]:
         """Give the selected letters, by partition and offset; only those that wait, or all.
 
-        The topic is read twice, first for the state of each letter: memory grows with the number of letters, not
-        with their size.
+        The topic is read twice, first for the letters' states: memory grows with their number, not with their size.
         """
         ends = await self._find_ends()
         states = await self._read_states(ends)

@@ -50,10 +50,7 @@ class TaskPool(Generic[Answer]):
         task.add_done_callback(self._ended.put_nowait)
 
     async def results(self, beginning: Coroutine[Any, Any, None]) -> AsyncGenerator[Answer]:
-        """Yield results until `beginning`, which submits the calls, and all of the calls have ended.
-
-        An error of `beginning` or of a call is raised when it is reached, and cancels what is still under way.
-        """
+        """Yield results until `beginning`, which submits the calls, and all calls have ended; an error cancels them."""
         source = asyncio.create_task(beginning)
         source.add_done_callback(lambda _: self._ended.put_nowait(None))
         is_over = False
@@ -123,9 +120,8 @@ class RetryingCaller:
 class RateLimiter:
     """Limits the rate of calls: a token bucket whose rate follows what the server can handle (AIMD).
 
-    The rate starts at `ceiling` calls a second (0 = no limit), halves when the server answers that it is at its
-    limit, and grows back by a fixed step a second. The server serves starts before polls, so a starter that
-    ignored those answers would starve the workers.
+    It starts at `ceiling` calls a second (0 = no limit), halves when the server is at its limit, and grows back by a
+    fixed step. The server serves starts before polls: a starter that did not slow down would starve the workers.
     """
 
     def __init__(self, ceiling: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:

@@ -25,9 +25,9 @@ BELIEVED_SECONDS = 30.0
 
 
 class Layouts:
-    """Knows which kinds are packed and how; reads each kind from the server again after BELIEVED_SECONDS.
+    """Knows which kinds are packed and how; `declared` is what this process's handlers declare.
 
-    `declared` is what this process's handlers declare. All methods raise RetryLater when the server does not answer.
+    All methods raise RetryLater when the server does not answer.
     """
 
     def __init__(self, client: Client, settings: Settings, declared: Mapping[str, Pack] | None = None) -> None:
@@ -53,10 +53,7 @@ class Layouts:
         return self._cache[kind][1]
 
     async def find_patiently(self, kind: str) -> Layout | None:
-        """Give the layout of a kind like `find`, with retries for as long as the setting `patience` allows.
-
-        After such a search has failed, each further one makes a single attempt until the server answers again.
-        """
+        """Give the layout like `find`, retried for as long as the setting `patience` allows, once after that failed."""
         if self._is_unknown(kind):
             reading = functools.partial(self._read, kind, is_patient=False)
             failure, self.attempts = await self._caller.call(reading, is_patient=not self._is_away)

@@ -59,21 +59,16 @@ def first_entry(
     due, earliest, latest, why = _find_moments(envelope, now, spread)
     started = [due - round(now * 1000), 0, "started", 0, why]
     entry: Entry = [envelope.id, due, due - earliest, max(latest - due, 0), 0, envelope.payload, [started]]
-    others: dict[str, Any] = {}
-    if envelope.priority != USUAL_PRIORITY:
-        others["priority"] = envelope.priority
-    if envelope.tenant:
-        others["tenant"] = envelope.tenant
-    if envelope.correlation_id:
-        others["correlation_id"] = envelope.correlation_id
-    if sources:
-        others["sources"] = sources
-    if trace:
-        others["trace"] = trace
-    if envelope.lane != pack_lane:
-        others["lane"] = envelope.lane
-    if others:
-        entry.append(others)
+    others: dict[str, Any] = {
+        "priority": 0 if envelope.priority == USUAL_PRIORITY else envelope.priority,
+        "tenant": envelope.tenant,
+        "correlation_id": envelope.correlation_id,
+        "sources": sources,
+        "trace": trace,
+        "lane": "" if envelope.lane == pack_lane else envelope.lane,
+    }
+    if any(others.values()):
+        entry.append({name: value for name, value in others.items() if value})
     return entry
 
 
@@ -101,7 +96,7 @@ def make_request_id(envelope: Envelope, session: str) -> str:
 async def build_start_request(
     client: Client, settings: Settings, state: MessageState, request_id: str, *, restarts_finished: bool
 ) -> StartWorkflowExecutionRequest:
-    """Build the request; the server refuses it for a message that is alive.
+    """Build the request, which the server refuses for a message that is alive.
 
     Unless `restarts_finished`, also for a finished one, as long as it remembers the run (the namespace's retention).
     """

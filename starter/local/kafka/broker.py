@@ -83,10 +83,8 @@ def check_extras() -> None:
     """Raise Misconfigured when a package is missing that the broker needs."""
     for package in ("aiokafka", "pyspark"):
         if importlib.util.find_spec(package) is None:
-            raise Misconfigured(
-                f"the embedded broker needs the package {package}, which is not installed; "
-                "install dormice with its extras 'kafka' and 'embedded-kafka'"
-            )
+            lack = f"the embedded broker needs the package {package}, which is not installed"
+            raise Misconfigured(f"{lack}; install dormice with its extras 'kafka' and 'embedded-kafka'")
 
 
 @contextlib.asynccontextmanager
