@@ -74,15 +74,15 @@ class Bridge(ConsumerRebalanceListener):
         formats: Formats,
         starter: BulkStarter,
         bury: WriteDeadLetter,
-        telemetry: Telemetry | None = None,
+        telemetry: Telemetry,
     ) -> None:
         self.options = options
         self._formats = formats
         self.starter = starter
         self.intake = RecordScheduler(limits_of(FEWEST))
         self.assignment = Assignment()
-        spans = RecordSpans(telemetry or Telemetry(is_on=False), options.group)
-        self.desk = DeliveryLoop(self.intake, self.assignment, formats, starter, bury, spans=spans)
+        spans = RecordSpans(telemetry, options.group)
+        self.desk = DeliveryLoop(self.intake, self.assignment, formats, starter, bury, spans)
         self._watchdog = Watchdog(options.patience)
         self._consumer: Any = _build_consumer(options)  # aiokafka leaves the types of partitions open
         self._ends: dict[Any, int] = {}

@@ -30,24 +30,18 @@ class Columns:
         self._to_json = read_cell if is_text else to_json
         others = [name for name in names if name not in Envelope.model_fields]
         shown = ", ".join(repr(name[:40]) for name in names[:20]) or "none"
-        self.has_payload = "payload" in names
-        self.has_others = bool(others)
+        self.has_kind = "kind" in names
+        """Whether rows can name their kind themselves."""
+        self._has_others = bool(others)
         if "id" not in names:
             raise GiveUp(f"{source}: has no column 'id'; its columns are {shown}")
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise GiveUp(f"{source}: has two columns {twice!r}; rename one")
         if "" in names:
             raise GiveUp(f"{source}: column {names.index('') + 1} has no name; give it one")
-        if self.has_payload and others:
-            raise GiveUp(
-                f"{source}: column {others[0]!r} is no field of the envelope, and beside a column 'payload' there is "
-                "no place for it; drop one of the two"
-            )
-
-    @property
-    def has_kind(self) -> bool:
-        """Whether rows can name their kind themselves."""
-        return "kind" in self._names
+        if "payload" in names and others:
+            flaw = f"{source}: column {others[0]!r} is no field of the envelope"
+            raise GiveUp(f"{flaw}, and beside a column 'payload' there is no place for it; drop one of the two")
 
     def to_fields(self, cells: Sequence[Any]) -> dict[str, Any]:
         """Turn a row into envelope fields; None and empty text are absent. Raises InvalidEnvelope."""
@@ -67,7 +61,7 @@ class Columns:
                 fields[name] = cell
             elif (value := self._to_json(cell)) is not None:
                 payload[name] = value
-        return {**fields, "payload": payload} if self.has_others else fields
+        return {**fields, "payload": payload} if self._has_others else fields
 
 
 def _read_payload(cell: Any) -> Any:

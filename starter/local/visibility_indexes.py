@@ -26,9 +26,8 @@ _SYSTEM = {"default_idx", *(f"by_{column}" for column in _SYSTEM_COLUMNS)}
 
 async def read_columns(client: Client) -> dict[str, str]:
     """Ask the server in which column it keeps each search attribute: "DueAt" → "Datetime01"."""
-    answer = await client.workflow_service.describe_namespace(
-        DescribeNamespaceRequest(namespace=client.namespace), timeout=CALL_TIMEOUT
-    )
+    request = DescribeNamespaceRequest(namespace=client.namespace)
+    answer = await client.workflow_service.describe_namespace(request, timeout=CALL_TIMEOUT)
     return {name: column for column, name in answer.config.custom_search_attribute_aliases.items()}
 
 
@@ -50,9 +49,8 @@ def slim_visibility(database: Path, columns: Mapping[str, str]) -> list[str]:
 def find_unneeded(connection: sqlite3.Connection, columns: Mapping[str, str]) -> list[str]:
     """Name the indexes that messages never use; `columns` as for `slim_visibility`."""
     kept = indexes_to_keep(columns)
-    rows = connection.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL", (TABLE,)
-    )
+    query = "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL"
+    rows = connection.execute(query, (TABLE,))
     return sorted(name for (name,) in rows if name not in kept)
 
 

@@ -49,11 +49,8 @@ def read_event(value: bytes, headers: Headers) -> CloudEvent | None:
     if headers.get("ce_specversion") is None:
         return None
     content_type = "" if raw_type is None else read_text(raw_type, "content-type")
-    attributes = {
-        name: read_text(raw, f"ce_{name}")
-        for name in (*_REQUIRED, "subject", "correlationid")
-        if (raw := headers.get(f"ce_{name}")) is not None
-    }
+    given = ((name, headers.get(f"ce_{name}")) for name in (*_REQUIRED, "subject", "correlationid"))
+    attributes = {name: read_text(raw, f"ce_{name}") for name, raw in given if raw is not None}
     _check(attributes, "ce_")
     _refuse_other_than_json(content_type, "content-type")
     return _make(attributes, read_json(value, "value") if value else None, {})

@@ -113,10 +113,9 @@ class Layouts:
         with translate_rpc_errors():
             alive = (await self._client.count_workflows(query)).count
         if alive:
-            raise Misconfigured(
-                f"kind {kind!r} has {alive:,} messages with a workflow each; stop them before it is packed, or leave "
-                "encoding=Pack(…) away from its handler"
-            )
+            flaw = f"kind {kind!r} has {alive:,} messages with a workflow each"
+            remedy = "stop them before it is packed, or leave encoding=Pack(…) away from its handler"
+            raise Misconfigured(f"{flaw}; {remedy}")
 
     async def _fix(self, layout: Layout) -> None:
         """Start the workflow that stores the layout; if another process was first, its layout stays."""

@@ -47,9 +47,8 @@ class PackStarter:
         """Start the messages of a chunk and give a receipt for each; a retry within a session changes nothing."""
         token = chunk.token(session)
         request = await self._build_request(chunk, token)
-        answer, attempts = await self._caller.call_service(
-            self._client.workflow_service.signal_with_start_workflow_execution, request
-        )
+        send = self._client.workflow_service.signal_with_start_workflow_execution
+        answer, attempts = await self._caller.call_service(send, request)
         names = [workflow_id(chunk.layout.kind, message_id) for message_id in chunk.ids]
         named = list(zip(chunk.tags, names, strict=True))
         if isinstance(answer, RPCError):
@@ -97,9 +96,8 @@ class PackStarter:
                     return receipt
             except NO_ANSWER:
                 if (queue := await _find_idle_queue(self._client, name)) is not None:
-                    raise RetryLater(
-                        f"no worker serves its pack {name} (task queue {queue}), which has it and will take it in"
-                    ) from None
+                    unserved = f"no worker serves its pack {name} (task queue {queue})"
+                    raise RetryLater(f"{unserved}, which has it and will take it in") from None
             if time.monotonic() >= give_up_at:
                 patience = self._settings.patience
                 raise RetryLater(f"its pack {name} has it, but did not tell within {patience} what became of it")

