@@ -26,7 +26,7 @@ PAGE_SIZE = 500
 
 
 class Control:
-    """Steers messages by kind and id, whatever workflows they live in; `registry` has the kinds to start.
+    """Steers messages, whatever workflows they live in; `registry` has the kinds that may be started, by default all.
 
     Every signal is idempotent and works while the message sleeps, runs, is paused or parked. Errors have the text that
     the command line prints: MessageNotFound when the message is not alive, InvalidEnvelope for an invalid payload,

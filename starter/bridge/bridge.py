@@ -221,7 +221,6 @@ class Bridge(ConsumerRebalanceListener):
             raise RetryLater(sentence)
 
     def _count_lag(self) -> int:
-        """Count the readable records that have not been received."""
         held = (self.assignment.find(partition) for partition in self.assignment.partitions)
         known = ((self.find_end(offsets.partition), offsets.reached) for offsets in held if offsets is not None)
         return sum(max(0, end - reached) for end, reached in known if end is not None and reached is not None)

@@ -37,10 +37,7 @@ WriteDeadLetter = Callable[[Record, str, str], Awaitable[None]]
 
 @dataclass(eq=False)
 class DeliveryLoop:
-    """Delivers the records that the record scheduler gives out.
-
-    A record is acknowledged only when the Temporal server has its message, or the broker its dead letter, for good.
-    """
+    """Delivers what the record scheduler gives out; acknowledges a record when its message or dead letter is stored."""
 
     scheduler: RecordScheduler
     assignment: Assignment

@@ -57,10 +57,7 @@ class GroupLag:
 
 
 async def read_group_lag(options: Mapping[str, Any], group: str, topics: Sequence[str]) -> GroupLag:
-    """Ask the broker for the lag; `options` are those that all of aiokafka's clients share.
-
-    Raises InvalidSetting for a topic or a group that is not there, and BrokerError.
-    """
+    """Ask the broker for the lag; raises InvalidSetting for a topic or a group that is not there, and BrokerError."""
     async with open_admin(options) as admin:
         known = await list_topics(admin, *topics)
         state, holders, stored = await _describe_patiently(admin, group)

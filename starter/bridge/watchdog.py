@@ -24,10 +24,7 @@ class Watchdog:
         self._looked_at = None
 
     def look(self, now: float, *, lag: int, in_flight: int, is_paused: bool, is_blocked: bool) -> str:
-        """Give the error text to end the process with; empty while all is well.
-
-        `lag` counts readable records: up to the last stable offset, because only committed ones are read.
-        """
+        """Give the error text to end the process with, "" while all is well; `lag` is up to the last stable offset."""
         if lag <= 0 or in_flight > 0 or is_paused or is_blocked:
             self.note_progress()
             return ""

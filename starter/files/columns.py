@@ -22,10 +22,7 @@ class Columns:
     """What the columns of a table mean: envelope fields by name, all others parts of the payload."""
 
     def __init__(self, names: Sequence[str], source: str, *, is_text: bool = False) -> None:
-        """Take the names in order; raises GiveUp when no row of such a table can become a message.
-
-        `is_text`: cells have no types of their own, as in CSV; see `read_cell`.
-        """
+        """Take the names in order; raises GiveUp when no row can become a message. `is_text`: see `read_cell`."""
         self._names = tuple(names)
         self._to_json = read_cell if is_text else to_json
         others = [name for name in names if name not in Envelope.model_fields]

@@ -14,8 +14,7 @@ Item = TypeVar("Item")
 class ThreadedIterator(Generic[Item]):
     """Gives the items of an iterable as they come, so that a slow pipe never blocks the event loop.
 
-    The thread reads at most BUFFERED_ITEMS ahead. An error of the iterable is raised after the items before it.
-    Iterate it once.
+    The thread reads at most BUFFERED_ITEMS ahead. An error is raised after the items before it. Iterate it once.
     """
 
     def __init__(self, items: Iterable[Item]) -> None:

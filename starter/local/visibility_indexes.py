@@ -32,10 +32,7 @@ async def read_columns(client: Client) -> dict[str, str]:
 
 
 def slim_visibility(database: Path, columns: Mapping[str, str]) -> list[str]:
-    """Drop unneeded indexes and give their names; a second call finds nothing to do.
-
-    `columns` are those that `read_columns` gives. The server must not be running.
-    """
+    """Drop unneeded indexes, while the server is down, and give their names; `columns` as `read_columns` gives them."""
     with closing(sqlite3.connect(database)) as connection:
         dropped = find_unneeded(connection, columns)
         for name in dropped:

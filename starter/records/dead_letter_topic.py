@@ -86,10 +86,7 @@ class LetterSelection:
 
 @contextlib.asynccontextmanager
 async def open_box(options: Mapping[str, Any], source: str) -> AsyncGenerator["DeadLetterTopic"]:
-    """Open the dead letters of a topic; `options` are those that all of aiokafka's clients share.
-
-    A topic without dead letters gives an empty box. Raises TopicMissing and BrokerError.
-    """
+    """Open the dead letters of a topic, an empty box if it has none. Raises TopicMissing and BrokerError."""
     async with open_admin(options) as admin:
         topics = await list_topics(admin)
     if source not in topics and source + SUFFIX not in topics:

@@ -177,7 +177,7 @@ class DeadLetterWriter(SafeProducer):
         self._making = asyncio.Lock()
 
     async def write(self, record: Record, error_class: str, message: str) -> None:
-        """Write a record's dead letter for good, and make its topic if it is missing; raises BrokerError.
+        """Write a record's dead letter for good, and make its topic if need be; raises BrokerError.
 
         After an error a record may be written twice: readers count that as one.
         """
@@ -202,10 +202,7 @@ class DeadLetterWriter(SafeProducer):
 
 
 async def make_topic(admin: Any, topic: str, partitions: int, *, is_trial: bool = False) -> None:
-    """Make a topic that keeps its records for good, with the broker's default number of replicas.
-
-    With `is_trial` the broker only checks the request and makes no topic. Raises a KafkaError.
-    """
+    """Make a topic that keeps its records for good, or with `is_trial` only check the request. Raises a KafkaError."""
     errors: Any = importlib.import_module("aiokafka.errors")
     new_topic: Any = importlib.import_module("aiokafka.admin").NewTopic
     for configs in (_GENEROUS, _UNLIMITED):

@@ -17,15 +17,13 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)  # RFC 6901 §4; longer ones
 
 @dataclass(frozen=True, slots=True)
 class RecordView:
-    """What an origin can read: the key, the headers, and the parsed value or a CloudEvent's data.
-
-    `attributes` are those of a structured CloudEvent, under their header names ("ce_id").
-    """
+    """What an origin can read: the key, the headers, and the parsed value or a CloudEvent's data."""
 
     key: bytes | None
     headers: Headers
     document: Any = MISSING
     attributes: dict[str, str] = field(default_factory=dict[str, str])
+    """Those of a structured CloudEvent, under their header names ("ce_id")."""
 
 
 @dataclass(frozen=True, slots=True)

