@@ -35,7 +35,7 @@ ASKED_AT_ONCE = 16
 
 
 class Packs:
-    """Queries and signals packs. Raises PackNotServed within seconds without a worker, StandsStill when its task fails."""
+    """Queries and signals packs; raises PackNotServed within seconds if no worker does, StandsStill if a task fails."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
