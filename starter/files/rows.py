@@ -181,7 +181,6 @@ class Line:
 
 
 def _read_lines(stream: BinaryIO) -> Iterator[Line]:
-    """Give the lines of a stream; those that are too long are cut and get a flaw."""
     number = end = 0
     while raw := stream.readline(LINE_MAX_BYTES):
         number += 1

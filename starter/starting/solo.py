@@ -93,7 +93,6 @@ class SoloStarter:
                 return Receipt(tag, name, StartOutcome.IGNORED)
 
     async def _signal(self, delivery: Delivery, tag: Tag) -> Receipt[Tag] | None:
-        """Revise or stop the message; None when it is not alive."""
         name, signal = workflow_id(delivery.kind, delivery.id), delivery.to_signal()
         request = SignalWorkflowExecutionRequest(
             namespace=self._client.namespace,
