@@ -26,7 +26,7 @@ PAGE_SIZE = 500
 
 
 class Control:
-    """Steers messages by kind and id; the caller need not know in which workflow a message lives.
+    """Steers messages, whatever workflows they live in; `registry` has the kinds that may be started, by default all.
 
     Every signal is idempotent and works while the message sleeps, runs, is paused or parked. Errors have the text that
     the command line prints: MessageNotFound when the message is not alive, InvalidEnvelope for an invalid payload,
@@ -38,7 +38,6 @@ class Control:
     """
 
     def __init__(self, client: Client, settings: Settings, registry: Registry | None = None) -> None:
-        """Take a client; `registry` holds the kinds that may be started, by default all installed and configured."""
         self._client = client
         self._settings = settings
         self._registry = registry
@@ -149,10 +148,7 @@ class Control:
         return await look_up(self._client, self._packs, kind, message_id)
 
     async def show(self, kind: str, message_id: str) -> MessageView:
-        """Show one message, alive or finished; without a worker to ask, only what the server knows.
-
-        Only its pack knows a packed message: PackNotServed is raised when no worker serves the pack.
-        """
+        """Show one message, alive or finished; without a worker, only what the server knows, or PackNotServed."""
         return await show(self._client, self._packs, kind, message_id)
 
 

@@ -53,10 +53,7 @@ def print_items(
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, cuts_names: bool = False) -> None:
-    """Write rows in columns, whose widths come from the first rows.
-
-    With `cuts_names`, the first column is cut where the table would be wider than the terminal.
-    """
+    """Write rows in columns; `cuts_names` cuts the first one where the table would be wider than the terminal."""
     source = iter(rows)
     first = [[clean(cell) for cell in row] for row in islice(source, MEASURED_ROWS)]
     widths = [max(map(len, column)) for column in zip(header, *first, strict=True)]

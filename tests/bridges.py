@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from shared.telemetry.sdk import Telemetry
 from starter.bridge.bridge import Bridge, BridgeOptions
 from starter.records.dead_letters import DeadLetterWriter
 from starter.records.formats import Formats
@@ -21,7 +22,7 @@ async def run_bridge(
     """
     options = BridgeOptions(topics=(topic,), group=f"group-{topic}", client={"bootstrap_servers": address}, **changes)
     writer, stopping = DeadLetterWriter(options.client), asyncio.Event()
-    bridge = Bridge(options, formats, starter, writer.write)
+    bridge = Bridge(options, formats, starter, writer.write, Telemetry(is_on=False))
     running = asyncio.create_task(bridge.run(stopping))
     try:
         yield bridge

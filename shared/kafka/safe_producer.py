@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shared.errors import RetryLater
+from shared.errors import InvalidSetting, RetryLater
 
 PATIENCE_SECONDS = 30.0
 RECORD_MAX_BYTES = 64 * 1024 * 1024
@@ -51,14 +51,17 @@ async def translate_errors(topic: str) -> AsyncGenerator[None]:
 
 
 @contextlib.asynccontextmanager
-async def open_admin(options: Mapping[str, Any]) -> AsyncGenerator[Any]:
-    """Use an admin client for the length of a `with` block."""
+async def open_admin(
+    options: Mapping[str, Any], topic: str = "", patience_seconds: float = PATIENCE_SECONDS
+) -> AsyncGenerator[Any]:
+    """Use an admin client, about a topic if one is named, for a `with` block of limited time. Raises BrokerError."""
     admin: Any = importlib.import_module("aiokafka.admin").AIOKafkaAdminClient(**options)
-    try:
-        await admin.start()
-        yield admin
-    finally:
-        await admin.close()
+    async with translate_errors(topic), asyncio.timeout(patience_seconds):
+        try:
+            await admin.start()
+            yield admin
+        finally:
+            await admin.close()
 
 
 @contextlib.asynccontextmanager
@@ -77,9 +80,17 @@ async def open_reader(
         await consumer.stop()
 
 
-async def list_topics(admin: Any) -> Topics:
-    """Give the topics that this user may see; asking for one by name would create it on some brokers."""
-    return {topic["topic"]: len(topic["partitions"]) for topic in await admin.describe_topics()}
+async def list_topics(admin: Any, *wanted: str, named_by: str = "TOPIC") -> Topics:
+    """Give the topics that this user may see; asking for one by name would create it on some brokers.
+
+    Raises InvalidSetting when one of the wanted topics, which `named_by` names, is not among them.
+    """
+    topics = {topic["topic"]: len(topic["partitions"]) for topic in await admin.describe_topics()}
+    for topic in wanted:
+        if topic not in topics:
+            problem = f"there is no topic {topic!r}, or this user may not see it; create or allow it"
+            raise InvalidSetting(f"{named_by}: {problem}")
+    return topics
 
 
 @dataclass(frozen=True, slots=True)

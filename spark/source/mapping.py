@@ -6,7 +6,6 @@ from typing import Any
 
 from shared.errors import InvalidEnvelope, InvalidSetting
 from starter.files.columns import Columns, read_cell, read_number, to_json
-from starter.files.rows import Reader
 from starter.records.mapping import FormatOptions, RecordView, find_kind, map_fields
 from starter.records.record import DeadRecord, ErrorClass
 
@@ -31,7 +30,7 @@ class RowMapping:
                 what = "key" if origin.part == "key" else "headers"
                 raise InvalidSetting(f"--{name}: is {origin}, but rows have no {what}; write a JSON pointer like /id")
 
-    def reader(self, names: Sequence[str], source: str, *, is_text: bool = False) -> Reader:
+    def reader(self, names: Sequence[str], source: str, *, is_text: bool = False) -> "_NamedColumns | _MappedColumns":
         """Give the reader of a table's rows, see `Columns`; raises GiveUp when the table can't give any message."""
         if self.options.id_from is None:
             return _NamedColumns(Columns(names, source, is_text=is_text), self)

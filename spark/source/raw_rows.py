@@ -62,9 +62,9 @@ class LineReader:
             for row in read_json_lines(lines):
                 yield _map_document(row, self.mapping)
             return
-        columns = self.mapping.reader(self.names, self.source, is_text=True)
+        to_fields = self.mapping.reader(self.names, self.source, is_text=True).to_fields
         for record in (lines,) if self.spans_lines else ((line,) for line in lines):
-            yield from read_csv_records(record, columns)
+            yield from read_csv_records(record, to_fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class CellReader:
 
     def read(self, batches: Iterable[Any], rules: EnvelopeRules) -> Iterator[ParsedRow]:
         """Give each row of the table."""
-        columns = self.mapping.reader(self.names, self.source)
+        to_fields = self.mapping.reader(self.names, self.source).to_fields
         for file, number, cells in rows_of(batches):
-            row = make_row(columns, cells, self.starts.get((file, 0), 0) + number + 1)
+            row = make_row(to_fields, cells, self.starts.get((file, 0), 0) + number + 1)
             yield row, _parse(row, rules)
 
 

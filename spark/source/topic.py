@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shared.errors import GiveUp, InvalidSetting, RetryLater
+from shared.errors import GiveUp, RetryLater
 from shared.kafka.connection import check_broker, kafka_options
 from shared.kafka.safe_producer import list_topics, open_admin, open_reader, translate_errors
 from shared.settings import Settings
@@ -77,10 +77,8 @@ async def find_offsets(
     With `since`, the first offset is that of the first record from then on; with `until`, the second one likewise.
     """
     await check_broker(settings)
-    async with translate_errors(topic), open_admin(kafka_options(settings)) as admin:
-        topics = await list_topics(admin)
-    if topic not in topics:
-        raise InvalidSetting(f"kafka: there is no topic {topic!r}, or this user may not see it; create or allow it")
+    async with open_admin(kafka_options(settings), topic) as admin:
+        topics = await list_topics(admin, topic, named_by="kafka")
     async with translate_errors(topic), _open_consumer(settings) as consumer:
         partitions = [_partition(topic, number) for number in range(topics[topic])]
         begins, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)

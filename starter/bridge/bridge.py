@@ -74,15 +74,15 @@ class Bridge(ConsumerRebalanceListener):
         formats: Formats,
         starter: BulkStarter,
         bury: WriteDeadLetter,
-        telemetry: Telemetry | None = None,
+        telemetry: Telemetry,
     ) -> None:
         self.options = options
         self._formats = formats
         self.starter = starter
         self.intake = RecordScheduler(limits_of(FEWEST))
         self.assignment = Assignment()
-        spans = RecordSpans(telemetry or Telemetry(is_on=False), options.group)
-        self.desk = DeliveryLoop(self.intake, self.assignment, formats, starter, bury, spans=spans)
+        spans = RecordSpans(telemetry, options.group)
+        self.desk = DeliveryLoop(self.intake, self.assignment, formats, starter, bury, spans)
         self._watchdog = Watchdog(options.patience)
         self._consumer: Any = _build_consumer(options)  # aiokafka leaves the types of partitions open
         self._ends: dict[Any, int] = {}
@@ -221,10 +221,9 @@ class Bridge(ConsumerRebalanceListener):
             raise RetryLater(sentence)
 
     def _count_lag(self) -> int:
-        """Count the readable records that have not been received."""
-        held = ((self.find_end(partition), self.assignment.find(partition)) for partition in self.assignment.partitions)
-        known = ((end, offsets.reached) for end, offsets in held if end is not None and offsets is not None)
-        return sum(max(0, end - reached) for end, reached in known if reached is not None)
+        held = (self.assignment.find(partition) for partition in self.assignment.partitions)
+        known = ((self.find_end(offsets.partition), offsets.reached) for offsets in held if offsets is not None)
+        return sum(max(0, end - reached) for end, reached in known if end is not None and reached is not None)
 
     def find_end(self, partition: Partition) -> int | None:
         """Give the offset after the last readable record, as last reported by the broker; None before that."""
@@ -237,9 +236,8 @@ class Bridge(ConsumerRebalanceListener):
         """The partitions that are not fetched now."""
         return frozenset(Partition(*partition) for partition in self._consumer.paused())
 
-    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride] — aiokafka awaits it
-        self, revoked: Collection[TopicPartition]
-    ) -> None:
+    # aiokafka awaits these two methods
+    async def on_partitions_revoked(self, revoked: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Let the records under way of revoked partitions finish, commit, and forget the partitions."""
         partitions = [Partition(*partition) for partition in revoked]
         under_way = self.intake.revoke(partitions)
@@ -251,9 +249,7 @@ class Bridge(ConsumerRebalanceListener):
         await self.commit(partitions)
         self.assignment.revoke(partitions)
 
-    async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride] — as above
-        self, assigned: Collection[TopicPartition]
-    ) -> None:
+    async def on_partitions_assigned(self, assigned: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Begin with partitions and pause again as needed: the consumer has forgotten its pauses."""
         partitions = [Partition(*partition) for partition in assigned]
         self.rebalances += 1

@@ -5,6 +5,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 
 from shared.errors import RetryLater
 from shared.telemetry.spans import NO_SPAN
@@ -28,47 +29,35 @@ DEAD = "dead"
 """Outcome of a record that is written as a dead letter."""
 
 SILENT_SECONDS = 10.0
-"""Minimum time between two log lines about failures."""
+"""Minimum time between two log lines about failures: while a server is away, thousands fail every second."""
 
 WriteDeadLetter = Callable[[Record, str, str], Awaitable[None]]
 """Writes a dead letter (record, error class, message); raises RetryLater while the broker does not accept it."""
 
 
+@dataclass(eq=False)
 class DeliveryLoop:
-    """Delivers the records that the record scheduler gives out.
+    """Delivers what the record scheduler gives out; acknowledges a record when its message or dead letter is stored."""
 
-    A record is acknowledged only when the Temporal server has its message, or the broker its dead letter, for good.
-    """
-
-    def __init__(
-        self,
-        scheduler: RecordScheduler,
-        assignment: Assignment,
-        formats: Formats,
-        starter: BulkStarter,
-        bury: WriteDeadLetter,
-        *,
-        spans: RecordSpans,
-    ) -> None:
-        self._intake = scheduler
-        self._assignment = assignment
-        self._formats = formats
-        self._starter = starter
-        self._bury = bury
-        self._spans = spans
-        self._deliveries: asyncio.Queue[list[PendingRecord] | None] = asyncio.Queue()
-        self._beside: set[asyncio.Task[None]] = set()
-        self._is_closed = False
-        self._is_pumping = False
-        self._silent_until = 0.0
-        self._in_hand = 0
-        self._size = 0
-        self.outcomes: Counter[str] = Counter()
-        """What became of records, by outcome."""
+    scheduler: RecordScheduler
+    assignment: Assignment
+    formats: Formats
+    starter: BulkStarter
+    bury: WriteDeadLetter
+    spans: RecordSpans
+    outcomes: Counter[str] = field(default_factory=Counter[str], init=False)
+    """What became of records, by outcome."""
+    _deliveries: asyncio.Queue[list[PendingRecord] | None] = field(default_factory=asyncio.Queue, init=False)
+    _beside: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]], init=False)
+    _is_closed: bool = field(default=False, init=False)
+    _is_pumping: bool = field(default=False, init=False)
+    _silent_until: float = field(default=0.0, init=False)
+    _in_hand: int = field(default=0, init=False)
+    _size: int = field(default=0, init=False)
 
     async def run(self) -> None:
         """Deliver until `finish`; raises Misconfigured when the server refuses this client as such."""
-        async for receipt in self._starter.start_all(self._wishes()):
+        async for receipt in self.starter.start_all(self._wishes()):
             self._settle(receipt)
 
     def pump(self) -> None:
@@ -77,8 +66,8 @@ class DeliveryLoop:
             return
         if (size := size_for(self._in_hand)) != self._size:
             self._size = size
-            self._intake.resize(limits_of(size))
-        taken = self._intake.take()
+            self.scheduler.resize(limits_of(size))
+        taken = self.scheduler.take()
         if alive := [pending for pending in taken if pending.dead is None]:
             self._deliveries.put_nowait(alive)
         for pending in taken:
@@ -105,9 +94,9 @@ class DeliveryLoop:
                 return
             for pending in batch:
                 # decoded again for a retry: retries are few, and kept deliveries take several times a record's memory
-                delivery, pending.delivery = pending.delivery or self._formats.decode(pending.record), None
+                delivery, pending.delivery = pending.delivery or self.formats.decode(pending.record), None
                 self._in_hand += 1
-                yield pending, self._spans.begin(pending, delivery)
+                yield pending, self.spans.begin(pending, delivery)
 
     def _settle(self, receipt: Receipt[PendingRecord]) -> None:
         pending = receipt.tag
@@ -115,19 +104,18 @@ class DeliveryLoop:
         self.outcomes[receipt.outcome] += 1
         if receipt.outcome is StartOutcome.FAILED:
             pending.attempts += 1
-            self._tell_of_failure(pending, receipt)
+            self._log_failure(pending, receipt)
             self._run_beside(self._deliver_later(pending))
         elif receipt.outcome is StartOutcome.REJECTED:
             self._run_beside(self._write_dead_letter(pending, REFUSED, receipt.reason))
         else:
             self._acknowledge(pending, receipt.outcome)
 
-    def _tell_of_failure(self, pending: PendingRecord, receipt: Receipt[PendingRecord]) -> None:
-        """Log one failure per `SILENT_SECONDS`: while a server is away, thousands fail every second."""
+    def _log_failure(self, pending: PendingRecord, receipt: Receipt[PendingRecord]) -> None:
         if (now := time.monotonic()) >= self._silent_until:
             self._silent_until = now + SILENT_SECONDS
             failure = {"reason": receipt.reason, "failures": self.outcomes[receipt.outcome]}
-            extra = {**describe_held(pending, self._formats), **failure}
+            extra = {**describe_held(pending, self.formats), **failure}
             logger.warning("not delivered yet, and tried again", extra=extra)
 
     async def _deliver_later(self, pending: PendingRecord) -> None:
@@ -139,16 +127,16 @@ class DeliveryLoop:
         attempts = 0
         while True:
             try:
-                await self._bury(pending.record, error_class, message)
+                await self.bury(pending.record, error_class, message)
                 break
             except RetryLater as exc:
                 attempts += 1
-                self._intake.block(pending.partition, str(exc))
-                extra = {**describe_held(pending, self._formats), "reason": str(exc)}
+                self.scheduler.block(pending.partition, str(exc))
+                extra = {**describe_held(pending, self.formats), "reason": str(exc)}
                 logger.warning("dead letter not written", extra=extra)
                 await asyncio.sleep(backoff_seconds(attempts))
         if attempts:
-            self._intake.unblock(pending.partition)
+            self.scheduler.unblock(pending.partition)
         self.outcomes[DEAD] += 1
         self._acknowledge(pending, DEAD, error_class)
 
@@ -156,10 +144,10 @@ class DeliveryLoop:
         if pending.span is not NO_SPAN:
             pending.span.end({"outcome": outcome, "attempts": pending.attempts + 1}, error_class)
         if logger.isEnabledFor(logging.DEBUG):
-            extra = {**describe_held(pending, self._formats), "outcome": outcome, "error_class": error_class}
+            extra = {**describe_held(pending, self.formats), "outcome": outcome, "error_class": error_class}
             logger.debug("record settled", extra={"action": "record_settled", **extra})
-        self._intake.finished(pending)
-        self._assignment.acknowledged(pending.partition, pending.epoch, pending.offset)
+        self.scheduler.finished(pending)
+        self.assignment.acknowledged(pending.partition, pending.epoch, pending.offset)
         if not self._is_pumping:  # once per loop iteration: one answer of a pack acknowledges hundreds
             self._is_pumping = True
             asyncio.get_running_loop().call_soon(self._pump_again)

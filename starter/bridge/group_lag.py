@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import TopicPartition
+from aiokafka.errors import GroupCoordinatorNotAvailableError, GroupLoadInProgressError, for_code
 
 from shared.errors import InvalidSetting
 from shared.kafka.safe_producer import PATIENCE_SECONDS, list_topics, open_admin, open_reader, translate_errors
@@ -56,15 +57,13 @@ class GroupLag:
 
 
 async def read_group_lag(options: Mapping[str, Any], group: str, topics: Sequence[str]) -> GroupLag:
-    """Ask the broker for the lag; `options` are those that all of aiokafka's clients share.
-
-    Raises InvalidSetting for a topic or a group that is not there, and BrokerError.
-    """
-    async with translate_errors(""), asyncio.timeout(PATIENCE_SECONDS), open_admin(options) as admin:
-        partitions = find_partitions(await list_topics(admin), topics)
+    """Ask the broker for the lag; raises InvalidSetting for a topic or a group that is not there, and BrokerError."""
+    async with open_admin(options) as admin:
+        known = await list_topics(admin, *topics)
         state, holders, stored = await _describe_patiently(admin, group)
     if state == NO_SUCH_GROUP and not stored:
         raise InvalidSetting(f"--group: there is no consumer group {group!r}; start its bridge, or correct the name")
+    partitions = [TopicPartition(topic, number) for topic in dict.fromkeys(topics) for number in range(known[topic])]
     committed = {partition: value.offset for partition, value in stored.items() if value.offset >= 0}
     only: dict[str, Any] = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
     async with open_reader(options, **only) as reader, translate_errors(""), asyncio.timeout(PATIENCE_SECONDS):
@@ -72,31 +71,20 @@ async def read_group_lag(options: Mapping[str, Any], group: str, topics: Sequenc
     return GroupLag(group=group, state=state, partitions=found)
 
 
-def find_partitions(known: Mapping[str, int], topics: Sequence[str]) -> list[TopicPartition]:
-    """Give all partitions of some topics, of those `known`; raises InvalidSetting for a topic that is not there."""
-    for topic in topics:
-        if topic not in known:
-            raise InvalidSetting(f"TOPIC: there is no topic {topic!r}, or this user may not see it; create or allow it")
-    return [TopicPartition(topic, number) for topic in dict.fromkeys(topics) for number in range(known[topic])]
-
-
 async def _describe_patiently(admin: Any, group: str) -> tuple[str, dict[TopicPartition, str], Mapping[Any, Any]]:
     """Give a group's state, each partition's holder and the committed offsets; waits for a broker that just started."""
-    errors: Any = importlib.import_module("aiokafka.errors")
     while True:
-        with contextlib.suppress(errors.GroupCoordinatorNotAvailableError, errors.GroupLoadInProgressError):
+        with contextlib.suppress(GroupCoordinatorNotAvailableError, GroupLoadInProgressError):
             return *await _describe(admin, group), await admin.list_consumer_group_offsets(group)
         await asyncio.sleep(AGAIN_SECONDS)
 
 
 async def _describe(admin: Any, group: str) -> tuple[str, dict[TopicPartition, str]]:
-    """Give a group's state and who holds each partition."""
-    errors: Any = importlib.import_module("aiokafka.errors")
     protocol: Any = importlib.import_module("aiokafka.coordinator.protocol").ConsumerProtocol
     (answer,) = await admin.describe_consumer_groups([group])
     code, _, state, _, _, members, *_ = answer.groups[0]
     if code:
-        raise errors.for_code(code)(group)
+        raise for_code(code)(group)
     return state, {
         partition: f"{member_id} {host}"
         for member_id, _, host, _, assignment in members

@@ -16,7 +16,6 @@ class Partition(NamedTuple):
     number: int
 
     def __str__(self) -> str:
-        """Give it as a person reads it."""
         return f"{self.topic}/{self.number}"
 
 
@@ -34,9 +33,8 @@ class OffsetsWentBack(RetryLater):
 class PartitionOffsets:
     """The unacknowledged records of one partition under one assignment, and the position to commit.
 
-    Memory grows with the outstanding records. Noting a record takes constant time. Finding the first outstanding one
-    has to skip those acknowledged lately, so it is done once a second. Gaps between offsets are normal (compaction,
-    transaction markers), so nothing is inferred from neighbours.
+    Noting a record takes constant time. Finding the first outstanding one has to skip those acknowledged lately, so it
+    is done once a second. Gaps between offsets are normal (compaction, transaction markers): neighbours tell nothing.
     """
 
     __slots__ = ("_committed", "_last", "_next", "_outstanding", "epoch", "partition")
@@ -69,10 +67,7 @@ class PartitionOffsets:
         return self._outstanding.pop(offset, None) is not None
 
     def advance(self, to: int) -> None:
-        """Note that the consumer moved on to an offset; all records below it must have been noted before.
-
-        This passes a tail that holds only transaction markers.
-        """
+        """Note that the consumer moved on to an offset, past transaction markers; call `received` for records first."""
         self._next = max(self._next, to)
 
     def committed(self, position: int) -> None:
@@ -83,8 +78,7 @@ class PartitionOffsets:
     def position(self) -> int | None:
         """What to commit: the first outstanding offset, else the next one; None if that is committed already.
 
-        The first position of an assignment is committed before anything is acknowledged, so that a group that has
-        never committed keeps its place.
+        It is given before anything is acknowledged, too, so that a group that has never committed keeps its place.
         """
         position = next(iter(self._outstanding), self._next)
         return position if position > self._committed else None
@@ -117,8 +111,7 @@ class PartitionOffsets:
 class Assignment:
     """The partitions held now, each with the epoch of its assignment; records of an older epoch no longer count.
 
-    The epoch rises with every change. Partitions that a change does not concern keep theirs, so acknowledgements for
-    them stay valid.
+    The epoch rises with every change; partitions not concerned keep theirs, and so their acknowledgements.
     """
 
     def __init__(self) -> None:

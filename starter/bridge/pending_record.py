@@ -46,10 +46,7 @@ def decode_record(record: Record, partition: Partition, epoch: int, formats: For
 
 
 class RecordSpans:
-    """Traces the records of sampled messages.
-
-    Any other record costs one checksum, or nothing while telemetry is off.
-    """
+    """Traces the records of sampled messages; others cost one checksum, or nothing while telemetry is off."""
 
     def __init__(self, telemetry: Telemetry, group: str) -> None:
         self._telemetry = telemetry
@@ -61,9 +58,8 @@ class RecordSpans:
             return delivery
         if pending.span is NO_SPAN:  # a retry belongs to the span of the first attempt
             attributes: Attributes = {"group": self._group, "kind": delivery.kind, **_describe(pending, delivery)}
-            pending.span = self._telemetry.begin_span(
-                f"process {pending.record.topic}", attributes, parent=delivery.trace
-            )
+            name = f"process {pending.record.topic}"
+            pending.span = self._telemetry.begin_span(name, attributes, parent=delivery.trace)
         return delivery._replace(trace={**delivery.trace, "traceparent": pending.span.traceparent})
 
 
@@ -77,14 +73,10 @@ def describe_held(pending: PendingRecord, formats: Formats) -> dict[str, Any]:
 
 
 def _describe(pending: PendingRecord, delivery: Delivery | None) -> dict[str, str | int]:
-    record = pending.record
-    if delivery is None or delivery.envelope is None:
-        correlation_id = find_correlation_id(dict(record.headers))
-    else:
-        correlation_id = delivery.envelope.correlation_id
+    record, envelope = pending.record, delivery and delivery.envelope
     return {
         "workflow_id": (pending.key or b"").decode(),
-        "correlation_id": correlation_id,
+        "correlation_id": envelope.correlation_id if envelope else find_correlation_id(dict(record.headers)),
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,

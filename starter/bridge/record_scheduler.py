@@ -49,10 +49,9 @@ class _PartitionQueue:
 
 
 class RecordScheduler:
-    """Gives out the records of each key in offset order; different keys and partitions run in parallel.
+    """Gives out the records of each key in offset order; different keys run in parallel, partitions take turns.
 
-    Partitions take turns. Records of a blocked partition that are under way do not count against the limits. A record
-    is recognized by object identity.
+    Records of a blocked partition that are under way do not count against the limits. Identity tells records apart.
     """
 
     def __init__(self, limits: InFlightLimits) -> None:
@@ -73,10 +72,7 @@ class RecordScheduler:
         self._note_load()
 
     def assign(self, partitions: Iterable[Partition], epoch: int) -> None:
-        """Begin anew with partitions: from now on, only records offered under this epoch count.
-
-        Records that are still under way finish first, so that the order within their key holds.
-        """
+        """Begin anew: only records of this epoch count, behind those under way, so that the order in each key holds."""
         for partition in partitions:
             lane = self._lanes.setdefault(partition, _PartitionQueue(partition))
             self._empty(lane)
@@ -195,10 +191,7 @@ class RecordScheduler:
 
     @property
     def pausing(self) -> set[Partition]:
-        """Partitions that must pause now: they are blocked, or too many records of them, or of all, are held.
-
-        All other held partitions may be fetched: a consumer forgets its pauses at each assignment.
-        """
+        """Partitions that must pause now: they are blocked, or too many records of them, or of all, are held."""
         held = ((partition, lane) for partition, lane in self._lanes.items() if lane.epoch is not None)
         return {partition for partition, lane in held if self._is_full or partition in self._over or lane.reason}
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -155,15 +155,11 @@ def to_metric_values(status: BridgeStatus) -> Iterator[MetricValue]:
     yield MetricValue(metrics.COMMIT_FAILURES, status.commit_failures, group)
 
 
+@dataclass(slots=True)
 class BridgeReadiness(Readiness):
-    """Ready means: a member of the group, with a Temporal server that answers.
+    """Ready means: a member of the group, also one without partitions, with a Temporal server that answers."""
 
-    A member without partitions is a standby, and ready.
-    """
-
-    def __init__(self, is_stopping: Callable[[], bool]) -> None:
-        super().__init__(is_stopping)
-        self.bridge: Bridge | None = None
+    bridge: Bridge | None = None
 
     def find_gap(self) -> str:
         """Say what does not work yet; empty when everything does."""

@@ -8,10 +8,9 @@ LOOKS = 4  # consecutive calls of `look` without progress before the consumer co
 class Watchdog:
     """Says when nothing has moved for `patience` although records wait and nothing holds them back.
 
-    A group member of aiokafka can lose its membership and fetch nothing any more without raising anything
-    (aio-libs/aiokafka issue 1037). Times are monotonic seconds. Call `look` at least `LOOKS` times per patience: the
-    time between two calls counts as at most patience / LOOKS, so that a pause of this process is not mistaken for
-    silence of the consumer.
+    A group member of aiokafka can lose its membership and fetch nothing any more without an error (its issue 1037).
+    Call `look` at least `LOOKS` times per patience, with monotonic seconds: the time between two calls counts as at
+    most patience / LOOKS, so that a pause of this process is not mistaken for silence of the consumer.
     """
 
     def __init__(self, patience: timedelta) -> None:
@@ -25,10 +24,7 @@ class Watchdog:
         self._looked_at = None
 
     def look(self, now: float, *, lag: int, in_flight: int, is_paused: bool, is_blocked: bool) -> str:
-        """Give the error text to end the process with; empty while all is well.
-
-        `lag` counts readable records: up to the last stable offset, because only committed ones are read.
-        """
+        """Give the error text to end the process with, "" while all is well; `lag` is up to the last stable offset."""
         if lag <= 0 or in_flight > 0 or is_paused or is_blocked:
             self.note_progress()
             return ""

@@ -8,10 +8,7 @@ FEWEST, MOST = 1_000, 100_000
 """Limits for records under way. The lower one keeps the starter busy, the upper one bounds the memory."""
 
 PACK_ROOM = MOST * 4 // 5
-"""Limit of records gathered for packs; the rest of the window is for records that are being sent in chunks.
-
-Chunks should be large, because one costs as much as hundreds of messages.
-"""
+"""Limit of records gathered for large chunks, which cost least; the rest of the window is for those being sent."""
 
 STEP = 100
 """The window changes in steps of this size, because every change has all limits checked again."""
@@ -23,8 +20,7 @@ WAITING = 5_000
 def size_for(in_hand: int) -> int:
     """Say how many records may be under way: those `in_hand`, which the starter works on, and `FEWEST` more.
 
-    The starter takes what it has room for: one record a call for solo messages, large chunks of them for packs. So
-    memory depends on that room, and not on the lag or the pace.
+    The starter takes only what it has room for, so memory depends on that room, and not on the lag or the pace.
     """
     return min(in_hand // STEP * STEP + FEWEST, MOST)
 

@@ -15,47 +15,36 @@ from shared.messages.json_value import parse_json
 _NUMBERS = ("schema_version", "priority", "tolerance_seconds")
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,30})(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?")
 _JSON_WORDS = {"true": True, "false": False, "null": None}
-_SHORT_DIGITS = 15
-"""A float keeps all digits of a number that has no more than this."""
+_SHORT_DIGITS = 15  # a float keeps all of them
 
 
 class Columns:
     """What the columns of a table mean: envelope fields by name, all others parts of the payload."""
 
     def __init__(self, names: Sequence[str], source: str, *, is_text: bool = False) -> None:
-        """Take the names in order; raises GiveUp when no row of such a table can become a message.
-
-        `is_text`: cells have no types of their own, as in CSV; see `read_cell`.
-        """
+        """Take the names in order; raises GiveUp when no row can become a message. `is_text`: see `read_cell`."""
         self._names = tuple(names)
         self._to_json = read_cell if is_text else to_json
         others = [name for name in names if name not in Envelope.model_fields]
         shown = ", ".join(repr(name[:40]) for name in names[:20]) or "none"
-        self.has_payload = "payload" in names
-        self.has_others = bool(others)
+        self.has_kind = "kind" in names
+        """Whether rows can name their kind themselves."""
+        self._has_others = bool(others)
         if "id" not in names:
             raise GiveUp(f"{source}: has no column 'id'; its columns are {shown}")
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise GiveUp(f"{source}: has two columns {twice!r}; rename one")
         if "" in names:
             raise GiveUp(f"{source}: column {names.index('') + 1} has no name; give it one")
-        if self.has_payload and others:
-            raise GiveUp(
-                f"{source}: column {others[0]!r} is no field of the envelope, and beside a column 'payload' there is "
-                "no place for it; drop one of the two"
-            )
-
-    @property
-    def has_kind(self) -> bool:
-        """Whether rows can name their kind themselves."""
-        return "kind" in self._names
+        if "payload" in names and others:
+            flaw = f"{source}: column {others[0]!r} is no field of the envelope"
+            raise GiveUp(f"{flaw}, and beside a column 'payload' there is no place for it; drop one of the two")
 
     def to_fields(self, cells: Sequence[Any]) -> dict[str, Any]:
         """Turn a row into envelope fields; None and empty text are absent. Raises InvalidEnvelope."""
         if len(cells) > len(self._names):
-            raise InvalidEnvelope(
-                "envelope", f"has {len(cells)} cells for {len(self._names)} columns; quote its commas"
-            )
+            problem = f"has {len(cells)} cells for {len(self._names)} columns; quote its commas"
+            raise InvalidEnvelope("envelope", problem)
         fields: dict[str, Any] = {}
         payload: dict[str, Any] = {}
         for name, cell in zip(self._names, cells, strict=False):
@@ -69,7 +58,7 @@ class Columns:
                 fields[name] = cell
             elif (value := self._to_json(cell)) is not None:
                 payload[name] = value
-        return {**fields, "payload": payload} if self.has_others else fields
+        return {**fields, "payload": payload} if self._has_others else fields
 
 
 def _read_payload(cell: Any) -> Any:
@@ -79,9 +68,8 @@ def _read_payload(cell: Any) -> Any:
         return parse_json(cell)
     except ValueError as exc:
         if cell.lstrip().startswith(("{", "[")):
-            raise InvalidEnvelope(
-                "payload", f"begins like JSON but {exc}; correct it, or quote it as a string"
-            ) from exc
+            problem = f"begins like JSON but {exc}; correct it, or quote it as a string"
+            raise InvalidEnvelope("payload", problem) from exc
         return cell
 
 

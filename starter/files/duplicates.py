@@ -3,6 +3,7 @@
 import hashlib
 import math
 from array import array
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -17,7 +18,7 @@ DuplicateRule = Literal["newest", "first"]
 DUPLICATE_RULES: tuple[DuplicateRule, ...] = get_args(DuplicateRule)
 
 _SHARES = 256
-"""Hashes are compared in this number of parts, because one set of all of them would take ten times their memory."""
+"""Hashes are counted in this number of parts, because one dict of all of them would take ten times their memory."""
 
 
 class FirstRows:
@@ -59,11 +60,4 @@ def find_repeated(hashes: Iterable[int]) -> set[int]:
     shares = [array("q") for _ in range(_SHARES)]
     for value in hashes:
         shares[value % _SHARES].append(value)
-    repeated: set[int] = set()
-    for share in shares:
-        seen: set[int] = set()
-        for value in share:
-            if value in seen:
-                repeated.add(value)
-            seen.add(value)
-    return repeated
+    return {value for share in shares for value, count in Counter(share).items() if count > 1}

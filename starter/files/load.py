@@ -92,8 +92,8 @@ class LoadOptions:
 class Load:
     """Starts every row of a source, each at most once, also when the load is run again.
 
-    Memory holds a few hundred rows and the data that finds duplicates: if the newest row counts, 8 bytes a row and
-    about 300 a message that has several; if the first row counts, 100 bytes a row. `summary` may be read at any time.
+    Memory holds a few hundred rows and what finds duplicates: 8 bytes a row and about 300 a message that has several,
+    or 100 bytes a row if the first row counts. `summary` may be read at any time.
     """
 
     def __init__(self, source: RowSource, options: LoadOptions) -> None:
@@ -136,7 +136,6 @@ class Load:
             self._rejects.close(is_complete=is_complete)
 
     def _find_newest(self) -> NewestRows:
-        """Read the source for repeated messages and, if there are any, once more for the newest row of each."""
         newest = NewestRows()
         repeated = find_repeated(self._hash(row) for row in self._read_again())
         for row in self._read_again() if repeated else ():

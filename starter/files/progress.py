@@ -23,7 +23,6 @@ class _Plain:
         self._total = total
 
     def show(self, position: float, done: int, seconds: float, counts: str) -> None:
-        """Show the position in the input, and how many rows were done in how many seconds."""
         text = f"{counts}; {done / seconds:,.0f} a second"
         if self._total:
             text += f"; {math.floor(100 * position / self._total)}% done"

@@ -2,18 +2,17 @@
 
 import csv
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self, cast
+from typing import Any, BinaryIO, Self, cast
 
 from shared.errors import GiveUp, InvalidEnvelope, Misconfigured
 from shared.messages.json_value import parse_json
 from starter.files.columns import Columns
 
-FORMATS = ("jsonl", "csv", "parquet")
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 STDIN = "-"
 LINE_MAX_BYTES = 1024 * 1024
@@ -47,13 +46,12 @@ class Row:
 
 
 class RowSource(AbstractContextManager["RowSource", None]):
-    """One readable input; iterate it once, and close it.
+    """One readable input; iterate it once, and close it. Raises GiveUp when it can't be read, or no further.
 
     Rows are numbered from 1: by the line where they begin, in a Parquet file by row.
     """
 
     def __init__(self, path: str, form: str | None = None) -> None:
-        """Open a file, or standard input for "-"; raises GiveUp with a sentence when it can't be read as `form`."""
         self.is_stdin = path == STDIN
         self.name = "stdin" if self.is_stdin else path
         self.form = form or self._guess_form()
@@ -78,14 +76,12 @@ class RowSource(AbstractContextManager["RowSource", None]):
         return RowSource(self.name, self.form)
 
     def __iter__(self) -> Iterator[Row]:
-        """Give the rows; raises GiveUp when the input can't be read any further."""
         try:
             yield from self._rows
         except OSError as exc:
             raise GiveUp(f"{self.name}: can't be read any further ({exc.strerror or exc}); try again") from exc
 
     def __exit__(self, *_: object) -> None:
-        """Close the file; standard input stays open."""
         if self._stream is not None:
             self._stream.close()
 
@@ -95,7 +91,7 @@ class RowSource(AbstractContextManager["RowSource", None]):
         path = Path(self.name)
         form = SUFFIXES.get(path.suffix.lower())
         if path.exists() and not path.is_dir() and form is None:
-            raise GiveUp(f"{self.name}: its name tells no format; add --format with one of {', '.join(FORMATS)}")
+            raise GiveUp(f"{self.name}: its name tells no format; add --format with one of jsonl, csv, parquet")
         return form or "jsonl"  # opening the file will raise the error
 
     def _open(self, path: Path) -> Iterator[Row]:
@@ -115,7 +111,8 @@ class RowSource(AbstractContextManager["RowSource", None]):
             lines = chain([first], lines)
             if self.form == "jsonl":
                 return read_json_lines(lines)
-            return read_csv_records(lines, Columns(read_header(lines, self.name), self.name, is_text=True))
+            columns = Columns(read_header(lines, self.name), self.name, is_text=True)
+            return read_csv_records(lines, columns.to_fields)
         except OSError as exc:
             raise GiveUp(f"{self.name}: can't be read ({exc.strerror}); give the path of a file") from exc
 
@@ -126,16 +123,15 @@ class RowSource(AbstractContextManager["RowSource", None]):
             raise Misconfigured("reading Parquet needs pyarrow; install dormice with its extra 'parquet'") from exc
         table = ParquetTable(path)
         self.total = table.total
-        columns = Columns(table.names, self.name)
-        return (make_row(columns, cells, number) for number, cells in enumerate(table, start=1))
+        to_fields = Columns(table.names, self.name).to_fields
+        return (make_row(to_fields, cells, number) for number, cells in enumerate(table, start=1))
 
 
 def _find_other_format(first: bytes, form: str) -> str | None:
     """Recognize a file of another format by its first line: say which it is and what to do, None if it is none."""
     beginning = first.removeprefix(_BOM.encode()).strip()
-    for signature, hint in _SIGNATURES:
-        if first.startswith(signature):
-            return hint
+    if hint := next((hint for signature, hint in _SIGNATURES if first.startswith(signature)), None):
+        return hint
     if form == "csv" and beginning.startswith((b"{", b"[")):
         return "JSON; add --format jsonl"
     if form == "jsonl" and (beginning in (b"{", b"[") or beginning.startswith(b"[{")):
@@ -144,18 +140,14 @@ def _find_other_format(first: bytes, form: str) -> str | None:
     return None
 
 
-class Reader(Protocol):
-    """Knows what the cells of a row mean."""
-
-    def to_fields(self, cells: Sequence[Any]) -> Mapping[str, Any]:
-        """Turn a row into envelope fields; raises InvalidEnvelope."""
-        ...
+ToFields = Callable[[Sequence[Any]], Mapping[str, Any]]
+"""Turns the cells of a row into envelope fields; raises InvalidEnvelope."""
 
 
-def make_row(columns: Reader, cells: Mapping[str, Any], number: int) -> Row:
+def make_row(to_fields: ToFields, cells: Mapping[str, Any], number: int) -> Row:
     """Make a row from a table's cells."""
     try:
-        return Row(number, columns.to_fields(tuple(cells.values())), cells, number)
+        return Row(number, to_fields(tuple(cells.values())), cells, number)
     except InvalidEnvelope as flaw:
         return Row(number, {}, cells, number, flaw)
 
@@ -189,7 +181,6 @@ class Line:
 
 
 def _read_lines(stream: BinaryIO) -> Iterator[Line]:
-    """Give the lines of a stream; those that are too long are cut and get a flaw."""
     number = end = 0
     while raw := stream.readline(LINE_MAX_BYTES):
         number += 1
@@ -253,7 +244,7 @@ def _refuse_foreign_csv(header: bytes, name: str) -> None:
             raise GiveUp(f"{name}: looks like columns separated by {word}; save it with commas between them")
 
 
-def read_csv_records(lines: Iterable[Line], columns: Reader) -> Iterator[Row]:
+def read_csv_records(lines: Iterable[Line], to_fields: ToFields) -> Iterator[Row]:
     """Give a row for every record of a CSV file after its header; a record that is no valid CSV gets a flaw."""
     taken: list[Line] = []
     # strict: a quote that is never closed would otherwise silently include the rest of the file
@@ -266,7 +257,7 @@ def read_csv_records(lines: Iterable[Line], columns: Reader) -> Iterator[Row]:
             cells = next(records)
             if not cells:
                 continue
-            fields = columns.to_fields(cells)
+            fields = to_fields(cells)
         except StopIteration:
             return
         except csv.Error as exc:

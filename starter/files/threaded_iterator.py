@@ -14,8 +14,7 @@ Item = TypeVar("Item")
 class ThreadedIterator(Generic[Item]):
     """Gives the items of an iterable as they come, so that a slow pipe never blocks the event loop.
 
-    The thread reads at most BUFFERED_ITEMS ahead. An error of the iterable is raised after the items before it.
-    Iterate it once.
+    The thread reads at most BUFFERED_ITEMS ahead. An error is raised after the items before it. Iterate it once.
     """
 
     def __init__(self, items: Iterable[Item]) -> None:
@@ -35,9 +34,13 @@ class ThreadedIterator(Generic[Item]):
         self._wake()
 
     async def __aiter__(self) -> AsyncIterator[Item]:
-        """Give the items as they come."""
         loop, is_changed = asyncio.get_running_loop(), asyncio.Event()
-        self._wake = lambda: loop.call_soon_threadsafe(is_changed.set)
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(is_changed.set)
+
+        self._wake = wake
         # a daemon thread, because a read that blocks for ever must not prevent the exit
         threading.Thread(target=self._read, daemon=True).start()
         is_over = False
@@ -57,23 +60,15 @@ class ThreadedIterator(Generic[Item]):
     def _read(self) -> None:
         try:
             for item in self._items:
-                if not self._hand_over(item):
-                    return
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_stopped or len(self._ready) < BUFFERED_ITEMS)
+                    if self._is_stopped:
+                        return
+                    self._ready.append(item)
+                    if len(self._ready) == 1:
+                        self._wake()
         except Exception as exc:  # noqa: BLE001 — raised where the items are awaited
             self._error = exc
         with self._changed:
             self._is_read = True
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._wake()
-
-    def _hand_over(self, item: Item) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_stopped or len(self._ready) < BUFFERED_ITEMS)
-            if self._is_stopped:
-                return False
-            self._ready.append(item)
-            is_first = len(self._ready) == 1
-        if is_first:
-            with contextlib.suppress(RuntimeError):
-                self._wake()
-        return True
+        self._wake()

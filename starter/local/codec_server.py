@@ -33,18 +33,16 @@ CORS_HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """Who may call: pages of these origins, and whoever has the token."""
+    """Who may call: pages of these origins, and whoever has the token; raises InvalidSetting for one to be guessed."""
 
     token: str
     origins: Collection[str]
 
     def __post_init__(self) -> None:
-        """Raise InvalidSetting for a token that could be guessed."""
         if len(self.token) < TOKEN_MIN:
-            raise InvalidSetting(
-                f"codec_token: {'has fewer than 16 characters' if self.token else 'is missing'}; "
-                "set DORMICE_CODEC_TOKEN or codec_token_file to what 'openssl rand -hex 24' gives"
-            )
+            flaw = f"codec_token: {'has fewer than 16 characters' if self.token else 'is missing'}"
+            remedy = "set DORMICE_CODEC_TOKEN or codec_token_file to what 'openssl rand -hex 24' gives"
+            raise InvalidSetting(f"{flaw}; {remedy}")
 
     def find_flaw(self, origin: str | None, authorization: str, prefix: str) -> tuple[HTTPStatus, str] | None:
         """Give the status and reason to refuse a call with, None to accept it.
@@ -66,17 +64,12 @@ def make_codec_server(address: tuple[str, int], codec: EncryptionCodec, policy: 
 
     The caller runs `serve_forever`. Raises InvalidSetting when the address can't be had.
     """
-
-    class Handler(_Handler):
-        pass
-
-    Handler.codec, Handler.policy = codec, policy
+    handler = type("Handler", (_Handler,), {"codec": codec, "policy": policy})
     try:
-        server = ThreadingHTTPServer(address, Handler)
+        server = ThreadingHTTPServer(address, handler)
     except OSError as exc:
-        raise InvalidSetting(
-            f"--port: {address[0]}:{address[1]} can't be opened ({exc.strerror}); choose another --port or --host"
-        ) from exc
+        flaw = f"--port: {address[0]}:{address[1]} can't be opened ({exc.strerror})"
+        raise InvalidSetting(f"{flaw}; choose another --port or --host") from exc
     server.daemon_threads = True
     return server
 

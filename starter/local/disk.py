@@ -32,10 +32,9 @@ def explain_write_error(name: str, path: Path, exc: OSError) -> DormiceError:
 def check_room(folder: Path) -> None:
     """Raise DiskFull when a server could not work in a folder."""
     if (free := find_free_bytes(folder)) < START_BYTES:
-        raise DiskFull(
-            f"--data: the disk that holds {folder} is full ({free / 1e6:.1f} MB left, {START_BYTES / 1e6:.0f} are "
-            "needed); free some space, or choose a folder on another disk"
-        )
+        lack = f"{free / 1e6:.1f} MB left, {START_BYTES / 1e6:.0f} are needed"
+        flaw = f"--data: the disk that holds {folder} is full ({lack})"
+        raise DiskFull(f"{flaw}; free some space, or choose a folder on another disk")
 
 
 def find_free_bytes(folder: Path) -> int:
@@ -65,10 +64,8 @@ async def _watch(folder: Path, log: Path, report: Callable[[str], None]) -> None
             complains = SERVER_COMPLAINT in file.read()  # the only sign when a quota is used up
             is_full = complains or find_free_bytes(folder) < FULL_BYTES
             if is_full and not was_full:
-                report(
-                    f"the disk that holds {folder} is full: the server can't write, and messages stand still; free "
-                    "some space, nothing that has been started is lost"
-                )
+                problem = f"the disk that holds {folder} is full: the server can't write, and messages stand still"
+                report(f"{problem}; free some space, nothing that has been started is lost")
             if was_full and not is_full:
                 report(f"the disk that holds {folder} has room again; messages go on")
             was_full = is_full

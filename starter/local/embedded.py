@@ -139,9 +139,8 @@ async def _slim_once(options: EmbeddedOptions, lock: int) -> None:
         return
     async with EmbeddedServer(options, lock) as server:
         columns = await read_columns(await server.connect())
-    missing = [name for name in REQUIRED if name not in columns]
-    if missing:
-        raise Misconfigured(f"the embedded server did not register search attribute {missing[0]}; see {options.data}")
+    if missing := next((name for name in REQUIRED if name not in columns), None):
+        raise Misconfigured(f"the embedded server did not register search attribute {missing}; see {options.data}")
     dropped = slim_visibility(options.database, columns)
     mark.write_text("\n".join(dropped) + "\n")
 

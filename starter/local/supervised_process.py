@@ -107,12 +107,10 @@ class SupervisedProcess(ABC):
         return None if self._process is None else self._process.pid
 
     async def __aenter__(self) -> Self:
-        """Start as `start` does."""
         await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop as `stop` does."""
         await self.stop()
 
     async def start(self) -> None:
@@ -181,9 +179,8 @@ def hold_folder(data: Path) -> Generator[int]:
         raise InvalidSetting(f"--data: {data} can't be used ({exc.strerror}); choose another folder") from exc
     try:
         if not has_locked(lock):
-            raise InvalidSetting(
-                f"--data: {data} is in use by another server; stop that one, wait until it has ended, or choose another"
-            )
+            flaw = f"--data: {data} is in use by another server"
+            raise InvalidSetting(f"{flaw}; stop that one, wait until it has ended, or choose another")
         yield lock
     finally:
         os.close(lock)
@@ -214,10 +211,8 @@ def check_free(name: str, port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as exc:
-            raise InvalidSetting(
-                f"--{name}: port {port} is taken by another program ({exc.strerror}); "
-                f"stop that one or choose another with --{name}"
-            ) from exc
+            taken = f"--{name}: port {port} is taken by another program ({exc.strerror})"
+            raise InvalidSetting(f"{taken}; stop that one or choose another with --{name}") from exc
 
 
 def is_answered(port: int) -> bool:

@@ -20,29 +20,19 @@ TABLE = "executions_visibility"
 KEPT_ATTRIBUTES = ("DueAt", "State")
 """Attributes that queries search among millions: what is due soon, what is parked."""
 
-_SYSTEM = {
-    "default_idx",
-    "by_execution_time",
-    "by_workflow_id",
-    "by_workflow_type",
-    "by_status",
-    "by_temporal_namespace_division",
-}
+_SYSTEM_COLUMNS = ("execution_time", "workflow_id", "workflow_type", "status", "temporal_namespace_division")
+_SYSTEM = {"default_idx", *(f"by_{column}" for column in _SYSTEM_COLUMNS)}
 
 
 async def read_columns(client: Client) -> dict[str, str]:
     """Ask the server in which column it keeps each search attribute: "DueAt" → "Datetime01"."""
-    answer = await client.workflow_service.describe_namespace(
-        DescribeNamespaceRequest(namespace=client.namespace), timeout=CALL_TIMEOUT
-    )
+    request = DescribeNamespaceRequest(namespace=client.namespace)
+    answer = await client.workflow_service.describe_namespace(request, timeout=CALL_TIMEOUT)
     return {name: column for column, name in answer.config.custom_search_attribute_aliases.items()}
 
 
 def slim_visibility(database: Path, columns: Mapping[str, str]) -> list[str]:
-    """Drop unneeded indexes and give their names; a second call finds nothing to do.
-
-    `columns` are those that `read_columns` gives. The server must not be running.
-    """
+    """Drop unneeded indexes, while the server is down, and give their names; `columns` as `read_columns` gives them."""
     with closing(sqlite3.connect(database)) as connection:
         dropped = find_unneeded(connection, columns)
         for name in dropped:
@@ -56,9 +46,8 @@ def slim_visibility(database: Path, columns: Mapping[str, str]) -> list[str]:
 def find_unneeded(connection: sqlite3.Connection, columns: Mapping[str, str]) -> list[str]:
     """Name the indexes that messages never use; `columns` as for `slim_visibility`."""
     kept = indexes_to_keep(columns)
-    rows = connection.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL", (TABLE,)
-    )
+    query = "SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL"
+    rows = connection.execute(query, (TABLE,))
     return sorted(name for (name,) in rows if name not in kept)
 
 

@@ -26,10 +26,9 @@ class CloudEvent:
     message_id: str
     """The id of the event's message: the event's subject if it has one, else the event's id.
 
-    A message stands for a thing and is handled again and again, so the next event on that thing revises it. The
-    event's id names one occurrence, and would make a new message of each event; one-shot notifications want that:
-    `--id-from header:ce_id`. Subjects are unique within one source only: a topic with several sources needs another
-    `--id-from` if they collide.
+    A message stands for a thing, so the next event on that thing revises it. The event's id would make a new message of
+    each event; one-shot notifications want that: `--id-from header:ce_id`. Subjects are unique within one source only:
+    a topic with several sources needs another `--id-from` if they collide.
     """
     correlation_id: Any
     data: Any
@@ -40,8 +39,8 @@ class CloudEvent:
 def read_event(value: bytes, headers: Headers) -> CloudEvent | None:
     """Read a record's event, or give None when it holds none; raises DeadRecord.
 
-    A content-type of CloudEvents takes precedence over `ce_specversion`, because a structured event may repeat its
-    attributes as headers. A binary event with an empty value has no data: its payload is null.
+    The content-type counts before `ce_specversion`: a structured event may repeat its attributes as headers. A binary
+    event with an empty value has no data: its payload is null.
     """
     raw_type = headers.get("content-type")
     # compared as bytes, before anything is decoded: most records are no events
@@ -50,11 +49,8 @@ def read_event(value: bytes, headers: Headers) -> CloudEvent | None:
     if headers.get("ce_specversion") is None:
         return None
     content_type = "" if raw_type is None else read_text(raw_type, "content-type")
-    attributes = {
-        name: read_text(raw, f"ce_{name}")
-        for name in (*_REQUIRED, "subject", "correlationid")
-        if (raw := headers.get(f"ce_{name}")) is not None
-    }
+    given = ((name, headers.get(f"ce_{name}")) for name in (*_REQUIRED, "subject", "correlationid"))
+    attributes = {name: read_text(raw, f"ce_{name}") for name, raw in given if raw is not None}
     _check(attributes, "ce_")
     _refuse_other_than_json(content_type, "content-type")
     return _make(attributes, read_json(value, "value") if value else None, {})

@@ -86,11 +86,8 @@ class LetterSelection:
 
 @contextlib.asynccontextmanager
 async def open_box(options: Mapping[str, Any], source: str) -> AsyncGenerator["DeadLetterTopic"]:
-    """Open the dead letters of a topic; `options` are those that all of aiokafka's clients share.
-
-    A topic without dead letters gives an empty box. Raises TopicMissing and BrokerError.
-    """
-    async with translate_errors(""), asyncio.timeout(PATIENCE_SECONDS), open_admin(options) as admin:
+    """Open the dead letters of a topic, an empty box if it has none. Raises TopicMissing and BrokerError."""
+    async with open_admin(options) as admin:
         topics = await list_topics(admin)
     if source not in topics and source + SUFFIX not in topics:
         raise TopicMissing(f"TOPIC: there is no topic {source!r}, nor dead letters of it; correct the name")
@@ -105,8 +102,7 @@ async def open_box(options: Mapping[str, Any], source: str) -> AsyncGenerator["D
 class DeadLetterTopic:
     """One dead-letter topic; a record in it marks each letter that was replayed or dropped, for all readers.
 
-    After a crash between replay and mark, a letter is replayed again. The replayed record names its letter, so that
-    it has no effect the second time.
+    A letter whose mark a crash prevented is replayed again, without effect: the replayed record names its letter.
     """
 
     def __init__(self, topic: str, topics: Topics, consumer: Any, producer: SafeProducer) -> None:
@@ -122,8 +118,7 @@ class DeadLetterTopic:
     ) -> AsyncIterator[tuple[DeadLetter, LetterState]]:
         """Give the selected letters, by partition and offset; only those that wait, or all.
 
-        The topic is read twice, first for the state of each letter: memory grows with the number of letters, not
-        with their size.
+        The topic is read twice, first for the letters' states: memory grows with their number, not with their size.
         """
         ends = await self._find_ends()
         states = await self._read_states(ends)
@@ -142,9 +137,8 @@ class DeadLetterTopic:
         the source topic's retention could delete them before anybody has read them.
         """
         if lost := next((letter for letter in letters if letter.topic not in self._topics), None):
-            raise TopicMissing(
-                f"dead letter {lost.position}: its topic {lost.topic!r} is gone; make it again, or drop the letter"
-            )
+            gone = f"dead letter {lost.position}: its topic {lost.topic!r} is gone"
+            raise TopicMissing(f"{gone}; make it again, or drop the letter")
         sending = (self._producer.send(each.topic, each.partition, _to_replay(each)) for each in letters)
         results = await asyncio.gather(*sending, return_exceptions=True)
         await self._mark([x for x, result in zip(letters, results, strict=True) if result is None], "replayed")
@@ -225,9 +219,9 @@ def _read_mark(record: Record) -> tuple[LetterPosition, LetterState] | None:
     headers = dict(record.headers)
     verb, place = headers.get(HANDLED), (headers.get(HANDLED_OF) or b"").split(b"/")
     # the original record of a dead letter may have headers of these names
-    if verb not in (b"replayed", b"dropped") or len(place) != 2 or SOURCE_TOPIC in headers:
+    if verb not in (b"replayed", b"dropped") or SOURCE_TOPIC in headers:
         return None
-    if not all(part.isdigit() for part in place):
+    if len(place) != 2 or not all(part.isdigit() for part in place):
         return None
     return (int(place[0]), int(place[1])), LetterState(verb.decode())
 

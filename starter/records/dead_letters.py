@@ -16,7 +16,6 @@ from shared.kafka.safe_producer import (
     SafeProducer,
     list_topics,
     open_admin,
-    translate_errors,
 )
 from starter.records.record import ERROR_CLASSES, Record
 
@@ -131,9 +130,8 @@ def read_dead_letter(record: Record) -> DeadLetter:
     topic = texts.get(SOURCE_TOPIC)
     partition, offset = (_to_number(texts.get(f"{_ERRORS}{name}", "")) for name in ("partition", "offset"))
     if not topic or partition is None or offset is None:
-        raise NotADeadLetter(
-            f"{record.source}/{record.offset}: does not say which record it was; read it with a Kafka tool"
-        )
+        name = f"{record.source}/{record.offset}"
+        raise NotADeadLetter(f"{name}: does not say which record it was; read it with a Kafka tool")
     return DeadLetter(
         record=record,
         headers=own,
@@ -170,18 +168,16 @@ def _to_number(text: str) -> int | None:
 
 
 class DeadLetterWriter(SafeProducer):
-    """Writes dead letters to topics beside the source topics; a letter is stored for good when `write` returns."""
+    """Writes dead letters to topics beside the source topics; `options` are those of all aiokafka clients."""
 
     def __init__(self, options: Mapping[str, Any], patience_seconds: float = PATIENCE_SECONDS) -> None:
-        """Take the options that all of aiokafka's clients share."""
         super().__init__(options, patience_seconds)
         self._shared_options = options
-        self._limit = patience_seconds
         self._topics: set[str] = set()
         self._making = asyncio.Lock()
 
     async def write(self, record: Record, error_class: str, message: str) -> None:
-        """Write a record's dead letter, and make its topic if it is missing; raises BrokerError.
+        """Write a record's dead letter for good, and make its topic if need be; raises BrokerError.
 
         After an error a record may be written twice: readers count that as one.
         """
@@ -198,11 +194,7 @@ class DeadLetterWriter(SafeProducer):
         async with self._making:
             if topic in self._topics:
                 return
-            async with (
-                translate_errors(topic),
-                asyncio.timeout(self._limit),
-                open_admin(self._shared_options) as admin,
-            ):
+            async with open_admin(self._shared_options, topic, self._patience) as admin:
                 topics = await list_topics(admin)
                 if topic not in topics:
                     await make_topic(admin, topic, topics.get(source, 1))
@@ -210,10 +202,7 @@ class DeadLetterWriter(SafeProducer):
 
 
 async def make_topic(admin: Any, topic: str, partitions: int, *, is_trial: bool = False) -> None:
-    """Make a topic that keeps its records for good, with the broker's default number of replicas.
-
-    With `is_trial` the broker only checks the request and makes no topic. Raises a KafkaError.
-    """
+    """Make a topic that keeps its records for good, or with `is_trial` only check the request. Raises a KafkaError."""
     errors: Any = importlib.import_module("aiokafka.errors")
     new_topic: Any = importlib.import_module("aiokafka.admin").NewTopic
     for configs in (_GENEROUS, _UNLIMITED):

@@ -27,10 +27,9 @@ _TRACESTATE = re.compile(rb"[\t -~]*")
 
 
 class Formats:
-    """Decodes the records of one bridge; keeps no state between them."""
+    """Decodes records, without state between them; raises InvalidSetting for a `--kind` without a loaded handler."""
 
     def __init__(self, options: FormatOptions, rules: EnvelopeRules) -> None:
-        """Take the options; raises InvalidSetting when `--kind` is one that no handler is loaded for."""
         self._options = options
         self._rules = rules
         options.check_kind(rules)
@@ -38,15 +37,14 @@ class Formats:
     def decode(self, record: Record) -> Delivery:
         """Say what a record asks for; raises DeadRecord and nothing else. Its source and offset are a replay's origin.
 
-        A null value is a tombstone. Otherwise the headers decide whether a record is a CloudEvent, whatever the
-        options are. A record that is none is any JSON with `--id-from`, and an envelope without. `--kind` without
-        `--id-from` fills in the kind that an envelope leaves out, and refuses an envelope of another kind, because
-        tombstones would miss its message.
+        A null value is a tombstone, also of a binary event. Otherwise the headers decide whether a record is a
+        CloudEvent, whatever the options are. A record that is none is any JSON with `--id-from`, and an envelope
+        without. `--kind` without `--id-from` fills in the kind that an envelope leaves out, and refuses an envelope of
+        another kind, because tombstones would miss its message.
 
-        A tombstone's id comes from the header that `--id-from` names, else from the key; also when `--id-from` is a
-        JSON pointer, because there is no value to point into. With a `--kind` that needs no value, or with
-        `--id-from key`, the whole key is the id; else the key must be "kind:id". If `--kind` gives no kind, the kind is
-        the key up to its first colon. A binary event without data has a null value, so it is a tombstone as well.
+        A tombstone's id comes from the header that `--id-from` names, else from the key, as it has no value to point
+        into. With a `--kind` that needs no value, or with `--id-from key`, the whole key is the id; else the key must
+        be "kind:id". If `--kind` gives no kind, the kind is the key up to its first colon.
         """
         headers: Headers = dict(record.headers)
         _check_size(record)
@@ -110,9 +108,8 @@ class Formats:
         else:
             name, colon, rest = key.partition(":")
             if not colon:
-                raise DeadRecord(
-                    "MissingField", "is told by nothing; give the tombstone a key like kind:id, or use --kind", "kind"
-                )
+                reason = "is told by nothing; give the tombstone a key like kind:id, or use --kind"
+                raise DeadRecord("MissingField", reason, "kind")
             # with --id-from key, starts use the whole key as the id, so their tombstones do too
             message_id = message_id if header or id_from == KEY else rest
         envelope = self._check({"kind": name, "id": message_id})

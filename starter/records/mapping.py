@@ -17,15 +17,13 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)  # RFC 6901 §4; longer ones
 
 @dataclass(frozen=True, slots=True)
 class RecordView:
-    """What an origin can read: the key, the headers, and the parsed value or a CloudEvent's data.
-
-    `attributes` are those of a structured CloudEvent, under their header names ("ce_id").
-    """
+    """What an origin can read: the key, the headers, and the parsed value or a CloudEvent's data."""
 
     key: bytes | None
     headers: Headers
     document: Any = MISSING
     attributes: dict[str, str] = field(default_factory=dict[str, str])
+    """Those of a structured CloudEvent, under their header names ("ce_id")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,6 @@ class Origin:
         return place
 
     def __str__(self) -> str:
-        """Name it in a sentence."""
         if self.part == "key":
             return "the key"
         return f"header {self.name!r}" if self.part == "header" else f"{self.name!r} in the value"
@@ -81,10 +78,8 @@ def read_origin(option: str, text: str, *, may_be_key: bool = False) -> Origin:
         return KEY
     if text.startswith("/"):
         if found := _BAD_ESCAPE.search(text):
-            place = found.start() + 1
-            raise InvalidSetting(
-                f"{option}: has a '~' at position {place} that escapes nothing; write ~0 for '~' and ~1 for '/'"
-            )
+            flaw = f"has a '~' at position {found.start() + 1} that escapes nothing"
+            raise InvalidSetting(f"{option}: {flaw}; write ~0 for '~' and ~1 for '/'")
         # RFC 6901 §4: ~1 first, or "~01" would become "/"
         steps = tuple(step.replace("~1", "/").replace("~0", "~") for step in text[1:].split("/"))
         return Origin("value", text, steps)
@@ -93,9 +88,8 @@ def read_origin(option: str, text: str, *, may_be_key: bool = False) -> Origin:
         raise InvalidSetting(f"{option}: is {text[:60]!r}; write {choices} or a JSON pointer, for example /order/id")
     name = text.removeprefix("header:")
     if not name or name != name.strip() or not name.isprintable():
-        raise InvalidSetting(
-            f"{option}: names the header {name[:60]!r}; write header:NAME, for example header:order-id"
-        )
+        flaw = f"names the header {name[:60]!r}"
+        raise InvalidSetting(f"{option}: {flaw}; write header:NAME, for example header:order-id")
     return Origin("header", name)
 
 
@@ -121,10 +115,8 @@ class FormatOptions:
         """
         places = {name: read_origin(_name_option(name), text) for name, text in origins.items() if text is not None}
         if places and id_from is None:
-            raise InvalidSetting(
-                f"{_name_option(next(iter(places)))}: maps records whose id comes from somewhere, too; add --id-from, "
-                "for example --id-from key"
-            )
+            flaw = f"{_name_option(next(iter(places)))}: maps records whose id comes from somewhere, too"
+            raise InvalidSetting(f"{flaw}; add --id-from, for example --id-from key")
         return cls(
             kind=None if kind is None else _read_kind(kind),
             id_from=None if id_from is None else read_origin("--id-from", id_from, may_be_key=True),

@@ -78,9 +78,8 @@ class BulkStarter:
     async def start_all(self, wishes: Wishes[Tag]) -> AsyncIterator[Receipt[Tag]]:
         """Start a stream of (tag, envelope) or (tag, delivery) and yield receipts as they come, in no fixed order.
 
-        The stream is read only as fast as receipts are consumed. Memory holds at most `in_flight` calls, and
-        `pack_room` messages that wait for others of their packs. An error of the stream is raised when it is reached,
-        and cancels the calls under way.
+        The stream is read only as fast as receipts are consumed: memory holds at most `in_flight` calls and
+        `pack_room` messages. An error of the stream is raised when it is reached, and cancels the calls under way.
         """
         pool = TaskPool[list[Receipt[Tag]]](self._settings.in_flight)
         async with contextlib.aclosing(pool.results(self._read(wishes, pool))) as results:

@@ -14,6 +14,7 @@ from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import CALL_TIMEOUT, is_transient, lacks_namespace
 
 Answer = TypeVar("Answer")
+_Called = tuple[Answer | RPCError, int]
 
 DECREASE = 0.5
 INCREASE_SHARE = 0.05  # of the rate before the last throttle, added each second: full rate again after ten seconds
@@ -49,10 +50,7 @@ class TaskPool(Generic[Answer]):
         task.add_done_callback(self._ended.put_nowait)
 
     async def results(self, beginning: Coroutine[Any, Any, None]) -> AsyncGenerator[Answer]:
-        """Yield results until `beginning`, which submits the calls, and all of the calls have ended.
-
-        An error of `beginning` or of a call is raised when it is reached, and cancels what is still under way.
-        """
+        """Yield results until `beginning`, which submits the calls, and all calls have ended; an error cancels them."""
         source = asyncio.create_task(beginning)
         source.add_done_callback(lambda _: self._ended.put_nowait(None))
         is_over = False
@@ -74,10 +72,9 @@ class TaskPool(Generic[Answer]):
 
 
 class RetryingCaller:
-    """Makes calls that may be repeated."""
+    """Makes calls, at most `calls_per_second` (0 = no limit), and repeats each for as long as `patience` allows."""
 
     def __init__(self, patience: timedelta, calls_per_second: float = 0.0) -> None:
-        """Take how long a call is repeated, and how many are sent each second (0 = no limit)."""
         self._patience = patience.total_seconds()
         self._limiter = RateLimiter(calls_per_second)
         self.throttled = 0
@@ -85,9 +82,7 @@ class RetryingCaller:
         self.retried = 0
         """How often a call was repeated for another reason."""
 
-    async def call(
-        self, send: Callable[[], Awaitable[Answer]], *, is_patient: bool = True
-    ) -> tuple[Answer | RPCError, int]:
+    async def call(self, send: Callable[[], Awaitable[Answer]], *, is_patient: bool = True) -> _Called[Answer]:
         """Call until the server answers or the patience is used up; gives the answer or the last error, and attempts.
 
         Unless `is_patient`, the call is repeated only while the server is starting.
@@ -117,9 +112,7 @@ class RetryingCaller:
                 self._limiter.note_answered()
                 return answer, attempts
 
-    async def call_service(
-        self, method: Callable[..., Awaitable[Answer]], request: Any
-    ) -> tuple[Answer | RPCError, int]:
+    async def call_service(self, method: Callable[..., Awaitable[Answer]], request: Any) -> _Called[Answer]:
         """`call` a method of the workflow service, without the SDK's own retries: they would hide a server's limit."""
         return await self.call(lambda: method(request, retry=False, timeout=CALL_TIMEOUT))
 
@@ -127,9 +120,8 @@ class RetryingCaller:
 class RateLimiter:
     """Limits the rate of calls: a token bucket whose rate follows what the server can handle (AIMD).
 
-    The rate starts at `ceiling` calls a second (0 = no limit), halves when the server answers that it is at its
-    limit, and grows back by a fixed step a second. The server serves starts before polls, so a starter that
-    ignored those answers would starve the workers.
+    It starts at `ceiling` calls a second (0 = no limit), halves when the server is at its limit, and grows back by a
+    fixed step. The server serves starts before polls: a starter that did not slow down would starve the workers.
     """
 
     def __init__(self, ceiling: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:

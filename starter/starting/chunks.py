@@ -59,14 +59,12 @@ class ChunkBuffer(Generic[Tag]):
         self._count = 0
 
     def __len__(self) -> int:
-        """Count the buffered messages."""
         return self._count
 
     def add(self, layout: Layout, index: int, tag: Tag, entry: Entry) -> Chunk[Tag] | None:
         """Add a message of a pack; returns the chunk that must be sent now, if there is one."""
         key = (layout.kind, index)
-        chunk = self._chunks.get(key)
-        if chunk is None:
+        if (chunk := self._chunks.get(key)) is None:
             chunk = self._chunks[key] = Chunk(layout, index)
         chunk.add(tag, entry)
         self._count += 1

@@ -30,8 +30,7 @@ class Delivery(NamedTuple):
 
     def to_signal(self) -> Revise | Stop:
         """Give the signal for a message that is alive; without `scheduled_at` the message runs now."""
-        envelope = self.envelope
-        if envelope is None:
+        if (envelope := self.envelope) is None:
             return Stop(TOMBSTONE, self.source, self.offset)
         due_at = (envelope.scheduled_at or datetime.now(UTC)).isoformat()
         given = (envelope.payload, self.source, self.offset, envelope.lane or "", due_at)

@@ -1,5 +1,6 @@
 """Layouts: the pack layout of each kind, read from the server; the first start of a kind fixes it."""
 
+import functools
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,14 +23,9 @@ from starter.starting.calls import RetryingCaller
 BELIEVED_SECONDS = 30.0
 """How long a process caches the layouts that it has read: kinds are packed and repacked rarely."""
 
-_NOT_CACHED = (0.0, None)
-
 
 class Layouts:
-    """Knows which kinds are packed and how; reads each kind from the server again after BELIEVED_SECONDS.
-
-    `declared` is what this process's handlers declare. All methods raise RetryLater when the server does not answer.
-    """
+    """Knows which kinds are packed and how, and what handlers have `declared`; raises RetryLater without a server."""
 
     def __init__(self, client: Client, settings: Settings, declared: Mapping[str, Pack] | None = None) -> None:
         self._client = client
@@ -44,8 +40,7 @@ class Layouts:
 
     def known(self, kind: str) -> Layout | None:
         """Give the layout of a kind if it is cached, without a call to the server."""
-        believed_until, layout = self._cache.get(kind, _NOT_CACHED)
-        return layout if time.monotonic() < believed_until else None
+        return None if self._is_unknown(kind) else self._cache[kind][1]
 
     async def find(self, kind: str) -> Layout | None:
         """Give the layout of a kind, None when its messages have workflows of their own; retried for some seconds."""
@@ -55,24 +50,17 @@ class Layouts:
         return self._cache[kind][1]
 
     async def find_patiently(self, kind: str) -> Layout | None:
-        """Give the layout of a kind like `find`, with retries for as long as the setting `patience` allows.
-
-        After such a search has failed, each further one makes a single attempt until the server answers again.
-        """
+        """Give the layout like `find`, retried for as long as the setting `patience` allows, once after that failed."""
         if self._is_unknown(kind):
-            failure, self.attempts = await self._caller.call(
-                lambda: self._read(kind, is_patient=False), is_patient=not self._is_away
-            )
+            reading = functools.partial(self._read, kind, is_patient=False)
+            failure, self.attempts = await self._caller.call(reading, is_patient=not self._is_away)
             self._is_away = failure is not None
             if failure is not None:
                 raise translate_rpc_error(failure) from failure
         return self._cache[kind][1]
 
     async def settle(self, kind: str, lane: str) -> Layout | None:
-        """Give the layout for starting messages of a kind; the first start of a packed kind fixes it.
-
-        Raises Misconfigured when the handler's declaration contradicts the stored layout.
-        """
+        """Give the layout for starts of a kind, which the first fixes; raises Misconfigured if `declared` differs."""
         declared = self._declared.get(kind)
         layout = await self.find_patiently(kind)
         if layout is None and declared is not None:
@@ -94,18 +82,16 @@ class Layouts:
         self._cache.pop(layout.kind, None)
 
     def _is_unknown(self, kind: str) -> bool:
-        return time.monotonic() >= self._cache.get(kind, _NOT_CACHED)[0]
+        return kind not in self._cache or time.monotonic() >= self._cache[kind][0]
 
     async def _read(self, kind: str, *, is_patient: bool) -> None:
         """Read a kind's layout into the cache; unless `is_patient`, without the SDK's own retries."""
-        request = DescribeWorkflowExecutionRequest(
-            namespace=self._client.namespace, execution=WorkflowExecution(workflow_id=layout_workflow_id(kind))
-        )
+        described_workflow = WorkflowExecution(workflow_id=layout_workflow_id(kind))
+        request = DescribeWorkflowExecutionRequest(namespace=self._client.namespace, execution=described_workflow)
+        describe = self._client.workflow_service.describe_workflow_execution
         layout: Layout | None = None
         try:
-            described = await self._client.workflow_service.describe_workflow_execution(
-                request, retry=is_patient, timeout=CALL_TIMEOUT
-            )
+            described = await describe(request, retry=is_patient, timeout=CALL_TIMEOUT)
         except RPCError as exc:
             if not is_missing(exc):
                 raise
@@ -121,10 +107,9 @@ class Layouts:
         with translate_rpc_errors():
             alive = (await self._client.count_workflows(query)).count
         if alive:
-            raise Misconfigured(
-                f"kind {kind!r} has {alive:,} messages with a workflow each; stop them before it is packed, or leave "
-                "encoding=Pack(…) away from its handler"
-            )
+            flaw = f"kind {kind!r} has {alive:,} messages with a workflow each"
+            remedy = "stop them before it is packed, or leave encoding=Pack(…) away from its handler"
+            raise Misconfigured(f"{flaw}; {remedy}")
 
     async def _fix(self, layout: Layout) -> None:
         """Start the workflow that stores the layout; if another process was first, its layout stays."""

@@ -47,9 +47,8 @@ class PackStarter:
         """Start the messages of a chunk and give a receipt for each; a retry within a session changes nothing."""
         token = chunk.token(session)
         request = await self._build_request(chunk, token)
-        answer, attempts = await self._caller.call_service(
-            self._client.workflow_service.signal_with_start_workflow_execution, request
-        )
+        send = self._client.workflow_service.signal_with_start_workflow_execution
+        answer, attempts = await self._caller.call_service(send, request)
         names = [workflow_id(chunk.layout.kind, message_id) for message_id in chunk.ids]
         named = list(zip(chunk.tags, names, strict=True))
         if isinstance(answer, RPCError):
@@ -61,20 +60,19 @@ class PackStarter:
                 fates = await self._find_fates(chunk.layout, chunk.index, token, range(len(names)))
             except RetryLater as exc:
                 fates = dict.fromkeys(range(len(names)), (StartOutcome.FAILED, str(exc)))
-        in_order = [fates.get(position, (StartOutcome.STARTED, "")) for position in range(len(names))]
-        return [
-            Receipt(tag, name, outcome, answer.run_id, reason, attempts)
-            for (tag, name), (outcome, reason) in zip(named, in_order, strict=True)
-        ]
+        receipts: list[Receipt[Tag]] = []
+        for position, (tag, name) in enumerate(named):
+            outcome, reason = fates.get(position, (StartOutcome.STARTED, ""))
+            receipts.append(Receipt(tag, name, outcome, answer.run_id, reason, attempts))
+        return receipts
 
     async def _build_request(self, chunk: Chunk[Any], token: str) -> SignalWithStartWorkflowExecutionRequest:
         layout = chunk.layout
         wire = {"token": token, **layout.sizes, "sent_at": time.time(), **self._flags}
         # each entry was encoded once, when it was counted
         argument = to_raw_bytes(encode_json(wire)[:-1] + b',"entries":[' + chunk.body + b"]}")
-        request = await build_pack_request(
-            self._client, self._settings, layout, chunk.index, signal=ADMIT, argument=argument
-        )
+        given = (self._client, self._settings, layout, chunk.index)
+        request = await build_pack_request(*given, signal=ADMIT, argument=argument)
         request.request_id = token
         return request
 
@@ -90,7 +88,6 @@ class PackStarter:
         return fates
 
     async def _ask(self, name: str, token: str) -> dict[str, Any]:
-        """Query a pack for its receipt of a chunk; raises RetryLater when it does not answer."""
         pack = self._client.get_workflow_handle(name)
         give_up_at, attempts = time.monotonic() + self._settings.patience.total_seconds(), 0
         while True:
@@ -99,32 +96,22 @@ class PackStarter:
                     return receipt
             except NO_ANSWER:
                 if (queue := await _find_idle_queue(self._client, name)) is not None:
-                    raise RetryLater(
-                        f"no worker serves its pack {name} (task queue {queue}), which has it and will take it in"
-                    ) from None
+                    unserved = f"no worker serves its pack {name} (task queue {queue})"
+                    raise RetryLater(f"{unserved}, which has it and will take it in") from None
             if time.monotonic() >= give_up_at:
-                raise RetryLater(
-                    f"its pack {name} has it, but did not tell within {self._settings.patience} what became of it"
-                )
+                patience = self._settings.patience
+                raise RetryLater(f"its pack {name} has it, but did not tell within {patience} what became of it")
             attempts += 1
             await asyncio.sleep(backoff_seconds(attempts))
 
 
 async def _find_idle_queue(client: Client, pack_id: str) -> str | None:
-    """Give the task queue of a pack if no worker serves it; None also while the server does not answer.
-
-    It may be another queue than ours: a pack stays where its kind began.
-    """
+    """Give a pack's task queue, where its kind began, if no worker serves it; None also while no server answers."""
     try:
         queue = (await client.get_workflow_handle(pack_id).describe(rpc_timeout=CALL_TIMEOUT)).task_queue
-        return None if await is_served(client, queue) else queue
+        return None if is_polled(await describe_queue(client, queue)) else queue
     except RPCError:
         return None
-
-
-async def is_served(client: Client, queue: str) -> bool:
-    """Return whether a worker that gets a queue's workflow tasks polls it; raises RPCError."""
-    return is_polled(await describe_queue(client, queue))
 
 
 def is_polled(queue: DescribeTaskQueueResponse) -> bool:

@@ -41,10 +41,7 @@ class Receipt(NamedTuple, Generic[Tag]):
 
 
 def to_refusal(exc: RPCError, tag: Tag, name: str, attempts: int) -> Receipt[Tag]:
-    """Give the receipt of a start that failed for good, or that was retried as long as the setting `patience` allows.
-
-    Raises Misconfigured when the server refuses this client altogether.
-    """
+    """Give the receipt of a start that failed, for good or after all patience; raises Misconfigured for the client."""
     if exc.status in TRANSIENT or lacks_attribute(exc):
         return Receipt(tag, name, StartOutcome.FAILED, "", str(translate_rpc_error(exc)), attempts)
     if exc.status is RPCStatusCode.INVALID_ARGUMENT:

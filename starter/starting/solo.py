@@ -49,13 +49,10 @@ class SoloStarter:
             state = first_state(envelope, time.time(), sources, trace)
         except InvalidEnvelope as exc:
             return Receipt(tag, name, StartOutcome.REJECTED, reason=str(exc), attempts=0)
-        request_id = make_request_id(envelope, session)
-        request = await build_start_request(
-            self._client, self._settings, state, request_id, restarts_finished=restarts_finished
-        )
-        answer, attempts = await self._caller.call_service(
-            self._client.workflow_service.start_workflow_execution, request
-        )
+        given = (self._client, self._settings, state, make_request_id(envelope, session))
+        request = await build_start_request(*given, restarts_finished=restarts_finished)
+        send = self._client.workflow_service.start_workflow_execution
+        answer, attempts = await self._caller.call_service(send, request)
         if not isinstance(answer, RPCError):
             return Receipt(tag, name, StartOutcome.STARTED, answer.run_id, attempts=attempts)
         if answer.status is RPCStatusCode.ALREADY_EXISTS:
@@ -96,7 +93,6 @@ class SoloStarter:
                 return Receipt(tag, name, StartOutcome.IGNORED)
 
     async def _signal(self, delivery: Delivery, tag: Tag) -> Receipt[Tag] | None:
-        """Revise or stop the message; None when it is not alive."""
         name, signal = workflow_id(delivery.kind, delivery.id), delivery.to_signal()
         request = SignalWorkflowExecutionRequest(
             namespace=self._client.namespace,
@@ -106,9 +102,8 @@ class SoloStarter:
             request_id=uuid.uuid4().hex,
         )
         request.input.payloads.extend(await self._client.data_converter.encode([signal]))
-        answer, attempts = await self._caller.call_service(
-            self._client.workflow_service.signal_workflow_execution, request
-        )
+        send = self._client.workflow_service.signal_workflow_execution
+        answer, attempts = await self._caller.call_service(send, request)
         if not isinstance(answer, RPCError):
             outcome = StartOutcome.STOPPED if delivery.envelope is None else StartOutcome.REVISED
             return Receipt(tag, name, outcome, attempts=attempts)

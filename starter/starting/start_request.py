@@ -59,21 +59,16 @@ def first_entry(
     due, earliest, latest, why = _find_moments(envelope, now, spread)
     started = [due - round(now * 1000), 0, "started", 0, why]
     entry: Entry = [envelope.id, due, due - earliest, max(latest - due, 0), 0, envelope.payload, [started]]
-    others: dict[str, Any] = {}
-    if envelope.priority != USUAL_PRIORITY:
-        others["priority"] = envelope.priority
-    if envelope.tenant:
-        others["tenant"] = envelope.tenant
-    if envelope.correlation_id:
-        others["correlation_id"] = envelope.correlation_id
-    if sources:
-        others["sources"] = sources
-    if trace:
-        others["trace"] = trace
-    if envelope.lane != pack_lane:
-        others["lane"] = envelope.lane
-    if others:
-        entry.append(others)
+    others: dict[str, Any] = {
+        "priority": 0 if envelope.priority == USUAL_PRIORITY else envelope.priority,
+        "tenant": envelope.tenant,
+        "correlation_id": envelope.correlation_id,
+        "sources": sources,
+        "trace": trace,
+        "lane": "" if envelope.lane == pack_lane else envelope.lane,
+    }
+    if any(others.values()):
+        entry.append({name: value for name, value in others.items() if value})
     return entry
 
 
@@ -92,8 +87,8 @@ def _find_moments(envelope: Envelope, now: float, spread: Spread | None) -> tupl
 def make_request_id(envelope: Envelope, session: str) -> str:
     """Give the request id of one start, the same for each retry.
 
-    With an idempotency key of the sender it is the same in every session too: the server then answers a second start
-    with the run that it already made, also when the message has finished meanwhile.
+    With the sender's idempotency key it is the same in every session: the server then answers a second start with the
+    run that it already made, also when the message has finished meanwhile.
     """
     return str(uuid.uuid5(REQUEST_NAMESPACE, f"{envelope.idempotency_key or session}|{envelope.kind}:{envelope.id}"))
 
@@ -101,7 +96,7 @@ def make_request_id(envelope: Envelope, session: str) -> str:
 async def build_start_request(
     client: Client, settings: Settings, state: MessageState, request_id: str, *, restarts_finished: bool
 ) -> StartWorkflowExecutionRequest:
-    """Build the request; the server refuses it for a message that is alive.
+    """Build the request, which the server refuses for a message that is alive.
 
     Unless `restarts_finished`, also for a finished one, as long as it remembers the run (the namespace's retention).
     """

@@ -34,9 +34,8 @@ class GateControl:
         with translate_rpc_errors():
             found = await fetch_closings(self._client, self._prefix)
         if found is None:
-            raise GatesNotServed(
-                "gates: no worker has taken in yet what was closed; start one with 'dormice worker' and ask again"
-            )
+            lack = "gates: no worker has taken in yet what was closed"
+            raise GatesNotServed(f"{lack}; start one with 'dormice worker' and ask again")
         return pick_closed(found, now)
 
     async def close(self, gate: str, closing: GateClosure) -> None:
@@ -111,7 +110,6 @@ class IdleControl:
             await signal_beginning(self._client, IDLE_WORKFLOW, idle_workflow_id(queue), queue, signal, *arguments)
 
     async def _read_shift(self, described: WorkflowExecutionDescription) -> dict[str, Any]:
-        """Read the last heartbeat of the pull loop and why it failed last; empty when it is not to run."""
         converter = self._client.data_converter
         for pull_loop in described.raw_description.pending_activities:
             details: dict[str, Any] = {}

@@ -35,11 +35,7 @@ ASKED_AT_ONCE = 16
 
 
 class Packs:
-    """Queries and signals packs, and knows which kinds have some.
-
-    All methods raise PackNotServed, within seconds, when no worker serves the pack, and StandsStill when the pack's
-    own task fails.
-    """
+    """Queries and signals packs; raises PackNotServed within seconds if no worker does, StandsStill if a task fails."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
@@ -47,10 +43,7 @@ class Packs:
         self.layouts = Layouts(client, settings)
 
     async def steer(self, layout: Layout, index: int, ids: list[str], signal: Signal) -> list[str]:
-        """Send one signal for some messages of a pack; returns the ids that are not alive in it.
-
-        The server keeps the signal also when PackNotServed is raised; it then takes effect later.
-        """
+        """Send a signal for messages of a pack; returns the ids not alive in it. At PackNotServed the server has it."""
         token = uuid.uuid4().hex
         handle = self._client.get_workflow_handle(pack_workflow_id(layout.kind, index))
         try:
@@ -129,10 +122,7 @@ class Packs:
                     yield layout, int(index)
 
     async def ask(self, layout: Layout, index: int, question: str, *argument: Any) -> dict[str, Any]:
-        """Query until the pack answers, for as long as it makes progress; `argument` is at most one.
-
-        A pack that was sent a signal may have to finish a batch before it processes the signal.
-        """
+        """Query, with at most one argument, until the pack answers, for as long as it makes progress, as in a batch."""
         name = pack_workflow_id(layout.kind, index)
         handle = self._client.get_workflow_handle(name)
         moved, mark, attempts = time.monotonic(), None, 0
@@ -153,9 +143,8 @@ class Packs:
             if mark is not None and mark != before:
                 moved = time.monotonic()
             if time.monotonic() - moved >= (TURN_SECONDS if is_in_turn else PATIENCE_SECONDS):
-                raise PackNotServed(
-                    f"pack {name} on lane {layout.lane} does not answer; its workers are busy, or stuck"
-                )
+                where = f"pack {name} on lane {layout.lane}"
+                raise PackNotServed(f"{where} does not answer; its workers are busy, or stuck")
             attempts += 1
             await asyncio.sleep(backoff_seconds(attempts))
 

@@ -32,25 +32,21 @@ async def repack(
     asker = Packs(client, settings)
     layout = await asker.layouts.find(kind)
     if layout is None:
-        raise GiveUp(
-            f"kind {kind!r} is not packed: each of its messages has a workflow of its own, or none was started"
-        )
+        reason = "each of its messages has a workflow of its own, or none was started"
+        raise GiveUp(f"kind {kind!r} is not packed: {reason}")
     if not layout.packs <= packs <= PACKS_MAX:
-        raise GiveUp(
-            f"--packs: is {packs}, kind {kind!r} has {layout.packs}; give a larger number, a kind never shrinks"
-        )
+        has = f"kind {kind!r} has {layout.packs}"
+        raise GiveUp(f"--packs: is {packs}, {has}; give a larger number, a kind never shrinks")
     room, done = asyncio.Semaphore(AT_ONCE), 0
 
     async def resize(index: int) -> None:
         nonlocal done
         async with room:
-            request = await build_pack_request(
-                client, settings, layout, index, signal=SPREAD, argument={"packs": packs}
-            )
+            argument = {"packs": packs}
+            request = await build_pack_request(client, settings, layout, index, signal=SPREAD, argument=argument)
+            send = client.workflow_service.signal_with_start_workflow_execution
             with translate_rpc_errors():
-                await client.workflow_service.signal_with_start_workflow_execution(
-                    request, retry=True, timeout=CALL_TIMEOUT
-                )
+                await send(request, retry=True, timeout=CALL_TIMEOUT)
             while True:
                 seen = await asker.ask(layout, index, "overview")
                 # nothing is left to forward; a message stays while its handler runs

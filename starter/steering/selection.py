@@ -22,11 +22,6 @@ class Selection:
     state: str | None = None
     due_before: datetime | None = None
 
-    @property
-    def is_everything(self) -> bool:
-        """No field narrows it."""
-        return self == Selection()
-
     def to_query(self) -> str:
         """Write the visibility query; raises ValueError for a lane or state that does not exist."""
         for name, value, known in (("lane", self.lane, LANES), ("state", self.state, STATES)):

@@ -64,7 +64,6 @@ class Sender:
     """Sends one signal to messages, whatever workflow they live in."""
 
     def __init__(self, client: Client, settings: Settings, packs: Packs, signal: Signal, *, is_named: bool) -> None:
-        """Take what is sent, and whether a person named the messages; raises what `check_signal` raises."""
         check_signal(signal, settings)
         self._client = client
         self._settings = settings

@@ -16,12 +16,13 @@ from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.errors import MessageNotFound
 from shared.lanes import task_queue
 from shared.settings import Settings
+from shared.temporal.connect import describe_queue
 from starter.cli.exit_codes import UNREACHABLE
 from starter.control import Control
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
 from starter.local.supervised_process import find_free_port
-from starter.starting.pack_starter import is_served
+from starter.starting.pack_starter import is_polled
 from starter.steering.selection import Selection
 from tests.conftest import wait_until
 from tests.processes import bridge_process, kill, worker_process
@@ -208,7 +209,11 @@ def play(killable: EmbeddedServer, broker: EmbeddedBroker, tmp_path_factory: pyt
                 flow = Flow(producer, topic, {kind.replace("_", "-"): count for kind, count in keys.items()})
                 client = await killable.connect()
                 queue = task_queue(settings.task_queue_prefix, "short")
-                await wait_until(lambda: is_served(client, queue), "the worker is at work")
+
+                async def is_served() -> bool:
+                    return is_polled(await describe_queue(client, queue))
+
+                await wait_until(is_served, "the worker is at work")
                 scene = Scene(killable, broker, settings, topic, flow, Noted(Ledger(path), topic))
                 await ordeal(scene)
         return scene

@@ -29,11 +29,12 @@ from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
 from shared.messages.placement import pack_workflow_id
 from shared.settings import Settings
+from shared.temporal.connect import describe_queue
 from starter.control import Control
 from starter.starting import queries
 from starter.starting.bulk import BulkStarter
 from starter.starting.layouts import Layouts
-from starter.starting.pack_starter import is_served
+from starter.starting.pack_starter import is_polled
 from starter.steering import packs
 from starter.steering.packs import Packs
 from starter.steering.selection import Selection
@@ -208,5 +209,5 @@ async def test_a_pack_that_does_not_move_is_given_up_in_a_sentence(
 
 
 async def _is_begun(client: Client, name: str, queue: str) -> bool:
-    is_polled = await is_served(client, queue)
-    return is_polled and (await client.count_workflows(f"WorkflowId = '{name}'")).count > 0
+    is_served = is_polled(await describe_queue(client, queue))
+    return is_served and (await client.count_workflows(f"WorkflowId = '{name}'")).count > 0

@@ -49,12 +49,13 @@ def _add(commands: Commands, name: str, purpose: str, make: MakeSignal) -> Comma
 
 
 async def _run(verb: str, make: MakeSignal, args: argparse.Namespace, settings: Settings) -> int:
+    from starter.steering.selection import Selection
     from starter.steering.sender import check_signal
 
     signal = make(args)
     check_signal(signal, settings)
     selection = read_filter(args)
-    has_filter = not selection.is_everything
+    has_filter = selection != Selection()
     if args.ids and (args.everything or has_filter):
         raise InvalidSetting(f"{verb}: messages and a filter are given; use one of the two")
     if not args.ids and args.everything is has_filter:

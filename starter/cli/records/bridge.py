@@ -116,11 +116,10 @@ async def _serve(bridge: "Bridge", writer: "DeadLetterWriter", stopping: asyncio
 
 async def _check_topics(options: "BridgeOptions") -> None:
     """Refuse topics that do not exist: a consumer would wait for them silently."""
-    from shared.kafka.safe_producer import PATIENCE_SECONDS, list_topics, open_admin, translate_errors
-    from starter.bridge.group_lag import find_partitions
+    from shared.kafka.safe_producer import list_topics, open_admin
 
-    async with translate_errors(""), asyncio.timeout(PATIENCE_SECONDS), open_admin(options.client) as admin:
-        find_partitions(await list_topics(admin), options.topics)
+    async with open_admin(options.client) as admin:
+        await list_topics(admin, *options.topics)
 
 
 def _to_options(args: argparse.Namespace, settings: Settings) -> "BridgeOptions":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shared.kafka.connection import check_broker, kafka_options
-from shared.kafka.safe_producer import BrokerError, open_admin, translate_errors
+from shared.kafka.safe_producer import BrokerError, open_admin
 from shared.settings import Settings
 from starter.insight.doctor.checks import NOT_LOOKED_AT, Check, Finding, Found, Severity, fine, unknown, warning, wrong
 from starter.records.dead_letters import SUFFIX, make_topic
@@ -58,7 +58,7 @@ class Kafka:
         options = kafka_options(self._settings)
         await check_broker(self._settings)
         wanted = {*self._sources, *(source + SUFFIX for source in self._sources), *filter(None, [outcomes])}
-        async with translate_errors(""), open_admin(options) as admin:
+        async with open_admin(options) as admin:
             self._known = await _describe(admin, wanted)
         return fine(f"a broker answers at {self._settings.kafka_servers}")
 
@@ -91,7 +91,7 @@ class Kafka:
     async def _try_to_make(self, source: str) -> Finding:
         topic = source + SUFFIX
         try:
-            async with translate_errors(topic), open_admin(kafka_options(self._settings)) as admin:
+            async with open_admin(kafka_options(self._settings), topic) as admin:
                 await make_topic(admin, topic, self._known[source].partitions, is_trial=True)
         except BrokerError as exc:
             return replace(Finding.of(exc, topic), level=Severity.WRONG)

@@ -83,10 +83,8 @@ def check_extras() -> None:
     """Raise Misconfigured when a package is missing that the broker needs."""
     for package in ("aiokafka", "pyspark"):
         if importlib.util.find_spec(package) is None:
-            raise Misconfigured(
-                f"the embedded broker needs the package {package}, which is not installed; "
-                "install dormice with its extras 'kafka' and 'embedded-kafka'"
-            )
+            lack = f"the embedded broker needs the package {package}, which is not installed"
+            raise Misconfigured(f"{lack}; install dormice with its extras 'kafka' and 'embedded-kafka'")
 
 
 @contextlib.asynccontextmanager
@@ -117,9 +115,8 @@ class EmbeddedBroker(SupervisedProcess):
         _write_properties(self.options, self.address)
         if not await self._has_folder(command):
             return False
-        return await self._serves(
-            [*command, "kafka.Kafka", str(self.options.properties)], self._has_joined, START_SECONDS
-        )
+        command += ["kafka.Kafka", str(self.options.properties)]
+        return await self._serves(command, self._has_joined, START_SECONDS)
 
     async def _has_folder(self, command: list[str]) -> bool:
         """Format the folder unless it has meta.properties, which is written last; says whether it has it now."""
@@ -131,7 +128,6 @@ class EmbeddedBroker(SupervisedProcess):
         return mark.exists()
 
     async def _has_joined(self) -> bool:
-        """Say whether the broker lists itself: from then on it serves."""
         with contextlib.suppress(DormiceError):
             await check_broker(Settings(kafka_servers=self.address))
             return True

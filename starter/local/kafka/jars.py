@@ -45,15 +45,14 @@ def has_jars(folder: Path) -> bool:
 async def prepare_jars(java: Path, folder: Path) -> list[Path]:
     """Give the jars for the class path, all checked by digest; fetches them when `folder` is not there.
 
-    Any number of processes may call this at once: one fetches, the others wait. Raises Misconfigured when a jar is not
-    the expected one, and RetryLater when the repository can't be reached.
+    Of several processes, one fetches and the others wait. Raises Misconfigured when a jar is not the expected one, and
+    RetryLater when the repository can't be reached.
     """
     if not has_jars(folder):
         await _fetch(java, folder)
     if wrong := await asyncio.to_thread(_find_wrong, folder):
-        raise Misconfigured(
-            f"{folder / wrong} is missing or damaged; delete the folder {folder} and try again, it is then fetched anew"
-        )
+        flaw = f"{folder / wrong} is missing or damaged"
+        raise Misconfigured(f"{flaw}; delete the folder {folder} and try again, it is then fetched anew")
     return [folder / name for name in _read_manifest()]
 
 
@@ -64,11 +63,8 @@ def _read_manifest() -> dict[str, str]:
 
 def _find_wrong(folder: Path) -> str | None:
     """Name the first jar that differs from the manifest, if there is one; reading all of them takes 0.1 s."""
-    for name, digest in _read_manifest().items():
-        jar = folder / name
-        if not jar.is_file() or _digest(jar) != digest:
-            return name
-    return None
+    jars = ((name, folder / name, digest) for name, digest in _read_manifest().items())
+    return next((name for name, jar, digest in jars if not jar.is_file() or _digest(jar) != digest), None)
 
 
 def _digest(file: Path) -> str:
@@ -95,10 +91,8 @@ async def _fetch_alone(java: Path, folder: Path, lock: int) -> None:
     with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as temporary:
         fetched = await _resolve(java, Path(temporary), lock)
         if wrong := await asyncio.to_thread(_find_wrong, fetched):
-            raise Misconfigured(
-                f"{_repository()} gave a {wrong} that is not the expected one; "
-                f"unset {REPOSITORY_VARIABLE} or have it name a true mirror of Maven Central"
-            )
+            flaw = f"{_repository()} gave a {wrong} that is not the expected one"
+            raise Misconfigured(f"{flaw}; unset {REPOSITORY_VARIABLE} or have it name a true mirror of Maven Central")
         fetched.rename(folder)
 
 
@@ -109,10 +103,8 @@ async def _resolve(java: Path, work: Path, lock: int | None = None) -> Path:
     async with run_supervised(_ivy_command(java, work, jars), log, keep=lock, stop_seconds=END_SECONDS) as process:
         code = await process.wait()
     if code:
-        raise RetryLater(
-            f"Apache Kafka {KAFKA_VERSION} can't be fetched from {_repository()} ({_read_reason(log)}); "
-            f"try again with a connection, or name a mirror in {REPOSITORY_VARIABLE}"
-        )
+        fault = f"Apache Kafka {KAFKA_VERSION} can't be fetched from {_repository()} ({_read_reason(log)})"
+        raise RetryLater(f"{fault}; try again with a connection, or name a mirror in {REPOSITORY_VARIABLE}")
     return jars
 
 
@@ -130,10 +122,8 @@ def _write_plan(work: Path) -> None:
         f'<ibiblio name="maven" m2compatible="true" root={quoteattr(_repository())}/>'
         "</resolvers></ivysettings>\n"
     )
-    wanted = "".join(
-        f'<dependency org="{org}" name="{name}" rev="{rev}" conf="default->default"/>'
-        for org, name, rev in DEPENDENCIES
-    )
+    form = '<dependency org="{}" name="{}" rev="{}" conf="default->default"/>'
+    wanted = "".join(form.format(*dependency) for dependency in DEPENDENCIES)
     (work / "ivy.xml").write_text(
         '<ivy-module version="2.0"><info organisation="dormice" module="broker"/>'
         f'<configurations><conf name="default"/></configurations><dependencies>{wanted}</dependencies></ivy-module>\n'

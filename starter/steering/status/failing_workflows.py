@@ -19,13 +19,11 @@ ATTEMPTS_LEAST = 2
 
 PAGE_SIZE = 20
 
-_HARMLESS = frozenset(
-    {
-        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
-        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW,
-        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
-        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_STICKY_TASK_QUEUE,
-    }
+_HARMLESS = (
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW,
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
+    WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_STICKY_TASK_QUEUE,
 )
 """With these the server itself asks for another attempt; none of them means that a worker could not continue."""
 
@@ -71,10 +69,8 @@ async def to_standstill(client: Client, described: WorkflowExecutionDescription)
 def query_reported(prefix: str) -> str:
     """Write the query for what the server itself reports, after a task failed several times in a row (default five)."""
     queues = ", ".join(quote(task_queue(prefix, lane)) for lane in LANES)
-    return (
-        f"TemporalReportedProblems IN ('category=WorkflowTaskFailed') AND TaskQueue IN ({queues}) "
-        "AND ExecutionStatus = 'Running'"
-    )
+    reported = "TemporalReportedProblems IN ('category=WorkflowTaskFailed')"
+    return f"{reported} AND TaskQueue IN ({queues}) AND ExecutionStatus = 'Running'"
 
 
 async def list_standstills(client: Client, prefix: str) -> AsyncIterator[FailingWorkflow]:
@@ -86,10 +82,9 @@ async def list_standstills(client: Client, prefix: str) -> AsyncIterator[Failing
 
 
 async def repair(client: Client, failing: FailingWorkflow, *, without_signals: bool = False) -> str:
-    """Reset a workflow to its last good task; returns the id of the new run.
+    """Reset a workflow to its last good task, after which handlers are called once more; returns the new run's id.
 
-    The server sends all later signals again, in order, unless `without_signals`. Handler calls after that task are made
-    once more, with the same version and idempotency key.
+    The server sends all later signals again, in order, unless `without_signals`.
     """
     events = await _list_since_last_good(client, failing)
     # the completion of the last good task; if there is none, the start of the first task
