@@ -152,9 +152,7 @@ def _place(spark: "SparkSession", manifest: Manifest, known: "DataFrame") -> "Da
         "kind",
         "id",
         "coalesce(state, if(receipt.outcome = 'rejected', 'rejected', null)) place",
-        """case when receipt is null then 'was not started'
-                when receipt.outcome = 'failed' then concat('could not be started: ', receipt.reason)
-                else concat('was started (run ', receipt.run_id, ')') end problem""",
+        "if(receipt is null, 'was not started', concat('was started (run ', receipt.run_id, ')')) problem",
     )
 
 

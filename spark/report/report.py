@@ -70,7 +70,6 @@ def _count_starts(spark: "SparkSession", manifest: Manifest) -> Table:
         ("started", counts.get("started", 0)),
         ("already running", counts.get("already running", 0)),
         ("rejected by the server", counts.get("rejected", 0)),
-        ("failed", counts.get("failed", 0)),
         ("missing", counts.get(None, 0)),
     ]
     note = "Missing are messages without a receipt: running the start again starts them."
