@@ -43,8 +43,7 @@ class StartOptions:
 
     tasks: int | None = None
     """Tasks that share the rows; if None, one per core, or one per ROWS_PER_TASK rows if that is more."""
-    retries_rejected: bool = False
-    """Whether rows that were rejected before are tried again."""
+    retries_rejected: bool = False  # whether rows that were rejected before are tried again
     restarts_finished: bool = False
 
 
@@ -52,13 +51,10 @@ class StartOptions:
 class StartSummary:
     """The result of a start; its counts come from the receipts."""
 
-    manifest: str
-    """Id of the manifest."""
+    manifest: str  # id of the manifest
     messages: int
-    now: StartCounts
-    """What this start added."""
-    in_all: StartCounts
-    """All receipts of the manifest."""
+    now: StartCounts  # what this start added
+    in_all: StartCounts  # all receipts of the manifest
     seconds: float
 
     @property

@@ -28,8 +28,7 @@ COLUMNS = (
 )
 """The columns, in Spark's syntax. A pack is one row, with its number in `pack` and no `id`."""
 
-_PAGE = 1000
-"""Most workflows that the server returns in one page."""
+_PAGE = 1000  # most workflows that the server returns in one page
 
 # a message continues as new every few cycles; its earlier runs are not messages of their own
 _BASE = f"WorkflowType IN ('{MESSAGE_WORKFLOW}', '{PACK_WORKFLOW}') AND ExecutionStatus != 'ContinuedAsNew'"
@@ -89,9 +88,14 @@ class TemporalReader(PicklableByName, DataSourceReader):
 
 def _to_row(execution: WorkflowExecution) -> tuple[Any, ...]:
     attributes = execution.typed_search_attributes
+    if execution.workflow_type == PACK_WORKFLOW:
+        kind, _, index = execution.id.rpartition("~")
+        identity = kind, None, int(index)
+    else:
+        identity = *identity_of(execution.id), None
     return (
         execution.id,
-        *_identify(execution),
+        *identity,
         attributes.get(LANE, ""),
         state_of(execution),
         attributes.get(DUE_AT),
@@ -101,11 +105,3 @@ def _to_row(execution: WorkflowExecution) -> tuple[Any, ...]:
         None if execution.status is WorkflowExecutionStatus.RUNNING else execution.history_length,
         execution.run_id,
     )
-
-
-def _identify(execution: WorkflowExecution) -> tuple[str, str | None, int | None]:
-    """Give kind, id and pack."""
-    if execution.workflow_type == PACK_WORKFLOW:
-        kind, _, index = execution.id.rpartition("~")
-        return kind, None, int(index)
-    return (*identity_of(execution.id), None)

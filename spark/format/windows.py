@@ -7,11 +7,9 @@ from itertools import pairwise
 
 FINEST = timedelta(seconds=1)
 LOOKED_BACK = timedelta(days=1)
-EPOCH = datetime(2015, 1, 1, tzinfo=UTC)
-"""Earlier than the start of any workflow."""
+EPOCH = datetime(2015, 1, 1, tzinfo=UTC)  # earlier than the start of any workflow
 
-NEAR = 0.1
-"""How far a cut may be from the exact one, as a share of what is cut."""
+NEAR = 0.1  # how far a cut may be from the exact one, as a share of what is cut
 
 
 @dataclass(frozen=True, slots=True)

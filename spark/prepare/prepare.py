@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 class PrepareOptions:
     """How rows become messages.
 
-    `duplicates` says which of several rows with the same (kind, id) counts: "newest" is the one with the latest
-    `scheduled_at` (the last of them, if several have it or none has one), else it is the first row. First runs that are
-    due by `begin` are spread over `spread` from then on. `partitions` is the number of tasks (None: Spark's choice); it
-    does not change the content.
+    Of several rows with the same (kind, id) one counts: with "newest" the one with the latest `scheduled_at` (the last
+    of several or of none), else the first. First runs that are due by `begin` are spread over `spread` from then on.
+    `partitions` is the number of tasks (None: Spark's choice).
     """
 
     rules: EnvelopeRules
@@ -96,9 +95,8 @@ def _write(spark: "SparkSession", source: Source, folder: Path, options: Prepare
     checked = frame.mapInArrow(validator.judge, VERDICTS_DDL)  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
     verdicts = checked.persist(StorageLevel.DISK_ONLY)
     try:
-        (all_rows,) = verdicts.selectExpr(
-            "count(*) AS `rows`", "count(field) AS rejects", "bit_xor(digest) AS digest"
-        ).collect()
+        measures = ("count(*) AS `rows`", "count(field) AS rejects", "bit_xor(digest) AS digest")
+        (all_rows,) = verdicts.selectExpr(*measures).collect()
         if not all_rows["rows"]:
             raise GiveUp(f"{source.name}: holds no rows; there is nothing to start")
         kept = _drop_duplicates(verdicts.where("field is null"), options)
@@ -109,9 +107,8 @@ def _write(spark: "SparkSession", source: Source, folder: Path, options: Prepare
         verdicts.unpersist()
     # a digest of the content, which does not depend on the order of the messages
     digest = f"bit_xor(xxhash64({', '.join(columns_of(MESSAGES_DDL))})) AS digest"
-    (messages,) = (
-        read_table(spark, folder / "messages", MESSAGES_DDL).selectExpr("count(*) AS `rows`", digest).collect()
-    )
+    written = read_table(spark, folder / "messages", MESSAGES_DDL)
+    (messages,) = written.selectExpr("count(*) AS `rows`", digest).collect()
     return Manifest(
         folder=folder,
         id=uuid.uuid4().hex,

@@ -26,10 +26,7 @@ def write_summary(spark: "SparkSession", manifest: Manifest, begin: datetime) ->
     counted = manifest.read_messages(spark).groupBy("kind", "lane").count().orderBy("kind", "lane").collect()
     document = {
         "manifest": manifest.id,
-        "rows": manifest.rows,
-        "messages": manifest.messages,
-        "duplicates": manifest.duplicates,
-        "rejects": manifest.rejects,
+        **{name: getattr(manifest, name) for name in ("rows", "messages", "duplicates", "rejects")},
         "by_kind_and_lane": [{"kind": row["kind"], "lane": row["lane"], "messages": row["count"]} for row in counted],
         "reject_reasons": [row.asDict() for row in count_reasons(manifest.read_rejects(spark)).collect()],
     }

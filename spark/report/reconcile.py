@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 ALIVE, FINISHED, STOPPED = "alive", "finished", "stopped"
 """The place of a message. Alphabetical order is the order in time, so the maximum of two places is the later one."""
 
-STATES = {None: ALIVE, "done": FINISHED, "stopped": STOPPED}
-"""Places by the state that a listing selects."""
-
-PLACES = {"active": ALIVE, "paused": ALIVE, "parked": ALIVE, "done": FINISHED, "stopped": STOPPED}
-"""Places by the state of one message."""
+PLACES = {"active": ALIVE, "paused": ALIVE, "parked": ALIVE, "done": FINISHED, "stopped": STOPPED}  # by state
 
 WRITTEN_AT_ONCE = 20_000
 LOOKED_UP_MAX = 2000
@@ -36,8 +32,7 @@ LOOKED_UP_MAX = 2000
 
 LOOKED_UP_AT_ONCE = 16
 DIFFERENCES = "differences.jsonl"
-REST = "rest.jsonl"
-"""File of the differences beyond LOOKED_UP_MAX: too many to look up and to keep in memory."""
+REST = "rest.jsonl"  # file of the differences beyond LOOKED_UP_MAX: too many to look up and to keep in memory
 
 KNOWN_DDL = "kind string, id string, state string"
 
@@ -58,15 +53,12 @@ class Reconciliation:
 
     rows: int
     duplicates: int
-    rejected: int
-    """Rows rejected at prepare, and messages rejected by the server at the start."""
+    rejected: int  # rows rejected at prepare, and messages rejected by the server at the start
     alive: int = 0
     finished: int = 0
     stopped: int = 0
-    missing: int = 0
-    """Messages in none of these places; each is among the differences."""
-    flaws: list[str] = field(default_factory=list[str])
-    """What is wrong with the manifest itself."""
+    missing: int = 0  # messages in none of these places; each is among the differences
+    flaws: list[str] = field(default_factory=list[str])  # what is wrong with the manifest itself
     examples: list[Difference] = field(default_factory=list[Difference])
     """The first differences; all of them are in the manifest's folder."""
 
@@ -105,9 +97,9 @@ async def _write_known(control: Control, kinds: Iterable[str], path: Path) -> No
     parquet: Any = importlib.import_module("pyarrow.parquet")
     schema, rows = to_schema(KNOWN_DDL), list[tuple[str, str, str]]()
     with parquet.ParquetWriter(path, schema) as writer:
-        for kind, (state, place) in product(kinds, STATES.items()):
+        for kind, state in product(kinds, (None, "done", "stopped")):  # without a state, those that are alive
             async for listed in control.list(Selection(kind=kind, state=state)):
-                rows.append((listed.kind, listed.id, place))
+                rows.append((listed.kind, listed.id, ALIVE if state is None else PLACES[state]))
                 if len(rows) == WRITTEN_AT_ONCE:
                     await asyncio.to_thread(writer.write_batch, to_batch(rows, schema))
                     rows = []

@@ -20,11 +20,9 @@ from starter.local.kafka.java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOCAL = "local[*,4]"
-"""All cores, and four attempts for a task, as on a cluster."""
+LOCAL = "local[*,4]"  # all cores, and four attempts for a task, as on a cluster
 LOOPBACK = "127.0.0.1"
-GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
-"""Set when spark-submit has already started the JVM and chosen the master."""
+GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"  # set when spark-submit has already started the JVM and chosen the master
 
 SPECULATION = "spark.speculation"
 

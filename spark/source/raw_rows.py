@@ -19,8 +19,7 @@ from starter.records.record import DeadRecord, Record
 Starts = Mapping[tuple[str, int], int]
 """The number of rows before a file's block, by the file's path and the block's offset in the file."""
 
-ParsedRow = tuple[Row, Envelope | InvalidEnvelope]
-"""A row with its envelope, or with the reason why it is not one."""
+ParsedRow = tuple[Row, Envelope | InvalidEnvelope]  # a row with its envelope, or with the reason why it is not one
 
 PARTITION_STEP = 10**12
 """A record's row number is its partition times this plus its offset: 3000000000042 is offset 42 of partition 3."""
@@ -130,9 +129,9 @@ def _map_document(row: Row, mapping: RowMapping) -> Row:
 
 
 def _show(record: Record) -> dict[str, Any]:
-    place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
-    content = {"key": _to_text(record.key), "value": _to_text(record.value)}
-    return {**place, **content, "headers": {name: _to_text(raw) for name, raw in record.headers}}
+    shown: dict[str, Any] = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+    shown |= {"key": _to_text(record.key), "value": _to_text(record.value)}
+    return {**shown, "headers": {name: _to_text(raw) for name, raw in record.headers}}
 
 
 def _to_text(raw: bytes | None) -> str | None:

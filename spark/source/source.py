@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from shared.errors import GiveUp, InvalidSetting
 from shared.settings import Settings, find_secret
 from spark.source.mapping import RowMapping
-from spark.source.packages import driver_option
 from spark.source.raw_rows import CellReader, LineReader, RecordReader, RowReader, Starts
 from spark.source.topic import open_ranges
 from starter.files.rows import SUFFIXES, Line, read_header
@@ -22,6 +21,17 @@ if TYPE_CHECKING:
 Form = Literal["csv", "jsonl", "parquet", "jdbc", "kafka"]
 FORMS: tuple[Form, ...] = get_args(Form)
 KAFKA_PREFIX = "kafka:"
+
+DRIVERS = {
+    "jdbc:postgresql:": ("org.postgresql:postgresql:42.7.4", "org.postgresql.Driver"),
+    "jdbc:mysql:": ("com.mysql:mysql-connector-j:9.1.0", "com.mysql.cj.jdbc.Driver"),
+    "jdbc:mariadb:": ("org.mariadb.jdbc:mariadb-java-client:3.5.1", "org.mariadb.jdbc.Driver"),
+    "jdbc:sqlite:": ("org.xerial:sqlite-jdbc:3.47.1.0", "org.sqlite.JDBC"),
+}
+"""Maven coordinates and class of a driver, by the prefix of a URL; Java does not find the class in a fetched package.
+
+Other databases need `--packages` and `--option driver=CLASS`.
+"""
 
 FETCHED_ROWS = 10_000
 """Rows fetched from a database at a time; without it, some drivers load the whole result into memory."""
@@ -66,6 +76,11 @@ def guess_form(place: str) -> Form:
         if name.removesuffix(".gz").endswith(suffix):
             return form  # pyright: ignore[reportReturnType] — the readers' forms are among ours
     raise GiveUp(f"{place}: its name tells no format; add --format with one of {', '.join(FORMS)}")
+
+
+def packages_for(place: str) -> tuple[str, ...]:
+    """Give the Maven coordinates of what Spark needs to read a place."""
+    return tuple(package for prefix, (package, _) in DRIVERS.items() if place.startswith(prefix))
 
 
 def open_source(spark: "SparkSession", source: Source) -> tuple["DataFrame", RowReader]:
@@ -121,8 +136,12 @@ def _open_database(spark: "SparkSession", source: Source) -> tuple["DataFrame", 
         raise InvalidSetting("--table: is missing; name a table, or write a query in quotes")
     what = "query" if len(source.table.split()) > 1 else "dbtable"
     login = {"user": source.settings.jdbc_user, "password": find_secret(source.settings, "jdbc_password")}
-    options: dict[str, Any] = {"fetchsize": FETCHED_ROWS, **driver_option(source.place), **source.reader_options}
-    options |= {"url": source.place, what: source.table, **{name: text for name, text in login.items() if text}}
+    options: dict[str, Any] = {"fetchsize": FETCHED_ROWS}
+    for prefix, (_, name) in DRIVERS.items():
+        if source.place.startswith(prefix):
+            options["driver"] = name
+    options |= {**source.reader_options, "url": source.place, what: source.table}
+    options |= {name: text for name, text in login.items() if text}
     table = spark.read.format("jdbc").options(**options).load()
     frame, reader = _open_table(table, "'' file", "monotonically_increasing_id() row", source)
     return frame.repartition(spark.sparkContext.defaultParallelism), reader  # so that many tasks validate the rows

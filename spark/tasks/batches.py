@@ -12,8 +12,7 @@ from spark.tables import rows_of
 from starter.files.columns import Columns
 from starter.starting.receipts import Receipt, StartOutcome
 
-ROW = "row"
-"""A manifest's own column: the row that a message comes from; not a part of the message."""
+ROW = "row"  # a manifest's own column: the row that a message comes from; not a part of the message
 
 _SOURCE = "the frame"
 _TEXTS = ("kind", "id", "lane", "tenant", "correlation_id", "idempotency_key")
@@ -41,20 +40,15 @@ def check_schema(schema: types.StructType) -> tuple[str, ...]:
     return names
 
 
-class BatchReader:
-    """Reads messages from Arrow batches by the rules by which `dormice load` reads rows of Parquet."""
-
-    def __init__(self, names: tuple[str, ...], rules: EnvelopeRules) -> None:
-        self._names = names
-        self._columns = Columns(names, _SOURCE)
-        self._rules = rules
-
-    def read(self, batch: Any) -> Iterator[Envelope | Receipt[tuple[str, str]]]:
-        """Give the messages of one `pyarrow.RecordBatch`; of a row that can't become one, the receipt that says why."""
-        for row in rows_of([batch.select(self._names)]):
-            try:
-                yield parse_envelope(self._columns.to_fields(row), self._rules)
-            except InvalidEnvelope as exc:
-                named = dict(zip(self._names, row, strict=True))
-                tag = str(named["kind"] or ""), str(named["id"] or "")
-                yield Receipt(tag, workflow_id(*tag), StartOutcome.REJECTED, reason=str(exc), attempts=0)
+def read_batch(
+    batch: Any, names: tuple[str, ...], rules: EnvelopeRules
+) -> Iterator[Envelope | Receipt[tuple[str, str]]]:
+    """Give the messages of one `pyarrow.RecordBatch`; of a row that can't become one, the receipt that says why."""
+    columns = Columns(names, _SOURCE)
+    for row in rows_of([batch.select(names)]):
+        try:
+            yield parse_envelope(columns.to_fields(row), rules)
+        except InvalidEnvelope as exc:
+            named = dict(zip(names, row, strict=True))
+            tag = str(named["kind"] or ""), str(named["id"] or "")
+            yield Receipt(tag, workflow_id(*tag), StartOutcome.REJECTED, reason=str(exc), attempts=0)

@@ -15,7 +15,7 @@ from shared.messages.envelope import Envelope, EnvelopeRules
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import check_server, connect
-from spark.tasks.batches import BatchReader
+from spark.tasks.batches import read_batch
 from spark.tasks.options import WriteOptions
 from spark.tasks.receipts import ReceiptFile, open_receipts
 from starter.starting.bulk import BulkStarter
@@ -27,12 +27,9 @@ class TaskSpec:
     """What the driver has fixed for all tasks of a save."""
 
     options: WriteOptions
-    names: tuple[str, ...]
-    """Columns that make messages."""
-    rules: EnvelopeRules
-    """What the handlers declare, so that executors need no handlers."""
-    packs: Mapping[str, Pack]
-    """Kinds whose handlers declare that their messages are packed."""
+    names: tuple[str, ...]  # columns that make messages
+    rules: EnvelopeRules  # what the handlers declare, so that executors need no handlers
+    packs: Mapping[str, Pack]  # kinds whose handlers declare that their messages are packed
 
 
 async def connect_quietly(connection: Mapping[str, str], settings: Settings) -> Client:
@@ -93,10 +90,9 @@ async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt:
 async def _read_wishes(
     spec: TaskSpec, batches: Iterator[Any], file: ReceiptFile
 ) -> AsyncIterator[tuple[tuple[str, str], Envelope]]:
-    reader = BatchReader(spec.names, spec.rules)
     # in a thread, because waiting for Spark would block the starts in flight
     while (batch := await asyncio.to_thread(next, batches, None)) is not None:
-        for row in reader.read(batch):
+        for row in read_batch(batch, spec.names, spec.rules):
             if isinstance(row, Receipt):
                 file.add(row)
             else:
