@@ -43,9 +43,9 @@ def kafka_options(settings: Settings) -> dict[str, Any]:
 
 
 async def check_broker(settings: Settings) -> None:
-    """Log in to one of the brokers and ask it for the cluster, so that faults are known before work begins.
+    """Log in to a broker and ask it for the cluster; raises Misconfigured, or RetryLater if nobody answers.
 
-    The clients' own start says only that they could not connect. Raises Misconfigured, or RetryLater if nobody answers.
+    So faults are known before work begins; the clients' own start says only that they could not connect.
     """
     options = kafka_options(settings)
     conn: Any = importlib.import_module("aiokafka.conn")

@@ -22,6 +22,8 @@ received."""
 WORDY = ("httpx", "httpcore", "urllib3", "py4j")
 """Loggers that log each request or step: nothing below a warning is shown, unless the level is debug."""
 
+PLAIN = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
+
 _OWN_TO_LOGGING = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _OF_TEMPORAL = ("temporal_workflow", "temporal_activity")
 _OF_CORE = "temporal_log"
@@ -33,12 +35,10 @@ class MessageFields(Protocol):
     @property
     def identity(self) -> Mapping[str, str]:
         """Attributes of every span: `workflow_id` and `correlation_id`."""
-        ...
 
     @property
     def fields(self) -> Mapping[str, object]:
         """Fields of every log line."""
-        ...
 
 
 ABOUT: ContextVar[MessageFields | None] = ContextVar("ABOUT", default=None)
@@ -50,7 +50,7 @@ def set_up_logs(settings: Settings) -> None:
     workflow.logger.workflow_info_on_message = False
     activity.logger.activity_info_on_message = False
     handler = logging.StreamHandler()
-    handler.setFormatter(_JsonLines() if settings.log_format == "json" else _PlainLines())
+    handler.setFormatter(_JsonLines() if settings.log_format == "json" else _PlainLines(PLAIN))
     handler.addFilter(_Hush())
     if settings.log_level != "debug":
         for name in WORDY:
@@ -59,11 +59,6 @@ def set_up_logs(settings: Settings) -> None:
 
 
 class _PlainLines(logging.Formatter):
-    """One line for a person: what happened, then the fields."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s")
-
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 — logging's own name
         fields = " ".join(f"{name}={value}" for name, value in _fields_of(record).items())
         return super().formatMessage(record) + (f" [{fields}]" if fields else "")
