@@ -13,10 +13,9 @@ from activities.registry import declared_packs, envelope_rules, load_registry
 from shared.errors import InvalidSetting
 from spark.format.reader import COLUMNS, TemporalReader
 from spark.source.topic_stream import TopicDataSource
-from spark.tasks.batches import check_schema
 from spark.tasks.options import read_write_options
 from spark.tasks.pickling import PicklableByName
-from spark.tasks.starting import TaskSpec, connect_checked, start_rows
+from spark.tasks.starting import TaskSpec, check_schema, connect_checked, start_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

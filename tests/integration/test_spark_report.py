@@ -17,9 +17,8 @@ from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
 from spark.prepare.manifest import Manifest
 from spark.prepare.prepare import PrepareOptions, prepare
-from spark.report.outcomes import read_outcomes
 from spark.report.page import Table
-from spark.report.report import make_report
+from spark.report.report import make_report, read_outcomes
 from spark.source.source import Source
 from spark.tables import to_uri
 from starter.local.kafka.broker import EmbeddedBroker

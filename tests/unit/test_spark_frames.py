@@ -20,9 +20,9 @@ from pyspark.sql.types import StructType
 
 from shared.errors import GiveUp
 from shared.messages.envelope import Envelope, EnvelopeRules
-from spark.format.filters import push_down
+from spark.format.reader import push_down
 from spark.format.windows import Window, cut_windows
-from spark.tasks.batches import check_schema, read_batch
+from spark.tasks.starting import check_schema, read_batch
 from starter.starting.receipts import Receipt, StartOutcome
 
 arrow: Any = importlib.import_module("pyarrow")  # it has no type stubs
