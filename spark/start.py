@@ -83,7 +83,6 @@ def start_manifest(
 
     Idempotent: the manifest's id is the session of all its starts, so a message that an interrupted start has already
     started gets the same answer again. Raises RetryLater when the server stays unreachable: then repeat the same start.
-    Ctrl-C ends the start; the receipts of finished tasks stay.
     """
     with told_of_spark():
         given = write_connection_options(environ) | write_settings_options(settings)

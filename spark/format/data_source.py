@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 FORMAT = "temporal"
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 """Off by default in Spark, which would then read all messages before it checks a condition."""
-
 QUERY_ID = "sql.streaming.queryId"  # Spark keeps this id in the checkpoint, so it is the same after every restart
-
 BATCH_ID = "streaming.sql.batchId"
 
 

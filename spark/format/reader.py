@@ -50,7 +50,6 @@ class TemporalReader(PicklableByName, DataSourceReader):
     """Lists messages and packs, in windows of start times, at a limited rate of visibility calls."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        """Read the options; raises InvalidSetting in one sentence."""
         options = Options(given, ("partitions", "callsPerSecond", "path", *OF_SERVER))
         self._connection, self._settings = options.connection(), options.settings(1)
         self.tasks = options.count("partitions", 2)
@@ -120,19 +119,11 @@ def _to_row(execution: WorkflowExecution) -> tuple[Any, ...]:
 
 
 def push_down(filters: Sequence[Any]) -> tuple[list[str], list[Filter]]:
-    """Give the conditions as parts of the visibility query, and the conditions that Spark must still check.
-
-    Conditions on due times are in both, because the server stores moments less exactly.
-    """
-    parts: list[str] = []
-    left: list[Filter] = []
-    for wanted in filters:
-        part = _translate(wanted)
-        if part is not None:
-            parts.append(part)
-        if part is None or wanted.attribute == ("due_at",):
-            left.append(wanted)
-    return parts, left
+    """Give the conditions as parts of the visibility query, and the conditions that Spark must still check."""
+    found = [(wanted, _translate(wanted)) for wanted in filters]
+    # conditions on due times are in both, because the server stores moments less exactly
+    left = [wanted for wanted, part in found if part is None or wanted.attribute == ("due_at",)]
+    return [part for _, part in found if part is not None], left
 
 
 def _translate(wanted: Any) -> str | None:

@@ -8,7 +8,6 @@ from itertools import pairwise
 FINEST = timedelta(seconds=1)
 LOOKED_BACK = timedelta(days=1)
 EPOCH = datetime(2015, 1, 1, tzinfo=UTC)  # earlier than the start of any workflow
-
 NEAR = 0.1  # how far a cut may be from the exact one, as a share of what is cut
 
 

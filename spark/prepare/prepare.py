@@ -42,10 +42,7 @@ class PrepareOptions:
 
 
 def prepare(spark: "SparkSession", source: Source, target: Path, options: PrepareOptions) -> Manifest:
-    """Write the manifest of a source into a folder that does not exist yet; the folder appears complete or not at all.
-
-    Raises GiveUp for a source that can't give any message, and InvalidSetting for options that can't be used.
-    """
+    """Write a source's manifest into a new folder, complete or not at all; raises GiveUp for one without messages."""
     if "://" in str(target):
         raise InvalidSetting(
             f"MANIFEST: is {str(target)[:60]!r}; give a folder that this machine and all executors have mounted"
@@ -61,8 +58,7 @@ def prepare(spark: "SparkSession", source: Source, target: Path, options: Prepar
 
 
 def _configure(spark: "SparkSession", source: Source, options: PrepareOptions) -> "SparkSession":
-    """Give a session of the same Spark with a configuration of its own for this job."""
-    session = spark.newSession()
+    session = spark.newSession()  # with a configuration of its own
     session.conf.set("spark.sql.session.timeZone", "UTC")
     pieces = 1 if source.spans_lines else options.partitions  # a cell that spans lines must not be cut in two
     if pieces is not None:

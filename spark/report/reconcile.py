@@ -26,7 +26,8 @@ ALIVE, FINISHED, STOPPED = "alive", "finished", "stopped"
 
 PLACES = {"active": ALIVE, "paused": ALIVE, "parked": ALIVE, "done": FINISHED, "stopped": STOPPED}  # by state
 
-WRITTEN_AT_ONCE = 20_000
+WRITTEN_AT_ONCE = 20_000  # rows, to save memory
+EXAMPLES_MAX = 20
 LOOKED_UP_MAX = 2000
 """Most messages missing in the index that are looked up one by one: the index lags behind by a moment."""
 
@@ -59,8 +60,7 @@ class Reconciliation:
     stopped: int = 0
     missing: int = 0  # messages in none of these places; each is among the differences
     flaws: list[str] = field(default_factory=list[str])  # what is wrong with the manifest itself
-    examples: list[Difference] = field(default_factory=list[Difference])
-    """The first differences; all of them are in the manifest's folder."""
+    examples: list[Difference] = field(default_factory=list[Difference])  # the first; all are in the manifest's folder
 
     @property
     def is_complete(self) -> bool:
@@ -69,9 +69,7 @@ class Reconciliation:
         return self.rows == placed and not self.missing and not self.flaws
 
 
-async def reconcile(
-    spark: "SparkSession", manifest: Manifest, control: Control, examples_max: int = 20
-) -> Reconciliation:
+async def reconcile(spark: "SparkSession", manifest: Manifest, control: Control) -> Reconciliation:
     """Compare a manifest with what the server knows, and write any differences to differences.jsonl in its folder.
 
     Reads like `list` does: solo messages from the index, packs page by page. A message that finished longer ago than
@@ -85,7 +83,7 @@ async def reconcile(
         balance, suspects = await asyncio.to_thread(_compare, spark, manifest, known)
         differences = await _look_closer(control, suspects, balance)
         balance.missing += len(differences)
-        balance.examples = differences[:examples_max]
+        balance.examples = differences[:EXAMPLES_MAX]
         await asyncio.to_thread(_write_differences, manifest.folder / DIFFERENCES, differences, known / REST)
     finally:
         shutil.rmtree(known, ignore_errors=True)
@@ -93,7 +91,6 @@ async def reconcile(
 
 
 async def _write_known(control: Control, kinds: Iterable[str], path: Path) -> None:
-    """Write what the server knows as Parquet, WRITTEN_AT_ONCE rows at a time to save memory."""
     parquet: Any = importlib.import_module("pyarrow.parquet")
     schema, rows = to_schema(KNOWN_DDL), list[tuple[str, str, str]]()
     with parquet.ParquetWriter(path, schema) as writer:
@@ -122,20 +119,16 @@ def _compare(spark: "SparkSession", manifest: Manifest, known: Path) -> tuple[Re
         rows=manifest.rows,
         duplicates=manifest.duplicates,
         rejected=manifest.rejects + counts.get("rejected", 0),
-        alive=counts.get(ALIVE, 0),
-        finished=counts.get(FINISHED, 0),
-        stopped=counts.get(STOPPED, 0),
         missing=counts.get(None, 0) - len(suspects),
+        **{place: counts.get(place, 0) for place in (ALIVE, FINISHED, STOPPED)},
     )
     balance.flaws += _find_flaws(manifest, sum(counts.values()), manifest.read_rejects(spark).count())
     return balance, suspects
 
 
 def _place(spark: "SparkSession", manifest: Manifest, known: "DataFrame") -> "DataFrame":
-    """Give each message's row, name, place (null if unknown) and the problem that an unknown place would mean.
-
-    A message that ended during the listing is in two places; the later one counts.
-    """
+    """Give each message's row, name, place (null if unknown) and the problem that an unknown place would mean."""
+    # a message that ended during the listing is in two places; the later one counts
     states = known.groupBy("kind", "id").agg({"state": "max"}).toDF("kind", "id", "state")
     messages = manifest.read_messages(spark).select("row", "kind", "id").join(states, ["kind", "id"], "left")
     joined = messages.join(manifest.read_last_receipts(spark), ["kind", "id"], "left")

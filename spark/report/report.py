@@ -52,10 +52,7 @@ CHANGES = Table(
 
 
 def read_outcomes(spark: "SparkSession", place: str, settings: Settings) -> "DataFrame":
-    """Give each event once, from a Parquet file or folder, from JSON lines, or from a topic ("kafka:" and its name).
-
-    Events that can't be read have no kind and are left out. Raises GiveUp for a Parquet table that lacks a column.
-    """
+    """Give each event once, from Parquet, JSON lines or a topic ("kafka:" and its name); raises GiveUp."""
     if place.startswith(KAFKA_PREFIX):
         events = _parse(_read_topic(spark, place.removeprefix(KAFKA_PREFIX), settings))
     elif place.removesuffix(".gz").endswith((".jsonl", ".ndjson", ".json")):
@@ -66,7 +63,7 @@ def read_outcomes(spark: "SparkSession", place: str, settings: Settings) -> "Dat
     if missing := [name for name in columns if name not in events.columns]:
         raise GiveUp(f"--outcomes: {place} has no column {missing[0]!r}; give events as dormice writes them")
     typed = events.selectExpr(*(f"cast({name} as {kind}) {name}" for name, kind in columns.items()))
-    # a sender that missed the acknowledgement of an event sends the same event again
+    # events that can't be read have no kind; a sender that missed an acknowledgement sends the same event again
     return typed.where("kind is not null").dropDuplicates(["kind", "id", "version", "attempt", "started_at"])
 
 
@@ -89,7 +86,9 @@ def make_report(spark: "SparkSession", manifest: Manifest, outcomes: "DataFrame 
 
     `outcomes` are events in the columns of OUTCOMES_DDL; those of messages outside the manifest are ignored.
     """
-    tables = [_count_starts(spark, manifest), _count_rejects(spark, manifest)]
+    note = "Rows that can't become messages, by the field and the flaw; one reason stands for its like."
+    rejects = _collect("rejects", "Rejected rows", note, count_reasons(manifest.read_rejects(spark)))
+    tables = [_count_starts(spark, manifest), rejects]
     if outcomes is not None:
         named = manifest.read_messages(spark).select("kind", "id")
         events = outcomes.join(named, ["kind", "id"], "left_semi").cache()
@@ -121,11 +120,6 @@ def _count_starts(spark: "SparkSession", manifest: Manifest) -> Table:
     return Table("starts", "Rows and starts", note, ("what", "rows"), rows)
 
 
-def _count_rejects(spark: "SparkSession", manifest: Manifest) -> Table:
-    note = "Rows that can't become messages, by the field and the flaw; one reason stands for its like."
-    return _collect("rejects", "Rejected rows", note, count_reasons(manifest.read_rejects(spark)))
-
-
 def _make_event_tables(events: "DataFrame") -> list[Table]:
     again = events.where("outcome = 'again'")
     outcomes = _measure(events, ("kind", "lane", "outcome"), "round(avg(duration_seconds), 3) mean_seconds")
@@ -150,7 +144,6 @@ def _measure(events: "DataFrame", keys: tuple[str, ...], *measures: str) -> "Dat
 
 
 def _find_shares(again: "DataFrame") -> "DataFrame":
-    """Give, as `value`, the share of each message's visits that found a change."""
     visits = again.where("reason like 'changed%' or reason like 'unchanged%'")
     changed = visits.selectExpr("kind", "id", "if(reason like 'changed%', 1, 0) changed")
     return changed.groupBy("kind", "id").agg({"changed": "avg"}).toDF("kind", "id", "value")
@@ -165,7 +158,6 @@ def _distribute(empty: Table, values: "DataFrame") -> Table:
 
 
 def _count_parked(events: "DataFrame") -> Table:
-    """Count the messages that their last event left parked, by the reason in that event."""
     reduced = events.selectExpr("kind", "id", "struct(version, attempt, started_at, state, reason) last")
     last = reduced.groupBy("kind", "id").agg({"last": "max"}).toDF("kind", "id", "last").where("last.state = 'parked'")
     counted = last.selectExpr("kind", "last.reason reason").groupBy("kind", "reason").count()

@@ -50,8 +50,7 @@ def build_session(
     Spark runs on `master`, else on the setting `spark_master`, else on what spark-submit chose, else on all cores of
     this machine, on loopback only. `conf` is Spark's own configuration and overrides ours; `packages` are Maven
     coordinates to fetch. Spark's log is hidden unless the setting `log_level` is debug. Times are UTC. Raises
-    Misconfigured when pyspark or Java is missing, when Spark does not start, and for speculation, which would start
-    messages from two tasks at once.
+    Misconfigured when pyspark or Java is missing, when Spark does not start, and for speculation.
     """
     given = dict(conf or {})
     _refuse_speculation(given.get(SPECULATION, "false"))
@@ -141,10 +140,7 @@ def _environment(conf: Mapping[str, str]) -> Generator[None]:
 
 
 def make_java_home() -> Path:
-    """Give a folder whose `bin/java` runs the Java that `find_java` chooses; created in the user's cache if missing.
-
-    Raises Misconfigured when there is no Java of at least version 17.
-    """
+    """Give a folder in the user's cache whose `bin/java` runs the Java of `find_java`; raises as that does."""
     text = JAVA_WRAPPER.format(java=shlex.quote(str(find_java())))
     digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     home = find_cache().parent / f"java-{digest}"

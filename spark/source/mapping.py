@@ -63,8 +63,6 @@ class RowMapping:
 
 @dataclass(frozen=True, slots=True)
 class _NamedColumns:
-    """Columns that fill the fields of their names."""
-
     columns: Columns
     mapping: RowMapping
 
