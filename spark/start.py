@@ -29,8 +29,7 @@ from starter.starting.receipts import StartOutcome
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS_PER_TASK = 50_000
-"""Rows of one task: a lost task is repeated as a whole, so its starts should take a few minutes only."""
+ROWS_PER_TASK = 50_000  # a lost task is repeated as a whole, so its starts should take a few minutes only
 
 _REJECTED = f"outcome = '{StartOutcome.REJECTED.value}'"
 _NAME = ["kind", "id"]
@@ -41,8 +40,7 @@ _PLACE = "_place"
 class StartOptions:
     """The options of a start."""
 
-    tasks: int | None = None
-    """Tasks that share the rows; if None, one per core, or one per ROWS_PER_TASK rows if that is more."""
+    tasks: int | None = None  # if None, one per core, or one per ROWS_PER_TASK rows if that is more
     retries_rejected: bool = False  # whether rows that were rejected before are tried again
     restarts_finished: bool = False
 

@@ -70,10 +70,7 @@ class Telemetry:
     def begin_span(
         self, name: str, attributes: Attributes, links: Mapping[str, Carrier] = NOTHING, parent: Carrier = NOTHING
     ) -> Span:
-        """Begin a span for work on a sampled message, in a trace of its own or in its parent's.
-
-        `links` are earlier work elsewhere, by what it is. An empty or unreadable context counts as none.
-        """
+        """Begin a span, in its parent's trace or one of its own; `links` are earlier work elsewhere, by what it is."""
         return NO_SPAN if self.span_maker is None else self.span_maker(name, attributes, links, parent)
 
     async def pass_core_on(self) -> None:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMAT = "temporal"
-PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
-"""Off by default in Spark, which would then read all messages before it checks a condition."""
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"  # without it, all messages would be read for any condition
 QUERY_ID = "sql.streaming.queryId"  # Spark keeps this id in the checkpoint, so it is the same after every restart
 BATCH_ID = "streaming.sql.batchId"
 

@@ -83,6 +83,7 @@ class Manifest:
 
     def read_last_receipts(self, spark: "SparkSession") -> "DataFrame":
         """Give kind and id of each message that has receipts, and as `receipt` the outcome and run_id of one."""
-        # of several outcomes the maximum counts: `started` comes after `rejected`, as when a start was tried once more
-        found = self.read_receipts(spark).selectExpr("kind", "id", "struct(outcome, run_id) receipt")
+        # a later run may have started what was rejected, so any other outcome goes before `rejected`
+        receipt = "struct(outcome <> 'rejected' accepted, outcome, run_id) receipt"
+        found = self.read_receipts(spark).selectExpr("kind", "id", receipt)
         return found.groupBy("kind", "id").agg({"receipt": "max"}).toDF("kind", "id", "receipt")

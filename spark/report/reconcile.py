@@ -28,9 +28,7 @@ PLACES = {"active": ALIVE, "paused": ALIVE, "parked": ALIVE, "done": FINISHED, "
 
 WRITTEN_AT_ONCE = 20_000  # rows, to save memory
 EXAMPLES_MAX = 20
-LOOKED_UP_MAX = 2000
-"""Most messages missing in the index that are looked up one by one: the index lags behind by a moment."""
-
+LOOKED_UP_MAX = 2000  # messages missing in the index that are looked up one by one: it lags behind by a moment
 LOOKED_UP_AT_ONCE = 16
 DIFFERENCES = "differences.jsonl"
 REST = "rest.jsonl"  # file of the differences beyond LOOKED_UP_MAX: too many to look up and to keep in memory
@@ -166,9 +164,8 @@ async def _look_closer(control: Control, suspects: list[Difference], balance: Re
         return replace(suspect, problem=f"{suspect.problem}, and its workflow {name} is {state}")
 
     looked = await asyncio.gather(*map(look_up, suspects))
-    balance.alive += looked.count(ALIVE)
-    balance.finished += looked.count(FINISHED)
-    balance.stopped += looked.count(STOPPED)
+    for place in (ALIVE, FINISHED, STOPPED):
+        setattr(balance, place, getattr(balance, place) + looked.count(place))
     return [each for each in looked if isinstance(each, Difference)]
 
 

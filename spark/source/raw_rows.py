@@ -16,9 +16,7 @@ from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord, Record
 
-Starts = Mapping[tuple[str, int], int]
-"""The number of rows before a file's block, by the file's path and the block's offset in the file."""
-
+Starts = Mapping[tuple[str, int], int]  # rows before a file's block, by the file's path and the block's offset in it
 ParsedRow = tuple[Row, Envelope | InvalidEnvelope]  # a row with its envelope, or with the reason why it is not one
 
 PARTITION_STEP = 10**12

@@ -26,8 +26,7 @@ POLL_RECORDS = 5000
 POLL_MS = 1000
 STALL_POLLS = 60  # polls without progress after which a task fails, so that Spark tries it again
 
-Offsets = dict[str, int]
-"""Offsets by partition. Spark stores those of a stream as JSON, so the keys are text."""
+Offsets = dict[str, int]  # by partition; Spark stores those of a stream as JSON, so the keys are text
 
 
 class OffsetRange(NamedTuple):
