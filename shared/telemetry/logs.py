@@ -16,8 +16,7 @@ CORE = "temporalio.core"  # logger for messages of the SDK's core in a worker
 
 CHATTY = {"aiokafka": 10.0, CORE: 10.0, "opentelemetry": 600.0}
 """Seconds between two lines of one kind, for loggers that log each attempt (about 30 a second) while a broker, a server
-or a telemetry receiver is away. OpenTelemetry gets the longest pause: nothing here depends on telemetry being
-received."""
+or a telemetry receiver is away. OpenTelemetry gets the longest pause: nothing here depends on a receiver."""
 
 WORDY = ("httpx", "httpcore", "urllib3", "py4j")
 """Loggers that log each request or step: nothing below a warning is shown, unless the level is debug."""

@@ -220,8 +220,7 @@ def _push_otlp(url: str) -> "MetricReader":
 def _trace(resource: "Resource", url: str) -> Generator[BeginSpan]:
     """Send spans in batches from a thread of their own, and the rest at the end.
 
-    Spans of others, such as libraries that a handler uses, are sent when they are children of ours, unless somebody has
-    set up tracing already: that set-up is left alone.
+    Spans of libraries are sent when they are children of ours, unless somebody has set up tracing already.
     """
     from opentelemetry import trace
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

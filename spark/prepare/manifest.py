@@ -26,17 +26,14 @@ REJECTS_DDL = "row long, field string, flaw string, reason string, original stri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The description of one bulk start: its folder, its source, and how many rows became messages, rejects and so on.
-
-    `id` names this one start; `content_digest` is the same for the same messages, however they were prepared.
-    """
+    """The description of one bulk start: its folder, its source, and how many of its rows became what."""
 
     folder: Path
-    id: str
+    id: str  # of this one start
     created_at: str
     source: str
     source_digest: str
-    content_digest: str
+    content_digest: str  # the same for the same messages, however they were prepared
     rows: int
     messages: int
     duplicates: int

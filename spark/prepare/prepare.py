@@ -15,7 +15,7 @@ from shared.errors import GiveUp, InvalidSetting
 from shared.messages.envelope import EnvelopeRules
 from spark.prepare.manifest import DESCRIPTION, MESSAGES_DDL, REJECTS_DDL, Manifest
 from spark.prepare.summary import write_summary
-from spark.prepare.validator import VERDICTS_DDL, Spread, Validator
+from spark.prepare.validator import VERDICTS_DDL, Validator
 from spark.source.source import Source, open_source
 from spark.tables import columns_of, read_table, to_uri
 from starter.files.duplicates import DuplicateRule
@@ -30,15 +30,14 @@ class PrepareOptions:
     """How rows become messages.
 
     Of several rows with the same (kind, id) one counts: with "newest" the one with the latest `scheduled_at` (the last
-    of several or of none), else the first. First runs that are due by `begin` are spread over `spread` from then on.
-    `partitions` is the number of tasks (None: Spark's choice).
+    of several or of none), else the first.
     """
 
     rules: EnvelopeRules
     duplicates: DuplicateRule = "newest"
-    spread: timedelta = timedelta(0)
+    spread: timedelta = timedelta(0)  # first runs that are due by `begin` are spread over it from then on
     begin: datetime = field(default_factory=lambda: datetime.now(UTC))
-    partitions: int | None = None
+    partitions: int | None = None  # number of tasks, which does not change the content; None: Spark's choice
 
 
 def prepare(spark: "SparkSession", source: Source, target: Path, options: PrepareOptions) -> Manifest:
@@ -87,7 +86,7 @@ def _write(spark: "SparkSession", source: Source, folder: Path, options: Prepare
     from pyspark import StorageLevel  # noqa: PLC0415 — an extra, and slow to import
 
     frame, reader = open_source(spark, source)
-    validator = Validator(reader, options.rules, Spread(options.begin, options.spread))
+    validator = Validator(reader, options.rules, options.begin, options.spread)
     checked = frame.mapInArrow(validator.judge, VERDICTS_DDL)  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
     verdicts = checked.persist(StorageLevel.DISK_ONLY)
     try:

@@ -21,18 +21,14 @@ from starter.steering.selection import Selection
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ALIVE, FINISHED, STOPPED = "alive", "finished", "stopped"
-"""The place of a message. Alphabetical order is the order in time, so the maximum of two places is the later one."""
-
+ALIVE, FINISHED, STOPPED = "alive", "finished", "stopped"  # alphabetical as in time, so the maximum is the later one
 PLACES = {"active": ALIVE, "paused": ALIVE, "parked": ALIVE, "done": FINISHED, "stopped": STOPPED}  # by state
-
 WRITTEN_AT_ONCE = 20_000  # rows, to save memory
 EXAMPLES_MAX = 20
 LOOKED_UP_MAX = 2000  # messages missing in the index that are looked up one by one: it lags behind by a moment
 LOOKED_UP_AT_ONCE = 16
 DIFFERENCES = "differences.jsonl"
 REST = "rest.jsonl"  # file of the differences beyond LOOKED_UP_MAX: too many to look up and to keep in memory
-
 KNOWN_DDL = "kind string, id string, state string"
 
 

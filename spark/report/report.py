@@ -82,10 +82,7 @@ def _read_topic(spark: "SparkSession", topic: str, settings: Settings) -> "DataF
 
 
 def make_report(spark: "SparkSession", manifest: Manifest, outcomes: "DataFrame | None", folder: Path) -> list[Table]:
-    """Write each table as `NAME.parquet` and the page as `report.html` into a folder, and give the tables.
-
-    `outcomes` are events in the columns of OUTCOMES_DDL; those of messages outside the manifest are ignored.
-    """
+    """Write each table as `NAME.parquet`, and `report.html`; events of messages outside the manifest are ignored."""
     note = "Rows that can't become messages, by the field and the flaw; one reason stands for its like."
     rejects = _collect("rejects", "Rejected rows", note, count_reasons(manifest.read_rejects(spark)))
     tables = [_count_starts(spark, manifest), rejects]

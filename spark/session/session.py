@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 LOCAL = "local[*,4]"  # all cores, and four attempts for a task, as on a cluster
 LOOPBACK = "127.0.0.1"
 GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"  # set when spark-submit has already started the JVM and chosen the master
-
 SPECULATION = "spark.speculation"
 
 # Spark's launcher adds this module to every Java; only vector maths would use it. A Java without the module, such as

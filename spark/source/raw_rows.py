@@ -19,8 +19,7 @@ from starter.records.record import DeadRecord, Record
 Starts = Mapping[tuple[str, int], int]  # rows before a file's block, by the file's path and the block's offset in it
 ParsedRow = tuple[Row, Envelope | InvalidEnvelope]  # a row with its envelope, or with the reason why it is not one
 
-PARTITION_STEP = 10**12
-"""A record's row number is its partition times this plus its offset: 3000000000042 is offset 42 of partition 3."""
+PARTITION_STEP = 10**12  # between the row numbers of partitions: 3000000000042 is offset 42 of partition 3
 
 
 @dataclass(frozen=True, slots=True)

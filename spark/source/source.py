@@ -28,13 +28,9 @@ DRIVERS = {
     "jdbc:mariadb:": ("org.mariadb.jdbc:mariadb-java-client:3.5.1", "org.mariadb.jdbc.Driver"),
     "jdbc:sqlite:": ("org.xerial:sqlite-jdbc:3.47.1.0", "org.sqlite.JDBC"),
 }
-"""Maven coordinates and class of a driver, by the prefix of a URL; Java does not find the class in a fetched package.
+"""Maven coordinates and class of a driver, by a URL's prefix; Java does not find the class in a fetched package."""
 
-Other databases need `--packages` and `--option driver=CLASS`.
-"""
-
-FETCHED_ROWS = 10_000
-"""Rows fetched from a database at a time; without it, some drivers load the whole result into memory."""
+FETCHED_ROWS = 10_000  # from a database at a time; without it, some drivers load the whole result into memory
 
 FILE = "_metadata.file_path"
 BLOCK = "_metadata.file_block_start"
@@ -42,22 +38,17 @@ BLOCK = "_metadata.file_block_start"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where rows come from and how they are read.
+    """Where rows come from and how they are read."""
 
-    `place` is a path or pattern that Spark can read, a JDBC URL, or "kafka:" and a topic. `table` is the name of a
-    database's table, or a query; `since` and `until` bound the records of a topic by their timestamps. `settings` hold
-    the login for a database or a topic. `reader_options` go to Spark's own reader.
-    """
-
-    place: str
+    place: str  # a path or pattern that Spark can read, a JDBC URL, or "kafka:" and a topic
     form: Form
     mapping: RowMapping = field(default_factory=RowMapping)
     spans_lines: bool = False
-    table: str = ""
-    since: datetime | None = None
+    table: str = ""  # the name of a database's table, or a query
+    since: datetime | None = None  # this and `until` bound the records of a topic by their timestamps
     until: datetime | None = None
-    settings: Settings = field(default_factory=Settings)
-    reader_options: Mapping[str, str] = field(default_factory=dict[str, str])
+    settings: Settings = field(default_factory=Settings)  # they hold the login for a database or a topic
+    reader_options: Mapping[str, str] = field(default_factory=dict[str, str])  # for Spark's own reader
 
     @property
     def name(self) -> str:
@@ -84,10 +75,7 @@ def packages_for(place: str) -> tuple[str, ...]:
 
 
 def open_source(spark: "SparkSession", source: Source) -> tuple["DataFrame", RowReader]:
-    """Give the frame of a source's raw rows, and their reader; raises GiveUp when it can't give any message.
-
-    Rows are numbered across all files in the order of their paths: text files by line, Parquet by row.
-    """
+    """Give a source's raw rows, numbered across all files in the order of their paths, and their reader."""
     if source.form == "kafka":
         return _open_topic(spark, source)
     source.mapping.check()

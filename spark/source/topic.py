@@ -25,7 +25,6 @@ RANGE_RECORDS = 250_000
 POLL_RECORDS = 5000
 POLL_MS = 1000
 STALL_POLLS = 60  # polls without progress after which a task fails, so that Spark tries it again
-
 Offsets = dict[str, int]  # by partition; Spark stores those of a stream as JSON, so the keys are text
 
 

@@ -22,8 +22,7 @@ COLUMNS = (
     "headers array<struct<key: string, value: binary>>"
 )
 
-LOOK_SECONDS = 1.0
-"""Least time between two calls to the broker; while idle, Spark asks for the latest offset 100 times a second."""
+LOOK_SECONDS = 1.0  # between two calls to the broker; an idle Spark asks for the latest offset 100 times a second
 
 
 class TopicDataSource(DataSource):

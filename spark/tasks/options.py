@@ -26,7 +26,6 @@ SHIPPED = (
 """Settings that a start needs in every task; each is also an option."""
 
 KEY_OPTION = "encryptionKey"  # id of the key that encrypts; a process that does not find this key must stop
-
 CONNECTION = {"address": "TEMPORAL_ADDRESS", "namespace": "TEMPORAL_NAMESPACE", "profile": "TEMPORAL_PROFILE"}
 """Variables by option. Keys and certificates are not options: Spark's plans and logs would show them."""
 
@@ -65,8 +64,10 @@ def read_write_options(given: Mapping[str, str]) -> WriteOptions:
     run = options.text("run") or made
     if not _RUN.fullmatch(run):
         raise InvalidSetting(f"run: is {run!r}; use at most 64 letters, digits and '-'")
-    if not (receipts := options.folder("receipts")):
+    if not (receipts := options.text("receipts")):
         raise InvalidSetting("receipts: is missing; name a folder")
+    if not re.match(r"[a-z][a-z0-9]+:", receipts):  # no URI; executors work in other folders
+        receipts = str(Path(receipts).absolute())
     return WriteOptions(
         connection=options.connection(),
         settings=options.settings(options.count("tasksAtOnce", 0)),
@@ -117,11 +118,6 @@ class Options:
         if text and not (text.isdecimal() and int(text) > 0):
             raise InvalidSetting(f"{name}: is {text!r}; give a whole number of at least 1")
         return int(text) if text else default
-
-    def folder(self, name: str) -> str:
-        """Give a URI or an absolute path, because executors work in other folders; empty when it is not given."""
-        text = self.text(name)
-        return str(Path(text).absolute()) if text and not re.match(r"[a-z][a-z0-9]+:", text) else text
 
     def connection(self) -> dict[str, str]:
         """Give the variables of the connection: those of this process, unless options say otherwise."""

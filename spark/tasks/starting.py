@@ -93,8 +93,7 @@ async def connect_checked(connection: Mapping[str, str], settings: Settings) -> 
 async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt: int) -> None:
     """Start the rows of a task's Arrow batches and write a receipt for each into the file `name`.
 
-    Raises RetryLater when the server stays unreachable: then the task leaves no receipts and may be repeated; messages
-    that it has started are not started a second time.
+    Raises RetryLater when the server stays unreachable: then there are no receipts, and a repetition starts none twice.
     """
     options, settings = spec.options, spec.options.settings
     starter = BulkStarter(
