@@ -34,10 +34,12 @@ class MessageFields(Protocol):
     @property
     def identity(self) -> Mapping[str, str]:
         """Attributes of every span: `workflow_id` and `correlation_id`."""
+        ...
 
     @property
     def fields(self) -> Mapping[str, object]:
         """Fields of every log line."""
+        ...
 
 
 ABOUT: ContextVar[MessageFields | None] = ContextVar("ABOUT", default=None)
