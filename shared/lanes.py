@@ -8,17 +8,15 @@ from datetime import timedelta
 class Lane:
     """One execution-length bucket.
 
-    `handler_timeout` is what a handler gets when it declares none, `handler_timeout_max` the most it may declare. A
-    lane with `heartbeat_timeout` runs handlers as ordinary activities; one without runs them as local activities, which
-    cost 6 events and 3 database transactions a cycle instead of 11 and 7. Messages of a batch whose handler has not
-    started within `batch_start` are handed back.
+    A lane with `heartbeat_timeout` runs handlers as ordinary activities; one without runs them as local activities,
+    which cost 6 events and 3 database transactions a cycle instead of 11 and 7.
     """
 
     name: str
-    handler_timeout: timedelta
-    handler_timeout_max: timedelta
+    handler_timeout: timedelta  # of handlers that declare none
+    handler_timeout_max: timedelta  # the most that a handler may declare
     heartbeat_timeout: timedelta | None
-    batch_start: timedelta
+    batch_start: timedelta  # messages of a batch whose handler has not started by then are handed back
 
 
 # On the short lane `handler_timeout_max` plus `batch_start` stays below 80 % of the workflow-task timeout (60 s):

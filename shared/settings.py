@@ -167,10 +167,7 @@ _FIELDS = {f.name: f for f in fields(Settings)}
 def load_settings(
     flags: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None, file: Path | None = None
 ) -> Settings:
-    """Build the settings; raises InvalidSetting with a sentence that names the setting and its source.
-
-    `file` must exist when given; without it `dormice.toml` in the working folder is read if it is there.
-    """
+    """Build the settings, without `file` from `dormice.toml` in the working folder if any; raises InvalidSetting."""
     environ = environ or {}
     variables = {name: environ[variable] for name in _FIELDS if (variable := _name_variable(name)) in environ}
     values: dict[str, Any] = {}

@@ -29,8 +29,7 @@ from starter.starting.receipts import StartOutcome
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS_PER_TASK = 50_000
-"""Rows of one task: a lost task is repeated as a whole, so its starts should take a few minutes only."""
+ROWS_PER_TASK = 50_000  # a lost task is repeated as a whole, so its starts should take a few minutes only
 
 _REJECTED = f"outcome = '{StartOutcome.REJECTED.value}'"
 _NAME = ["kind", "id"]
@@ -41,10 +40,8 @@ _PLACE = "_place"
 class StartOptions:
     """The options of a start."""
 
-    tasks: int | None = None
-    """Tasks that share the rows; if None, one per core, or one per ROWS_PER_TASK rows if that is more."""
-    retries_rejected: bool = False
-    """Whether rows that were rejected before are tried again."""
+    tasks: int | None = None  # if None, one per core, or one per ROWS_PER_TASK rows if that is more
+    retries_rejected: bool = False  # whether rows that were rejected before are tried again
     restarts_finished: bool = False
 
 
@@ -52,13 +49,10 @@ class StartOptions:
 class StartSummary:
     """The result of a start; its counts come from the receipts."""
 
-    manifest: str
-    """Id of the manifest."""
+    manifest: str  # id of the manifest
     messages: int
-    now: StartCounts
-    """What this start added."""
-    in_all: StartCounts
-    """All receipts of the manifest."""
+    now: StartCounts  # what this start added
+    in_all: StartCounts  # all receipts of the manifest
     seconds: float
 
     @property
@@ -87,7 +81,6 @@ def start_manifest(
 
     Idempotent: the manifest's id is the session of all its starts, so a message that an interrupted start has already
     started gets the same answer again. Raises RetryLater when the server stays unreachable: then repeat the same start.
-    Ctrl-C ends the start; the receipts of finished tasks stay.
     """
     with told_of_spark():
         given = write_connection_options(environ) | write_settings_options(settings)

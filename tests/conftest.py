@@ -30,7 +30,7 @@ from shared.settings import ENV_PREFIX, Settings
 from shared.stop_signals import find_stop_signals
 from shared.telemetry.sdk import Telemetry
 from spark.session.session import build_session
-from spark.source.packages import packages_for
+from spark.source.source import packages_for
 from starter.control import Control
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker

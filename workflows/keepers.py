@@ -190,7 +190,7 @@ class IdleWorkflow(_Keeper):
         if not shift.done():
             shift.cancel()
         try:
-            self._pulled = self._pulled.and_also(idle.PullCounts.load(await shift))
+            self._pulled += idle.PullCounts.load(await shift)
         except ActivityError as exc:
             if not is_cancelled_exception(exc):  # cancelled before a worker had started it
                 raise

@@ -234,4 +234,4 @@ class PullLoop:
         self._woken.note(sleeping, self._until if sleeping.is_pack else None)
         early = (sleeping.due_at - now).total_seconds()
         self._telemetry.record(EARLINESS, early, self._labels)
-        self.pulled = self.pulled.plus(is_pack=sleeping.is_pack, early_seconds=early)
+        self.pulled += PullCounts(int(not sleeping.is_pack), int(sleeping.is_pack), early)

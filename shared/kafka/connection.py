@@ -13,9 +13,7 @@ from shared.settings import Settings
 
 CHECK_SECONDS = 10.0  # time that one broker gets for each answer during a check
 
-# numbers of OpenSSL's x509_vfy.h
-NOT_IN_TIME = (9, 10)
-OTHER_NAME = (62, 64)
+NOT_IN_TIME, OTHER_NAME = (9, 10), (62, 64)  # numbers of OpenSSL's x509_vfy.h
 
 ACCESS_ERRORS = {
     "TopicAuthorizationFailedError": "topic",
@@ -43,10 +41,8 @@ def kafka_options(settings: Settings) -> dict[str, Any]:
 
 
 async def check_broker(settings: Settings) -> None:
-    """Log in to one of the brokers and ask it for the cluster, so that faults are known before work begins.
-
-    The clients' own start says only that they could not connect. Raises Misconfigured, or RetryLater if nobody answers.
-    """
+    """Log in to a broker and ask it for the cluster; raises Misconfigured, or RetryLater if nobody answers."""
+    # so faults are known before work begins; the clients' own start says only that they could not connect
     options = kafka_options(settings)
     conn: Any = importlib.import_module("aiokafka.conn")
     refusals: list[RetryLater | Misconfigured] = []

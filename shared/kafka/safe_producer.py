@@ -36,8 +36,6 @@ class BrokerError(RetryLater):
         name = type(error).__name__
         advice = _ADVICE.get(name, "see whether the broker is well; the same may succeed later")
         super().__init__(f"{f'topic {topic}' if topic else 'the Kafka broker'}: {name}; {advice}")
-        self.topic = topic
-        self.name = name
 
 
 @contextlib.asynccontextmanager
@@ -65,13 +63,11 @@ async def open_admin(
 
 
 @contextlib.asynccontextmanager
-async def open_reader(
-    options: Mapping[str, Any], patience_seconds: float = PATIENCE_SECONDS, **more: Any
-) -> AsyncGenerator[Any]:
+async def open_reader(options: Mapping[str, Any], **more: Any) -> AsyncGenerator[Any]:
     """Give a consumer without a group for the length of a `with` block; `more` goes to aiokafka. Raises BrokerError."""
     consumer: Any = importlib.import_module("aiokafka").AIOKafkaConsumer(**options, enable_auto_commit=False, **more)
     try:
-        async with translate_errors(""), asyncio.timeout(patience_seconds):
+        async with translate_errors(""), asyncio.timeout(PATIENCE_SECONDS):
             await consumer.start()
         # aiokafka's `stop` cancels its caller if a task that `start` created has not run yet
         await asyncio.sleep(0)

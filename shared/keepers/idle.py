@@ -63,12 +63,7 @@ class PullCounts:
 
     dump = asdict
 
-    def plus(self, *, is_pack: bool, early_seconds: float) -> "PullCounts":
-        """Count one more."""
-        return self.and_also(PullCounts(int(not is_pack), int(is_pack), early_seconds))
-
-    def and_also(self, other: "PullCounts") -> "PullCounts":
-        """Add the counts of another object."""
+    def __add__(self, other: "PullCounts") -> "PullCounts":
         early = round(self.early_seconds + other.early_seconds, 3)
         return PullCounts(self.messages + other.messages, self.packs + other.packs, early)
 

@@ -155,7 +155,6 @@ def _next_version(state: MessageState) -> MessageState:
 
 
 def _settle(state: MessageState, now: float) -> MessageState:
-    """Apply the signals that came while the handler ran."""
     asked_due_at, asked_stop = state.asked_due_at, state.asked_stop
     if state.is_running or state.is_revised or asked_due_at is not None or asked_stop is not None:
         state = state._replace(is_running=False, asked_due_at=None, asked_stop=None, is_revised=False)

@@ -148,10 +148,7 @@ class Envelope(BaseModel):
 
 
 def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -> Envelope:
-    """Check one envelope, as JSON text or an object, against every rule and give it back with its lane filled in.
-
-    Raises InvalidEnvelope, which names the first wrong field, or "envelope" where there is no JSON object.
-    """
+    """Check an envelope, as JSON text or an object, against every rule and fill in its lane; raises InvalidEnvelope."""
     if isinstance(raw, str | bytes):
         try:
             raw = parse_json(raw)

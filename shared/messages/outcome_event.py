@@ -6,14 +6,11 @@ from shared.messages.decision import Spread, begin, decide
 from shared.messages.message import HandlerCall, MessageState, Outcome
 from shared.messages.timespan import format_exact
 
-EVENT_VERSION = 1
-
 
 def to_event(call: HandlerCall, outcome: Outcome, started_at: float, spread: Spread | None = None) -> dict[str, Any]:
     """Give the event of a cycle that ran from `started_at` to the outcome's `ended_at`, as plain JSON.
 
-    `state` and `next_due_at` are what the decision makes of the outcome alone: a signal that came meanwhile may have
-    changed them.
+    `state` and `next_due_at` are what the decision makes of the outcome alone, whatever signals came meanwhile.
     """
     before = MessageState(
         *(call.kind, call.id, call.lane, call.due_at, call.due_at),
@@ -24,7 +21,7 @@ def to_event(call: HandlerCall, outcome: Outcome, started_at: float, spread: Spr
     after = decide(begin(before), outcome, outcome.ended_at, spread=spread)
     is_waiting = not after.is_held and not after.ended
     return {
-        "schema_version": EVENT_VERSION,
+        "schema_version": 1,
         "kind": call.kind,
         "id": call.id,
         "version": call.version,

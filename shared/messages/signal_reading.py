@@ -128,8 +128,7 @@ def number(least: float, most: float) -> Check:
     return lambda value: is_number(value) and least <= value <= most
 
 
-is_moment = number(0, MOMENT_MAX)
-"""Returns whether a value is a moment (seconds since the epoch) that fits dates and timers."""
+is_moment = number(0, MOMENT_MAX)  # seconds since the epoch that fit dates and timers
 
 
 def is_token(value: Any) -> bool:

@@ -36,13 +36,10 @@ def to_heading(
     packs: int,
     size: int,
     coalesce: float,
-    payload_max_bytes: int = 0,
-    is_serial: bool = True,
+    payload_max_bytes: int = 0,  # the limit of a revision's payload; 0 = unknown
+    is_serial: bool = True,  # if not, its signals act as in older code
 ) -> dict[str, Any]:
-    """Give the wire form of a pack without messages: its first input, and later what precedes its entries.
-
-    `payload_max_bytes` limits a revision's payload; 0 = unknown. Without `is_serial` its signals act as in older code.
-    """
+    """Give the wire form of a pack without messages: its first input, and later what precedes its entries."""
     usual = {"v": WIRE_VERSION, "kind": kind, "lane": lane, "index": index, "packs": packs, "size": size}
     seldom = {"payload_max_bytes": payload_max_bytes, SERIAL: int(is_serial)}
     return usual | {"coalesce": coalesce} | {name: value for name, value in seldom.items() if value}

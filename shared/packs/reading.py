@@ -96,10 +96,6 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and find_flaw(value) is None
 
 
-def _is_optional_number(value: Any) -> bool:
-    return value is None or is_number(value)
-
-
 def _is_json(value: Any) -> bool:
     return find_flaw(value) is None
 
@@ -139,7 +135,9 @@ _LAYOUT_FIELDS: dict[str, tuple[Check, str]] = {
 _OUTCOME_FIELDS: dict[str, Check] = {
     "verdict": _one_of(get_args(Verdict)),
     **dict.fromkeys(("reason", "lane", "traced"), _is_text),
-    **dict.fromkeys(("after", "at", "earliest", "earliest_at", "tolerance"), _is_optional_number),
+    **dict.fromkeys(
+        ("after", "at", "earliest", "earliest_at", "tolerance"), lambda value: value is None or is_number(value)
+    ),
     **dict.fromkeys(("payload", "result"), _is_json),
     "is_payload_changed": _is_flag,
     **dict.fromkeys(("max_attempts", "payload_max_bytes"), _is_count),

@@ -16,11 +16,12 @@ CORE = "temporalio.core"  # logger for messages of the SDK's core in a worker
 
 CHATTY = {"aiokafka": 10.0, CORE: 10.0, "opentelemetry": 600.0}
 """Seconds between two lines of one kind, for loggers that log each attempt (about 30 a second) while a broker, a server
-or a telemetry receiver is away. OpenTelemetry gets the longest pause: nothing here depends on telemetry being
-received."""
+or a telemetry receiver is away. OpenTelemetry gets the longest pause: nothing here depends on a receiver."""
 
 WORDY = ("httpx", "httpcore", "urllib3", "py4j")
 """Loggers that log each request or step: nothing below a warning is shown, unless the level is debug."""
+
+PLAIN = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 
 _OWN_TO_LOGGING = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _OF_TEMPORAL = ("temporal_workflow", "temporal_activity")
@@ -50,7 +51,7 @@ def set_up_logs(settings: Settings) -> None:
     workflow.logger.workflow_info_on_message = False
     activity.logger.activity_info_on_message = False
     handler = logging.StreamHandler()
-    handler.setFormatter(_JsonLines() if settings.log_format == "json" else _PlainLines())
+    handler.setFormatter(_JsonLines() if settings.log_format == "json" else _PlainLines(PLAIN))
     handler.addFilter(_Hush())
     if settings.log_level != "debug":
         for name in WORDY:
@@ -59,11 +60,6 @@ def set_up_logs(settings: Settings) -> None:
 
 
 class _PlainLines(logging.Formatter):
-    """One line for a person: what happened, then the fields."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s")
-
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 — logging's own name
         fields = " ".join(f"{name}={value}" for name, value in _fields_of(record).items())
         return super().formatMessage(record) + (f" [{fields}]" if fields else "")

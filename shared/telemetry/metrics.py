@@ -48,8 +48,7 @@ RETRIES = _counter("dormice.bridge.retries", "{call}", "Calls made again for ano
 REBALANCES = _counter("dormice.bridge.rebalances", "{rebalance}", "Assignments of partitions.")
 COMMIT_FAILURES = _counter("dormice.bridge.commit_failures", "{commit}", "Commits that failed and are made again.")
 
-BRIDGE_METRICS = (*PARTITION_METRICS, RECORDS, THROTTLES, RETRIES, REBALANCES, COMMIT_FAILURES)
-"""What a bridge publishes once a second."""
+BRIDGE_METRICS = (*PARTITION_METRICS, RECORDS, THROTTLES, RETRIES, REBALANCES, COMMIT_FAILURES)  # once a second
 
 BY_KIND = ("kind", "lane")
 DURATION_BOUNDS = (0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 1800.0, 7200.0)

@@ -42,71 +42,51 @@ class Telemetry:
     """Collects what a process measures; when it is off, everything is discarded."""
 
     def __init__(self, *, is_on: bool) -> None:
-        self.is_on = is_on
-        """Whether anything is exported; if not, callers need not measure."""
-        self.core = (
-            runtime.MetricBuffer(CORE_UPDATES_MAX, runtime.MetricBufferDurationFormat.SECONDS) if is_on else None
-        )
-        """Buffer that the runtime fills with the core's measurements; they are passed on once a second."""
+        self.is_on = is_on  # whether anything is exported; if not, callers need not measure
+        seconds = runtime.MetricBufferDurationFormat.SECONDS
+        # the runtime fills it with the core's measurements, which are passed on once a second
+        self.core = runtime.MetricBuffer(CORE_UPDATES_MAX, seconds) if is_on else None
         self.make_recorder: Callable[[runtime.BufferedMetric], Recorder] = lambda _: _discard
-        self._latest: Mapping[str, list[MetricValue]] = {}
-        self._recorders: dict[str, Recorder] = {}
-        self._ratio = 0.0
-        self._begin_span: BeginSpan | None = None
+        self.recorders: dict[str, Recorder] = {}  # by the name of what is recorded
+        self.latest: Mapping[str, list[MetricValue]] = {}  # the readings published last, by name, for any thread
+        self.ratio = 0.0  # the share of all messages that get spans, made by the next one
+        self.span_maker: BeginSpan | None = None
 
     def publish(self, readings: Iterable[MetricValue]) -> None:
         """Replace all earlier readings with these; a series that is left out ends."""
         latest: dict[str, list[MetricValue]] = {}
         for reading in readings:
             latest.setdefault(reading.metric.name, []).append(reading)
-        self._latest = latest  # exporters read from other threads: replaced, never changed in place
+        self.latest = latest  # exporters read from other threads: replaced, never changed in place
 
     def record(self, metric: Metric, value: float, labels: Mapping[str, str]) -> None:
         """Record an event: an increment of a counter or gauge, or one value of a histogram."""
-        self._recorders.get(metric.name, _discard)(value, labels)
+        self.recorders.get(metric.name, _discard)(value, labels)
 
     def samples(self, workflow_id: bytes) -> bool:
         """Return whether a message gets spans; the answer is the same in every process."""
-        return self._ratio > 0 and draw(workflow_id) < self._ratio
+        return self.ratio > 0 and draw(workflow_id) < self.ratio
 
     def begin_span(
         self, name: str, attributes: Attributes, links: Mapping[str, Carrier] = NOTHING, parent: Carrier = NOTHING
     ) -> Span:
-        """Begin a span for work on a sampled message, in a trace of its own or in its parent's.
-
-        `links` are earlier work elsewhere, by what it is. An empty or unreadable context counts as none.
-        """
-        return NO_SPAN if self._begin_span is None else self._begin_span(name, attributes, links, parent)
-
-    def trace_by(self, begin_span: BeginSpan, ratio: float) -> None:
-        """Have `begin_span` make the spans of this share of all messages."""
-        self._begin_span, self._ratio = begin_span, ratio
+        """Begin a span, in its parent's trace or one of its own; `links` are earlier work elsewhere, by what it is."""
+        return NO_SPAN if self.span_maker is None else self.span_maker(name, attributes, links, parent)
 
     async def pass_core_on(self) -> None:
         """Also record what the SDK's core measures, once a second, for ever; returns at once when telemetry is off."""
         while self.core is not None:
             for update in self.core.retrieve_updates():
                 name = update.metric.name  # the core's own, which never begins with "dormice."
-                if name not in self._recorders:
-                    self._recorders[name] = self.make_recorder(update.metric)
-                self._recorders[name](update.value, update.attributes)
+                if name not in self.recorders:
+                    self.recorders[name] = self.make_recorder(update.metric)
+                self.recorders[name](update.value, update.attributes)
             await asyncio.sleep(1.0)
-
-    def declare(self, name: str, recorder: Recorder) -> None:
-        """Register `recorder` for the values recorded under a name."""
-        self._recorders[name] = recorder
-
-    def read(self, metric: Metric) -> list[MetricValue]:
-        """Give the readings published last; may be called from any thread."""
-        return self._latest.get(metric.name, [])
 
 
 @contextlib.contextmanager
 def start_telemetry(settings: Settings, service: str) -> Generator[Telemetry]:
-    """Export what is published for the length of a `with` block, to Prometheus, an OTLP receiver, or both.
-
-    Imports nothing unless a setting asks for it. Raises Misconfigured for a wrong address or a missing package.
-    """
+    """Export for the length of a `with` block, as the settings say; raises Misconfigured."""
     if not settings.telemetry_prometheus and not settings.telemetry_otlp:
         yield Telemetry(is_on=False)
         return
@@ -129,7 +109,8 @@ def start_telemetry(settings: Settings, service: str) -> Generator[Telemetry]:
         stack.callback(provider.shutdown, SHUTDOWN_SECONDS * 1000)  # pushes what was published last
         _declare(provider.get_meter("dormice"), telemetry)
         if settings.telemetry_otlp and settings.trace_ratio:
-            telemetry.trace_by(stack.enter_context(_trace(resource, settings.telemetry_otlp)), settings.trace_ratio)
+            telemetry.span_maker = stack.enter_context(_trace(resource, settings.telemetry_otlp))
+            telemetry.ratio = settings.trace_ratio
         yield telemetry
 
 
@@ -149,11 +130,11 @@ def _declare(meter: "Meter", telemetry: Telemetry) -> None:
     for metric in PUBLISHED_METRICS:
 
         def observe(_: CallbackOptions, metric: Metric = metric) -> Iterable[Observation]:
-            return [Observation(reading.value, reading.labels) for reading in telemetry.read(metric)]
+            return [Observation(reading.value, reading.labels) for reading in telemetry.latest.get(metric.name, ())]
 
         make[metric.kind](metric.name, [observe], metric.unit, metric.description)
     for metric in WORKER_METRICS:
-        telemetry.declare(metric.name, _make_recorder(meter, metric))
+        telemetry.recorders[metric.name] = _make_recorder(meter, metric)
     telemetry.make_recorder = functools.partial(_make_recorder, meter)
 
 
@@ -239,8 +220,7 @@ def _push_otlp(url: str) -> "MetricReader":
 def _trace(resource: "Resource", url: str) -> Generator[BeginSpan]:
     """Send spans in batches from a thread of their own, and the rest at the end.
 
-    Spans of others, such as libraries that a handler uses, are sent when they are children of ours, unless somebody has
-    set up tracing already: that set-up is left alone.
+    Spans of libraries are sent when they are children of ours, unless somebody has set up tracing already.
     """
     from opentelemetry import trace
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

@@ -65,15 +65,13 @@ def check_address(address: str) -> None:
 
 
 def explain_failure(address: str, said: str, *, tls: TLSConfig | bool | None) -> Misconfigured | ServerUnreachable:
-    """Give what a person must change, or ServerUnreachable where the failure may pass by itself.
-
-    Where the SDK's text does not say why the server hung up, it is contacted again, for at most twice `PROBE_SECONDS`.
-    """
+    """Give what a person must change, or ServerUnreachable where the failure may pass by itself."""
     for mark, wrong in _TOLD.items():
         if mark in said:
             return Misconfigured(f"the server at {address} {wrong}")
     if any(mark in said for mark in _NOT_GRPC):
         return _no_temporal(address)
+    # this text does not say why the server hung up, so it is contacted again, for at most twice PROBE_SECONDS
     if "after connection" in said or "AlertReceived" in said:
         config = tls if isinstance(tls, TLSConfig) else TLSConfig()
         alert = _find_alert(address, config)

@@ -74,10 +74,7 @@ def write_keys(keys: Mapping[str, bytes]) -> str:
 
 
 def build_converter(settings: Settings) -> DataConverter:
-    """Give the converter of every client: with keys it encrypts payloads and failures, without it refuses sealed ones.
-
-    Raises InvalidSetting for unusable keys, and Misconfigured when the package that encrypts is missing.
-    """
+    """Give every client's converter, which encrypts if there are keys; raises as `read_keys` and `EncryptionCodec`."""
     keys = read_keys(settings)
     sealed = replace(DATA_CONVERTER, payload_codec=EncryptionCodec(keys))
     return replace(sealed, failure_converter_class=DefaultFailureConverterWithEncodedAttributes) if keys else sealed

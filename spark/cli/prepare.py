@@ -56,7 +56,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     from activities.registry import envelope_rules, load_registry
     from spark.prepare.prepare import PrepareOptions, prepare
     from spark.prepare.summary import read_summary
-    from spark.source.packages import packages_for
+    from spark.source.source import packages_for
 
     options = PrepareOptions(
         rules=envelope_rules(settings, load_registry(settings)),

@@ -26,8 +26,7 @@ def add(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     from spark.prepare.manifest import Manifest
-    from spark.report.outcomes import read_outcomes
-    from spark.report.report import make_report
+    from spark.report.report import make_report, read_outcomes
 
     manifest = Manifest.load(args.manifest)
     folder = (args.out or args.manifest / "report").resolve()

@@ -32,13 +32,14 @@ def add(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     from spark.prepare.manifest import Manifest
-    from spark.start import StartOptions, start_manifest
 
     manifest = Manifest.load(args.manifest)
-    options = StartOptions(
-        tasks=args.tasks, retries_rejected=args.retry_rejected, restarts_finished=args.restart_finished
-    )
     with open_session(args, settings) as spark:
+        from spark.start import StartOptions, start_manifest  # needs pyspark, and the session reports its absence
+
+        options = StartOptions(
+            tasks=args.tasks, retries_rejected=args.retry_rejected, restarts_finished=args.restart_finished
+        )
         summary = start_manifest(spark, manifest, settings, os.environ, options)
     _report(args, manifest, summary)
     return FINE if summary.is_clean else PARTLY

@@ -13,29 +13,21 @@ from activities.registry import declared_packs, envelope_rules, load_registry
 from shared.errors import InvalidSetting
 from spark.format.reader import COLUMNS, TemporalReader
 from spark.source.topic_stream import TopicDataSource
-from spark.tasks.batches import check_schema
 from spark.tasks.options import read_write_options
 from spark.tasks.pickling import PicklableByName
-from spark.tasks.starting import TaskSpec, connect_checked, start_rows
+from spark.tasks.starting import TaskSpec, check_schema, connect_checked, start_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMAT = "temporal"
-PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
-"""Off by default in Spark, which would then read all messages before it checks a condition."""
-
-QUERY_ID = "sql.streaming.queryId"
-"""Spark keeps this id in the checkpoint, so it is the same after every restart."""
-
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"  # without it, all messages would be read for any condition
+QUERY_ID = "sql.streaming.queryId"  # Spark keeps this id in the checkpoint, so it is the same after every restart
 BATCH_ID = "streaming.sql.batchId"
 
 
 class TemporalDataSource(datasource.DataSource):
-    """Messages as rows: appended, streamed, and read out of the server's index.
-
-    Bad options and schemas are refused on the driver, before any row is started, in an error of one sentence.
-    """
+    """Messages as rows: appended, streamed, and read out of the server's index; the driver checks all options first."""
 
     @classmethod
     def name(cls) -> str:
@@ -57,10 +49,8 @@ class TemporalDataSource(datasource.DataSource):
         return TemporalWriter(spec)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "TemporalStreamWriter":  # noqa: FBT001, N802 — Spark's own signature
-        """Make the writer of a stream's batches.
-
-        Spark makes one for every commit too, so this does not connect: the tasks wait until the server answers.
-        """
+        """Make the writer of a stream's batches; the tasks wait until the server answers."""
+        # does not connect, because Spark makes one for every commit too
         return TemporalStreamWriter(self._make_spec(schema, is_overwriting=overwrite))
 
     def _make_spec(self, schema: StructType, *, is_overwriting: bool) -> TaskSpec:
@@ -97,20 +87,14 @@ class TemporalStreamWriter(PicklableByName, datasource.DataSourceStreamArrowWrit
 
 
 def _start_rows(spec: TaskSpec, batches: Iterator[Any], run: str) -> datasource.WriterCommitMessage:
-    context = _get_task()
-    name = f"{run}-{context.partitionId():05d}"
-    asyncio.run(start_rows(spec, batches, name, context.attemptNumber()))
+    task: Any = TaskContext.get()
+    asyncio.run(start_rows(spec, batches, f"{run}-{task.partitionId():05d}", task.attemptNumber()))
     return datasource.WriterCommitMessage()
 
 
-def _get_task() -> TaskContext:
-    if (context := TaskContext.get()) is None:
-        raise RuntimeError("not in a task of Spark")
-    return context
-
-
 def _read_property(name: str) -> str:
-    if not (value := _get_task().getLocalProperty(name)):
+    task: Any = TaskContext.get()
+    if not (value := task.getLocalProperty(name)):
         raise RuntimeError(f"Spark has not set {name}, by which a repeated batch is known")
     return value
 

@@ -1,10 +1,11 @@
-"""The read side of the format `temporal`: messages as rows, read from the server's index."""
+"""The read side of the format `temporal`: messages as rows, from the server's index, and Spark's conditions for it."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
@@ -13,14 +14,14 @@ from temporalio.service import RPCError
 from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, identity_of
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
 from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, LANE
-from spark.format.filters import push_down
 from spark.format.windows import Window, cut_windows
 from spark.tables import to_batch, to_schema
 from spark.tasks.options import OF_SERVER, Options
 from spark.tasks.pickling import PicklableByName
 from spark.tasks.starting import connect_patiently, connect_quietly
 from starter.starting.calls import RetryingCaller
-from starter.steering.status.listing import state_of
+from starter.steering.selection import quote
+from starter.steering.status.listing import ENDED_OTHERWISE, state_of
 
 COLUMNS = (
     "workflow_id string, kind string, id string, pack int, lane string, state string, due_at timestamp, "
@@ -28,18 +29,27 @@ COLUMNS = (
 )
 """The columns, in Spark's syntax. A pack is one row, with its number in `pack` and no `id`."""
 
-_PAGE = 1000
-"""Most workflows that the server returns in one page."""
+_PAGE = 1000  # most workflows that the server returns in one page
 
 # a message continues as new every few cycles; its earlier runs are not messages of their own
 _BASE = f"WorkflowType IN ('{MESSAGE_WORKFLOW}', '{PACK_WORKFLOW}') AND ExecutionStatus != 'ContinuedAsNew'"
+
+_NAMES = {"kind": "Kind", "lane": "Lane", "state": "State", "due_at": "DueAt"}
+_SIGNS: dict[Any, str] = {
+    datasource.GreaterThan: ">",
+    datasource.GreaterThanOrEqual: ">=",
+    datasource.LessThan: "<",
+    datasource.LessThanOrEqual: "<=",
+    datasource.EqualTo: "=",
+}
+_STATUSES = {word: status.name.title().replace("_", "") for status, word in ENDED_OTHERWISE.items()}
+"""States queried by the workflow's status: such a workflow ended without updating its State attribute."""
 
 
 class TemporalReader(PicklableByName, DataSourceReader):
     """Lists messages and packs, in windows of start times, at a limited rate of visibility calls."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        """Read the options; raises InvalidSetting in one sentence."""
         options = Options(given, ("partitions", "callsPerSecond", "path", *OF_SERVER))
         self._connection, self._settings = options.connection(), options.settings(1)
         self.tasks = options.count("partitions", 2)
@@ -89,9 +99,14 @@ class TemporalReader(PicklableByName, DataSourceReader):
 
 def _to_row(execution: WorkflowExecution) -> tuple[Any, ...]:
     attributes = execution.typed_search_attributes
+    if execution.workflow_type == PACK_WORKFLOW:
+        kind, _, index = execution.id.rpartition("~")
+        identity = kind, None, int(index)
+    else:
+        identity = *identity_of(execution.id), None
     return (
         execution.id,
-        *_identify(execution),
+        *identity,
         attributes.get(LANE, ""),
         state_of(execution),
         attributes.get(DUE_AT),
@@ -103,9 +118,45 @@ def _to_row(execution: WorkflowExecution) -> tuple[Any, ...]:
     )
 
 
-def _identify(execution: WorkflowExecution) -> tuple[str, str | None, int | None]:
-    """Give kind, id and pack."""
-    if execution.workflow_type == PACK_WORKFLOW:
-        kind, _, index = execution.id.rpartition("~")
-        return kind, None, int(index)
-    return (*identity_of(execution.id), None)
+def push_down(filters: Sequence[Any]) -> tuple[list[str], list[Filter]]:
+    """Give the conditions as parts of the visibility query, and the conditions that Spark must still check."""
+    found = [(wanted, _translate(wanted)) for wanted in filters]
+    # conditions on due times are in both, because the server stores moments less exactly
+    left = [wanted for wanted, part in found if part is None or wanted.attribute == ("due_at",)]
+    return [part for _, part in found if part is not None], left
+
+
+def _translate(wanted: Any) -> str | None:
+    name = ".".join(getattr(wanted, "attribute", ()))
+    attribute = _NAMES.get(name)
+    if attribute is None:
+        return None
+    if isinstance(wanted, datasource.IsNotNull):
+        return f"{attribute} IS NOT NULL"
+    if name == "due_at":
+        return _translate_moment(wanted, attribute)
+    if isinstance(wanted, datasource.EqualTo | datasource.In):
+        values = wanted.value if isinstance(wanted, datasource.In) else (wanted.value,)
+        if values and all(isinstance(value, str) for value in values):
+            parts = [_state_is(value) if name == "state" else f"{attribute} = {quote(value)}" for value in values]
+            return parts[0] if len(parts) == 1 else f"({' OR '.join(parts)})"
+    return None
+
+
+def _state_is(value: str) -> str:
+    if value in _STATUSES:
+        return f"ExecutionStatus = '{_STATUSES[value]}'"
+    return f"(State = {quote(value)} AND ExecutionStatus IN ('Running', 'Completed'))"
+
+
+def _translate_moment(wanted: Any, attribute: str) -> str | None:
+    """Widen a bound by a millisecond: the server may have rounded."""
+    sign = _SIGNS.get(type(wanted))
+    value = getattr(wanted, "value", None)
+    if sign is None or not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    epoch = value.timestamp()
+    low, high = (datetime.fromtimestamp(epoch + step, UTC).isoformat() for step in (-0.001, 0.001))
+    if sign == "=":
+        return f"{attribute} BETWEEN '{low}' AND '{high}'"
+    return f"{attribute} {sign[0]}= '{low if sign[0] == '>' else high}'"

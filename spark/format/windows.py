@@ -7,11 +7,8 @@ from itertools import pairwise
 
 FINEST = timedelta(seconds=1)
 LOOKED_BACK = timedelta(days=1)
-EPOCH = datetime(2015, 1, 1, tzinfo=UTC)
-"""Earlier than the start of any workflow."""
-
-NEAR = 0.1
-"""How far a cut may be from the exact one, as a share of what is cut."""
+EPOCH = datetime(2015, 1, 1, tzinfo=UTC)  # earlier than the start of any workflow
+NEAR = 0.1  # how far a cut may be from the exact one, as a share of what is cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +28,12 @@ Count = Callable[[Window], Awaitable[int]]
 
 
 async def cut_windows(count: Count, parts: int, now: datetime) -> list[Window]:
-    """Cut all time into at most `parts` windows with about as many workflows each.
-
-    The last window has no end, so it includes messages that start meanwhile. Starts within one second are never cut.
-    """
+    """Cut all time into at most `parts` windows with about as many workflows each; a second is never cut."""
     total = await count(Window()) if parts > 1 else 0
     if total < parts or parts == 1:
         return [Window()]
     cuts = await _find_cuts(count, (await _find_first(count, now), now), (0, total), parts)
+    # the last window has no end, so it includes messages that start meanwhile
     return [Window(begin, end) for begin, end in pairwise([None, *cuts, None])]
 
 

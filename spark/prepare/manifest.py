@@ -26,17 +26,14 @@ REJECTS_DDL = "row long, field string, flaw string, reason string, original stri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The description of one bulk start: its folder, its source, and how many rows became messages, rejects and so on.
-
-    `id` names this one start; `content_digest` is the same for the same messages, however they were prepared.
-    """
+    """The description of one bulk start: its folder, its source, and how many of its rows became what."""
 
     folder: Path
-    id: str
+    id: str  # of this one start
     created_at: str
     source: str
     source_digest: str
-    content_digest: str
+    content_digest: str  # the same for the same messages, however they were prepared
     rows: int
     messages: int
     duplicates: int
@@ -82,8 +79,8 @@ class Manifest:
         return read_table(spark, self.folder / "receipts", RECEIPTS_DDL)
 
     def read_last_receipts(self, spark: "SparkSession") -> "DataFrame":
-        """Give kind and id of each message that has receipts, and as `receipt` its outcome, reason and run_id."""
-        # a later run may have repeated a failed start, so any other outcome goes before `failed`
-        receipt = "struct(outcome <> 'failed' settled, outcome, reason, run_id) receipt"
+        """Give kind and id of each message that has receipts, and as `receipt` the outcome and run_id of one."""
+        # a later run may have started what was rejected, so any other outcome goes before `rejected`
+        receipt = "struct(outcome <> 'rejected' accepted, outcome, run_id) receipt"
         found = self.read_receipts(spark).selectExpr("kind", "id", receipt)
         return found.groupBy("kind", "id").agg({"receipt": "max"}).toDF("kind", "id", "receipt")

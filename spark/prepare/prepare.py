@@ -15,7 +15,7 @@ from shared.errors import GiveUp, InvalidSetting
 from shared.messages.envelope import EnvelopeRules
 from spark.prepare.manifest import DESCRIPTION, MESSAGES_DDL, REJECTS_DDL, Manifest
 from spark.prepare.summary import write_summary
-from spark.prepare.validator import VERDICTS_DDL, Spread, Validator
+from spark.prepare.validator import VERDICTS_DDL, Validator
 from spark.source.source import Source, open_source
 from spark.tables import columns_of, read_table, to_uri
 from starter.files.duplicates import DuplicateRule
@@ -29,24 +29,19 @@ if TYPE_CHECKING:
 class PrepareOptions:
     """How rows become messages.
 
-    `duplicates` says which of several rows with the same (kind, id) counts: "newest" is the one with the latest
-    `scheduled_at` (the last of them, if several have it or none has one), else it is the first row. First runs that are
-    due by `begin` are spread over `spread` from then on. `partitions` is the number of tasks (None: Spark's choice); it
-    does not change the content.
+    Of several rows with the same (kind, id) one counts: with "newest" the one with the latest `scheduled_at` (the last
+    of several or of none), else the first.
     """
 
     rules: EnvelopeRules
     duplicates: DuplicateRule = "newest"
-    spread: timedelta = timedelta(0)
+    spread: timedelta = timedelta(0)  # first runs that are due by `begin` are spread over it from then on
     begin: datetime = field(default_factory=lambda: datetime.now(UTC))
-    partitions: int | None = None
+    partitions: int | None = None  # number of tasks, which does not change the content; None: Spark's choice
 
 
 def prepare(spark: "SparkSession", source: Source, target: Path, options: PrepareOptions) -> Manifest:
-    """Write the manifest of a source into a folder that does not exist yet; the folder appears complete or not at all.
-
-    Raises GiveUp for a source that can't give any message, and InvalidSetting for options that can't be used.
-    """
+    """Write a source's manifest into a new folder, complete or not at all; raises GiveUp for one without messages."""
     if "://" in str(target):
         raise InvalidSetting(
             f"MANIFEST: is {str(target)[:60]!r}; give a folder that this machine and all executors have mounted"
@@ -62,8 +57,7 @@ def prepare(spark: "SparkSession", source: Source, target: Path, options: Prepar
 
 
 def _configure(spark: "SparkSession", source: Source, options: PrepareOptions) -> "SparkSession":
-    """Give a session of the same Spark with a configuration of its own for this job."""
-    session = spark.newSession()
+    session = spark.newSession()  # with a configuration of its own
     session.conf.set("spark.sql.session.timeZone", "UTC")
     pieces = 1 if source.spans_lines else options.partitions  # a cell that spans lines must not be cut in two
     if pieces is not None:
@@ -92,13 +86,12 @@ def _write(spark: "SparkSession", source: Source, folder: Path, options: Prepare
     from pyspark import StorageLevel  # noqa: PLC0415 — an extra, and slow to import
 
     frame, reader = open_source(spark, source)
-    validator = Validator(reader, options.rules, Spread(options.begin, options.spread))
+    validator = Validator(reader, options.rules, options.begin, options.spread)
     checked = frame.mapInArrow(validator.judge, VERDICTS_DDL)  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
     verdicts = checked.persist(StorageLevel.DISK_ONLY)
     try:
-        (all_rows,) = verdicts.selectExpr(
-            "count(*) AS `rows`", "count(field) AS rejects", "bit_xor(digest) AS digest"
-        ).collect()
+        measures = ("count(*) AS `rows`", "count(field) AS rejects", "bit_xor(digest) AS digest")
+        (all_rows,) = verdicts.selectExpr(*measures).collect()
         if not all_rows["rows"]:
             raise GiveUp(f"{source.name}: holds no rows; there is nothing to start")
         kept = _drop_duplicates(verdicts.where("field is null"), options)
@@ -109,9 +102,8 @@ def _write(spark: "SparkSession", source: Source, folder: Path, options: Prepare
         verdicts.unpersist()
     # a digest of the content, which does not depend on the order of the messages
     digest = f"bit_xor(xxhash64({', '.join(columns_of(MESSAGES_DDL))})) AS digest"
-    (messages,) = (
-        read_table(spark, folder / "messages", MESSAGES_DDL).selectExpr("count(*) AS `rows`", digest).collect()
-    )
+    written = read_table(spark, folder / "messages", MESSAGES_DDL)
+    (messages,) = written.selectExpr("count(*) AS `rows`", digest).collect()
     return Manifest(
         folder=folder,
         id=uuid.uuid4().hex,

@@ -1,6 +1,7 @@
 """The summary of a manifest: messages by kind and lane, why rows were rejected, and how many messages are due when."""
 
 import csv
+import itertools
 import json
 import math
 from datetime import UTC, datetime
@@ -19,17 +20,11 @@ WIDTHS = (1, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 30
 
 
 def write_summary(spark: "SparkSession", manifest: Manifest, begin: datetime) -> None:
-    """Write summary.json, due.csv and due.png into the manifest's folder.
-
-    A message without `scheduled_at` is due at once; the curve counts it at `begin`.
-    """
+    """Write summary.json, due.csv and due.png; messages without `scheduled_at` are due at once, which is `begin`."""
     counted = manifest.read_messages(spark).groupBy("kind", "lane").count().orderBy("kind", "lane").collect()
     document = {
         "manifest": manifest.id,
-        "rows": manifest.rows,
-        "messages": manifest.messages,
-        "duplicates": manifest.duplicates,
-        "rejects": manifest.rejects,
+        **{name: getattr(manifest, name) for name in ("rows", "messages", "duplicates", "rejects")},
         "by_kind_and_lane": [{"kind": row["kind"], "lane": row["lane"], "messages": row["count"]} for row in counted],
         "reject_reasons": [row.asDict() for row in count_reasons(manifest.read_rejects(spark)).collect()],
     }
@@ -39,9 +34,8 @@ def write_summary(spark: "SparkSession", manifest: Manifest, begin: datetime) ->
     with (manifest.folder / "due.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(("due_from", "messages", "messages_so_far"))
-        so_far = 0
-        for start, count in buckets:
-            so_far += count
+        totals = itertools.accumulate(count for _, count in buckets)
+        for (start, count), so_far in zip(buckets, totals, strict=True):
             table.writerow((start.isoformat().replace("+00:00", "Z"), count, so_far))
 
 

@@ -27,27 +27,20 @@ _NO_FLAW = (None,) * 4
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
-    """Spreads first runs that are due by `begin` over the time `over` from then on, by a hash of the message's name."""
-
-    begin: datetime
-    over: timedelta
-
-    def apply(self, envelope: Envelope) -> datetime | None:
-        """Give when the message is to run first; None means as soon as it is started."""
-        due_at = envelope.scheduled_at
-        if not self.over or (due_at is not None and due_at > self.begin):
-            return due_at
-        return self.begin + self.over * unit_hash(workflow_id(envelope.kind, envelope.id))
-
-
-@dataclass(frozen=True, slots=True)
 class Validator:
     """What a task does; it is sent to the executors, and gives the same result on each of them."""
 
     reader: RowReader
     rules: EnvelopeRules
-    spread: Spread
+    begin: datetime
+    spread: timedelta
+
+    def find_due(self, envelope: Envelope) -> datetime | None:
+        """Give when a message runs first, None for at once; what is due by `begin` is spread from then on by a hash."""
+        due_at = envelope.scheduled_at
+        if not self.spread or (due_at is not None and due_at > self.begin):
+            return due_at
+        return self.begin + self.spread * unit_hash(workflow_id(envelope.kind, envelope.id))
 
     def judge(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Turn Arrow batches of raw rows into batches of verdicts, in the columns of VERDICTS_DDL."""
@@ -59,7 +52,7 @@ class Validator:
         if isinstance(parsed, InvalidEnvelope):
             flaw = (parsed.field, parsed.flaw, _clean(parsed.problem), write_original(row.original))
             return (*place, *_NO_MESSAGE, *flaw)
-        times = (parsed.scheduled_at, self.spread.apply(parsed), parsed.tolerance_seconds)
+        times = (parsed.scheduled_at, self.find_due(parsed), parsed.tolerance_seconds)
         texts = (parsed.tenant, encode_json(parsed.payload).decode(), parsed.correlation_id, parsed.idempotency_key)
         return (*place, parsed.kind, parsed.id, parsed.lane, *times, parsed.priority, *texts, *_NO_FLAW)
 

@@ -21,24 +21,14 @@ from starter.steering.selection import Selection
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ALIVE, FINISHED, STOPPED = "alive", "finished", "stopped"
-"""The place of a message. Alphabetical order is the order in time, so the maximum of two places is the later one."""
-
-STATES = {None: ALIVE, "done": FINISHED, "stopped": STOPPED}
-"""Places by the state that a listing selects."""
-
-PLACES = {"active": ALIVE, "paused": ALIVE, "parked": ALIVE, "done": FINISHED, "stopped": STOPPED}
-"""Places by the state of one message."""
-
-WRITTEN_AT_ONCE = 20_000
-LOOKED_UP_MAX = 2000
-"""Most messages missing in the index that are looked up one by one: the index lags behind by a moment."""
-
+ALIVE, FINISHED, STOPPED = "alive", "finished", "stopped"  # alphabetical as in time, so the maximum is the later one
+PLACES = {"active": ALIVE, "paused": ALIVE, "parked": ALIVE, "done": FINISHED, "stopped": STOPPED}  # by state
+WRITTEN_AT_ONCE = 20_000  # rows, to save memory
+EXAMPLES_MAX = 20
+LOOKED_UP_MAX = 2000  # messages missing in the index that are looked up one by one: it lags behind by a moment
 LOOKED_UP_AT_ONCE = 16
 DIFFERENCES = "differences.jsonl"
-REST = "rest.jsonl"
-"""File of the differences beyond LOOKED_UP_MAX: too many to look up and to keep in memory."""
-
+REST = "rest.jsonl"  # file of the differences beyond LOOKED_UP_MAX: too many to look up and to keep in memory
 KNOWN_DDL = "kind string, id string, state string"
 
 
@@ -58,17 +48,13 @@ class Reconciliation:
 
     rows: int
     duplicates: int
-    rejected: int
-    """Rows rejected at prepare, and messages rejected by the server at the start."""
+    rejected: int  # rows rejected at prepare, and messages rejected by the server at the start
     alive: int = 0
     finished: int = 0
     stopped: int = 0
-    missing: int = 0
-    """Messages in none of these places; each is among the differences."""
-    flaws: list[str] = field(default_factory=list[str])
-    """What is wrong with the manifest itself."""
-    examples: list[Difference] = field(default_factory=list[Difference])
-    """The first differences; all of them are in the manifest's folder."""
+    missing: int = 0  # messages in none of these places; each is among the differences
+    flaws: list[str] = field(default_factory=list[str])  # what is wrong with the manifest itself
+    examples: list[Difference] = field(default_factory=list[Difference])  # the first; all are in the manifest's folder
 
     @property
     def is_complete(self) -> bool:
@@ -77,9 +63,7 @@ class Reconciliation:
         return self.rows == placed and not self.missing and not self.flaws
 
 
-async def reconcile(
-    spark: "SparkSession", manifest: Manifest, control: Control, examples_max: int = 20
-) -> Reconciliation:
+async def reconcile(spark: "SparkSession", manifest: Manifest, control: Control) -> Reconciliation:
     """Compare a manifest with what the server knows, and write any differences to differences.jsonl in its folder.
 
     Reads like `list` does: solo messages from the index, packs page by page. A message that finished longer ago than
@@ -93,7 +77,7 @@ async def reconcile(
         balance, suspects = await asyncio.to_thread(_compare, spark, manifest, known)
         differences = await _look_closer(control, suspects, balance)
         balance.missing += len(differences)
-        balance.examples = differences[:examples_max]
+        balance.examples = differences[:EXAMPLES_MAX]
         await asyncio.to_thread(_write_differences, manifest.folder / DIFFERENCES, differences, known / REST)
     finally:
         shutil.rmtree(known, ignore_errors=True)
@@ -101,13 +85,12 @@ async def reconcile(
 
 
 async def _write_known(control: Control, kinds: Iterable[str], path: Path) -> None:
-    """Write what the server knows as Parquet, WRITTEN_AT_ONCE rows at a time to save memory."""
     parquet: Any = importlib.import_module("pyarrow.parquet")
     schema, rows = to_schema(KNOWN_DDL), list[tuple[str, str, str]]()
     with parquet.ParquetWriter(path, schema) as writer:
-        for kind, (state, place) in product(kinds, STATES.items()):
+        for kind, state in product(kinds, (None, "done", "stopped")):  # without a state, those that are alive
             async for listed in control.list(Selection(kind=kind, state=state)):
-                rows.append((listed.kind, listed.id, place))
+                rows.append((listed.kind, listed.id, ALIVE if state is None else PLACES[state]))
                 if len(rows) == WRITTEN_AT_ONCE:
                     await asyncio.to_thread(writer.write_batch, to_batch(rows, schema))
                     rows = []
@@ -130,20 +113,16 @@ def _compare(spark: "SparkSession", manifest: Manifest, known: Path) -> tuple[Re
         rows=manifest.rows,
         duplicates=manifest.duplicates,
         rejected=manifest.rejects + counts.get("rejected", 0),
-        alive=counts.get(ALIVE, 0),
-        finished=counts.get(FINISHED, 0),
-        stopped=counts.get(STOPPED, 0),
         missing=counts.get(None, 0) - len(suspects),
+        **{place: counts.get(place, 0) for place in (ALIVE, FINISHED, STOPPED)},
     )
     balance.flaws += _find_flaws(manifest, sum(counts.values()), manifest.read_rejects(spark).count())
     return balance, suspects
 
 
 def _place(spark: "SparkSession", manifest: Manifest, known: "DataFrame") -> "DataFrame":
-    """Give each message's row, name, place (null if unknown) and the problem that an unknown place would mean.
-
-    A message that ended during the listing is in two places; the later one counts.
-    """
+    """Give each message's row, name, place (null if unknown) and the problem that an unknown place would mean."""
+    # a message that ended during the listing is in two places; the later one counts
     states = known.groupBy("kind", "id").agg({"state": "max"}).toDF("kind", "id", "state")
     messages = manifest.read_messages(spark).select("row", "kind", "id").join(states, ["kind", "id"], "left")
     joined = messages.join(manifest.read_last_receipts(spark), ["kind", "id"], "left")
@@ -152,9 +131,7 @@ def _place(spark: "SparkSession", manifest: Manifest, known: "DataFrame") -> "Da
         "kind",
         "id",
         "coalesce(state, if(receipt.outcome = 'rejected', 'rejected', null)) place",
-        """case when receipt is null then 'was not started'
-                when receipt.outcome = 'failed' then concat('could not be started: ', receipt.reason)
-                else concat('was started (run ', receipt.run_id, ')') end problem""",
+        "if(receipt is null, 'was not started', concat('was started (run ', receipt.run_id, ')')) problem",
     )
 
 
@@ -183,9 +160,8 @@ async def _look_closer(control: Control, suspects: list[Difference], balance: Re
         return replace(suspect, problem=f"{suspect.problem}, and its workflow {name} is {state}")
 
     looked = await asyncio.gather(*map(look_up, suspects))
-    balance.alive += looked.count(ALIVE)
-    balance.finished += looked.count(FINISHED)
-    balance.stopped += looked.count(STOPPED)
+    for place in (ALIVE, FINISHED, STOPPED):
+        setattr(balance, place, getattr(balance, place) + looked.count(place))
     return [each for each in looked if isinstance(each, Difference)]
 
 

@@ -1,17 +1,29 @@
-"""The report: what became of a manifest's messages, as tables in Parquet and as one HTML page."""
+"""The report: what became of a manifest's messages, by their receipts and by events, in Parquet and as an HTML page."""
 
 import importlib
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shared.errors import GiveUp
+from shared.settings import Settings
 from spark.prepare.manifest import Manifest
 from spark.prepare.summary import REASONS_MAX, count_reasons
 from spark.report.page import Table, write_page
+from spark.source.source import KAFKA_PREFIX, to_place
+from spark.source.topic import open_ranges, read_ranges
+from spark.tables import columns_of, to_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+OUTCOMES_DDL = (
+    "kind string, id string, version long, outcome string, state string, reason string, lane string, "
+    "due_at timestamp, started_at timestamp, duration_seconds double, lateness_seconds double, attempt int, "
+    "next_due_at timestamp"
+)
+"""Fields of an event (schema_version 1) that a report needs; moments may be RFC 3339 text."""
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -39,12 +51,41 @@ CHANGES = Table(
 )
 
 
-def make_report(spark: "SparkSession", manifest: Manifest, outcomes: "DataFrame | None", folder: Path) -> list[Table]:
-    """Write each table as `NAME.parquet` and the page as `report.html` into a folder, and give the tables.
+def read_outcomes(spark: "SparkSession", place: str, settings: Settings) -> "DataFrame":
+    """Give each event once, from Parquet, JSON lines or a topic ("kafka:" and its name); raises GiveUp."""
+    if place.startswith(KAFKA_PREFIX):
+        events = _parse(_read_topic(spark, place.removeprefix(KAFKA_PREFIX), settings))
+    elif place.removesuffix(".gz").endswith((".jsonl", ".ndjson", ".json")):
+        events = _parse(spark.read.text(to_place(place)))
+    else:
+        events = spark.read.parquet(to_place(place))
+    columns = columns_of(OUTCOMES_DDL)
+    if missing := [name for name in columns if name not in events.columns]:
+        raise GiveUp(f"--outcomes: {place} has no column {missing[0]!r}; give events as dormice writes them")
+    typed = events.selectExpr(*(f"cast({name} as {kind}) {name}" for name, kind in columns.items()))
+    # events that can't be read have no kind; a sender that missed an acknowledgement sends the same event again
+    return typed.where("kind is not null").dropDuplicates(["kind", "id", "version", "attempt", "started_at"])
 
-    `outcomes` are events in the columns of OUTCOMES_DDL; those of messages outside the manifest are ignored.
-    """
-    tables = [_count_starts(spark, manifest), _count_rejects(spark, manifest)]
+
+def _parse(lines: "DataFrame") -> "DataFrame":
+    ddl = OUTCOMES_DDL.replace(" timestamp", " string")
+    return lines.selectExpr(f"from_json(value, '{ddl}') event").select("event.*")
+
+
+def _read_topic(spark: "SparkSession", topic: str, settings: Settings) -> "DataFrame":
+    def read(batches: Iterable[Any]) -> Iterator[Any]:
+        records = read_ranges(settings, batches)
+        return to_batches((((record.value or b"").decode(errors="replace"),) for record in records), ddl)
+
+    ddl = "value string"
+    return open_ranges(spark, settings, topic).mapInArrow(read, ddl)  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
+
+
+def make_report(spark: "SparkSession", manifest: Manifest, outcomes: "DataFrame | None", folder: Path) -> list[Table]:
+    """Write each table as `NAME.parquet`, and `report.html`; events of messages outside the manifest are ignored."""
+    note = "Rows that can't become messages, by the field and the flaw; one reason stands for its like."
+    rejects = _collect("rejects", "Rejected rows", note, count_reasons(manifest.read_rejects(spark)))
+    tables = [_count_starts(spark, manifest), rejects]
     if outcomes is not None:
         named = manifest.read_messages(spark).select("kind", "id")
         events = outcomes.join(named, ["kind", "id"], "left_semi").cache()
@@ -70,16 +111,10 @@ def _count_starts(spark: "SparkSession", manifest: Manifest) -> Table:
         ("started", counts.get("started", 0)),
         ("already running", counts.get("already running", 0)),
         ("rejected by the server", counts.get("rejected", 0)),
-        ("failed", counts.get("failed", 0)),
         ("missing", counts.get(None, 0)),
     ]
     note = "Missing are messages without a receipt: running the start again starts them."
     return Table("starts", "Rows and starts", note, ("what", "rows"), rows)
-
-
-def _count_rejects(spark: "SparkSession", manifest: Manifest) -> Table:
-    note = "Rows that can't become messages, by the field and the flaw; one reason stands for its like."
-    return _collect("rejects", "Rejected rows", note, count_reasons(manifest.read_rejects(spark)))
 
 
 def _make_event_tables(events: "DataFrame") -> list[Table]:
@@ -106,7 +141,6 @@ def _measure(events: "DataFrame", keys: tuple[str, ...], *measures: str) -> "Dat
 
 
 def _find_shares(again: "DataFrame") -> "DataFrame":
-    """Give, as `value`, the share of each message's visits that found a change."""
     visits = again.where("reason like 'changed%' or reason like 'unchanged%'")
     changed = visits.selectExpr("kind", "id", "if(reason like 'changed%', 1, 0) changed")
     return changed.groupBy("kind", "id").agg({"changed": "avg"}).toDF("kind", "id", "value")
@@ -121,7 +155,6 @@ def _distribute(empty: Table, values: "DataFrame") -> Table:
 
 
 def _count_parked(events: "DataFrame") -> Table:
-    """Count the messages that their last event left parked, by the reason in that event."""
     reduced = events.selectExpr("kind", "id", "struct(version, attempt, started_at, state, reason) last")
     last = reduced.groupBy("kind", "id").agg({"last": "max"}).toDF("kind", "id", "last").where("last.state = 'parked'")
     counted = last.selectExpr("kind", "last.reason reason").groupBy("kind", "reason").count()

@@ -3,7 +3,7 @@
 import contextlib
 import re
 from collections.abc import Generator
-from typing import IO, NamedTuple
+from typing import IO
 
 from shared import errors
 from shared.errors import DiskFull, DormiceError, GiveUp, Misconfigured, RetryLater
@@ -17,100 +17,83 @@ _OWN = re.compile(
 )
 """The last line of the trace when a Spark worker has raised one of dormice's errors."""
 
-
-class _Fault(NamedTuple):
-    """What Spark writes, and our error for it; "{}" is the pattern's group, else its match, or `unnamed` if empty."""
-
-    pattern: str
-    error: type[DormiceError]
-    sentence: str
-    unnamed: str = ""
-
-
-_FAULTS = (
-    _Fault(
-        r"No module named '(shared|activities|workflows|worker|starter|spark)[.']",
+_FAULTS: dict[str, tuple[type[DormiceError], *tuple[str, ...]]] = {
+    r"No module named '(shared|activities|workflows|worker|starter|spark)[.']": (
         Misconfigured,
-        "the executors' Python has no dormice (no module '{}'); install the same wheel on every node, or send an "
-        "environment along: --conf spark.archives=FILE#environment and PYSPARK_PYTHON=environment/bin/python",
+        (
+            "the executors' Python has no dormice (no module '{}'); install the same wheel on every node, or send an "
+            "environment along: --conf spark.archives=FILE#environment and PYSPARK_PYTHON=environment/bin/python"
+        ),
     ),
-    _Fault(
-        r"No space left on device|Disk quota exceeded",
+    r"No space left on device|Disk quota exceeded": (
         DiskFull,
-        "a disk is full ({}); free some space where the manifest or the receipts lie, and where Spark keeps "
-        "what it works on (--conf spark.local.dir=FOLDER, else /tmp), then try again",
+        (
+            "a disk is full ({}); free some space where the manifest or the receipts lie, and where Spark keeps "
+            "what it works on (--conf spark.local.dir=FOLDER, else /tmp), then try again"
+        ),
     ),
-    _Fault(
-        r"PYTHON_VERSION_MISMATCH[^\n]*",
+    r"PYTHON_VERSION_MISMATCH[^\n]*": (
         Misconfigured,
         "the executors run another version of Python ({}); set PYSPARK_PYTHON to one like the driver's",
     ),
-    _Fault(
-        r'Cannot run program "([^"]+)"',
+    r'Cannot run program "([^"]+)"': (
         Misconfigured,
         "the executors have no program '{}'; set PYSPARK_PYTHON to their Python with dormice installed",
     ),
-    _Fault(
-        r"(?:unresolved dependency: |UNRESOLVED DEPENDENCIES[^\n]*|unresolved dependency[^\n]*)([^\]\n]*)",
+    r"(?:unresolved dependency: |UNRESOLVED DEPENDENCIES[^\n]*|unresolved dependency[^\n]*)([^\]\n]*)": (
         RetryLater,
-        "Spark can't fetch {}; try again with a connection, or name a mirror of Maven Central in "
-        "DEFAULT_ARTIFACT_REPOSITORY",
+        (
+            "Spark can't fetch {}; try again with a connection, or name a mirror of Maven Central in "
+            "DEFAULT_ARTIFACT_REPOSITORY"
+        ),
         "the packages it needs",
     ),
-    _Fault(
-        r"Could not parse Master URL: '?([^'\n]*)",
+    r"Could not parse Master URL: '?([^'\n]*)": (
         Misconfigured,
         "--master: Spark knows no '{}'; write for example local[4] or spark://HOST:7077",
     ),
-    _Fault(
-        r"Master must either be ",
+    r"Master must either be ": (
         Misconfigured,
         "--master: is none that Spark knows; write for example local[4] or spark://HOST:7077",
     ),
-    _Fault(
-        r"All masters are unresponsive", RetryLater, "no Spark master answers; check --master, start one, and try again"
-    ),
-    _Fault(
-        r"Master removed our application|Cannot call methods on a stopped SparkContext",
+    r"All masters are unresponsive": (RetryLater, "no Spark master answers; check --master, start one, and try again"),
+    r"Master removed our application|Cannot call methods on a stopped SparkContext": (
         RetryLater,
-        "the cluster has ended the application, as it does when its executors do not start; "
-        "see the logs of its workers",
+        (
+            "the cluster has ended the application, as it does when its executors do not start; "
+            "see the logs of its workers"
+        ),
     ),
-    _Fault(
-        r"PATH_NOT_FOUND\] [^:]*: (?:file:)?([^\n]+?)\. +SQLSTATE",
+    r"PATH_NOT_FOUND\] [^:]*: (?:file:)?([^\n]+?)\. +SQLSTATE": (
         GiveUp,
         "{}: there is no such file or folder; give the path of one",
     ),
-    _Fault(
-        r"SQLException: (Connection [^\n]*refused|The connection attempt failed)",
+    r"SQLException: (Connection [^\n]*refused|The connection attempt failed)": (
         RetryLater,
         "the database does not answer ({}); check its URL, and try again",
     ),
-    _Fault(r"SQLException: ([^\n]+)", GiveUp, "the database refuses ({}); correct --table, or the login in jdbc_user"),
-    _Fault(
-        r"(?:ClassNotFoundException: |No suitable driver)([\w.]*)",
+    r"SQLException: ([^\n]+)": (GiveUp, "the database refuses ({}); correct --table, or the login in jdbc_user"),
+    r"(?:ClassNotFoundException: |No suitable driver)([\w.]*)": (
         Misconfigured,
         "Spark has no {}; name its Maven coordinates with --packages, and its class with --option driver=CLASS",
         "driver for this database",
     ),
-)
+}
+"""By what Spark writes: our error; "{}" is the pattern's group, else its match, or the second text if that is empty."""
 
 
 def translate_spark_error(exc: BaseException, log: str = "") -> DormiceError | None:
-    """Translate a failure of Spark into an error that says what to do; None for an unknown failure.
-
-    `log` is Spark's log.
-    """
+    """Translate a failure, with Spark's log, into an error that says what to do; None for an unknown failure."""
     if isinstance(exc, DormiceError):
         return exc
     text = f"{exc}\n{log}"
     if own := _OWN.findall(text):
         name, sentence = own[-1]
         return vars(errors)[name](sentence)
-    for fault in _FAULTS:
-        if found := re.search(fault.pattern, text):
+    for pattern, (error, sentence, *unnamed) in _FAULTS.items():
+        if found := re.search(pattern, text):
             said = found[found.re.groups][:REASON_MAX].strip()
-            return fault.error(fault.sentence.format(said or fault.unnamed))
+            return error(sentence.format(said or "".join(unnamed)))
     return None
 
 

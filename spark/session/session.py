@@ -20,12 +20,9 @@ from starter.local.kafka.java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOCAL = "local[*,4]"
-"""All cores, and four attempts for a task, as on a cluster."""
+LOCAL = "local[*,4]"  # all cores, and four attempts for a task, as on a cluster
 LOOPBACK = "127.0.0.1"
-GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
-"""Set when spark-submit has already started the JVM and chosen the master."""
-
+GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"  # set when spark-submit has already started the JVM and chosen the master
 SPECULATION = "spark.speculation"
 
 # Spark's launcher adds this module to every Java; only vector maths would use it. A Java without the module, such as
@@ -52,8 +49,7 @@ def build_session(
     Spark runs on `master`, else on the setting `spark_master`, else on what spark-submit chose, else on all cores of
     this machine, on loopback only. `conf` is Spark's own configuration and overrides ours; `packages` are Maven
     coordinates to fetch. Spark's log is hidden unless the setting `log_level` is debug. Times are UTC. Raises
-    Misconfigured when pyspark or Java is missing, when Spark does not start, and for speculation, which would start
-    messages from two tasks at once.
+    Misconfigured when pyspark or Java is missing, when Spark does not start, and for speculation.
     """
     given = dict(conf or {})
     _refuse_speculation(given.get(SPECULATION, "false"))
@@ -143,10 +139,7 @@ def _environment(conf: Mapping[str, str]) -> Generator[None]:
 
 
 def make_java_home() -> Path:
-    """Give a folder whose `bin/java` runs the Java that `find_java` chooses; created in the user's cache if missing.
-
-    Raises Misconfigured when there is no Java of at least version 17.
-    """
+    """Give a folder in the user's cache whose `bin/java` runs the Java of `find_java`; raises as that does."""
     text = JAVA_WRAPPER.format(java=shlex.quote(str(find_java())))
     digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     home = find_cache().parent / f"java-{digest}"

@@ -12,10 +12,7 @@ from starter.records.record import DeadRecord, ErrorClass
 
 @dataclass(frozen=True, slots=True)
 class RowMapping:
-    """Which parts of a row fill which fields; without `--id-from`, each part fills the field of its name.
-
-    `--kind` and `--lane` apply to rows without a kind or lane. Rows have neither a key nor headers.
-    """
+    """Which parts of a row fill which fields: without `--id-from` those of their names; `lane` is for rows without."""
 
     options: FormatOptions = field(default_factory=FormatOptions)
     lane: str | None = None
@@ -62,8 +59,6 @@ class RowMapping:
 
 @dataclass(frozen=True, slots=True)
 class _NamedColumns:
-    """Columns that fill the fields of their names."""
-
     columns: Columns
     mapping: RowMapping
 

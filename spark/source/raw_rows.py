@@ -16,14 +16,10 @@ from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord, Record
 
-Starts = Mapping[tuple[str, int], int]
-"""The number of rows before a file's block, by the file's path and the block's offset in the file."""
+Starts = Mapping[tuple[str, int], int]  # rows before a file's block, by the file's path and the block's offset in it
+ParsedRow = tuple[Row, Envelope | InvalidEnvelope]  # a row with its envelope, or with the reason why it is not one
 
-ParsedRow = tuple[Row, Envelope | InvalidEnvelope]
-"""A row with its envelope, or with the reason why it is not one."""
-
-PARTITION_STEP = 10**12
-"""A record's row number is its partition times this plus its offset: 3000000000042 is offset 42 of partition 3."""
+PARTITION_STEP = 10**12  # between the row numbers of partitions: 3000000000042 is offset 42 of partition 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +126,9 @@ def _map_document(row: Row, mapping: RowMapping) -> Row:
 
 
 def _show(record: Record) -> dict[str, Any]:
-    place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
-    content = {"key": _to_text(record.key), "value": _to_text(record.value)}
-    return {**place, **content, "headers": {name: _to_text(raw) for name, raw in record.headers}}
+    shown: dict[str, Any] = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+    shown |= {"key": _to_text(record.key), "value": _to_text(record.value)}
+    return {**shown, "headers": {name: _to_text(raw) for name, raw in record.headers}}
 
 
 def _to_text(raw: bytes | None) -> str | None:

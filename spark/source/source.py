@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from shared.errors import GiveUp, InvalidSetting
 from shared.settings import Settings, find_secret
 from spark.source.mapping import RowMapping
-from spark.source.packages import driver_option
 from spark.source.raw_rows import CellReader, LineReader, RecordReader, RowReader, Starts
 from spark.source.topic import open_ranges
 from starter.files.rows import SUFFIXES, Line, read_header
@@ -23,8 +22,15 @@ Form = Literal["csv", "jsonl", "parquet", "jdbc", "kafka"]
 FORMS: tuple[Form, ...] = get_args(Form)
 KAFKA_PREFIX = "kafka:"
 
-FETCHED_ROWS = 10_000
-"""Rows fetched from a database at a time; without it, some drivers load the whole result into memory."""
+DRIVERS = {
+    "jdbc:postgresql:": ("org.postgresql:postgresql:42.7.4", "org.postgresql.Driver"),
+    "jdbc:mysql:": ("com.mysql:mysql-connector-j:9.1.0", "com.mysql.cj.jdbc.Driver"),
+    "jdbc:mariadb:": ("org.mariadb.jdbc:mariadb-java-client:3.5.1", "org.mariadb.jdbc.Driver"),
+    "jdbc:sqlite:": ("org.xerial:sqlite-jdbc:3.47.1.0", "org.sqlite.JDBC"),
+}
+"""Maven coordinates and class of a driver, by a URL's prefix; Java does not find the class in a fetched package."""
+
+FETCHED_ROWS = 10_000  # from a database at a time; without it, some drivers load the whole result into memory
 
 FILE = "_metadata.file_path"
 BLOCK = "_metadata.file_block_start"
@@ -32,22 +38,17 @@ BLOCK = "_metadata.file_block_start"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where rows come from and how they are read.
+    """Where rows come from and how they are read."""
 
-    `place` is a path or pattern that Spark can read, a JDBC URL, or "kafka:" and a topic. `table` is the name of a
-    database's table, or a query; `since` and `until` bound the records of a topic by their timestamps. `settings` hold
-    the login for a database or a topic. `reader_options` go to Spark's own reader.
-    """
-
-    place: str
+    place: str  # a path or pattern that Spark can read, a JDBC URL, or "kafka:" and a topic
     form: Form
     mapping: RowMapping = field(default_factory=RowMapping)
     spans_lines: bool = False
-    table: str = ""
-    since: datetime | None = None
+    table: str = ""  # the name of a database's table, or a query
+    since: datetime | None = None  # this and `until` bound the records of a topic by their timestamps
     until: datetime | None = None
-    settings: Settings = field(default_factory=Settings)
-    reader_options: Mapping[str, str] = field(default_factory=dict[str, str])
+    settings: Settings = field(default_factory=Settings)  # they hold the login for a database or a topic
+    reader_options: Mapping[str, str] = field(default_factory=dict[str, str])  # for Spark's own reader
 
     @property
     def name(self) -> str:
@@ -68,11 +69,13 @@ def guess_form(place: str) -> Form:
     raise GiveUp(f"{place}: its name tells no format; add --format with one of {', '.join(FORMS)}")
 
 
-def open_source(spark: "SparkSession", source: Source) -> tuple["DataFrame", RowReader]:
-    """Give the frame of a source's raw rows, and their reader; raises GiveUp when it can't give any message.
+def packages_for(place: str) -> tuple[str, ...]:
+    """Give the Maven coordinates of what Spark needs to read a place."""
+    return tuple(package for prefix, (package, _) in DRIVERS.items() if place.startswith(prefix))
 
-    Rows are numbered across all files in the order of their paths: text files by line, Parquet by row.
-    """
+
+def open_source(spark: "SparkSession", source: Source) -> tuple["DataFrame", RowReader]:
+    """Give a source's raw rows, numbered across all files in the order of their paths, and their reader."""
     if source.form == "kafka":
         return _open_topic(spark, source)
     source.mapping.check()
@@ -121,8 +124,12 @@ def _open_database(spark: "SparkSession", source: Source) -> tuple["DataFrame", 
         raise InvalidSetting("--table: is missing; name a table, or write a query in quotes")
     what = "query" if len(source.table.split()) > 1 else "dbtable"
     login = {"user": source.settings.jdbc_user, "password": find_secret(source.settings, "jdbc_password")}
-    options: dict[str, Any] = {"fetchsize": FETCHED_ROWS, **driver_option(source.place), **source.reader_options}
-    options |= {"url": source.place, what: source.table, **{name: text for name, text in login.items() if text}}
+    options: dict[str, Any] = {"fetchsize": FETCHED_ROWS}
+    for prefix, (_, name) in DRIVERS.items():
+        if source.place.startswith(prefix):
+            options["driver"] = name
+    options |= {**source.reader_options, "url": source.place, what: source.table}
+    options |= {name: text for name, text in login.items() if text}
     table = spark.read.format("jdbc").options(**options).load()
     frame, reader = _open_table(table, "'' file", "monotonically_increasing_id() row", source)
     return frame.repartition(spark.sparkContext.defaultParallelism), reader  # so that many tasks validate the rows

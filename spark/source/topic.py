@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 RANGE_RECORDS = 250_000
 POLL_RECORDS = 5000
 POLL_MS = 1000
-STALL_POLLS = 60
-"""Polls without progress after which a task fails, so that Spark tries it again."""
-
-Offsets = dict[str, int]
-"""Offsets by partition. Spark stores those of a stream as JSON, so the keys are text."""
+STALL_POLLS = 60  # polls without progress after which a task fails, so that Spark tries it again
+Offsets = dict[str, int]  # by partition; Spark stores those of a stream as JSON, so the keys are text
 
 
 class OffsetRange(NamedTuple):
@@ -45,8 +42,7 @@ def open_ranges(
 ) -> "DataFrame":
     """Give the present records of a topic as a frame of offset ranges, which `read_ranges` reads in the tasks.
 
-    `since` and `until` are compared with the records' timestamps. Raises InvalidSetting for a missing topic, GiveUp
-    when no record lies between them, and what `check_broker` raises.
+    `since` and `until` are compared with the records' timestamps. Raises as `check_broker`, InvalidSetting and GiveUp.
     """
     begins, ends = asyncio.run(find_offsets(settings, topic, since, until))
     ranges = [tuple(each) for each in cut_offsets(topic, begins, ends)]
@@ -72,10 +68,7 @@ def cut_offsets(topic: str, begins: Offsets, ends: Offsets) -> Iterator[OffsetRa
 async def find_offsets(
     settings: Settings, topic: str, since: datetime | None = None, until: datetime | None = None
 ) -> tuple[Offsets, Offsets]:
-    """Give each partition's first offset, and the first one that is not there yet; raises as `open_ranges` does.
-
-    With `since`, the first offset is that of the first record from then on; with `until`, the second one likewise.
-    """
+    """Give each partition's first offset (from `since` on), and its end (before `until`); raises as `open_ranges`."""
     await check_broker(settings)
     async with open_admin(kafka_options(settings), topic) as admin:
         topics = await list_topics(admin, topic, named_by="kafka")

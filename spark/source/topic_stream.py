@@ -22,8 +22,7 @@ COLUMNS = (
     "headers array<struct<key: string, value: binary>>"
 )
 
-LOOK_SECONDS = 1.0
-"""Least time between two calls to the broker; while idle, Spark asks for the latest offset 100 times a second."""
+LOOK_SECONDS = 1.0  # between two calls to the broker; an idle Spark asks for the latest offset 100 times a second
 
 
 class TopicDataSource(DataSource):
@@ -47,7 +46,6 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
     """Reads a topic's records after the checkpoint; the query ends with an error if the topic has lost some of them."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        """Read the options; raises InvalidSetting in one sentence."""
         options = Options(given, ("topic", "startingOffsets", "maxRecords", "kafkaServers", *OF_SPARK))
         self._topic = options.text("topic")
         if not self._topic:
@@ -94,7 +92,6 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
             yield (*place, moment, record.key, record.value, list(record.headers))
 
     def _look(self) -> tuple[Offsets, Offsets]:
-        """Give each partition's first offset, and the first one that is not there yet."""
         time.sleep(max(0.0, self._looked_at + LOOK_SECONDS - time.monotonic()))
         found = asyncio.run(find_offsets(self._settings, self._topic))
         self._looked_at = time.monotonic()
@@ -116,10 +113,7 @@ class TopicStreamReader(PicklableByName, DataSourceStreamReader, SupportsTrigger
 
 
 def advance(begins: Offsets, ends: Offsets, most: int | None) -> Offsets:
-    """Advance from begins towards ends by `most` records in all, in equal shares; short partitions go first.
-
-    What a short partition leaves of its share goes to the longer ones.
-    """
+    """Advance from begins towards ends by `most` records in all, in equal shares; longer ones get what is left."""
     lags = {number: max(0, ends.get(number, begin) - begin) for number, begin in begins.items()}
     room = sum(lags.values()) if most is None else most
     offsets = dict(begins)

@@ -25,14 +25,11 @@ SHIPPED = (
 )
 """Settings that a start needs in every task; each is also an option."""
 
-KEY_OPTION = "encryptionKey"
-"""Id of the key that encrypts; a process that does not find this key must stop."""
-
+KEY_OPTION = "encryptionKey"  # id of the key that encrypts; a process that does not find this key must stop
 CONNECTION = {"address": "TEMPORAL_ADDRESS", "namespace": "TEMPORAL_NAMESPACE", "profile": "TEMPORAL_PROFILE"}
 """Variables by option. Keys and certificates are not options: Spark's plans and logs would show them."""
 
-OF_SPARK = ("path", "checkpointLocation", "queryName")
-"""Options that Spark itself adds to a stream or a save."""
+OF_SPARK = ("path", "checkpointLocation", "queryName")  # options that Spark itself adds to a stream or a save
 
 _WRITE = ("receipts", "progress", "session", "run", "tasksAtOnce", "restartFinished")
 _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -51,18 +48,12 @@ OF_SERVER = (*CONNECTION, *map(_to_option, SHIPPED), KEY_OPTION)
 class WriteOptions:
     """How rows are started, and where their receipts are written."""
 
-    connection: Mapping[str, str]
-    """Variables that every task connects with."""
-    settings: Settings
-    """The settings of one task; `starts_per_second` is the share of one task."""
-    receipts: str
-    """A folder: an absolute path that all executors share, or a URI."""
-    progress: str
-    """A folder of the driver's and all executors' in which tasks note their progress; empty for none."""
-    session: str
-    """Names one start as a whole: a repeated start in the same session gets the same answer."""
-    run: str
-    """Part of the names of the receipt files."""
+    connection: Mapping[str, str]  # variables that every task connects with
+    settings: Settings  # the settings of one task; `starts_per_second` is the share of one task
+    receipts: str  # a folder: an absolute path that all executors share, or a URI
+    progress: str  # a folder of the driver's and all executors' in which tasks note their progress; empty for none
+    session: str  # names one start as a whole: a repeated start in the same session gets the same answer
+    run: str  # part of the names of the receipt files
     restarts_finished: bool
 
 
@@ -73,8 +64,10 @@ def read_write_options(given: Mapping[str, str]) -> WriteOptions:
     run = options.text("run") or made
     if not _RUN.fullmatch(run):
         raise InvalidSetting(f"run: is {run!r}; use at most 64 letters, digits and '-'")
-    if not (receipts := options.folder("receipts")):
+    if not (receipts := options.text("receipts")):
         raise InvalidSetting("receipts: is missing; name a folder")
+    if not re.match(r"[a-z][a-z0-9]+:", receipts):  # no URI; executors work in other folders
+        receipts = str(Path(receipts).absolute())
     return WriteOptions(
         connection=options.connection(),
         settings=options.settings(options.count("tasksAtOnce", 0)),
@@ -125,11 +118,6 @@ class Options:
         if text and not (text.isdecimal() and int(text) > 0):
             raise InvalidSetting(f"{name}: is {text!r}; give a whole number of at least 1")
         return int(text) if text else default
-
-    def folder(self, name: str) -> str:
-        """Give a URI or an absolute path, because executors work in other folders; empty when it is not given."""
-        text = self.text(name)
-        return str(Path(text).absolute()) if text and not re.match(r"[a-z][a-z0-9]+:", text) else text
 
     def connection(self) -> dict[str, str]:
         """Give the variables of the connection: those of this process, unless options say otherwise."""

@@ -34,23 +34,17 @@ class StartCounts:
     @property
     def total(self) -> int:
         """All rows that have an outcome."""
-        return self.started + self.already_running + self.rejected
+        return sum(astuple(self))
 
     def add(self, outcome: StartOutcome, count: int = 1) -> None:
-        """Add rows of one outcome."""
-        if outcome is StartOutcome.STARTED:
-            self.started += count
-        elif outcome is StartOutcome.REJECTED:
-            self.rejected += count
-        else:
-            self.already_running += count
+        """Add rows of one outcome; a start that failed has none."""
+        name = outcome.name.lower()
+        setattr(self, name, getattr(self, name) + count)
 
     def __add__(self, other: "StartCounts") -> "StartCounts":
-        """Give the sum."""
         return StartCounts(*map(add, astuple(self), astuple(other)))
 
     def __sub__(self, other: "StartCounts") -> "StartCounts":
-        """Give the difference."""
         return StartCounts(*map(sub, astuple(self), astuple(other)))
 
     def describe(self) -> str:
@@ -96,8 +90,7 @@ class ReceiptFile:
 def open_receipts(folder: str, name: str, attempt: int, progress: str) -> Generator[ReceiptFile]:
     """Open a task's receipts for a `with` block; the file gets its visible name at the end, or none if it raises.
 
-    A repeated attempt replaces the file of the attempt before, so a row never has two receipts of one run. `progress`
-    is the folder of the notes, if any.
+    A repeated attempt replaces the file of the one before: a row never has two receipts of one run.
     """
     fs, root = _fs.FileSystem.from_uri(folder)
     fs.create_dir(root, recursive=True)

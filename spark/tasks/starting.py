@@ -1,4 +1,4 @@
-"""Starting: one task starts its share of a frame's rows with the bulk starter."""
+"""Starting: a frame's columns are checked on the driver, and each task starts its share of the rows."""
 
 import asyncio
 import time
@@ -6,20 +6,35 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.sql import types
 from temporalio.client import Client
 from temporalio.runtime import Runtime, TelemetryConfig
 
-from shared.errors import RetryLater, ServerUnreachable
+from shared.errors import GiveUp, InvalidEnvelope, RetryLater, ServerUnreachable
 from shared.messages.encoding import Pack
-from shared.messages.envelope import Envelope, EnvelopeRules
+from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
+from shared.messages.placement import workflow_id
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import check_server, connect
-from spark.tasks.batches import BatchReader
+from spark.tables import rows_of
 from spark.tasks.options import WriteOptions
 from spark.tasks.receipts import ReceiptFile, open_receipts
+from starter.files.columns import Columns
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import Receipt, StartOutcome
+
+ROW = "row"  # a manifest's own column: the row that a message comes from; not a part of the message
+
+_SOURCE = "the frame"
+_TEXTS = ("kind", "id", "lane", "tenant", "correlation_id", "idempotency_key")
+_TYPES: dict[str, tuple[tuple[type[types.DataType], ...], str]] = {
+    **dict.fromkeys(_TEXTS, ((types.StringType,), "string")),
+    "scheduled_at": ((types.TimestampType, types.StringType), "timestamp"),
+    "tolerance_seconds": ((types.IntegralType, types.FractionalType, types.DecimalType), "double"),
+    "priority": ((types.IntegralType,), "int"),
+    "schema_version": ((types.IntegralType,), "int"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +42,24 @@ class TaskSpec:
     """What the driver has fixed for all tasks of a save."""
 
     options: WriteOptions
-    names: tuple[str, ...]
-    """Columns that make messages."""
-    rules: EnvelopeRules
-    """What the handlers declare, so that executors need no handlers."""
-    packs: Mapping[str, Pack]
-    """Kinds whose handlers declare that their messages are packed."""
+    names: tuple[str, ...]  # columns that make messages
+    rules: EnvelopeRules  # what the handlers declare, so that executors need no handlers
+    packs: Mapping[str, Pack]  # kinds whose handlers declare that their messages are packed
+
+
+def check_schema(schema: types.StructType) -> tuple[str, ...]:
+    """Give the names of the columns that make messages; raises GiveUp when the frame can't give any message."""
+    names = tuple(name for name in schema.fieldNames() if name != ROW)
+    if not Columns(names, _SOURCE).has_kind:
+        raise GiveUp(f"{_SOURCE}: has no column 'kind'; add one, for example with lit('feed')")
+    for field in schema.fields:
+        accepted, wanted = _TYPES.get(field.name, ((types.DataType,), ""))
+        if isinstance(field.dataType, types.TimestampNTZType) and wanted:
+            raise GiveUp(f"{_SOURCE}: column {field.name!r} has moments without an offset; cast it to timestamp")
+        if not isinstance(field.dataType, (*accepted, types.NullType)):
+            found = field.dataType.simpleString()
+            raise GiveUp(f"{_SOURCE}: column {field.name!r} is of type {found}; cast it to {wanted}")
+    return names
 
 
 async def connect_quietly(connection: Mapping[str, str], settings: Settings) -> Client:
@@ -66,8 +93,7 @@ async def connect_checked(connection: Mapping[str, str], settings: Settings) -> 
 async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt: int) -> None:
     """Start the rows of a task's Arrow batches and write a receipt for each into the file `name`.
 
-    The receipt of a row that can't be started gives the reason. Raises RetryLater when the server stays unreachable:
-    then the task leaves no receipts and may be repeated; messages that it has started are not started a second time.
+    Raises RetryLater when the server stays unreachable: then there are no receipts, and a repetition starts none twice.
     """
     options, settings = spec.options, spec.options.settings
     starter = BulkStarter(
@@ -93,11 +119,24 @@ async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt:
 async def _read_wishes(
     spec: TaskSpec, batches: Iterator[Any], file: ReceiptFile
 ) -> AsyncIterator[tuple[tuple[str, str], Envelope]]:
-    reader = BatchReader(spec.names, spec.rules)
     # in a thread, because waiting for Spark would block the starts in flight
     while (batch := await asyncio.to_thread(next, batches, None)) is not None:
-        for row in reader.read(batch):
+        for row in read_batch(batch, spec.names, spec.rules):
             if isinstance(row, Receipt):
                 file.add(row)
             else:
                 yield (row.kind, row.id), row
+
+
+def read_batch(
+    batch: Any, names: tuple[str, ...], rules: EnvelopeRules
+) -> Iterator[Envelope | Receipt[tuple[str, str]]]:
+    """Give the messages of one `pyarrow.RecordBatch`; of a row that can't become one, the receipt that says why."""
+    columns = Columns(names, _SOURCE)
+    for row in rows_of([batch.select(names)]):
+        try:
+            yield parse_envelope(columns.to_fields(row), rules)
+        except InvalidEnvelope as exc:
+            named = dict(zip(names, row, strict=True))
+            tag = str(named["kind"] or ""), str(named["id"] or "")
+            yield Receipt(tag, workflow_id(*tag), StartOutcome.REJECTED, reason=str(exc), attempts=0)

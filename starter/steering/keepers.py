@@ -101,7 +101,7 @@ class IdleControl:
             is_on=kept.get("is_on", False),
             doing=details.get("state", ""),
             limits=IdleLimits.load(kept.get("limits", {})),
-            pulled=PullCounts.load(kept.get("pulled", {})).and_also(PullCounts.load(details.get("pulled", {}))),
+            pulled=PullCounts.load(kept.get("pulled", {})) + PullCounts.load(details.get("pulled", {})),
         )
 
     async def _send(self, lane: str, signal: str, *arguments: Any) -> None:

@@ -187,7 +187,7 @@ async def run_short_lane(
 ) -> AsyncGenerator[Counter[str]]:
     """Run the short lane in this process, with the server watched at short intervals; gives the checks by outcome."""
     telemetry, checks = Telemetry(is_on=False), Counter[str]()
-    telemetry.declare(SERVER_CHECKS.name, lambda value, labels: checks.update({labels["outcome"]: int(value)}))
+    telemetry.recorders[SERVER_CHECKS.name] = lambda value, labels: checks.update({labels["outcome"]: int(value)})
     plan = WorkerPlan(
         settings=settings,
         registry=Registry([("the test", echo)]),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(400)]
 
 MESSAGES = 40
-MISSED, FAILED, REFUSED = "7", "8", "9"
+MISSED, LOST, REFUSED = "7", "8", "9"
 
 
 @pytest.fixture
@@ -93,11 +93,11 @@ async def test_each_row_is_found_or_told(
         return Done() if int(message.id) < 5 else Again(after=timedelta(days=1))
 
     starter = BulkStarter(client, settings, encodings=declare(encoding, kind))
-    ids = [str(n) for n in range(MESSAGES) if str(n) not in (MISSED, FAILED, REFUSED)]
+    ids = [str(n) for n in range(MESSAGES) if str(n) not in (MISSED, LOST, REFUSED)]
     async with serve(work):
         runs = await start(starter, kind, ids)
         receipts = [(message_id, "started", "", run_id) for message_id, run_id in runs]
-        told = [(FAILED, "failed", "the server did not answer", ""), (REFUSED, "rejected", "is too large", "")]
+        told = [(LOST, "started", "", "gone"), (REFUSED, "rejected", "is too large", "")]
         write_receipts(manifest, 0, kind, receipts + told)
         await control.stop(kind, "39")
 
@@ -108,15 +108,15 @@ async def test_each_row_is_found_or_told(
         await wait_until(has_settled, "five messages are done and one is stopped")
         first = await reconcile(spark, manifest, control)
         problems = differences(manifest)
-        await start(starter, kind, [MISSED, FAILED])
-        write_receipts(manifest, 1, kind, [(name, "started", "", "r") for name in (MISSED, FAILED)])
+        await start(starter, kind, [MISSED, LOST])
+        write_receipts(manifest, 1, kind, [(name, "started", "", "r") for name in (MISSED, LOST)])
         second = await reconcile(spark, manifest, control)
 
     assert _counts(first) == {"alive": 31, "finished": 5, "stopped": 1, "rejected": 2, "duplicates": 2, "missing": 2}
     assert not first.is_complete
     assert problems == {
         MISSED: "was not started, and the server knows nothing of it",
-        FAILED: "could not be started: the server did not answer, and the server knows nothing of it",
+        LOST: "was started (run gone), and the server knows nothing of it",
     }
     assert _counts(second) == {"alive": 33, "finished": 5, "stopped": 1, "rejected": 2, "duplicates": 2, "missing": 0}
     assert second.is_complete

@@ -17,9 +17,8 @@ from shared.messages.envelope import EnvelopeRules
 from shared.settings import Settings
 from spark.prepare.manifest import Manifest
 from spark.prepare.prepare import PrepareOptions, prepare
-from spark.report.outcomes import read_outcomes
 from spark.report.page import Table
-from spark.report.report import make_report
+from spark.report.report import make_report, read_outcomes
 from spark.source.source import Source
 from spark.tables import to_uri
 from starter.local.kafka.broker import EmbeddedBroker
@@ -45,7 +44,7 @@ def manifest(spark: "SparkSession", tmp_path: Path) -> Manifest:
     made = prepare(spark, Source(place=str(path), form="jsonl"), tmp_path / "manifest", options)
     receipts = spark.range(MESSAGES // 2).selectExpr(
         "concat('feed:<b>', id, '</b>') workflow_id", "'feed' kind", "concat('<b>', id, '</b>') id", "'r' run_id",
-        "if(id = 0, 'failed', 'started') outcome", "'' reason", "1L attempts", "now() started_at",
+        "if(id = 0, 'rejected', 'started') outcome", "'' reason", "1L attempts", "now() started_at",
     )  # fmt: skip
     receipts.write.parquet(to_uri(made.folder / "receipts"))
     return made
@@ -97,7 +96,7 @@ def check(rows: dict[str, list[tuple[Any, ...]]]) -> None:
     """Every event of the manifest's messages counts once."""
     assert dict(rows["starts"]) == {
         "rows of the source": 21, "duplicates": 0, "rejected at prepare": 1, "messages": 20, "started": 9,
-        "already running": 0, "rejected by the server": 0, "failed": 1, "missing": 10,
+        "already running": 0, "rejected by the server": 1, "missing": 10,
     }  # fmt: skip
     assert rows["outcomes"] == [("feed", "short", "again", 199, 0.25), ("feed", "short", "reject", 1, 0.25)]
     assert rows["lateness_by_lane"][0][:2] == ("short", 200)

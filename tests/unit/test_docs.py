@@ -332,7 +332,7 @@ def test_the_table_of_spans_attributes_is_the_one_in_the_code() -> None:
         return NO_SPAN
 
     telemetry = Telemetry(is_on=True)
-    telemetry.trace_by(begin, 1.0)
+    telemetry.span_maker, telemetry.ratio = begin, 1.0
     begin_cycle(telemetry, HandlerCall("feed", "a", "short", 0, 1, None, 0.0), 0.0)
     record = Record("feeds", 0, 7, 0, b"a", None)
     delivery = Delivery("feed", "a", "feeds/0", 7)

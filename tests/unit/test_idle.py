@@ -144,8 +144,8 @@ def test_limits_that_cannot_be_meant_are_refused(wire: dict[str, Any], sentence:
 
 def test_counts_add_up() -> None:
     """Over shifts, and over versions that knew fewer of them."""
-    first = PullCounts().plus(is_pack=False, early_seconds=10).plus(is_pack=True, early_seconds=20)
-    both = first.and_also(PullCounts.load({"messages": 2, "unheard_of": 1}))
+    first = PullCounts() + PullCounts(messages=1, early_seconds=10) + PullCounts(packs=1, early_seconds=20)
+    both = first + PullCounts.load({"messages": 2, "unheard_of": 1})
 
     assert (both.messages, both.packs, both.mean_early_seconds) == (3, 1, 7.5)
     assert PullCounts.load(both.dump()) == both

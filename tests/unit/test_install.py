@@ -1,6 +1,9 @@
 """What an install line brings: only the extras that need Spark and Java bring them."""
 
+import json
 import re
+import subprocess
+import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable
@@ -8,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from spark.prepare.manifest import DESCRIPTION, Manifest
 
 ROOT = Path(__file__).parents[2]
 INSTALL = re.compile(r"^\$ pip install '\.\[([\w,-]+)\]'$", re.MULTILINE)
@@ -46,3 +51,17 @@ def test_the_install_line_for_dev_brings_neither_spark_nor_java(page: str) -> No
 def test_the_extras_that_need_spark_and_java_bring_them(extra: str) -> None:
     """So the search of the lock file would find them."""
     assert find_closure([extra]) >= SPARK_AND_JAVA
+
+
+def test_a_start_without_pyspark_names_the_extra(tmp_path: Path) -> None:
+    """In an interpreter that finds no pyspark, which much of the start's code is made of."""
+    about: dict[str, Any] = dict.fromkeys(("id", "created_at", "source", "source_digest", "content_digest"), "")
+    counts: dict[str, Any] = dict.fromkeys(("rows", "messages", "duplicates", "rejects"), 1)
+    manifest = Manifest(folder=tmp_path, options={}, **about, **counts)
+    (tmp_path / DESCRIPTION).write_text(json.dumps(manifest.describe()), "utf-8")
+    code = "import sys; sys.modules['pyspark'] = None\nfrom starter.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "spark", "start", str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    sentence = "dormice: Spark jobs need pyspark; install dormice with its extra 'spark'\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", sentence)

@@ -20,9 +20,9 @@ from pyspark.sql.types import StructType
 
 from shared.errors import GiveUp
 from shared.messages.envelope import Envelope, EnvelopeRules
-from spark.format.filters import push_down
+from spark.format.reader import push_down
 from spark.format.windows import Window, cut_windows
-from spark.tasks.batches import BatchReader, check_schema
+from spark.tasks.starting import check_schema, read_batch
 from starter.starting.receipts import Receipt, StartOutcome
 
 arrow: Any = importlib.import_module("pyarrow")  # it has no type stubs
@@ -91,7 +91,7 @@ def test_a_row_becomes_a_message_or_says_why_not() -> None:
     ]
     batch = arrow.RecordBatch.from_pylist(rows)
 
-    read = list(BatchReader(tuple(rows[0]), RULES).read(batch))
+    read = list(read_batch(batch, tuple(rows[0]), RULES))
 
     assert read == [
         Envelope(kind="feed", id="1", lane="medium", scheduled_at=NOON, payload={"a": [1]}),
@@ -106,7 +106,7 @@ def test_without_a_payload_column_all_others_make_it_up() -> None:
     """As with any file that is loaded."""
     batch = arrow.RecordBatch.from_pylist([{"kind": "feed", "id": "1", "url": "http://a", "at": NOON}])
 
-    (read,) = BatchReader(("kind", "id", "url", "at"), RULES).read(batch)
+    (read,) = read_batch(batch, ("kind", "id", "url", "at"), RULES)
 
     assert isinstance(read, Envelope)
     assert read.payload == {"url": "http://a", "at": NOON.isoformat()}

@@ -10,7 +10,7 @@ import pytest
 
 from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.envelope import Envelope, EnvelopeRules
-from spark.prepare.validator import Spread, Validator, write_original
+from spark.prepare.validator import Validator, write_original
 from spark.source.mapping import RowMapping
 from spark.source.raw_rows import LineReader
 from spark.tables import BATCH_ROWS
@@ -32,7 +32,7 @@ def lines(*blocks: tuple[str, int, list[bytes]]) -> Iterator[Any]:
 
 def judge(reader: Any, batches: Iterable[Any], spread: timedelta = timedelta(0)) -> list[dict[str, Any]]:
     """Give the verdicts as objects."""
-    judged = Validator(reader, RULES, Spread(NOON, spread)).judge(batches)
+    judged = Validator(reader, RULES, NOON, spread).judge(batches)
     return [row for batch in judged for row in batch.to_pylist()]
 
 
@@ -73,7 +73,7 @@ def test_more_rows_than_a_batch_holds_come_in_several() -> None:
     """All of them, in their order."""
     rows = [(Row(n, {}, "", n), Envelope(kind="feed", id=str(n), lane="short")) for n in range(BATCH_ROWS + 1)]
     reader: Any = Fixed([*rows])
-    batches = list(Validator(reader, RULES, Spread(NOON, timedelta(0))).judge([]))
+    batches = list(Validator(reader, RULES, NOON, timedelta(0)).judge([]))
 
     assert [batch.num_rows for batch in batches] == [BATCH_ROWS, 1]
     assert batches[1].to_pylist()[0]["id"] == str(BATCH_ROWS)
@@ -114,12 +114,13 @@ def test_a_digest_tells_rows_and_their_places_apart() -> None:
 def test_only_what_is_due_at_the_beginning_is_spread(scheduled_at: datetime | None, *, is_spread: bool) -> None:
     """Never early, never later than the end; without a spread nothing changes."""
     envelope = Envelope(kind="feed", id="1", lane="short", scheduled_at=scheduled_at)
-    spread = Spread(NOON, timedelta(hours=1)).apply(envelope)
+    reader: Any = Fixed([])
+    spread = Validator(reader, RULES, NOON, timedelta(hours=1)).find_due(envelope)
 
     assert spread is not None
     assert (spread != scheduled_at) == is_spread
     assert NOON <= spread < NOON + timedelta(hours=1)
-    assert Spread(NOON, timedelta(0)).apply(envelope) == scheduled_at
+    assert Validator(reader, RULES, NOON, timedelta(0)).find_due(envelope) == scheduled_at
 
 
 def test_a_row_as_it_was_is_json() -> None:
