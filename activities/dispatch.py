@@ -102,7 +102,7 @@ class Dispatch:
             if self.events is not None:
                 outcome = outcome._replace(ended_at=stamp_end())
                 try:
-                    await self.events.tell(call, outcome, started_at, spread)
+                    await self.events.report(call, outcome, started_at, spread)
                 except asyncio.CancelledError:
                     if not activity.is_worker_shutdown():  # then the outcome counts, and its event is held already
                         raise

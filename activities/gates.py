@@ -35,7 +35,7 @@ class Gates:
         self._prefix = prefix
         self._shared: dict[str, GateClosure] = {}
         self._own: dict[str, GateClosure] = {}
-        self._untold: set[str] = set()
+        self._unsent: set[str] = set()
         self._read_at = 0.0
         self._reading: asyncio.Task[None] | None = None
 
@@ -55,10 +55,10 @@ class Gates:
         if known_left >= ENOUGH * (closing.opens_at - now):
             return
         self._own[gate] = closing
-        self._untold.add(gate)
+        self._unsent.add(gate)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
-                await self._tell()
+                await self._send_closures()
 
     def _find(self, gate: str) -> GateClosure | None:
         return self._own.get(gate) or self._shared.get(gate)
@@ -66,22 +66,22 @@ class Gates:
     async def _read(self) -> None:
         with contextlib.suppress(RPCError, TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
-                await self._tell()
+                await self._send_closures()
                 self._shared = await fetch_closings(activity.client(), self._prefix) or {}
         now = self._read_at = time.time()
-        confirmed = (self._own.keys() & self._shared.keys()) - self._untold
+        confirmed = (self._own.keys() & self._shared.keys()) - self._unsent
         self._own = gates.pick_closed({gate: self._own[gate] for gate in self._own.keys() - confirmed}, now)
-        self._untold &= self._own.keys()
+        self._unsent &= self._own.keys()
 
-    async def _tell(self) -> None:
+    async def _send_closures(self) -> None:
         """Send the closings that were not sent yet; a failed one is sent again with the next reading."""
-        for gate in sorted(self._untold):
+        for gate in sorted(self._unsent):
             if (closing := self._own.get(gate)) is None:  # it has opened meanwhile
                 continue
             wire = {"gate": gate, "opens_at": closing.opens_at, "reason": closing.reason}
             with contextlib.suppress(RPCError):
                 await signal_gates(activity.client(), self._prefix, activity.info().task_queue, gates.CLOSE, wire)
-                self._untold.discard(gate)
+                self._unsent.discard(gate)
 
 
 def wait_at(gate: str, closing: GateClosure, now: float) -> Outcome:

@@ -110,7 +110,9 @@ class OutcomeEvents:
         self._note_given_up()
         await self._outlet.stop()
 
-    async def tell(self, call: HandlerCall, outcome: Outcome, started_at: float, spread: Spread | None = None) -> None:
+    async def report(
+        self, call: HandlerCall, outcome: Outcome, started_at: float, spread: Spread | None = None
+    ) -> None:
         """Send the event of a cycle that began at `started_at` (seconds since the epoch); broker faults never raise."""
         event = to_event(call, outcome, started_at, spread)
         headers = (("traceparent", outcome.traced.encode()),) if outcome.traced else ()

@@ -29,7 +29,7 @@ from shared.temporal.connect import CALL_TIMEOUT, client_options
 from shared.temporal.search_attributes import REQUIRED
 from starter.local.embedded import is_healthy
 from starter.local.kafka.jars import find_cache
-from starter.local.supervised_process import hold_folder, is_answered, last_line, wait_until_ready
+from starter.local.supervised_process import is_answered, last_line, lock_folder, wait_until_ready
 from starter.local.visibility_indexes import read_columns
 
 NAMESPACE = "default"
@@ -159,7 +159,7 @@ class Cluster:
             found = self.folder.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
                 raise InvalidSetting(f"--data: {self.folder} is not a folder of yours; choose another")
-        with hold_folder(self.folder):
+        with lock_folder(self.folder):
             self.folder.chmod(0o755)
             yield
 

@@ -66,7 +66,7 @@ class Gate:
         if envelopes[0].kind == PACKED_KIND:
             # the bridge reads on the server how the kind is packed
             encodings = {PACKED_KIND: choose_pack(len(envelopes))}
-            await Layouts(await server.connect(), Settings(), encodings).settle(PACKED_KIND, "short")
+            await Layouts(await server.connect(), Settings(), encodings).ensure(PACKED_KIND, "short")
         producer: Any = importlib.import_module("aiokafka").AIOKafkaProducer(bootstrap_servers=self.address)
         await producer.start()
         try:

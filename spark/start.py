@@ -18,7 +18,7 @@ from shared.messages.placement import Layout, pack_index, pack_workflow_id, work
 from shared.settings import Settings
 from spark.format.data_source import FORMAT, register_temporal
 from spark.prepare.manifest import Manifest
-from spark.session.faults import told_of_spark
+from spark.session.faults import translate_spark_errors
 from spark.tasks.options import read_write_options, write_connection_options, write_settings_options
 from spark.tasks.receipts import StartCounts, read_notes
 from spark.tasks.starting import connect_checked
@@ -82,7 +82,7 @@ def start_manifest(
     Idempotent: the manifest's id is the session of all its starts, so a message that an interrupted start has already
     started gets the same answer again. Raises RetryLater when the server stays unreachable: then repeat the same start.
     """
-    with told_of_spark():
+    with translate_spark_errors():
         given = write_connection_options(environ) | write_settings_options(settings)
         return _start(session, manifest, given, options or StartOptions())
 
@@ -101,7 +101,7 @@ def _start(
         "run": run,
         "restartFinished": str(options.restarts_finished),
     }
-    layouts = asyncio.run(_settle_layouts(given, manifest.find_kinds(session)))
+    layouts = asyncio.run(_fix_layouts(given, manifest.find_kinds(session)))
     before = _count_receipts(session, manifest)
     settled = before.total - (before.rejected if options.retries_rejected else 0)
     if (left := manifest.messages - settled) > 0:
@@ -123,13 +123,13 @@ def _start(
     )
 
 
-async def _settle_layouts(given: Mapping[str, str], kinds: Iterable[str]) -> dict[str, Layout]:
+async def _fix_layouts(given: Mapping[str, str], kinds: Iterable[str]) -> dict[str, Layout]:
     """Check the server and fix the layouts first, so that what would fail every row fails before any row starts."""
     options = read_write_options({**given, "tasksAtOnce": "1"})
     registry = load_registry(options.settings)
     client = await connect_checked(options.connection, options.settings)
     layouts = Layouts(client, options.settings, declared_packs(registry))
-    found = [await layouts.settle(kind, registry[kind].lane) for kind in kinds if kind in registry]
+    found = [await layouts.ensure(kind, registry[kind].lane) for kind in kinds if kind in registry]
     return {layout.kind: layout for layout in found if layout is not None}
 
 

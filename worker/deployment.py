@@ -17,7 +17,7 @@ from shared.errors import InvalidSetting
 from shared.messages.message import SERIAL_BUILD
 from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT
-from shared.temporal.deployment import Version, find_taking, name_version, tell_how_to_take_over
+from shared.temporal.deployment import Version, find_taking, name_version, takeover_command
 
 logger = logging.getLogger(__name__)
 
@@ -72,16 +72,16 @@ async def watch_deployment(client: Client, settings: Settings) -> None:
             answer = await client.workflow_service.describe_worker_deployment(request, timeout=CALL_TIMEOUT)
             taking = find_taking(answer.worker_deployment_info.routing_config)
             if (now := ", ".join(map(name_version, taking))) != logged:
-                _tell(settings, taking, now)
+                _log_version(settings, taking, now)
                 logged = now
         await asyncio.sleep(FIRST_LOOK_SECONDS if logged is None else LOOK_SECONDS)
 
 
-def _tell(settings: Settings, taking: KeysView[Version], now: str) -> None:
+def _log_version(settings: Settings, taking: KeysView[Version], now: str) -> None:
     name, build = settings.deployment_name, settings.build_id
     fields = {"deployment": name, "build": build, "taking": now}
     if (name, build) in taking:
         logger.info("this build gets tasks", extra={"action": "version_current", **fields})
         return
-    mend = tell_how_to_take_over((name, build))
+    mend = takeover_command((name, build))
     logger.warning("this build gets no tasks", extra={"action": "version_waits", **fields, "mend": mend})

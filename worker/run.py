@@ -24,7 +24,7 @@ from shared.settings import Settings
 from shared.telemetry.sdk import Telemetry
 from shared.temporal.encryption import build_worker_converter
 from worker.deployment import version_arguments, watch_deployment
-from worker.lanes.measurements import measure_overdue, tell_throughput
+from worker.lanes.measurements import measure_overdue, report_throughput
 from worker.lanes.profiles import PROFILES, Profile
 from workflows.keepers import CapacityWorkflow, GatesWorkflow, IdleWorkflow, LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
@@ -102,7 +102,7 @@ async def run_workers(
         logger.info("worker started", extra={"action": "worker_started", "lanes": ",".join(plan.lanes)})
         announce(workers)
         alongside = [
-            asyncio.create_task(tell_throughput(client, prefix, plan.lanes, dispatch.calls)),
+            asyncio.create_task(report_throughput(client, prefix, plan.lanes, dispatch.calls)),
             asyncio.create_task(watch_deployment(client, plan.settings)),
             asyncio.create_task(measure_overdue(client, plan.settings, plan.lanes, plan.telemetry)),
             asyncio.create_task(batches.left_runs.delete_when_due(client)),

@@ -90,7 +90,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
                 await self._run_cycle()
             self._publish()
             if self._state.ended:
-                self._tell()
+                self._update_details()
                 break
         state = self._state
         result = {"state": state.ended, "version": state.version, "result": state.result}
@@ -126,7 +126,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
     async def _wait_while(self, wake: float | None) -> bool:
         """Wait until something changes; return whether this run could end now without losing a signal."""
         lane, priority = self._state.lane, self._state.priority
-        self._tell()
+        self._update_details()
 
         def is_changed() -> bool:
             state = self._state
@@ -182,7 +182,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
         try:
             if timeout is None:
                 return Outcome.load(await workflow.execute_local_activity(DISPATCH, call.dump(), **alike))
-            self._tell()  # not for local activities: no query is answered while one runs
+            self._update_details()  # not for local activities: no query is answered while one runs
             return Outcome.load(
                 await workflow.execute_activity(DISPATCH, call.dump(), heartbeat_timeout=timeout, **alike)
             )
@@ -214,7 +214,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
         if updates or memo is not None:
             self._indexed = self._state
 
-    def _tell(self) -> None:
+    def _update_details(self) -> None:
         """Update the Web UI's details, only once per sleep: a cold wake repeats it for each sleep in the history."""
         workflow.set_current_details(describe_markdown(self._state))
 

@@ -48,7 +48,7 @@ async def check_broker(settings: Settings) -> None:
     refusals: list[RetryLater | Misconfigured] = []
     for host, port, _ in conn.collect_hosts(options.pop("bootstrap_servers")):
         try:
-            return await _ask(host, port, options, settings)
+            return await _request_metadata(host, port, options, settings)
         except _failures() as exc:
             refusals.append(refusal := translate_kafka_error(exc, settings))
             refusal.__cause__ = exc if exc is not refusal else None
@@ -78,7 +78,7 @@ def translate_kafka_error(exc: BaseException, settings: Settings) -> RetryLater 
     return _explain_rest(exc, settings)
 
 
-async def _ask(host: str, port: int, options: dict[str, Any], settings: Settings) -> None:
+async def _request_metadata(host: str, port: int, options: dict[str, Any], settings: Settings) -> None:
     conn: Any = importlib.import_module("aiokafka.conn")
     request: Any = importlib.import_module("aiokafka.protocol.metadata").MetadataRequest
     connection = await conn.create_conn(host, port, request_timeout_ms=int(CHECK_SECONDS * 1000), **options)

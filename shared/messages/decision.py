@@ -163,22 +163,22 @@ def _settle(state: MessageState, now: float) -> MessageState:
     if asked_stop is not None:
         return _stop(state, asked_stop, now)
     if asked_due_at is not None:
-        return _ask_due(state, (asked_due_at, ""), now, "asked", "asked for while it ran")
+        return _request_due(state, (asked_due_at, ""), now, "asked", "asked for while it ran")
     return state
 
 
 def _apply(state: MessageState, signal: signals.Signal, now: float, replay_time: float) -> MessageState:
     match signal:
         case signals.RunNow():
-            return _ask_due(state, (_floor(now), ""), now, "run_now", signal.reason)
+            return _request_due(state, (_floor(now), ""), now, "run_now", signal.reason)
         case signals.Reschedule():
             bounded = _bound(signal.due_at, now, replay_time)
-            return _ask_due(state, bounded, now, "reschedule", clip_reason(signal.reason))
+            return _request_due(state, bounded, now, "reschedule", clip_reason(signal.reason))
         case signals.Reprioritize():
             _check_priority(signal.priority)
             bounded = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
             reason = _join(f"priority {signal.priority}", clip_reason(signal.reason))
-            return _ask_due(state._replace(priority=signal.priority), bounded, now, "reprioritize", reason)
+            return _request_due(state._replace(priority=signal.priority), bounded, now, "reprioritize", reason)
         case signals.Revise():
             return _revise(state, signal, now, replay_time)
         case signals.Pause():
@@ -186,12 +186,12 @@ def _apply(state: MessageState, signal: signals.Signal, now: float, replay_time:
         case signals.Resume():
             return _remember(state._replace(is_paused=False), now, "resume", signal.reason)
         case signals.Stop():
-            return _ask_stop(state, signal, now)
+            return _request_stop(state, signal, now)
         case signals.PullForward():
             return _pull_forward(state, signal, now)
 
 
-def _ask_due(
+def _request_due(
     state: MessageState, bounded: tuple[float, str] | None, now: float, what: str, reason: str
 ) -> MessageState:
     """Let a message be due at what `_bound` gave for a signal, and remember the signal."""
@@ -238,10 +238,10 @@ def _revise(state: MessageState, signal: signals.Revise, now: float, replay_time
         # a newer record starts the message again, so it cancels a pending stop, whenever it arrives
         asked_stop=None if signal.source else state.asked_stop,
     )
-    return _ask_due(changed, bounded, now, "revise", clip_reason(signal.reason))
+    return _request_due(changed, bounded, now, "revise", clip_reason(signal.reason))
 
 
-def _ask_stop(state: MessageState, signal: signals.Stop, now: float) -> MessageState:
+def _request_stop(state: MessageState, signal: signals.Stop, now: float) -> MessageState:
     if _is_redelivered(state, signal):
         return state
     state, reason = state._replace(sources=_note_source(state, signal)), clip_reason(signal.reason)

@@ -26,7 +26,7 @@ def name_version(version: Version) -> str:
     return "workers without a deployment" if version is None else version[1]
 
 
-def tell_how_to_take_over(version: Version, deployment: str = "NAME") -> str:
+def takeover_command(version: Version, deployment: str = "NAME") -> str:
     """Give the command that makes a version current; `deployment` is used when the version itself has none."""
     command = "temporal worker deployment set-current-version --deployment-name"
     if version is None:

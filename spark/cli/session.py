@@ -32,13 +32,13 @@ def open_session(
     args: argparse.Namespace, settings: Settings, packages: Sequence[str] = ()
 ) -> Generator["SparkSession"]:
     """Start Spark for a `with` block; its failures are raised as errors of one sentence."""
-    from spark.session.faults import told_of_spark
+    from spark.session.faults import translate_spark_errors
     from spark.session.session import build_session
 
     conf = read_pairs("--conf", args.conf, "spark.driver.memory=4g")
     session = build_session(settings, master=args.master, conf=conf, packages=(*packages, *args.packages))
     try:
-        with told_of_spark():
+        with translate_spark_errors():
             yield session
     finally:
         session.stop()

@@ -87,7 +87,7 @@ def _write(spark: "SparkSession", source: Source, folder: Path, options: Prepare
 
     frame, reader = open_source(spark, source)
     validator = Validator(reader, options.rules, options.begin, options.spread)
-    checked = frame.mapInArrow(validator.judge, VERDICTS_DDL)  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
+    checked = frame.mapInArrow(validator.validate, VERDICTS_DDL)  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
     verdicts = checked.persist(StorageLevel.DISK_ONLY)
     try:
         measures = ("count(*) AS `rows`", "count(field) AS rejects", "bit_xor(digest) AS digest")

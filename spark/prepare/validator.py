@@ -42,7 +42,7 @@ class Validator:
             return due_at
         return self.begin + self.spread * unit_hash(workflow_id(envelope.kind, envelope.id))
 
-    def judge(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def validate(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Turn Arrow batches of raw rows into batches of verdicts, in the columns of VERDICTS_DDL."""
         verdicts = (self._write(row, parsed) for row, parsed in self.reader.read(batches, self.rules))
         return to_batches(verdicts, VERDICTS_DDL)

@@ -108,7 +108,7 @@ def explain_log(log: IO[bytes] | None) -> str:
 
 
 @contextlib.contextmanager
-def told_of_spark() -> Generator[None]:
+def translate_spark_errors() -> Generator[None]:
     """Raise a known failure of Spark inside a `with` block as an error that says what to do."""
     try:
         yield

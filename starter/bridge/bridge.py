@@ -100,7 +100,7 @@ class Bridge(ConsumerRebalanceListener):
         beside = (
             self._consume(),
             _repeat(COMMIT_EVERY_SECONDS, self.commit),
-            _repeat(ENDS_EVERY_SECONDS, self._learn_ends),
+            _repeat(ENDS_EVERY_SECONDS, self._fetch_end_offsets),
             _repeat(self.options.patience.total_seconds() / (2 * LOOKS), self._watch),
         )
         working = [delivering, *(asyncio.create_task(work) for work in beside)]
@@ -204,7 +204,7 @@ class Bridge(ConsumerRebalanceListener):
             self.assignment.committed(positions)
             self._watchdog.note_progress()
 
-    async def _learn_ends(self) -> None:
+    async def _fetch_end_offsets(self) -> None:
         """Ask for the partitions' end offsets: fetches report them too, but paused partitions are not fetched."""
         with contextlib.suppress(KafkaError):  # the broker is away: keep the last known ends
             self._ends = await self._consumer.end_offsets(self._consumer.assignment())

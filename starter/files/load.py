@@ -141,7 +141,7 @@ class Load:
         for row in self._read_again() if repeated else ():
             if self._hash(row) in repeated:
                 with suppress(InvalidEnvelope):
-                    newest.add(row.number, self._judge(row))
+                    newest.add(row.number, self._check(row))
         return newest
 
     def _read_again(self) -> Iterator[Row]:
@@ -162,7 +162,7 @@ class Load:
     async def _envelopes(self) -> AsyncIterator[tuple[Row, Envelope]]:
         async for row in self._rows():
             try:
-                envelope = self._judge(row)
+                envelope = self._check(row)
             except InvalidEnvelope as exc:
                 self._reject(row, exc.field, exc.problem)
             else:
@@ -181,7 +181,7 @@ class Load:
         if not self.summary.rows and not self.is_stopped:
             self.flaw = self.flaw or GiveUp(f"{self._source.name}: holds no rows; there is nothing to start")
 
-    def _judge(self, row: Row) -> Envelope:
+    def _check(self, row: Row) -> Envelope:
         if row.flaw is not None:
             raise row.flaw
         if isinstance(row.fields, bytes):

@@ -47,15 +47,15 @@ async def count_solo(client: Client, selection: Selection, edges: Sequence[float
             found[last] = until - before
             return
         middle = (first + last) // 2
-        by_then = min(max(await _ask_index(client, selection, edges[middle]), before), until)
+        by_then = min(max(await _count_in_index(client, selection, edges[middle]), before), until)
         await split(first, before, middle, by_then)
         await split(middle, by_then, last, until)
 
-    await split(-1, 0, len(edges) - 1, await _ask_index(client, selection, edges[-1]))
+    await split(-1, 0, len(edges) - 1, await _count_in_index(client, selection, edges[-1]))
     return found
 
 
-async def _ask_index(client: Client, selection: Selection, due_before: float) -> int:
+async def _count_in_index(client: Client, selection: Selection, due_before: float) -> int:
     wanted = replace(selection, due_before=datetime.fromtimestamp(due_before, UTC))
     await asyncio.sleep(INDEX_PAUSE_SECONDS)
     with translate_rpc_errors():
@@ -77,7 +77,7 @@ async def count_packed(asker: Packs, edges: Sequence[float], sample: int = 0) ->
         chosen = packs
         if 0 < sample < len(packs):  # a hash decides which ids a pack holds, so any packs represent all
             chosen = random.Random(kind).sample(packs, sample)  # noqa: S311 — no secret
-        answers = await _ask_all(asker, chosen, edges)
+        answers = await _query_all(asker, chosen, edges)
         asked += len(chosen)
         if len(answers) < len(chosen):
             silent.append(kind)
@@ -86,23 +86,23 @@ async def count_packed(asker: Packs, edges: Sequence[float], sample: int = 0) ->
     return PackDueCounts(due=due, packs=sum(map(len, of_kind.values())), asked=asked, silent=silent)
 
 
-async def _ask_all(
+async def _query_all(
     asker: Packs, packs: Sequence[tuple[Layout, int]], edges: Sequence[float]
 ) -> list[dict[str, list[int]]]:
     """Ask packs; if the first one does not answer, the others are not asked."""
     room = asyncio.Semaphore(ASKED_AT_ONCE)
 
-    async def ask(layout: Layout, index: int) -> dict[str, list[int]] | None:
+    async def query(layout: Layout, index: int) -> dict[str, list[int]] | None:
         async with room:
             try:
-                return (await asker.ask(layout, index, "due", list(edges)))["lanes"]
+                return (await asker.query(layout, index, "due", list(edges)))["lanes"]
             except PackNotServed:
                 return None
 
-    first = await ask(*packs[0])
+    first = await query(*packs[0])
     if first is None:
         return []
-    others = await asyncio.gather(*(ask(*pack) for pack in packs[1:]))
+    others = await asyncio.gather(*(query(*pack) for pack in packs[1:]))
     return [answer for answer in (first, *others) if answer is not None]
 
 

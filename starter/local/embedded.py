@@ -17,7 +17,7 @@ from shared.settings import Settings
 from shared.temporal.connect import client_options
 from shared.temporal.search_attributes import REQUIRED
 from starter.local.disk import check_room
-from starter.local.supervised_process import SupervisedProcess, check_free, hold_folder
+from starter.local.supervised_process import SupervisedProcess, check_free, lock_folder
 from starter.local.visibility_indexes import read_columns, slim_visibility
 
 START_SECONDS = 30.0
@@ -87,7 +87,7 @@ async def run_embedded(options: EmbeddedOptions) -> AsyncGenerator["EmbeddedServ
     Raises InvalidSetting when a port is taken or the folder can't be used, DiskFull when its disk has no room, and
     Misconfigured when the server program is missing or won't start.
     """
-    with hold_folder(options.data) as lock:
+    with lock_folder(options.data) as lock:
         check_room(options.data)
         check_free("port", options.port)
         if options.ui_port is not None:

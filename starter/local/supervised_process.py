@@ -170,7 +170,7 @@ def last_line(text: str) -> str:
 
 
 @contextlib.contextmanager
-def hold_folder(data: Path) -> Generator[int]:
+def lock_folder(data: Path) -> Generator[int]:
     """Lock the folder: two servers on one file would each believe that they own its messages."""
     try:
         data.mkdir(parents=True, exist_ok=True)

@@ -136,7 +136,7 @@ class BulkStarter:
             if wish.envelope is None:  # a stop must not fix the layout of a kind
                 return await self._layouts.find_patiently(wish.kind)
             wish = wish.envelope
-        return await self._layouts.settle(wish.kind, wish.lane or "short")
+        return await self._layouts.ensure(wish.kind, wish.lane or "short")
 
     async def _start_chunk(self, chunk: Chunk[Tag]) -> list[Receipt[Tag]]:
         return await self._packs.admit(chunk, self._session or str(uuid.uuid4()))

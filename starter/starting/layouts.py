@@ -59,7 +59,7 @@ class Layouts:
                 raise translate_rpc_error(failure) from failure
         return self._cache[kind][1]
 
-    async def settle(self, kind: str, lane: str) -> Layout | None:
+    async def ensure(self, kind: str, lane: str) -> Layout | None:
         """Give the layout for starts of a kind, which the first fixes; raises Misconfigured if `declared` differs."""
         declared = self._declared.get(kind)
         layout = await self.find_patiently(kind)

@@ -78,7 +78,7 @@ class PackStarter:
 
     async def _find_fates(self, layout: Layout, index: int, token: str, positions: Sequence[int]) -> _Fates:
         """Query the pack, and the packs to which it has forwarded messages that moved there; raises RetryLater."""
-        receipt = await self._ask(pack_workflow_id(layout.kind, index), token)
+        receipt = await self._query_receipt(pack_workflow_id(layout.kind, index), token)
         fates: _Fates = {positions[int(n)]: (StartOutcome.REJECTED, why) for n, why in receipt["refused"].items()}
         for name, outcome in self._outcomes.items():
             fates |= {positions[n]: (outcome, "") for n in receipt.get(name, ())}
@@ -87,7 +87,7 @@ class PackStarter:
             fates |= await self._find_fates(layout, int(other), token, [positions[n] for n in part])
         return fates
 
-    async def _ask(self, name: str, token: str) -> dict[str, Any]:
+    async def _query_receipt(self, name: str, token: str) -> dict[str, Any]:
         pack = self._client.get_workflow_handle(name)
         give_up_at, attempts = time.monotonic() + self._settings.patience.total_seconds(), 0
         while True:

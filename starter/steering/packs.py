@@ -56,7 +56,7 @@ class Packs:
         return await self._find_missing(layout, index, token, ids)
 
     async def _find_missing(self, layout: Layout, index: int, token: str, ids: list[str]) -> list[str]:
-        receipt = await self.ask(layout, index, "receipt", token)
+        receipt = await self.query(layout, index, "receipt", token)
         missing: list[str] = [ids[position] for position in receipt["missing"]]
         for other, positions in receipt["moved"].items():
             missing += await self._find_missing(layout, int(other), token, [ids[position] for position in positions])
@@ -64,12 +64,12 @@ class Packs:
 
     async def status(self, layout: Layout, index: int, message_id: str) -> dict[str, Any] | None:
         """Query the status and the last decisions of a message; None when the pack does not know it."""
-        answer = await self.ask(layout, index, "known", message_id)
+        answer = await self.query(layout, index, "known", message_id)
         if (other := answer["moved_to"]) is None:
             return answer["status"]
         async with asyncio.timeout(PATIENCE_SECONDS):
             while (found := await self.status(layout, other, message_id)) is None:
-                if (await self.ask(layout, index, "overview"))["strays"] == 0:
+                if (await self.query(layout, index, "overview"))["strays"] == 0:
                     return await self.status(layout, other, message_id)
                 await asyncio.sleep(backoff_seconds(1))
         return found
@@ -87,7 +87,7 @@ class Packs:
     async def _read_pages(self, layout: Layout, index: int, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         after = ""
         while True:
-            page = await self.ask(layout, index, "page", request | {"after": after, "limit": PAGE_SIZE})
+            page = await self.query(layout, index, "page", request | {"after": after, "limit": PAGE_SIZE})
             for message in page["messages"]:
                 yield message
             if len(page["messages"]) < PAGE_SIZE:
@@ -98,12 +98,12 @@ class Packs:
         """Count the packed messages of a selection, by a query to every pack that may hold some."""
         room = asyncio.Semaphore(ASKED_AT_ONCE)
 
-        async def ask(layout: Layout, index: int) -> int:
+        async def count(layout: Layout, index: int) -> int:
             async with room:
-                return (await self.ask(layout, index, "page", selection.to_page_request() | {"limit": 0}))["count"]
+                return (await self.query(layout, index, "page", selection.to_page_request() | {"limit": 0}))["count"]
 
         packs = [pack async for pack in self.find_packs(selection)]
-        return sum(await asyncio.gather(*(ask(*pack) for pack in packs)))
+        return sum(await asyncio.gather(*(count(*pack) for pack in packs)))
 
     async def find_packs(self, selection: Selection) -> AsyncIterator[tuple[Layout, int]]:
         """Give the packs that may hold messages of a selection; for one kind also those not in the index yet."""
@@ -121,7 +121,7 @@ class Packs:
                 if layout is not None and int(index) >= known:
                     yield layout, int(index)
 
-    async def ask(self, layout: Layout, index: int, question: str, *argument: Any) -> dict[str, Any]:
+    async def query(self, layout: Layout, index: int, question: str, *argument: Any) -> dict[str, Any]:
         """Query, with at most one argument, until the pack answers, for as long as it makes progress, as in a batch."""
         name = pack_workflow_id(layout.kind, index)
         handle = self._client.get_workflow_handle(name)

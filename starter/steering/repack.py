@@ -48,7 +48,7 @@ async def repack(
             with translate_rpc_errors():
                 await send(request, retry=True, timeout=CALL_TIMEOUT)
             while True:
-                seen = await asker.ask(layout, index, "overview")
+                seen = await asker.query(layout, index, "overview")
                 # nothing is left to forward; a message stays while its handler runs
                 if seen["packs"] >= packs and seen["strays"] == seen["staying"] == 0:
                     break

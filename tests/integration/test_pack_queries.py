@@ -202,7 +202,7 @@ async def test_a_pack_that_does_not_move_is_given_up_in_a_sentence(
         layout = await Layouts(client, settings).find(kind)
         assert layout is not None
         with pytest.raises(PackNotServed, match=rf"pack {kind}~0 on lane short does not answer"):
-            await Packs(client, settings).ask(layout, 0, "overview")
+            await Packs(client, settings).query(layout, 0, "overview")
     finally:
         polling.cancel()
         receipt.cancel()

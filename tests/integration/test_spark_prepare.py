@@ -19,7 +19,7 @@ from shared.settings import Settings
 from spark.prepare.manifest import Manifest
 from spark.prepare.prepare import PrepareOptions, prepare
 from spark.prepare.summary import read_summary
-from spark.session.faults import told_of_spark
+from spark.session.faults import translate_spark_errors
 from spark.source.mapping import RowMapping
 from spark.source.source import Source, guess_form
 from starter.local.kafka.broker import EmbeddedBroker
@@ -55,7 +55,7 @@ def make(spark: "SparkSession", tmp_path: Path) -> Prepare:
         names = [n for n in options if n == "kind" or n.endswith("_from")]
         mapping = RowMapping(FormatOptions.read(**{name: options.pop(name) for name in names}), lane)
         source = Source(place=str(place), form=form, mapping=mapping, **about)
-        with told_of_spark():
+        with translate_spark_errors():
             return prepare(spark, source, tmp_path / target, PrepareOptions(rules=RULES, **options))
 
     return make

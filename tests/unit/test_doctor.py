@@ -8,9 +8,9 @@ import pytest
 from activities.idle.due_index import SleepingWorkflow
 from shared.errors import InvalidHandler, ServerUnreachable
 from starter.insight.doctor.checks import Check, Finding, Severity, find_worst, run_checks
-from starter.insight.doctor.kafka import Topic, judge_topic
-from starter.insight.doctor.lanes import LaneWorkers, judge_backlog, judge_overdue
-from starter.insight.doctor.server import judge_fairness, judge_shards, judge_version
+from starter.insight.doctor.kafka import Topic, check_topic
+from starter.insight.doctor.lanes import LaneWorkers, check_backlog, check_overdue
+from starter.insight.doctor.server import check_fairness, check_shards, check_version
 
 SOUND = Topic(name="orders", partitions=6, leaderless=0, replicas=3, in_sync=3, least_in_sync=2)
 
@@ -29,7 +29,7 @@ SOUND = Topic(name="orders", partitions=6, leaderless=0, replicas=3, in_sync=3, 
 )
 def test_a_topic_is_judged_by_what_it_bears(changes: dict[str, int], level: Severity, words: str) -> None:
     """The loss of a broker costs no record and stops no one, or there is something to do."""
-    finding = judge_topic(dataclasses.replace(SOUND, **changes))
+    finding = check_topic(dataclasses.replace(SOUND, **changes))
 
     assert finding.level is level
     assert finding.about == "orders"
@@ -51,7 +51,7 @@ def test_a_topic_is_judged_by_what_it_bears(changes: dict[str, int], level: Seve
 )
 def test_a_server_older_than_what_was_tried_is_told(version: str, level: Severity) -> None:
     """One that says nothing of its version is taken as it is."""
-    assert judge_version(version, "there:7233").level is level
+    assert check_version(version, "there:7233").level is level
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_server_whose_fairness_may_stand_still_is_told(
     version: str, *, is_on: bool | None, level: Severity, remedy: str
 ) -> None:
     """Whether it is on nobody can ask, so an old server is a warning unless its owner knows better."""
-    finding = judge_fairness(version, is_on=is_on)
+    finding = check_fairness(version, is_on=is_on)
 
     assert finding.level is level
     assert remedy in finding.remedy
@@ -86,7 +86,7 @@ def test_a_server_whose_fairness_may_stand_still_is_told(
 )
 def test_a_cluster_with_few_shards_is_told(store: str, shards: int, level: Severity) -> None:
     """The embedded server's one is all that its database bears."""
-    assert judge_shards(store, shards).level is level
+    assert check_shards(store, shards).level is level
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_cluster_with_few_shards_is_told(store: str, shards: int, level: Sever
 )
 def test_a_backlog_counts_by_how_long_it_waits(serving: LaneWorkers, level: Severity) -> None:
     """Many tasks may be a moment's work."""
-    assert judge_backlog("short", serving).level is level
+    assert check_backlog("short", serving).level is level
 
 
 def test_an_error_becomes_a_finding_with_its_next_step() -> None:
@@ -154,7 +154,7 @@ def test_what_is_overdue_is_named_with_the_next_step(name: str, waits: int, leve
     now = datetime.now(UTC)
     overdue = [SleepingWorkflow(now - timedelta(minutes=22), name, is_pack=name == "price~17")] if name else []
 
-    finding = judge_overdue("short", overdue, LaneWorkers(("a",), 3, timedelta(seconds=waits)), now)
+    finding = check_overdue("short", overdue, LaneWorkers(("a",), 3, timedelta(seconds=waits)), now)
 
     assert finding.level is level
     assert remedy in finding.remedy

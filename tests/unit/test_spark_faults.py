@@ -5,7 +5,7 @@ import io
 import pytest
 
 from shared.errors import DiskFull, DormiceError, GiveUp, Misconfigured, RetryLater
-from spark.session.faults import explain_log, told_of_spark, translate_spark_error
+from spark.session.faults import explain_log, translate_spark_error, translate_spark_errors
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ from spark.session.faults import explain_log, told_of_spark, translate_spark_err
 )
 def test_a_known_fault_is_one_sentence(text: str, error: type[DormiceError], sentence: str) -> None:
     """With what Spark says of it."""
-    with pytest.raises(error) as told, told_of_spark():
+    with pytest.raises(error) as told, translate_spark_errors():
         raise RuntimeError(text)
 
     assert str(told.value).startswith(sentence)
@@ -62,7 +62,7 @@ def test_a_known_fault_is_one_sentence(text: str, error: type[DormiceError], sen
 def test_what_is_not_known_stays_as_it_is() -> None:
     """A defect is not hidden behind a sentence."""
     assert translate_spark_error(ValueError("something else")) is None
-    with pytest.raises(ZeroDivisionError), told_of_spark():
+    with pytest.raises(ZeroDivisionError), translate_spark_errors():
         raise ZeroDivisionError
 
 
@@ -73,7 +73,7 @@ def test_our_own_sentence_comes_out_of_a_task() -> None:
         "shared.errors.GiveUp: a.csv: has changed; try again\n"
     )
 
-    with pytest.raises(GiveUp, match=r"^a\.csv: has changed; try again$"), told_of_spark():
+    with pytest.raises(GiveUp, match=r"^a\.csv: has changed; try again$"), translate_spark_errors():
         raise RuntimeError(trace)
 
 

@@ -23,21 +23,21 @@ logger = logging.getLogger(__name__)
 
 WINDOW_SECONDS = 10.0  # batches of packs end in bursts: a shorter window would take a burst for what a worker can do
 LEAST_PER_SECOND = 1.0  # a lower rate says nothing about what a worker can do
-WORTH_TELLING = 1.1  # a new maximum is reported when it is at least the last reported one times this factor
+WORTH_REPORTING = 1.1  # a new maximum is reported when it is at least the last reported one times this factor
 MEASURE_EVERY = timedelta(minutes=1)
 FIRST_AFTER = timedelta(seconds=10)  # by then, processes that were started together know of each other
 
 
-async def tell_throughput(client: Client, prefix: str, lanes: Iterable[str], calls: Mapping[str, int]) -> None:
+async def report_throughput(client: Client, prefix: str, lanes: Iterable[str], calls: Mapping[str, int]) -> None:
     """Watch how `calls` of handlers grow by lane, and report each new highest rate to the server; for ever."""
-    reported = dict.fromkeys(lanes, LEAST_PER_SECOND / WORTH_TELLING)
+    reported = dict.fromkeys(lanes, LEAST_PER_SECOND / WORTH_REPORTING)
     while True:
         before, began = dict(calls), asyncio.get_running_loop().time()
         await asyncio.sleep(WINDOW_SECONDS)
         lasted = asyncio.get_running_loop().time() - began
         for lane, highest in reported.items():
             per_second = (calls.get(lane, 0) - before.get(lane, 0)) / lasted
-            if per_second < WORTH_TELLING * highest:
+            if per_second < WORTH_REPORTING * highest:
                 continue
             with contextlib.suppress(RPCError):  # then the next window with such a rate is reported
                 queue, name = task_queue(prefix, lane), capacity_workflow_id(task_queue(prefix, lane))

@@ -52,7 +52,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     from starter.bridge.group_lag import read_group_lag  # needs aiokafka, of which one sentence says that it is missing
 
     lag = await read_group_lag(options, args.group, args.topics)
-    answers: Answers = dict(zip(args.bridges, await asyncio.gather(*map(_ask_bridge, args.bridges)), strict=True))
+    answers: Answers = dict(zip(args.bridges, await asyncio.gather(*map(_fetch_status, args.bridges)), strict=True))
     if args.json:
         print_json(_to_document(lag, answers))
     else:
@@ -63,7 +63,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     return UNREACHABLE if away else FINE
 
 
-async def _ask_bridge(address: str) -> "BridgeStatus | str":
+async def _fetch_status(address: str) -> "BridgeStatus | str":
     import httpx
 
     from starter.bridge.status import BridgeStatus

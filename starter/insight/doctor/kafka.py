@@ -63,13 +63,13 @@ class Kafka:
         return fine(f"a broker answers at {self._settings.kafka_servers}")
 
     async def _look_at_topics(self) -> Found:
-        return [self._judge(name, "bridges wait for it") for name in self._sources] or NOT_ASKED
+        return [self._check(name, "bridges wait for it") for name in self._sources] or NOT_ASKED
 
     async def _look_at_dead_letters(self) -> Found:
         findings: list[Finding] = []
         for source in self._sources:
             if source + SUFFIX in self._known:
-                findings.append(judge_topic(self._known[source + SUFFIX]))
+                findings.append(check_topic(self._known[source + SUFFIX]))
             elif source in self._known:
                 findings.append(await self._try_to_make(source))
         return findings or NOT_ASKED
@@ -77,11 +77,11 @@ class Kafka:
     async def _look_at_outcomes(self) -> Finding:
         if not self._settings.outcomes_topic:
             return fine("nobody is told outcomes: outcomes_topic is not set")
-        return self._judge(self._settings.outcomes_topic, "workers hold events in memory, and lose them in the end")
+        return self._check(self._settings.outcomes_topic, "workers hold events in memory, and lose them in the end")
 
-    def _judge(self, name: str, lost: str) -> Finding:
+    def _check(self, name: str, lost: str) -> Finding:
         if name in self._known:
-            return judge_topic(self._known[name])
+            return check_topic(self._known[name])
         command = (
             f"kafka-topics.sh --bootstrap-server {self._settings.kafka_servers} --create --topic {name} "
             f"--partitions 6 --replication-factor {REPLICAS_WANTED} --config {IN_SYNC}=2"
@@ -98,7 +98,7 @@ class Kafka:
         return fine("can be made, with the first dead letter", about=topic)
 
 
-def judge_topic(topic: Topic) -> Finding:
+def check_topic(topic: Topic) -> Finding:
     """Find out whether a topic takes records, and whether it survives the loss of a broker."""
     name = topic.name
     copies = f"{plural(topic.replicas, 'replica')}, {topic.in_sync} in sync, {IN_SYNC} {topic.least_in_sync}"

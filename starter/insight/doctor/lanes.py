@@ -16,7 +16,7 @@ from activities.registry import Registry
 from shared.lanes import LANES, task_queue
 from shared.messages.timespan import format_seconds
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue
-from shared.temporal.deployment import Version, find_taking, name_version, tell_how_to_take_over, to_version
+from shared.temporal.deployment import Version, find_taking, name_version, takeover_command, to_version
 from shared.temporal.search_attributes import KIND
 from starter.insight.doctor.checks import NOT_LOOKED_AT, Check, Finding, Found, fine, unknown, warning, wrong
 from starter.insight.doctor.server import Server
@@ -73,22 +73,22 @@ class Lanes:
     async def _look_at_workers(self) -> Found:
         for lane in LANES:
             self._serving[lane] = await self._find_serving(lane)
-        return [await self._judge_served(lane, serving) for lane, serving in self._serving.items()]
+        return [await self._check_served(lane, serving) for lane, serving in self._serving.items()]
 
-    async def _judge_served(self, lane: str, serving: LaneWorkers) -> Finding:
+    async def _check_served(self, lane: str, serving: LaneWorkers) -> Finding:
         if not serving.versions:
-            return await self._judge_unserved(lane, serving)
+            return await self._check_unserved(lane, serving)
         versions = sorted(set(serving.versions))
         seen = f"{plural(len(serving.versions), 'worker')} of {', '.join(versions)}"
         if len(versions) > 1:
             return warning(seen, "replace the older ones: messages are run by whichever has room", lane)
         return fine(seen, about=lane)
 
-    async def _judge_unserved(self, lane: str, serving: LaneWorkers) -> Finding:
+    async def _check_unserved(self, lane: str, serving: LaneWorkers) -> Finding:
         remedy, waiting, who = f"dormice worker --lane {lane}", serving.waiting, "no worker"
         if serving.standby:
             who = f"no worker of the current version, but of {', '.join(map(name_version, serving.standby))}"
-            remedy = tell_how_to_take_over(serving.standby[0])
+            remedy = takeover_command(serving.standby[0])
         messages = await self._count(f"TaskQueue = {quote(self._queue(lane))}")
         if messages or waiting:
             what = f"{plural(messages, 'message')} alive" if messages else f"{plural(waiting, 'task')} waiting"
@@ -98,7 +98,7 @@ class Lanes:
         return fine("no worker, and nothing that needs one", about=lane)
 
     async def _look_at_backlog(self) -> Found:
-        return [judge_backlog(lane, serving) for lane, serving in self._serving.items()]
+        return [check_backlog(lane, serving) for lane, serving in self._serving.items()]
 
     async def _look_at_overdue(self) -> Found:
         served = [lane for lane, serving in self._serving.items() if serving.versions]
@@ -108,7 +108,7 @@ class Lanes:
         client, after = self._server.client, self._settings.index_after
         indexes = [OverdueIndex(client, self._queue(lane), after) for lane in served]
         found = await asyncio.gather(*(index.find_oldest(NAMED_MAX, now, OVERDUE_LONG) for index in indexes))
-        return [judge_overdue(lane, one, self._serving[lane], now) for lane, one in zip(served, found, strict=True)]
+        return [check_overdue(lane, one, self._serving[lane], now) for lane, one in zip(served, found, strict=True)]
 
     async def _look_at_workflows(self) -> Finding:
         query = query_reported(self._settings.task_queue_prefix)
@@ -156,7 +156,7 @@ class Lanes:
         return task_queue(self._settings.task_queue_prefix, lane)
 
 
-def judge_backlog(lane: str, serving: LaneWorkers) -> Finding:
+def check_backlog(lane: str, serving: LaneWorkers) -> Finding:
     """Find out whether tasks wait because a lane has too few workers; a lane without any has a finding already."""
     seen = f"{plural(serving.waiting, 'task')} waiting"
     if serving.versions and serving.waits > WAITS_LONG:
@@ -165,7 +165,7 @@ def judge_backlog(lane: str, serving: LaneWorkers) -> Finding:
     return fine(seen, about=lane)
 
 
-def judge_overdue(lane: str, overdue: Sequence[SleepingWorkflow], serving: LaneWorkers, now: datetime) -> Finding:
+def check_overdue(lane: str, overdue: Sequence[SleepingWorkflow], serving: LaneWorkers, now: datetime) -> Finding:
     """Report what is overdue on a lane with workers: they are too few, or the workflow stands still."""
     if not overdue:
         return fine("nothing is overdue", about=lane)

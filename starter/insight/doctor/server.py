@@ -97,7 +97,7 @@ class Server:
             # an authorizer may show the cluster only to users with rights beyond a namespace
             self._cluster = GetClusterInfoResponse(persistence_store=NOT_TOLD, visibility_store=NOT_TOLD)
         self._version = system.server_version
-        return judge_version(self._version, self.client.service_client.config.target_host)
+        return check_version(self._version, self.client.service_client.config.target_host)
 
     async def _look_at_namespace(self) -> Finding:
         request = DescribeNamespaceRequest(namespace=self.client.namespace)
@@ -142,7 +142,7 @@ class Server:
         return warning(f"the server takes no heartbeats of workers: {effect}", remedy)
 
     async def _look_at_fairness(self) -> Finding:
-        return judge_fairness(self._version, is_on=self._has_database() or None)
+        return check_fairness(self._version, is_on=self._has_database() or None)
 
     async def _look_at_visibility(self) -> Finding:
         store = self._cluster.visibility_store
@@ -165,7 +165,7 @@ class Server:
         return warning(seen, f"stop the server, delete {mark} if it is there, and start it with 'dormice dev'")
 
     async def _look_at_limits(self) -> Found:
-        shards = judge_shards(self._cluster.persistence_store, self._cluster.history_shard_count)
+        shards = check_shards(self._cluster.persistence_store, self._cluster.history_shard_count)
         largest = self._namespace.namespace_info.limits.blob_size_limit_error
         allowed = self.settings.payload_max_bytes
         if not largest or allowed * 2 <= largest:
@@ -196,7 +196,7 @@ class Server:
         return closing(sqlite3.connect(f"{self._database.absolute().as_uri()}?mode=ro", uri=True))
 
 
-def judge_version(version: str, where: str) -> Finding:
+def check_version(version: str, where: str) -> Finding:
     """Report whether a server of this version was tried."""
     seen = f"Temporal {version or 'of no version'} at {where}"
     if _is_before(version, TRIED_FROM):
@@ -205,7 +205,7 @@ def judge_version(version: str, where: str) -> Finding:
     return fine(seen)
 
 
-def judge_fairness(version: str, *, is_on: bool | None) -> Finding:
+def check_fairness(version: str, *, is_on: bool | None) -> Finding:
     """Report whether tenants take turns, and whether that may stop a task queue; `is_on` is None if it is unknown."""
     if _is_before(version, FAIR_FROM):
         seen = f"before {FAIR_FROM}, fairness may leave a task queue's readers stuck, and its tasks waiting"
@@ -223,7 +223,7 @@ def _is_before(version: str, oldest: str) -> bool:
     return found is not None and [*map(int, found.groups())] < [*map(int, oldest.split("."))]
 
 
-def judge_shards(store: str, shards: int) -> Finding:
+def check_shards(store: str, shards: int) -> Finding:
     """Report whether a server has enough shards for many messages; their number can never be changed."""
     if store == EMBEDDED_STORE:
         return fine(f"{store}, for one machine")

@@ -15,7 +15,7 @@ from shared.kafka.connection import check_broker
 from shared.settings import Settings
 from starter.local.kafka.jars import find_cache, prepare_jars
 from starter.local.kafka.java import find_java
-from starter.local.supervised_process import SupervisedProcess, check_free, find_free_port, hold_folder
+from starter.local.supervised_process import SupervisedProcess, check_free, find_free_port, lock_folder
 
 START_SECONDS = 60.0
 RECORDS = "records"  # the folder of topics
@@ -95,7 +95,7 @@ async def run_broker(options: BrokerOptions) -> AsyncGenerator["EmbeddedBroker"]
     used, Misconfigured when something is missing or the broker won't start, RetryLater when Kafka can't be fetched.
     """
     check_extras()
-    with hold_folder(options.data) as lock:
+    with lock_folder(options.data) as lock:
         check_free("kafka", options.port)
         async with EmbeddedBroker(options, lock) as broker:
             yield broker

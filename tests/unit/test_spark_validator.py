@@ -32,7 +32,7 @@ def lines(*blocks: tuple[str, int, list[bytes]]) -> Iterator[Any]:
 
 def judge(reader: Any, batches: Iterable[Any], spread: timedelta = timedelta(0)) -> list[dict[str, Any]]:
     """Give the verdicts as objects."""
-    judged = Validator(reader, RULES, NOON, spread).judge(batches)
+    judged = Validator(reader, RULES, NOON, spread).validate(batches)
     return [row for batch in judged for row in batch.to_pylist()]
 
 
@@ -73,7 +73,7 @@ def test_more_rows_than_a_batch_holds_come_in_several() -> None:
     """All of them, in their order."""
     rows = [(Row(n, {}, "", n), Envelope(kind="feed", id=str(n), lane="short")) for n in range(BATCH_ROWS + 1)]
     reader: Any = Fixed([*rows])
-    batches = list(Validator(reader, RULES, NOON, timedelta(0)).judge([]))
+    batches = list(Validator(reader, RULES, NOON, timedelta(0)).validate([]))
 
     assert [batch.num_rows for batch in batches] == [BATCH_ROWS, 1]
     assert batches[1].to_pylist()[0]["id"] == str(BATCH_ROWS)
