@@ -20,6 +20,7 @@ from shared.temporal.search_attributes import pack_attributes_at_start
 
 SET_PRIORITY = "set_priority"
 FORWARD = "forward_signals"
+MARK_SERIAL = "mark_serial_run"
 
 DELETE_AFTER = timedelta(minutes=3)
 """Six times a server's default interval for saving that it has seen a closing (`history.*UpdateAckInterval`). An
@@ -34,6 +35,11 @@ CALL_TIMEOUT = timedelta(seconds=5)
 async def set_own_priority(priority: int) -> None:
     """Set the server-side priority of the workflow that calls this; idempotent."""
     await set_priority(activity.client(), activity.info().workflow_id or "", priority)
+
+
+@activity.defn(name=MARK_SERIAL)
+async def mark_serial_run() -> None:
+    """Return nothing, which older code can't take for an outcome: the record of it in the history is all we want."""
 
 
 @activity.defn(name=FORWARD)

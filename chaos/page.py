@@ -69,8 +69,8 @@ FOUND = """
   open when they came, took the tombstone first, and ended with the newer payload in hand. The bridge had committed
   them.
 - Packs stood still for good beside a worker of the older version: it had done a run's first task in its own way, and
-  this version's workers, who took over after a kill, could not replay that. The build id of each task now says which
-  way it went.
+  this version's workers, who took over after a kill, could not replay that. The build id of a run's first task now
+  says which way the run goes, and older workers leave alone what this version's have begun.
 - The transfer queue was pinned once more, with 22,000 tasks, on a server that was as busy as it could be after a row of
   kills: a history shard lets one write through at a time and deletes last, so none of them was ever done. Shards now
   write 64 at once.

@@ -18,7 +18,7 @@ from activities.http.client import HttpClient
 from activities.idle.pull import PullActivities
 from activities.registry import Registry
 from activities.reporting import OutcomeEvents
-from activities.server_calls import forward_signals, set_own_priority
+from activities.server_calls import forward_signals, mark_serial_run, set_own_priority
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from shared.telemetry.sdk import Telemetry
@@ -60,14 +60,15 @@ def _build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatc
             batches.run_batch,
             set_own_priority,
             forward_signals,
+            mark_serial_run,
             PullActivities(plan.telemetry).pull_ahead,
         ],
         workflow_runner=SandboxedWorkflowRunner() if plan.settings.sandbox else UnsandboxedWorkflowRunner(),
         max_cached_workflows=max(profile.cached_workflows, profile.workflow_slots),
         max_concurrent_workflow_tasks=profile.workflow_slots,
         max_concurrent_activities=profile.activity_slots,
-        # one more than workflow tasks can ask for, so that a local activity never waits for a slot
-        max_concurrent_local_activities=profile.workflow_slots + 1,
+        # one more than workflow tasks can ask for (a handler's or batch's, and the run's mark), so that none ever waits
+        max_concurrent_local_activities=2 * profile.workflow_slots + 1,
         max_concurrent_workflow_task_polls=profile.workflow_pollers,
         max_concurrent_activity_task_polls=profile.activity_pollers,
         sticky_queue_schedule_to_start_timeout=profile.sticky_timeout,

@@ -83,6 +83,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
         return await shield_from_cancellation(self._live(), self._stop_as_requested)
 
     async def _live(self) -> dict[str, Any]:
+        self._signal_buffer.exclude_older_workers()
         self._mind_cancellation()
         while True:
             await self._sleep()

@@ -57,7 +57,7 @@ class PackWorkflow(PackSignals):
         # older code that has carried the pack on meanwhile has left this flag out of the input; the memo has it
         self._pack.is_started_serial = self._pack.is_started_serial or SERIAL in workflow.info().raw_memo
         self._signal_buffer = SignalBuffer(is_started_serial=self._pack.is_started_serial)
-        self._pack.finds_serial = lambda: self._signal_buffer.is_serial
+        self._pack.is_serial = self._signal_buffer.is_serial
         self._length = HistoryLength()
         self._alarm = MovableTimer(lambda wake: self._hear(lambda: self._pack.wake(wake)))
         self._pack.reach(workflow.info().workflow_start_time.timestamp())
@@ -66,6 +66,7 @@ class PackWorkflow(PackSignals):
     @ignores_cancellation
     async def run(self, wire: dict[str, Any]) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
         """Run what is due, sleep until more is due; for ever."""
+        self._signal_buffer.exclude_older_workers()
         while True:
             if self._fault is not None:
                 raise self._fault

@@ -5,16 +5,19 @@ looked up one piece ahead; the workflow's clock is set by the begin of tasks and
 each command must match the event in its place, or the run is not deterministic.
 """
 
+import zlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from temporalio.bridge.proto.common import WorkerDeploymentVersion
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
 from temporalio.bridge.proto.workflow_commands import ScheduleLocalActivity, WorkflowCommand
 
 from chaos.simulation import activation
 from chaos.simulation.history import CLOSING, COMMANDED, Command, Event, Resolution, What, find_piece_end
+from shared.messages.message import SERIAL_BUILD
 
 
 class NotDeterministic(Exception):
@@ -174,6 +177,11 @@ class Replica:
             self._locals[request.seq].is_known = True
             self._deliver(request.seq, known)
 
+    @property
+    def _build_id(self) -> str:
+        """The same for all tasks of a run: half of the runs are guarded by a patch marker, as those of a deployment."""
+        return "simulation" + SERIAL_BUILD * (zlib.crc32(self.run.run_id.encode()) % 2)
+
     def _activate(self, jobs: list[WorkflowActivationJob], *, is_replaying: bool) -> list[WorkflowCommand]:
         size, is_suggested = (0, False) if self._begun is None else self._begun.content
         given = WorkflowActivation(
@@ -183,6 +191,7 @@ class Replica:
             history_length=self.position,
             history_size_bytes=size,
             continue_as_new_suggested=is_suggested,
+            deployment_version_for_current_task=WorkerDeploymentVersion(build_id=self._build_id),
             jobs=jobs,
         )
         return activation.activate(self._instance, given)

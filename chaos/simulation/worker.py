@@ -14,7 +14,14 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.batch import RUN_BATCH, BatchDispatch
 from activities.dispatch import DISPATCH, Dispatch
-from activities.server_calls import FORWARD, SET_PRIORITY, forward_signals, set_own_priority
+from activities.server_calls import (
+    FORWARD,
+    MARK_SERIAL,
+    SET_PRIORITY,
+    forward_signals,
+    mark_serial_run,
+    set_own_priority,
+)
 from chaos.simulation import activation
 from chaos.simulation.activation import WorkflowTaskFailure
 from chaos.simulation.activities import ActivityTask
@@ -58,6 +65,7 @@ class Worker:
             DISPATCH: dispatch.run_handler,
             FORWARD: forward_signals,
             SET_PRIORITY: set_own_priority,
+            MARK_SERIAL: mark_serial_run,
         }
 
     @property

@@ -52,6 +52,7 @@ FINGERPRINTS = HERE / "fingerprints.json"
 SETTINGS = Settings(
     task_queue_prefix="replay", cycles_per_run=2, sandbox=True, workflow_task_timeout=timedelta(seconds=10)
 )
+IDLE_RUN = ["record marker"]  # what each run begins with; one that does nothing more shows nothing
 HOUR = timedelta(hours=1)
 AWHILE = timedelta(seconds=2)  # more than the second that the server leaves between two runs
 
@@ -245,7 +246,7 @@ async def _live_packed(client: Client, name: str, suffix: str) -> list[WorkflowH
         for workflow_id in (layout_workflow_id(kind), *(pack_workflow_id(kind, n) for n in range(2))):
             with contextlib.suppress(RPCError):  # most have one pack
                 await client.get_workflow_handle(workflow_id).terminate()
-    return [*histories.values(), *([last] if any(fingerprint([last])) else [])]
+    return [*histories.values(), *([last] if fingerprint([last])[0] != IDLE_RUN else [])]
 
 
 def _handlers() -> Iterable[Handler]:

@@ -15,11 +15,11 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
-from shared.messages.message import SERIAL_BUILD
 from tests.replay.runs import fingerprint
 from tests.replay.scenarios import FINGERPRINTS, HISTORIES, LIVES, PACK_LIVES, SUFFIXES, live, serve_lives
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
+from workflows.replay.signal_buffer import SignalBuffer
 
 pytestmark = pytest.mark.xdist_group("replay")  # what they share is made once
 
@@ -107,43 +107,19 @@ class PackChangedWithoutPatch(PackWorkflow):
         return await super().run(wire)
 
 
-TASK_DONE = "workflowTaskCompletedEventAttributes"
-SERIAL_TASKS: list[bool] = []
+@pytest.mark.parametrize("name", ["loop-0", "loop_medium-0", "pack_loop-0", "pack_loop_medium-0"])
+async def test_older_workers_do_not_continue_what_they_would_replay_otherwise(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run whose first task was done by today's code begins with an activity that fails the tasks of code without it.
 
+    The core does not compare the types of local activities, so older code may take its result for an outcome.
+    """
+    monkeypatch.setattr(SignalBuffer, "exclude_older_workers", lambda _: None)
+    replayer = Replayer(workflows=[MessageWorkflow, PackWorkflow], workflow_runner=UnsandboxedWorkflowRunner())
 
-@workflow.defn(name="message", sandboxed=False)
-class Watched(MessageWorkflow):
-    """Notes at each of its waits whether signals are applied one by one."""
-
-    @workflow.init
-    def __init__(self, wire: dict[str, Any]) -> None:
-        super().__init__(wire)
-
-    @workflow.run
-    async def run(self, wire: dict[str, Any]) -> Any:
-        """Live as ever."""
-        return await super().run(wire)
-
-    async def _wait_while(self, wake: float | None) -> bool:
-        SERIAL_TASKS.append(self._signal_buffer.is_serial)
-        return await super()._wait_while(wake)
-
-
-@pytest.mark.parametrize("older_tasks", [0, 1], ids=["by today's workers", "begun by today's, gone on by older ones"])
-async def test_signals_act_as_they_did_for_the_worker_that_did_the_task(older_tasks: int) -> None:
-    """Which worker did a task is known from its build id, also on replay: older ones apply all signals at once."""
-    history = json.loads((HISTORIES / "loop-0.json").read_text())
-    done = [e[TASK_DONE] for e in history["events"] if TASK_DONE in e]
-    assert all(task["workerVersion"]["buildId"].endswith(SERIAL_BUILD) for task in done)
-    for task in done[1:][:older_tasks]:
-        task["workerVersion"]["buildId"] = "dormice 0.1.0"
-    SERIAL_TASKS.clear()
-
-    replayer = Replayer(workflows=[Watched], workflow_runner=UnsandboxedWorkflowRunner())
-    result = await replayer.replay_workflow(WorkflowHistory.from_json("replay:recorded", history))
-
-    assert result.replay_failure is None
-    assert [True, older_tasks == 0] == SERIAL_TASKS
+    with pytest.raises((NondeterminismError, TypeError)):
+        await replayer.replay_workflow(read(HISTORIES / f"{name}.json"))
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=[path.relative_to(HISTORIES).as_posix() for path in RECORDED])

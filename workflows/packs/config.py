@@ -1,6 +1,6 @@
 """A pack's heading: its state without messages, which is also what an empty pack starts from."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from shared.messages.message import SERIAL
@@ -23,13 +23,8 @@ class PackConfig:
         self.within = PackSpread.of(self.kind, self.index, wire["coalesce"])
         self.payload_max_bytes: int = wire.get("payload_max_bytes", 0)
         self.bytes: int = wire.get("bytes", 0)
-        self.is_started_serial = bool(wire.get(SERIAL))  # whether runs are started to apply signals one by one
-        self.finds_serial: Callable[[], bool] = lambda: self.is_started_serial
-
-    @property
-    def is_serial(self) -> bool:
-        """Whether signals are applied one by one in the present task."""
-        return self.finds_serial()
+        self.is_started_serial = self.is_serial = bool(wire.get(SERIAL))
+        """Whether runs are started so that signals are applied one by one, and whether this run does so."""
 
     def heading(self) -> dict[str, Any]:
         """Give the wire form without messages."""

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from temporalio import workflow
 
+from activities.server_calls import MARK_SERIAL
 from shared.messages.message import SERIAL_BUILD
+from workflows.options import SERVER_CALL
 
 SERIAL_PATCH = "serial"
 
@@ -25,26 +27,27 @@ class SignalBuffer:
     on those that activities wrote into their results, and on what signals say.
 
     For the same reason all signals are applied one by one: the waiting code does what one signal asks for, and waits
-    again, before the next is applied. A run that older code started applies all signals at once, as that code does, and
-    so does a task that an older worker has done, so that workers may go back to it (`is_serial` is false).
+    again, before the next is applied. A run that older code started, or whose first task older code has done, applies
+    all signals at once, as that code does, so that workers may go back to it (`is_serial` is false).
     """
 
     def __init__(self, *, is_started_serial: bool) -> None:
         self._is_built_serial = is_started_serial and _is_serial_build()
-        self._is_patched_serial = is_started_serial and not self._is_built_serial and workflow.patched(SERIAL_PATCH)
+        self.is_serial = self._is_built_serial or (is_started_serial and workflow.patched(SERIAL_PATCH))
+        """Whether this run applies signals one by one.
+
+        The server keeps with each task the build id of the worker that has done it, and the first one's says what that
+        worker could. A patch marker would say it too, but costs two events and a write to the index for each run: it is
+        used only in a deployment, where people give build ids as they like.
+        """
         self._is_holding = False
         self._waiting: deque[tuple[Callable[[], None], bool]] = deque()
         self._wakes: Callable[[], bool] = _never
 
-    @property
-    def is_serial(self) -> bool:
-        """Whether the present task applies signals one by one.
-
-        The server keeps with each task the build id of the worker that has done it, and the build id says what that
-        worker can; so no run needs a patch marker, which costs two events and a write to the index. Only in a
-        deployment, where people give build ids as they like, a marker says how the run's first task was done.
-        """
-        return self._is_patched_serial or (self._is_built_serial and _is_serial_build())
+    def exclude_older_workers(self) -> None:
+        """Begin a serial run with an activity that older code does not know: its workers can't continue the run."""
+        if self._is_built_serial:
+            workflow.start_local_activity(MARK_SERIAL, **SERVER_CALL)
 
     @property
     def waiting(self) -> int:
