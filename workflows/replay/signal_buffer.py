@@ -3,14 +3,15 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from datetime import timedelta
 
 from temporalio import workflow
 
 from activities.server_calls import MARK_SERIAL
 from shared.messages.message import SERIAL_BUILD
-from workflows.options import SERVER_CALL
 
 SERIAL_PATCH = "serial"
+MARK_TIMEOUT = timedelta(seconds=10)
 
 
 class SignalBuffer:
@@ -47,7 +48,7 @@ class SignalBuffer:
     def exclude_older_workers(self) -> None:
         """Begin a serial run with an activity that older code does not know: its workers can't continue the run."""
         if self._is_built_serial:
-            workflow.start_local_activity(MARK_SERIAL, **SERVER_CALL)
+            workflow.start_local_activity(MARK_SERIAL, start_to_close_timeout=MARK_TIMEOUT)
 
     @property
     def waiting(self) -> int:
