@@ -138,7 +138,7 @@ async def test_one_process_of_a_lane_tells_how_long_its_most_overdue_message_has
         return Worker(client, task_queue=queue, workflows=[LayoutWorkflow], identity=identity)
 
     def read() -> dict[str, float]:
-        return {reading.labels["lane"]: reading.value for reading in telemetry.read(OLDEST_OVERDUE)}
+        return {reading.labels["lane"]: reading.value for reading in telemetry.latest.get(OLDEST_OVERDUE.name, [])}
 
     await start("nobody-knows", lane="long")
     async with serve(client, "short"), serve(client, "long"):

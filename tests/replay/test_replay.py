@@ -107,6 +107,10 @@ class PackChangedWithoutPatch(PackWorkflow):
         return await super().run(wire)
 
 
+def _leave_out(_: SignalBuffer) -> None:
+    pass
+
+
 @pytest.mark.parametrize("name", ["loop-0", "loop_medium-0", "pack_loop-0", "pack_loop_medium-0"])
 async def test_older_workers_do_not_continue_what_they_would_replay_otherwise(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -115,7 +119,7 @@ async def test_older_workers_do_not_continue_what_they_would_replay_otherwise(
 
     The core does not compare the types of local activities, so older code may take its result for an outcome.
     """
-    monkeypatch.setattr(SignalBuffer, "exclude_older_workers", lambda _: None)
+    monkeypatch.setattr(SignalBuffer, "exclude_older_workers", _leave_out)
     replayer = Replayer(workflows=[MessageWorkflow, PackWorkflow], workflow_runner=UnsandboxedWorkflowRunner())
 
     with pytest.raises((NondeterminismError, RuntimeError)):
