@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import InvalidSetting
-from shared.keepers.gates import GateClosure
 from shared.messages.message import clip_reason
 from shared.messages.timespan import HORIZON, format_exact, format_moment, format_seconds
 from shared.settings import Settings
@@ -16,6 +15,7 @@ from starter.cli.exit_codes import FINE
 from starter.screen import echo_err, print_items
 
 if TYPE_CHECKING:
+    from shared.keepers.gates import GateClosure
     from starter.steering.keepers import GateControl
 
 SHORTEST = timedelta(seconds=1)
@@ -50,6 +50,8 @@ async def _run_list(args: argparse.Namespace, settings: Settings) -> int:
 async def _run_close(args: argparse.Namespace, settings: Settings) -> int:
     if args.duration is not None and args.duration < SHORTEST:
         raise InvalidSetting(f"--for: is {format_seconds(args.duration.total_seconds())}; give at least a second")
+    from shared.keepers.gates import GateClosure
+
     closing = GateClosure.lasting(args.duration or HORIZON, clip_reason(args.reason))
     await (await _open_gates(settings)).close(args.gate, closing)
     until = f"for {format_seconds(args.duration.total_seconds())}" if args.duration else "until it is opened"
@@ -69,13 +71,13 @@ async def _open_gates(settings: Settings) -> "GateControl":
     return GateControl(await open_client(settings), settings)
 
 
-def _to_document(item: tuple[str, GateClosure]) -> dict[str, Any]:
+def _to_document(item: "tuple[str, GateClosure]") -> dict[str, Any]:
     gate, closing = item
     opens_at = None if closing.lasts_for_good else format_exact(closing.opens_at)
     return {"gate": gate, "closed_at": format_exact(closing.closed_at), "opens_at": opens_at, "reason": closing.reason}
 
 
-def _to_cells(item: tuple[str, GateClosure]) -> tuple[str, ...]:
+def _to_cells(item: "tuple[str, GateClosure]") -> tuple[str, ...]:
     gate, closing = item
     opens = "when it is opened" if closing.lasts_for_good else format_moment(closing.opens_at)
     return gate, format_moment(closing.closed_at), opens, closing.reason
