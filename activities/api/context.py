@@ -69,6 +69,8 @@ class CallContext(NamedTuple):
 class HandlerLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds the message's ids to every line that a handler logs."""
 
+    extra = None  # set here, because the base's own set-up, which looks a logger up, is left to the first line
+
     def __init__(self, around: CallContext) -> None:
         self._around = around
 
