@@ -27,7 +27,7 @@ from shared.settings import Settings
 from shared.temporal.connect import connect
 from starter.control import Control
 from starter.insight.doctor.checks import Severity
-from starter.insight.doctor.machine import look_at_machine
+from starter.insight.doctor.machine import check_machine
 from starter.insight.doctor.run_checks import examine
 from starter.starting.receipts import StartOutcome
 from tests.conftest import wait_until
@@ -178,7 +178,7 @@ async def test_the_doctor_is_told_of_the_cluster_if_it_may_see_it(
         async def open_client(settings: Settings, permissions: tuple[str, ...] = system) -> Client:
             return await connect(settings, login("default:write", *permissions))
 
-        _, registry = look_at_machine(settings, tmp_path)
+        _, registry = check_machine(settings, tmp_path)
         findings = await examine(settings, registry, open_client, data=tmp_path, seconds=20.0)
         levels = {finding.check: finding.level for finding in findings}
         seen["".join(system)] = levels["server"], levels["limits"]

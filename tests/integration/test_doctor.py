@@ -23,7 +23,7 @@ from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from shared.temporal.connect import connect
 from starter.insight.doctor.checks import Finding, Severity, find_worst
-from starter.insight.doctor.machine import look_at_machine
+from starter.insight.doctor.machine import check_machine
 from starter.insight.doctor.run_checks import examine
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.kafka.broker import EmbeddedBroker
@@ -77,7 +77,7 @@ def look(client: Client, server: EmbeddedServer, settings: Settings) -> Look:
             return asked or client
 
         changed = dataclasses.replace(settings, **changes)
-        found, registry = look_at_machine(changed, data)
+        found, registry = check_machine(changed, data)
         asked_of = await examine(
             changed, registry, open_client or give, data=data, topics=topics, seconds=seconds, now=now
         )
@@ -335,7 +335,7 @@ def test_what_a_worker_would_refuse_is_told_beforehand(
     check: str, changes: dict[str, Any], words: str, remedy: str, tmp_path: Path
 ) -> None:
     """A handler module that can't be imported is named; so is a setting that can't be meant."""
-    report = Report(look_at_machine(Settings(**changes), tmp_path)[0])
+    report = Report(check_machine(Settings(**changes), tmp_path)[0])
 
     assert report.tells(check, Severity.WRONG, words, remedy)
 
@@ -345,7 +345,7 @@ def test_a_low_limit_of_open_files_is_told(settings: Settings, tmp_path: Path) -
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (600, before[1]))
     try:
-        report = Report(look_at_machine(settings, tmp_path)[0])
+        report = Report(check_machine(settings, tmp_path)[0])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
@@ -357,7 +357,7 @@ def test_a_disk_that_is_nearly_full_is_told(
 ) -> None:
     """Before the database can't grow any more."""
     monkeypatch.setattr("starter.insight.doctor.machine.DISK_LEAST_BYTES", 2**63)
-    report = Report(look_at_machine(settings, server.options.data)[0])
+    report = Report(check_machine(settings, server.options.data)[0])
 
     assert report.tells("disk", Severity.WARNING, "GB are free for", "make room")
 

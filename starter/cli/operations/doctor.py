@@ -41,10 +41,10 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     if not 0 < args.seconds <= CHECK_SECONDS_MAX:
         raise InvalidSetting(f"--seconds: is {args.seconds:g}; give a number above 0, at most {CHECK_SECONDS_MAX:g}")
     from starter.insight.doctor.checks import find_worst
-    from starter.insight.doctor.machine import look_at_machine
+    from starter.insight.doctor.machine import check_machine
     from starter.insight.doctor.run_checks import examine
 
-    findings, registry = look_at_machine(settings, args.data)
+    findings, registry = check_machine(settings, args.data)
     topics = tuple(dict.fromkeys(args.topics))
     findings += await examine(settings, registry, open_client, data=args.data, topics=topics, seconds=args.seconds)
     if args.json:

@@ -43,13 +43,13 @@ class Kafka:
     def checks(self) -> list[Check]:
         """Give the checks, in order."""
         return [
-            Check("broker", self._look_at_broker),
-            Check("topic", self._look_at_topics, ("broker",)),
-            Check("dead letters", self._look_at_dead_letters, ("broker",)),
-            Check("outcomes", self._look_at_outcomes, ("broker",)),
+            Check("broker", self._check_broker),
+            Check("topic", self._check_topics, ("broker",)),
+            Check("dead letters", self._check_dead_letters, ("broker",)),
+            Check("outcomes", self._check_outcomes, ("broker",)),
         ]
 
-    async def _look_at_broker(self) -> Finding:
+    async def _check_broker(self) -> Finding:
         outcomes = self._settings.outcomes_topic
         if not self._sources and not outcomes and self._settings.kafka_servers == Settings().kafka_servers:
             return NOT_ASKED
@@ -62,10 +62,10 @@ class Kafka:
             self._known = await _describe(admin, wanted)
         return fine(f"a broker answers at {self._settings.kafka_servers}")
 
-    async def _look_at_topics(self) -> Found:
+    async def _check_topics(self) -> Found:
         return [self._check(name, "bridges wait for it") for name in self._sources] or NOT_ASKED
 
-    async def _look_at_dead_letters(self) -> Found:
+    async def _check_dead_letters(self) -> Found:
         findings: list[Finding] = []
         for source in self._sources:
             if source + SUFFIX in self._known:
@@ -74,7 +74,7 @@ class Kafka:
                 findings.append(await self._try_to_make(source))
         return findings or NOT_ASKED
 
-    async def _look_at_outcomes(self) -> Finding:
+    async def _check_outcomes(self) -> Finding:
         if not self._settings.outcomes_topic:
             return fine("nobody is told outcomes: outcomes_topic is not set")
         return self._check(self._settings.outcomes_topic, "workers hold events in memory, and lose them in the end")

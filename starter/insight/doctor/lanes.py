@@ -63,14 +63,14 @@ class Lanes:
         """Give the checks, in order."""
         known = ("server", "namespace")
         return [
-            Check("workers", self._look_at_workers, known),
-            Check("backlog", self._look_at_backlog, known),
-            Check("overdue", self._look_at_overdue, (*known, "search attributes"), is_slow=True),
-            Check("workflows", self._look_at_workflows, known),
-            Check("kinds", self._look_at_kinds, (*known, "search attributes"), is_slow=True),
+            Check("workers", self._check_workers, known),
+            Check("backlog", self._check_backlog, known),
+            Check("overdue", self._check_overdue, (*known, "search attributes"), is_slow=True),
+            Check("workflows", self._check_workflows, known),
+            Check("kinds", self._check_kinds, (*known, "search attributes"), is_slow=True),
         ]
 
-    async def _look_at_workers(self) -> Found:
+    async def _check_workers(self) -> Found:
         for lane in LANES:
             self._serving[lane] = await self._find_serving(lane)
         return [await self._check_served(lane, serving) for lane, serving in self._serving.items()]
@@ -97,10 +97,10 @@ class Lanes:
             return warning("no worker; nothing needs one yet, but kinds here would", remedy, lane)
         return fine("no worker, and nothing that needs one", about=lane)
 
-    async def _look_at_backlog(self) -> Found:
+    async def _check_backlog(self) -> Found:
         return [check_backlog(lane, serving) for lane, serving in self._serving.items()]
 
-    async def _look_at_overdue(self) -> Found:
+    async def _check_overdue(self) -> Found:
         served = [lane for lane, serving in self._serving.items() if serving.versions]
         if not served:
             return unknown(f"{NOT_LOOKED_AT}, see workers")
@@ -110,7 +110,7 @@ class Lanes:
         found = await asyncio.gather(*(index.find_oldest(NAMED_MAX, now, OVERDUE_LONG) for index in indexes))
         return [check_overdue(lane, one, self._serving[lane], now) for lane, one in zip(served, found, strict=True)]
 
-    async def _look_at_workflows(self) -> Finding:
+    async def _check_workflows(self) -> Finding:
         query = query_reported(self._settings.task_queue_prefix)
         count = (await self._server.client.count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
         if not count:
@@ -119,7 +119,7 @@ class Lanes:
         seen = f"{plural(count, 'workflow')} whose task fails over and over"
         return wrong(f"{seen}: what lives there stands still", remedy)
 
-    async def _look_at_kinds(self) -> Finding:
+    async def _check_kinds(self) -> Finding:
         if self._registry is None:
             return unknown(f"{NOT_LOOKED_AT}, see handlers")
         known = ", ".join(map(quote, sorted(self._registry)))

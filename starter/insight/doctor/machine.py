@@ -24,7 +24,7 @@ DISK_LEAST_BYTES = 1024**3
 """A database that can't grow takes no start, no signal and no outcome: warn while there is time to act."""
 
 
-def look_at_machine(settings: Settings, data: Path) -> tuple[list[Finding], Registry | None]:
+def check_machine(settings: Settings, data: Path) -> tuple[list[Finding], Registry | None]:
     """Make all checks, and give the handlers, None if they can't be loaded; `data` may be an embedded server's folder.
 
     Handlers are imported in the calling thread, as some can't be imported in another one.
@@ -39,14 +39,14 @@ def look_at_machine(settings: Settings, data: Path) -> tuple[list[Finding], Regi
     findings = {
         "installation": fine(versions),
         "handlers": handlers,
-        "settings": _look_at_settings(settings),
-        "open files": _look_at_open_files(settings),
-        "disk": _look_at_disk(data),
+        "settings": _check_settings(settings),
+        "open files": _check_open_files(settings),
+        "disk": _check_disk(data),
     }
     return [each for name, finding in findings.items() for each in stamp(name, finding)], registry
 
 
-def _look_at_settings(settings: Settings) -> Finding:
+def _check_settings(settings: Settings) -> Finding:
     try:
         for check in (read_weights, check_lanes, build_converter, check_deployment):
             check(settings)
@@ -55,7 +55,7 @@ def _look_at_settings(settings: Settings) -> Finding:
     return fine(f"task queues {settings.task_queue_prefix}-{{{','.join(LANES)}}}")
 
 
-def _look_at_open_files(settings: Settings) -> Finding:
+def _check_open_files(settings: Settings) -> Finding:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return fine("no limit")
@@ -69,7 +69,7 @@ def _look_at_open_files(settings: Settings) -> Finding:
     return fine(seen)
 
 
-def _look_at_disk(data: Path) -> Finding:
+def _check_disk(data: Path) -> Finding:
     if not (data / "temporal.db").exists():
         return unknown(f"no embedded server keeps messages in {data}; --data names its folder")
     try:

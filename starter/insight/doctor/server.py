@@ -74,18 +74,18 @@ class Server:
         """Give the checks, in order."""
         known = ("server", "namespace")
         return [
-            Check("server", self._look_at_server),
-            Check("namespace", self._look_at_namespace, ("server",)),
-            Check("retention", self._look_at_retention, known),
-            Check("search attributes", self._look_at_attributes, known),
-            Check("worker heartbeats", self._look_at_heartbeats, known),
-            Check("fairness", self._look_at_fairness, known),
-            Check("visibility", self._look_at_visibility, known),
-            Check("limits", self._look_at_limits, known),
-            Check("clock", self._look_at_clock, known),
+            Check("server", self._check_server),
+            Check("namespace", self._check_namespace, ("server",)),
+            Check("retention", self._check_retention, known),
+            Check("search attributes", self._check_attributes, known),
+            Check("worker heartbeats", self._check_heartbeats, known),
+            Check("fairness", self._check_fairness, known),
+            Check("visibility", self._check_visibility, known),
+            Check("limits", self._check_limits, known),
+            Check("clock", self._check_clock, known),
         ]
 
-    async def _look_at_server(self) -> Finding:
+    async def _check_server(self) -> Finding:
         self.client = await self._open_client(self.settings)
         service = self.client.workflow_service
         system = await service.get_system_info(GetSystemInfoRequest(), timeout=CALL_TIMEOUT)
@@ -99,7 +99,7 @@ class Server:
         self._version = system.server_version
         return check_version(self._version, self.client.service_client.config.target_host)
 
-    async def _look_at_namespace(self) -> Finding:
+    async def _check_namespace(self) -> Finding:
         request = DescribeNamespaceRequest(namespace=self.client.namespace)
         self._namespace = await self.client.workflow_service.describe_namespace(request, timeout=CALL_TIMEOUT)
         name, state = self.client.namespace, self._namespace.namespace_info.state
@@ -109,7 +109,7 @@ class Server:
             return wrong(f"{name!r} is {word}: it takes no new messages", remedy)
         return fine(name)
 
-    async def _look_at_retention(self) -> Finding:
+    async def _check_retention(self) -> Finding:
         retention = self._namespace.config.workflow_execution_retention_ttl.ToTimedelta()
         seen = f"a finished message is known for {format_seconds(retention.total_seconds())}"
         if retention < RETENTION_LEAST:
@@ -117,7 +117,7 @@ class Server:
             return warning(f"{seen}: what is sent again later starts it anew", remedy)
         return fine(seen)
 
-    async def _look_at_attributes(self) -> Found:
+    async def _check_attributes(self) -> Found:
         found = await read_attribute_types(self.client)
         findings: list[Finding] = []
         if missing := [name for name in REQUIRED if name not in found]:
@@ -134,17 +134,17 @@ class Server:
     def _with_namespace(self, command: str) -> str:
         return f"{command} --namespace {self.client.namespace}"
 
-    async def _look_at_heartbeats(self) -> Finding:
+    async def _check_heartbeats(self) -> Finding:
         if self._namespace.namespace_info.capabilities.worker_heartbeats:
             return fine("workers tell the server of their slots")
         effect = "'dormice idle' wakes nothing, 'dormice forecast' knows no capacity"
         remedy = "set frontend.WorkerHeartbeatsEnabled to true in the server's dynamic configuration, or upgrade it"
         return warning(f"the server takes no heartbeats of workers: {effect}", remedy)
 
-    async def _look_at_fairness(self) -> Finding:
+    async def _check_fairness(self) -> Finding:
         return check_fairness(self._version, is_on=self._has_database() or None)
 
-    async def _look_at_visibility(self) -> Finding:
+    async def _check_visibility(self) -> Finding:
         store = self._cluster.visibility_store
         if store.startswith(INDEXLESS_STORES):
             return fine(f"{store}: has no indexes to drop")
@@ -164,7 +164,7 @@ class Server:
         seen = f"indexes that nobody reads are written at each start and end of a message: {len(unneeded)} of them"
         return warning(seen, f"stop the server, delete {mark} if it is there, and start it with 'dormice dev'")
 
-    async def _look_at_limits(self) -> Found:
+    async def _check_limits(self) -> Found:
         shards = check_shards(self._cluster.persistence_store, self._cluster.history_shard_count)
         largest = self._namespace.namespace_info.limits.blob_size_limit_error
         allowed = self.settings.payload_max_bytes
@@ -173,7 +173,7 @@ class Server:
         seen = f"payload_max_bytes is {allowed:,}, and the server refuses what is beyond {largest:,}, state included"
         return [shards, warning(seen, f"set DORMICE_PAYLOAD_MAX_BYTES to {largest // 2} at most")]
 
-    async def _look_at_clock(self) -> Finding:
+    async def _check_clock(self) -> Finding:
         skew, within = await measure_skew(self.client, self.settings.task_queue_prefix, self.now)
         if abs(skew) - within <= SKEW_MOST_SECONDS:
             return fine(f"at most {format_seconds(abs(skew) + within)} from the server's")
