@@ -39,7 +39,7 @@ async def set_own_priority(priority: int) -> None:
 
 @activity.defn(name=MARK_SERIAL)
 async def mark_serial_run() -> None:
-    """Return nothing, which older code can't take for an outcome: the record of it in the history is all we want."""
+    """Do nothing: the record of it in the history, which older code can't replay, is all we want."""
 
 
 @activity.defn(name=FORWARD)

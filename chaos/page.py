@@ -74,6 +74,11 @@ FOUND = """
 - The transfer queue was pinned once more, with 22,000 tasks, on a server that was as busy as it could be after a row of
   kills: a history shard lets one write through at a time and deletes last, so none of them was ever done. Shards now
   write 64 at once.
+- While a worker of the older version runs, it pins the queue as before; once the last one is gone, the server does the
+  deletes that it has put off, in up to ten minutes.
+- Packs on `medium` ran one message at a time, every ten seconds, behind 400 other messages: a worker asked for three
+  workflow tasks at once, too few for a busy server, and a batch that was lost with three workers in a row was tried
+  again message by message. Workers now ask for ten, and such a batch is split by eight until the culprit is found.
 """
 
 NOT_COVERED = """

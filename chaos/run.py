@@ -29,6 +29,10 @@ LAG = "records that the bridge did not commit"
 TASKS_MOST = 1000
 """Most transfer tasks that a server without pinned queues keeps some time after the last fault."""
 
+DRAIN_SECONDS = 600.0
+"""Most seconds that a queue may take to drain. A worker of the older version deletes runs too soon, which pins it; the
+server retries such a delete up to three minutes apart, and one may wait for another."""
+
 SPARE_SECONDS = 5.0
 FINISH_SECONDS = 90.0
 """Most seconds that starts, verbs and the Spark start may take to finish after the last fault."""
@@ -174,8 +178,10 @@ class _Run:
         self.lag = least
 
     async def _count_tasks(self) -> int:
-        """Count the server's transfer tasks; if there are many, wait up to LATE_SECONDS for a passing load to end."""
-        least, give_up_at = await asyncio.to_thread(self._system.count_tasks), time.monotonic() + LATE_SECONDS
+        """Count the server's transfer tasks; if there are many, wait up to DRAIN_SECONDS for them to be done."""
+        least, give_up_at = await asyncio.to_thread(self._system.count_tasks), time.monotonic() + DRAIN_SECONDS
+        if least >= TASKS_MOST:
+            self._tell(f"the server keeps {least:,} transfer tasks; waiting up to {DRAIN_SECONDS:.0f} s for them")
         while least >= TASKS_MOST and time.monotonic() < give_up_at:
             await asyncio.sleep(1)
             least = min(least, await asyncio.to_thread(self._system.count_tasks))

@@ -83,7 +83,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
         return await shield_from_cancellation(self._live(), self._stop_as_requested)
 
     async def _live(self) -> dict[str, Any]:
-        self._signal_buffer.exclude_older_workers()
+        self._signal_buffer.begin()
         self._mind_cancellation()
         while True:
             await self._sleep()
@@ -115,7 +115,8 @@ class MessageWorkflow(IgnoresUnknownSignals):
             if (priority := self._state.priority) != self._server_priority:
                 # also when the signal came directly from an SDK or the Web UI
                 self._signal_buffer.hold()
-                await workflow.execute_local_activity(SET_PRIORITY, priority, **SERVER_CALL)
+                activity_id = self._signal_buffer.next_activity_id()
+                await workflow.execute_local_activity(SET_PRIORITY, priority, activity_id=activity_id, **SERVER_CALL)
                 self._server_priority, is_settled = priority, False
             wake = next_wake(self._state)
             if wake is not None and (self._is_asked or wake <= self._replay_time):
@@ -127,6 +128,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
     async def _wait_while(self, wake: float | None) -> bool:
         """Wait until something changes; return whether this run could end now without losing a signal."""
         lane, priority = self._state.lane, self._state.priority
+        self._signal_buffer.exclude_older_workers()
         self._update_details()
 
         def is_changed() -> bool:
@@ -178,6 +180,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
             "start_to_close_timeout": handler_timeout(call.lane),
             "retry_policy": ONCE,
             "summary": f"version {call.version}, attempt {call.attempt}",
+            "activity_id": self._signal_buffer.next_activity_id(),
         }
         timeout = LANES[call.lane].heartbeat_timeout
         try:
@@ -226,6 +229,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
         recorded a local activity's result, the repeated task would end the run right after that result, before the
         signal. A fired timer comes in one task with all earlier signals, and those come first.
         """
+        self._signal_buffer.exclude_older_workers()
         self._signal_buffer.release_when_idle()
         await workflow.sleep(SETTLE_DELAY, summary="settle before the end")
         self._mind_cancellation()

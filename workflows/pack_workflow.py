@@ -66,7 +66,7 @@ class PackWorkflow(PackSignals):
     @ignores_cancellation
     async def run(self, wire: dict[str, Any]) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
         """Run what is due, sleep until more is due; for ever."""
-        self._signal_buffer.exclude_older_workers()
+        self._signal_buffer.begin()
         while True:
             if self._fault is not None:
                 raise self._fault
@@ -89,7 +89,8 @@ class PackWorkflow(PackSignals):
             self._hold_signals()
             pack = {**self._pack.heading(), "task_timeout": workflow.info().task_timeout.total_seconds()}
             call = {"pack": pack, "strays": part}
-            await workflow.execute_local_activity(FORWARD, call, **options.SERVER_CALL)
+            activity_id = self._signal_buffer.next_activity_id()
+            await workflow.execute_local_activity(FORWARD, call, activity_id=activity_id, **options.SERVER_CALL)
             del self._pack.forwarding[: len(part)]
 
     def _begin_batches(self) -> None:
@@ -120,6 +121,8 @@ class PackWorkflow(PackSignals):
 
     async def _sleep(self) -> None:
         """Wait until a message can wait no longer, a batch has ended or a signal has come."""
+        if not self._tasks:  # each of them is about to begin an activity
+            self._signal_buffer.exclude_older_workers()
         is_holding = any(map(_is_local, self._batches.values()))
         self._is_stirred = False
         if not is_holding:
@@ -214,19 +217,20 @@ class PackWorkflow(PackSignals):
                 "left_run": left_run,
             }
         )
-        timeout, summary = options.batch_timeout(batch.lane), f"{len(batch.ids)} messages"
+        alike: dict[str, Any] = {
+            "start_to_close_timeout": options.batch_timeout(batch.lane),
+            "summary": f"{len(batch.ids)} messages",
+            "activity_id": self._signal_buffer.next_activity_id(),
+        }
         if _is_local(batch):
-            return await workflow.execute_local_activity(
-                RUN_BATCH, call, start_to_close_timeout=timeout, retry_policy=options.ONCE, summary=summary
-            )
+            return await workflow.execute_local_activity(RUN_BATCH, call, retry_policy=options.ONCE, **alike)
         return await workflow.execute_activity(
             RUN_BATCH,
             call,
             task_queue=task_queue(prefix_of(workflow.info().task_queue), batch.lane),
-            start_to_close_timeout=timeout,
             heartbeat_timeout=LANES[batch.lane].heartbeat_timeout,
             retry_policy=options.BATCH_RETRY,
-            summary=summary,
+            **alike,
         )
 
     def _publish(self) -> None:
@@ -245,6 +249,7 @@ class PackWorkflow(PackSignals):
 
     async def _settle(self) -> None:
         """Wait on a short timer, as the message workflow does, so that the end of a run or message loses no signal."""
+        self._signal_buffer.exclude_older_workers()
         self._signal_buffer.release_when_idle()
         await workflow.sleep(options.SETTLE_DELAY, summary="settle before the end")
 

@@ -328,6 +328,26 @@ def test_what_was_lost_together_is_tried_alone() -> None:
     assert sorted(run(loaded, AGAIN, now=NOW + 3600).ids) == ["a", "b", "c", "d", "e"]
 
 
+def test_a_large_lost_batch_is_split_until_the_culprit_is_alone() -> None:
+    """Each loss costs as long as three workers live, and each batch a while: of both there are few."""
+    pack = hold(*(entry(f"{number:03}") for number in range(200)), serial=1)
+    sizes, losses = list[int](), list[int]()
+    pack.reach(NOW)
+    while (batch := pack.take(tuple(LANES), NOW)) is not None:
+        sizes.append(len(batch.ids))
+        if "123" in batch.ids:
+            losses.append(len(batch.ids))
+            pack.batch_failed(batch, "the batch was lost: heartbeat timeout", NOW)
+        else:
+            pack.apply_outcomes(batch, [(n, AGAIN) for n in range(len(batch.ids))], NOW)
+        pack = PackState(json.loads(json.dumps(pack.dump())))
+        pack.reach(NOW)
+
+    assert losses == [200, 25, 3, 1]
+    assert len(sizes) < 25
+    assert [state.id for state in pack.alive() if state.attempt] == ["123"]
+
+
 def test_a_suspect_waits_for_its_own_lane_only() -> None:
     """One whose lane is busy does not hold back one whose lane is not."""
     pack = hold(entry("a", lane="medium"), entry("b", lane="medium"), entry("c"), entry("d"))

@@ -13,6 +13,9 @@ class Profile:
     `activity_slots`: handlers at work at once where they are ordinary activities.
     `cached_workflows`: never below the slots, because an eviction re-runs local activities in flight; not much more,
     because among millions asleep the next one to wake is hardly ever a cached one.
+    `workflow_pollers`: requests for workflow tasks at once. On a busy server each takes half a second, so three of them
+    fetch some six tasks a second; what waits longer than `sticky_timeout` in a worker's sticky queue is moved.
+    `unsticky_share`: share of these requests that ask for workflows that no worker has cached, as all are after a kill.
     """
 
     workflow_slots: int
@@ -20,6 +23,7 @@ class Profile:
     cached_workflows: int
     workflow_pollers: int
     activity_pollers: int
+    unsticky_share: float = 0.2
     sticky_timeout: timedelta = timedelta(seconds=10)
 
 
@@ -35,14 +39,16 @@ PROFILES: dict[str, Profile] = {
         workflow_slots=16,  # workflow tasks here hold no I/O: they only need the CPU
         activity_slots=100,  # handlers of minutes are mostly waiting; each holds a coroutine, not a thread
         cached_workflows=200,  # at least the handlers in flight, so that their results find a cached workflow
-        workflow_pollers=3,
-        activity_pollers=3,
+        workflow_pollers=10,  # 4 for the lane's queue, 6 for what is cached
+        activity_pollers=5,
+        unsticky_share=0.4,
     ),
     "long": Profile(
         workflow_slots=8,
         activity_slots=100,
         cached_workflows=200,
-        workflow_pollers=2,
-        activity_pollers=2,
+        workflow_pollers=5,
+        activity_pollers=3,
+        unsticky_share=0.4,
     ),
 }

@@ -29,6 +29,7 @@ from workflows.packs.batch import HANDED_BACK, Batch, FinishedMessages, PackSumm
 from workflows.packs.config import PackConfig
 from workflows.packs.forwarding_queue import ForwardingQueue, find_leaving, remove_leaving
 from workflows.packs.receipts import KNOWN, REVISED, STOPPED, PackReceipts
+from workflows.packs.suspects import SUSPECTS_SPLIT, Suspects
 from workflows.replay.run_now_queue import RunNowQueue, is_newer, may_begin, pick_pulled, to_signal
 
 
@@ -39,7 +40,7 @@ class PackState(PackConfig):
         super().__init__(wire)
         self._entries: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("entries", ())}
         self._ended = FinishedMessages((entry[ID], entry) for entry in wire.get("ended", ()))
-        self._suspects: set[str] = set(wire.get("suspects", ()))
+        self._suspects = Suspects(wire.get("suspects", ()), wire.get("suspect_batches", {}))
         self.receipts = PackReceipts(wire.get("receipts", {}))
         self.forwarding = ForwardingQueue(wire.get("strays", ()))
         self._running: dict[str, RunningMessage] = {}
@@ -65,6 +66,7 @@ class PackState(PackConfig):
         seldom = {
             "ended": list(self._ended.values()),
             "suspects": sorted(self._suspects),
+            "suspect_batches": self._suspects.batches(),
             "receipts": dict(self.receipts),
             "strays": list(self.forwarding),
         }
@@ -206,14 +208,15 @@ class PackState(PackConfig):
         self.leaving = find_leaving(self._running, packs, self.index)
         for index, (alive, ended) in remove_leaving(self._entries, self._ended, packs, self.index).items():
             self.bytes -= sum(map(measure, [*alive, *ended]))
-            self._suspects.difference_update(entry[ID] for entry in alive)
+            for entry in alive:
+                self._suspects.clear_of(entry[ID])
             self.forwarding.send_away(self.kind, index, alive, ended)
 
     def take(self, lanes: Collection[str], now: float) -> Batch | None:
         """Make a batch of what is due on one of the lanes: higher priority first, tenants in turn, then longest due.
 
         Returns None until a message can wait no longer or must run now; then the batch takes everything due by now.
-        A message whose last batch was lost with others in it may have caused the loss, so it goes alone.
+        A message whose last batch was lost with others in it may have caused the loss: see `Suspects`.
         """
         self.receipts.forget_old(self.replay_time)
         if self.summary(lanes).wake_at > self.replay_time and not self._run_now.has_any(
@@ -223,7 +226,7 @@ class PackState(PackConfig):
         due = self._run_now.find_due(self._entries.values(), lanes, self.lane, self.replay_time)
         if self._suspects:
             sound = [e for e in due if e[ID] not in self._suspects]
-            doubted = sorted((e for e in due if e[ID] in self._suspects), key=self._run_now.urgency)[:1]
+            doubted = self._suspects.pick(sorted(due, key=self._run_now.urgency), self.lane)
             # in turn, so that neither waits for ever
             due = (doubted or sound) if self._batches % 2 else (sound or doubted)
         if not due:
@@ -271,7 +274,7 @@ class PackState(PackConfig):
             if change is not None and is_ended(change):
                 continue
             running = self._running.pop(message_id)
-            self._suspects.discard(message_id)
+            self._suspects.clear_of(message_id)
             if (entry := change and apply_change(running.entry, change)) is None:
                 self._put(decide(self._state_of(running), HANDED_BACK, now), running.size, now)
             elif message_id in self.leaving or not self._makes_room(growth := measure(entry) - running.size):
@@ -296,7 +299,7 @@ class PackState(PackConfig):
         for position, outcome in outcomes:
             if (running := self._take_out(batch, position)) is not None:
                 state = self._state_of(running)
-                self._suspects.discard(state.id)
+                self._suspects.clear_of(state.id)
                 self._put(decide(state, self._bound(state, outcome), now, spread=self.within), running.size, now)
 
     def find_at_work(self, batch: Batch) -> list[int]:
@@ -311,15 +314,16 @@ class PackState(PackConfig):
         return self._find_running(batch, position) and self._running.pop(batch.ids[position])
 
     def batch_failed(self, batch: Batch, reason: str, now: float, tries: int = 1) -> None:
-        """Decide on a batch that was lost in every try: a single message has failed, several are each tried alone."""
+        """Decide on a batch that was lost in every try: a single message has failed, several are suspects."""
         verdict = "failed" if len(batch.ids) == 1 else "handed_back"
         outcome = Outcome(verdict, reason=reason)
         if self.is_serial:
             outcome = outcome._replace(max_attempts=0)  # only workers know the handler's own limit of attempts
+        most = len(batch.ids) // SUSPECTS_SPLIT if self.is_serial else 1
         for position in range(len(batch.ids)):
             if (running := self._take_out(batch, position)) is not None:
                 state = self._state_of(running)
-                self._suspects.add(state.id)
+                self._suspects.add(state.id, most)
                 if verdict == "failed":
                     state = state._replace(attempt=state.attempt + tries - 1)
                 self._put(decide(state, outcome, now), running.size, now)
@@ -366,7 +370,7 @@ class PackState(PackConfig):
         self._summaries.clear()
         if state.ended:
             self._entries.pop(state.id, None)
-            self._suspects.discard(state.id)
+            self._suspects.clear_of(state.id)
             # `due_at` is now the time of its end, from which on it is remembered
             payload = state.payload if self.is_serial else None
             state = state._replace(payload=payload, due_at=now, earliest_at=now, latest_at=0.0)

@@ -11,6 +11,7 @@ from activities.server_calls import MARK_SERIAL
 from shared.messages.message import SERIAL_BUILD
 
 SERIAL_PATCH = "serial"
+MARKED_BUILD = " serial"  # end of the build id of older workers, whose runs all began with the mark
 MARK_TIMEOUT = timedelta(seconds=10)
 
 
@@ -33,8 +34,12 @@ class SignalBuffer:
     """
 
     def __init__(self, *, is_started_serial: bool) -> None:
-        self._is_built_serial = is_started_serial and _is_serial_build()
-        self.is_serial = self._is_built_serial or (is_started_serial and workflow.patched(SERIAL_PATCH))
+        build_id = _first_build_id() if is_started_serial else ""
+        self._is_marked = build_id.endswith(MARKED_BUILD)
+        self._has_own_ids = build_id.endswith(SERIAL_BUILD)
+        self._activities = 0
+        is_built_serial = self._is_marked or self._has_own_ids
+        self.is_serial = is_built_serial or (is_started_serial and workflow.patched(SERIAL_PATCH))
         """Whether this run applies signals one by one.
 
         The server keeps with each task the build id of the worker that has done it, and the first one's says what that
@@ -45,10 +50,27 @@ class SignalBuffer:
         self._waiting: deque[tuple[Callable[[], None], bool]] = deque()
         self._wakes: Callable[[], bool] = _never
 
+    def next_activity_id(self) -> str | None:
+        """Give the next activity of a serial run an id that older code does not give: its workers can't replay it.
+
+        The core compares ids with those in the history. None leaves the id to the SDK, as in older runs.
+        """
+        self._activities += 1
+        return f"serial-{self._activities}" if self._has_own_ids else None
+
+    def begin(self) -> None:
+        """Begin a run; one that an older worker began has the mark first."""
+        if self._is_marked:
+            self._mark()
+
     def exclude_older_workers(self) -> None:
-        """Begin a serial run with an activity that older code does not know: its workers can't continue the run."""
-        if self._is_built_serial:
-            workflow.start_local_activity(MARK_SERIAL, start_to_close_timeout=MARK_TIMEOUT)
+        """Call this before each wait: a serial run whose history has no activity yet gets one that marks it."""
+        if self._has_own_ids and not self._activities:
+            self._mark()
+
+    def _mark(self) -> None:
+        activity_id = self.next_activity_id()
+        workflow.start_local_activity(MARK_SERIAL, start_to_close_timeout=MARK_TIMEOUT, activity_id=activity_id)
 
     @property
     def waiting(self) -> int:
@@ -84,9 +106,9 @@ class SignalBuffer:
             self._is_holding = self._wakes()
 
 
-def _is_serial_build() -> bool:
+def _first_build_id() -> str:
     version = workflow.info().get_current_deployment_version()
-    return version is not None and version.build_id.endswith(SERIAL_BUILD)
+    return "" if version is None else version.build_id
 
 
 def _never() -> bool:
