@@ -106,7 +106,7 @@ class _Run:
         positions = range(len(self._entries))
         if self._is_local:
             now = max(ended_at, self._begun_at, self._replay_time)  # the server's clock may be ahead
-            return to_raw(answer | {"entries": [self._fold(n, now) for n in positions]})
+            return to_raw(answer | {"entries": [self._to_change(n, now) for n in positions]})
         return to_raw(answer | {"outcomes": list(map(self._unreported.get, positions))})
 
     @property
@@ -173,7 +173,7 @@ class _Run:
         self._abandoned.add(position)
         self._room.release()
 
-    def _fold(self, position: int, now: float) -> Entry | None:
+    def _to_change(self, position: int, now: float) -> Entry | None:
         if (decided := self._decided.get(position)) is None:
             return None
         state, outcome = decided

@@ -132,16 +132,16 @@ async def measure_kills(keys: int = KEYS) -> None:
                 await follower.wait_until_committed(REVISIONS * keys)
                 while not _is_newest(ledger, keys):  # noqa: ASYNC110 — another process keeps it
                     await asyncio.sleep(2)
-            rows = [_judge(ledger, keys) | {"s": time.monotonic() - began}]
+            rows = [_check(ledger, keys) | {"s": time.monotonic() - began}]
     report("bridge", rows, note=f"{PARTITIONS} partitions, solo, {KILLS} kills with SIGKILL", case="kills")
 
 
 def _is_newest(ledger: Ledger, keys: int) -> bool:
-    judged = _judge(ledger, keys)
-    return not judged["missing"] and not judged["without their newest"]
+    found = _check(ledger, keys)
+    return not found["missing"] and not found["without their newest"]
 
 
-def _judge(ledger: Ledger, keys: int) -> dict[str, Any]:
+def _check(ledger: Ledger, keys: int) -> dict[str, Any]:
     """Count what is wrong: a record acted twice when its message was called for it under two versions."""
     newest: dict[str, str] = {}
     versions: defaultdict[tuple[str, str], set[int]] = defaultdict(set)

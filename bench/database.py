@@ -144,7 +144,7 @@ def _cpu(process: psutil.Process) -> float:
     return used.user + used.system
 
 
-async def _settle(subject: Subject) -> Spent:
+async def _wait_until_idle(subject: Subject) -> Spent:
     """Wait until the server has nothing more to do, and give what it has used by then."""
     before = await asyncio.to_thread(subject.measure)
     while True:
@@ -158,14 +158,14 @@ async def _settle(subject: Subject) -> Spent:
 
 async def _run_solo(subject: Subject) -> list[dict[str, Any]]:
     client = await subject.server.connect()
-    before = await _settle(subject)
+    before = await _wait_until_idle(subject)
     prefix = new_prefix()
     order = Order(what="dormice", prefix=prefix, seconds=HOUR, warmup=0, cache=CACHE, slots=SLOTS)
     rate = await fill(client, "asleep", prefix, SOLO_SLEEPERS, HOUR)
-    started = await _settle(subject)
+    started = await _wait_until_idle(subject)
     async with working(subject.server, order):  # each has a first task, in which it goes to sleep
         await asyncio.sleep(SOLO_SLEEPERS / 40)
-        asleep = await _settle(subject)
+        asleep = await _wait_until_idle(subject)
     rows = [
         {"what": "solo start", "count": SOLO_SLEEPERS, "a second": rate} | started.since(before).per(SOLO_SLEEPERS),
         {"what": "solo, until asleep", "count": SOLO_SLEEPERS, "a second": rate}
@@ -190,12 +190,12 @@ async def _run_packs(subject: Subject) -> list[dict[str, Any]]:
             due_spread=PACK_DELAY,
             coalesce=PACK_DELAY / share,
         )
-        before = await _settle(subject)
+        before = await _wait_until_idle(subject)
         order = to_order(filling, slots=PACK_SLOTS, cache=PACK_CACHE, seconds=SECONDS, windows=100)
         async with working(subject.server, order):
             rate = await start_packs(client, filling, filling.envelopes())
             await wait_until_asleep(client, filling)
-        taken = (await _settle(subject)).since(before)
+        taken = (await _wait_until_idle(subject)).since(before)
         rows.append({"what": "pack start", "count": PACK_COUNT, "a second": rate} | taken.per(PACK_COUNT))
         await run_worker(
             subject.server, replace(order, seconds=PACK_DELAY / 4, windows=1)

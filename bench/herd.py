@@ -44,7 +44,7 @@ async def main(arguments: list[str]) -> None:
             due = await _let_sleep(server, prefix, count, 0.0)
             await _wait_for(ledger, STEADY + count + 1, due)
             entries = ledger.entries[begun_before:]
-    row = {"messages": count, "steady/s": steady} | _judge(entries, due, steady)
+    row = {"messages": count, "steady/s": steady} | _check(entries, due, steady)
     report("herd", [row], note=f"{count:,} due in one instant, a workflow each, five priorities; one worker process")
 
 
@@ -94,7 +94,7 @@ def _make_herd(count: int, due: datetime, over: float) -> Iterable[Envelope]:
         )
 
 
-def _judge(entries: list[Entry], due: float, steady: float) -> dict[str, Any]:
+def _check(entries: list[Entry], due: float, steady: float) -> dict[str, Any]:
     expected = {entry.id: due + (QUIET_AFTER if entry.id.endswith("quiet") else 0.0) for entry in entries}
     judged = audit(entries, expected=expected, now=time.time(), grace=0)
     rate = _rate(entries)

@@ -123,7 +123,7 @@ class Cluster:
             if self.process is None:
                 process = start_server(program, write_configuration(self.folder, state.ports, state.shards), self.log)
                 self._keep(replace(state, process_id=process.pid, process_began=process.create_time()))
-            await self._settle()
+            await self._set_up()
 
     def down(self, *, is_deleting: bool = False) -> None:
         """End what runs, by its process id; a stopped cluster is no error. Messages stay unless `is_deleting`."""
@@ -163,7 +163,7 @@ class Cluster:
             self.folder.chmod(0o755)
             yield
 
-    async def _settle(self) -> None:
+    async def _set_up(self) -> None:
         """Wait until the server answers, then set up namespace, search attributes and indexes."""
         if not await wait_until_ready(
             self.port, lambda: is_healthy(self.address), lambda: self.process is not None, START_SECONDS

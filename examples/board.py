@@ -56,7 +56,7 @@ class Board:
         Without a terminal, print a line every five seconds. None if it stops before all are started.
         """
         started_at, offset, printed_at = None, 0, time.time()
-        with Live(console=self._console, auto_refresh=False, transient=True) as screen:
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
             while not stopping.is_set():
                 if started_at is None and starting.done():
                     starting.result()
@@ -68,7 +68,7 @@ class Board:
                 self._take(entries)
                 status = self._activity if started_at is None else f"{format_seconds(left)} to go"
                 if self._console.is_terminal:
-                    screen.update(self._draw(status), refresh=True)
+                    live.update(self._draw(status), refresh=True)
                 elif time.time() - printed_at >= PRINT_SECONDS:
                     printed_at = time.time()
                     self._console.print(f"{self._cycles:,} cycles, {status}")

@@ -56,7 +56,7 @@ class Page(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 — the base class names it so
-        """Log nothing, because the board is on the screen."""
+        """Log nothing, because the board is on the terminal."""
 
 
 class Site(ThreadingHTTPServer):

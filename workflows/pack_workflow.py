@@ -180,7 +180,7 @@ class PackWorkflow(PackSignals):
         else:
             outcomes: list[dict[str, Any] | None] = answer["outcomes"]
             self._count(0, measure(outcomes) + measure(batch.entries))
-            self._fold(batch, enumerate(outcomes), answer["ended_at"])
+            self._apply_outcomes(batch, enumerate(outcomes), answer["ended_at"])
         self._forget(batch)
 
     def _lose(self, batch: Batch, reason: str, took: timedelta, tries: int) -> None:

@@ -48,7 +48,7 @@ def decide(
     if state.ended and not _is_newer_record(state, event):
         return state
     if isinstance(event, Outcome):
-        return _settle(_fold(state, event, now, spread), now)
+        return _end_cycle(_apply_outcome(state, event, now, spread), now)
     if isinstance(event, signals.UnreadableSignal):
         return _remember(state, now, "ignored", f"{event.name}: {event.problem}")
     try:
@@ -69,7 +69,7 @@ def next_wake(state: MessageState) -> float | None:
     return None if state.is_held or state.ended else state.due_at
 
 
-def _fold(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
+def _apply_outcome(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
     if outcome.verdict == "again":
         return _come_back(state, outcome, now, spread)
     if outcome.verdict == "gated":
@@ -154,7 +154,7 @@ def _next_version(state: MessageState) -> MessageState:
     return state._replace(version=state.version + 1, attempt=0, is_tried=False)
 
 
-def _settle(state: MessageState, now: float) -> MessageState:
+def _end_cycle(state: MessageState, now: float) -> MessageState:
     asked_due_at, asked_stop = state.asked_due_at, state.asked_stop
     if state.is_running or state.is_revised or asked_due_at is not None or asked_stop is not None:
         state = state._replace(is_running=False, asked_due_at=None, asked_stop=None, is_revised=False)

@@ -11,7 +11,7 @@ from starter.cli.arguments import Commands
 from starter.cli.connection import open_control
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.cli.interruption import run_interruptibly
-from starter.screen import echo_err, plural, print_json, print_table
+from starter.terminal import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

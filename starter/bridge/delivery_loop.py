@@ -58,7 +58,7 @@ class DeliveryLoop:
     async def run(self) -> None:
         """Deliver until `finish`; raises Misconfigured when the server refuses this client as such."""
         async for receipt in self.starter.start_all(self._wishes()):
-            self._settle(receipt)
+            self._handle_receipt(receipt)
 
     def pump(self) -> None:
         """Begin what may begin now."""
@@ -98,7 +98,7 @@ class DeliveryLoop:
                 self._in_hand += 1
                 yield pending, self.spans.begin(pending, delivery)
 
-    def _settle(self, receipt: Receipt[PendingRecord]) -> None:
+    def _handle_receipt(self, receipt: Receipt[PendingRecord]) -> None:
         pending = receipt.tag
         self._in_hand -= 1
         self.outcomes[receipt.outcome] += 1

@@ -57,7 +57,7 @@ class PackSignals(IgnoresUnknownSignals):
         """Apply outcomes of a batch while other messages of the batch are still running."""
         batch = self._batches.get(news.batch)
         if batch is not None:
-            self._hear(lambda: self._fold(batch, news.outcomes, news.ended_at))
+            self._hear(lambda: self._apply_outcomes(batch, news.outcomes, news.ended_at))
 
     @signal_handler(read_pack_count, "spread")
     def resize(self, packs: int) -> None:
@@ -97,6 +97,8 @@ class PackSignals(IgnoresUnknownSignals):
 
         self._signal_buffer.hear(stir)
 
-    def _fold(self, batch: Batch, outcomes: Iterable[tuple[int, dict[str, Any] | None]], ended_at: float) -> None:
+    def _apply_outcomes(
+        self, batch: Batch, outcomes: Iterable[tuple[int, dict[str, Any] | None]], ended_at: float
+    ) -> None:
         decided = ((n, HANDED_BACK if wire is None else Outcome.load(wire)) for n, wire in outcomes)
         self._pack.apply_outcomes(batch, decided, max(self._pack.replay_time, ended_at))

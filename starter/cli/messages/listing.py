@@ -9,7 +9,7 @@ from shared.settings import Settings
 from starter.cli.arguments import COUNT, Commands, add_filter, read_filter
 from starter.cli.connection import open_control
 from starter.cli.exit_codes import FINE
-from starter.screen import describe_distance, echo_err, plural, print_json, print_table
+from starter.terminal import describe_distance, echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
     from starter.steering.status.listing import ListedMessage

@@ -7,7 +7,7 @@ from shared.settings import Settings
 from starter.cli.arguments import DURATION, MOMENT, PAYLOAD, PRIORITY, Commands
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE, PARTLY
-from starter.screen import echo_err, print_json, print_table
+from starter.terminal import echo_err, print_json, print_table
 
 FIELDS = ("kind", "id", "payload", "lane", "scheduled_at", "priority", "tenant", "correlation_id", "idempotency_key")
 

@@ -1,4 +1,4 @@
-"""The screen: what people read goes to standard error, data goes to standard output."""
+"""The terminal: what people read goes to standard error, data goes to standard output."""
 
 import contextlib
 import json

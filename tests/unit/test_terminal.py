@@ -1,4 +1,4 @@
-"""The screen: tables fit the terminal, data stays whole."""
+"""The terminal: tables fit it, data stays whole."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from starter.screen import print_table, shorten
+from starter.terminal import print_table, shorten
 
 LONG = "feed:https://example.org/" + "x" * 100 + "/end"
 ROWS = [(LONG, "short", "in 3 h"), ("feed:1", "short", "soon")]
