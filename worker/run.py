@@ -71,7 +71,7 @@ def _build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatc
         max_concurrent_local_activities=2 * profile.workflow_slots + 1,
         max_concurrent_workflow_task_polls=profile.workflow_pollers,
         max_concurrent_activity_task_polls=profile.activity_pollers,
-        nonsticky_to_sticky_poll_ratio=profile.unsticky_share,
+        nonsticky_to_sticky_poll_ratio=profile.nonsticky_to_sticky_poll_ratio,
         sticky_queue_schedule_to_start_timeout=profile.sticky_timeout,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,

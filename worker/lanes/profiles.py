@@ -15,7 +15,8 @@ class Profile:
     because among millions asleep the next one to wake is hardly ever a cached one.
     `workflow_pollers`: requests for workflow tasks at once. On a busy server each takes half a second, so three of them
     fetch some six tasks a second; what waits longer than `sticky_timeout` in a worker's sticky queue is moved.
-    `unsticky_share`: share of these requests that ask for workflows that no worker has cached, as all are after a kill.
+    `nonsticky_to_sticky_poll_ratio`: the share of them that asks for workflows that no worker has cached; after a kill
+    these are all.
     """
 
     workflow_slots: int
@@ -23,7 +24,7 @@ class Profile:
     cached_workflows: int
     workflow_pollers: int
     activity_pollers: int
-    unsticky_share: float = 0.2
+    nonsticky_to_sticky_poll_ratio: float = 0.2
     sticky_timeout: timedelta = timedelta(seconds=10)
 
 
@@ -41,7 +42,7 @@ PROFILES: dict[str, Profile] = {
         cached_workflows=200,  # at least the handlers in flight, so that their results find a cached workflow
         workflow_pollers=10,  # 4 for the lane's queue, 6 for what is cached
         activity_pollers=5,
-        unsticky_share=0.4,
+        nonsticky_to_sticky_poll_ratio=0.4,
     ),
     "long": Profile(
         workflow_slots=8,
@@ -49,6 +50,6 @@ PROFILES: dict[str, Profile] = {
         cached_workflows=200,
         workflow_pollers=5,
         activity_pollers=3,
-        unsticky_share=0.4,
+        nonsticky_to_sticky_poll_ratio=0.4,
     ),
 }
