@@ -111,7 +111,9 @@ def _leave_out(_: SignalBuffer) -> None:
     pass
 
 
-@pytest.mark.parametrize("name", ["loop-0", "loop_medium-0", "lane_move-1", "pack_loop-0", "pack_loop-1", "pack_loop_medium-0"])
+@pytest.mark.parametrize(
+    "name", ["loop-0", "loop_medium-0", "lane_move-1", "pack_loop-0", "pack_loop-1", "pack_loop_medium-0"]
+)
 async def test_older_workers_do_not_continue_what_they_would_replay_otherwise(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
