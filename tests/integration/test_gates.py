@@ -18,10 +18,9 @@ from starter.steering.keepers import GateControl, GatesNotServed
 from tests.conftest import Begin, Serve, wait_until
 from tests.subjects import Subject, declare
 
-pytestmark = pytest.mark.timeout(150)  # workers begin and end in it, and a gate stays closed for half a minute
+pytestmark = pytest.mark.timeout(150)  # workers begin and end in it, and gates stay closed for a while
 
-MANY = 300
-CLOSED = timedelta(seconds=30)
+CLOSED = timedelta(seconds=10)
 HOST = "host:example.org"
 
 
@@ -60,20 +59,21 @@ def starter(client: Client, settings: Settings, encoding: str, kind: str) -> Bul
     return BulkStarter(client, settings, encodings=declare(encoding, kind))
 
 
+@pytest.mark.parametrize(("many", "closed_for"), [(50, CLOSED), pytest.param(300, 3 * CLOSED, marks=pytest.mark.long)])
 async def test_messages_wait_at_a_closed_gate_without_a_call_and_all_run_when_it_opens(
-    starter: BulkStarter, serve: Serve, kind: str, begin: Begin, gates: GateControl
+    starter: BulkStarter, serve: Serve, kind: str, begin: Begin, gates: GateControl, *, many: int, closed_for: timedelta
 ) -> None:
-    """Three hundred behind a gate that is closed for half a minute cost it no call; others don't wait with them."""
-    site = Site(kind)
+    """Those behind a gate that is closed for a while cost it no call; others don't wait with them."""
+    site = Site(kind, closed_for)
     async with serve(site.handler(), lanes=("short",)):
         first = await begin(kind)
         await wait_until(lambda: site.opens_at, "somebody was asked to wait")
-        waiting = [f"{first.id}-{n}" for n in range(MANY)]
+        waiting = [f"{first.id}-{n}" for n in range(many)]
         stream = ((name, Envelope(kind=kind, id=name, lane="short")) for name in (*waiting, f"{first.id}-elsewhere"))
         async for receipt in starter.start_all(stream):
             assert receipt.outcome is StartOutcome.STARTED, receipt
         closed = (await gates.fetch(time.time()))[HOST]
-        await wait_until(lambda: len(site.calls) >= MANY + 3, "all have run", 100)
+        await wait_until(lambda: len(site.calls) >= many + 3, "all have run", 100)
 
     assert closed.opens_at == pytest.approx(site.opens_at, abs=1)
     assert closed.reason == "asked to wait"
