@@ -279,7 +279,9 @@ class MessageWorkflow(IgnoresUnknownSignals):
         if isinstance(signal, Revise) and (flaw := find_size_flaw(signal.payload, self._payload_max_bytes)):
             signal = UnreadableSignal(Revise.__name__, f"the payload {flaw}")
         before = self._state
-        self._state = decide(before, signal, workflow.time())
+        # older code takes a moment for past only if the last timer was set for a later one
+        replay_time = None if self._signal_buffer.is_serial else self._replay_time
+        self._state = decide(before, signal, workflow.time(), replay_time=replay_time)
         is_asked = asks_at_once(signal, before, self._state, self._replay_time)
         if is_asked is not None and not isinstance(signal, UnreadableSignal):
             self._is_asked = is_asked
