@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable
@@ -279,7 +280,8 @@ async def record(names: Iterable[str]) -> None:
                     histories = await live(client, name)
                     fingerprints[name] = fingerprint(histories)
                     for number, history in enumerate(histories):
-                        (HISTORIES / f"{name}-{number}.json").write_text(history.to_json() + "\n")
+                        text = history.to_json().replace(f"@{socket.gethostname()}", "@host")
+                        (HISTORIES / f"{name}-{number}.json").write_text(text + "\n")
             finally:
                 stopping.set()
                 await serving
