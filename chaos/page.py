@@ -18,6 +18,8 @@ TITLES = {EMBEDDED: "On the embedded server", CLUSTER: "On Temporal's server wit
 INTRODUCTION = """\
 # Chaos
 
+What became of the promises while the real system was killed, stopped and starved: published runs.
+
 <!-- written by ./run chaos --publish from chaos/results; what it says beside the numbers is in chaos/page.py -->
 
 `./run chaos [--minutes N] [--seed S] [--cluster]` runs the real thing (Temporal's server, workers, a Kafka broker with
@@ -140,7 +142,7 @@ def _render_claims(readme: str) -> Iterator[str]:
 def _render_run(document: Mapping[str, Any]) -> Iterator[str]:
     faults, late = document["faults"], document["lateness_seconds"]
     hits, lost = sum(bool(fault["in_flight"]) for fault in faults), sum(fault["batches_lost"] for fault in faults)
-    yield f"`{document['command']}`, {document['date']}, {document['machine']}, Python {document['python']}, "
+    yield f"`{document['command']}`, {document['date']}, {document['machine']},\nPython {document['python']}, "
     timeout = document["task_timeout_seconds"]
     yield f"temporalio {document['temporalio']}. Workflow tasks time out after {timeout:g} s.\n\n"
     yield "| messages that come back | number |\n|---|---|\n"

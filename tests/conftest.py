@@ -85,14 +85,15 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Bound coroutine tests from within, so that a test that takes too long ends its workers before it fails.
 
-    What needs the broker runs in one of the suite's processes, so that there is one broker; so does what is heavy, so
-    that Spark starts once, and never twice at once.
+    What needs the broker runs in one of the suite's processes, so that there is one broker; so does what needs Spark's
+    session, and what else is heavy.
     """
     for item in items:
         if "broker" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("broker"))
         elif item.get_closest_marker("heavy"):
-            item.add_marker(pytest.mark.xdist_group("heavy"))
+            needs_session = "spark" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("spark" if needs_session else "heavy"))
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             mark = item.get_closest_marker("timeout")
             item.obj = _bounded(item.obj, mark.args[0] - SPARE_SECONDS if mark else TEST_SECONDS)
