@@ -8,7 +8,7 @@ from typing import Any
 
 from chaos.faults import CLUSTER, EMBEDDED
 from chaos.report import group_recoveries, write_json
-from chaos.run import TASKS_MOST
+from chaos.run import DRAIN_SECONDS, TASKS_MOST
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
@@ -53,7 +53,8 @@ for
 
 That a call comes again for a version is no fault: *at least once* is what is promised; such calls are counted apart.
 A message of the sample that verbs steer is left out where a verb makes another answer right: of early and duplicated.
-At the end the server must keep fewer than {TASKS_MOST:,} transfer tasks: more of them say that its queue is pinned.
+At the end, or up to {DRAIN_SECONDS:.0f} s later, the server must keep fewer than {TASKS_MOST:,} transfer tasks: more of
+them say that its queue is pinned.
 
 Recovery is the time from the end of a fault, when the killed program was started again or the stopped one went on,
 until every message that was due at that moment has run; one whose record the bridge has yet to bring is not due. Faults
@@ -81,9 +82,10 @@ FOUND = """
 - A message of the older version stood still for good after it was asked to run at once and then to be due at a moment
   that was past by the time a worker took both: this version made "now" of that moment, on replay as well. It does so
   only in runs of its own now; that history is a test.
-- Packs on `medium` ran one message at a time, every ten seconds, behind 400 other messages: a worker asked for three
-  workflow tasks at once, too few for a busy server, and a batch that was lost with three workers in a row was tried
-  again message by message. Workers now ask for ten, and such a batch is split by eight until the culprit is found.
+- Packs on `medium` ran one message at a time, every ten seconds, behind 400 other messages. The probable cause: a worker
+  asked for three workflow tasks at once, too few for a busy server, and a batch that was lost with three workers in a
+  row was tried again message by message. Workers now ask for ten, and such a batch is split by eight until the culprit
+  is found; it was not seen again.
 """
 
 NOT_COVERED = """
