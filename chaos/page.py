@@ -82,10 +82,10 @@ FOUND = """
 - A message of the older version stood still for good after it was asked to run at once and then to be due at a moment
   that was past by the time a worker took both: this version made "now" of that moment, on replay as well. It does so
   only in runs of its own now; that history is a test.
-- Packs on `medium` ran one message at a time, every ten seconds, behind 400 other messages. The probable cause: a worker
-  asked for three workflow tasks at once, too few for a busy server, and a batch that was lost with three workers in a
-  row was tried again message by message. Workers now ask for ten, and such a batch is split by eight until the culprit
-  is found; it was not seen again.
+- Packs on `medium` ran one message at a time, every ten seconds, behind 400 other messages. The probable cause: a
+  worker asked for three workflow tasks at once, too few for a busy server, and a batch that was lost with three workers
+  in a row was tried again message by message. Workers now ask for ten, and such a batch is split by eight until the
+  culprit is found; it was not seen again.
 """
 
 NOT_COVERED = """
