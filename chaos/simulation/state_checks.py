@@ -83,7 +83,7 @@ class StateChecks:
         receipts = sum(measure(kept) for kept in pack.receipts.items())
         if receipts > RECEIPTS_BYTES_MAX + RECEIPT_BYTES:
             self._ledger.violate(f"{name} keeps {receipts:,} bytes of receipts")
-        if pack.packs == self._least_packs() and counted > STATE_BYTES_MAX + 10_000:
+        if pack.packs == self._least_packs() and counted > pack.bytes_max + 10_000:
             self._ledger.violate(f"{name} holds {counted:,} bytes")
         # a pack always accepts the messages that repacking moves into it, so it may exceed its size
         if not self._is_repacked and len(pack) > pack.size:

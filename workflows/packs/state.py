@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.lanes import LANES
 from shared.messages.decision import begin, decide
-from shared.messages.json_value import find_size_flaw
+from shared.messages.json_value import encode_json, find_size_flaw
 from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import pack_index
 from shared.messages.signals import PullMany, Revise, Signal, UnreadableSignal
@@ -25,6 +25,7 @@ from shared.packs.entry import (
     to_entry,
     to_state,
 )
+from shared.temporal.compression import measure_share
 from workflows.packs.batch import HANDED_BACK, Batch, FinishedMessages, PackSummary, RunningMessage, fill_batch
 from workflows.packs.config import PackConfig
 from workflows.packs.forwarding_queue import ForwardingQueue, find_leaving, remove_leaving
@@ -62,7 +63,10 @@ class PackState(PackConfig):
 
     def dump(self) -> dict[str, Any]:
         """Give the wire form that the next run starts from; no batch may be under way."""
-        wire = self.heading() | {"bytes": self.bytes, "entries": list(self._entries.values())}
+        entries = list(self._entries.values())
+        if self.is_compressed and self.bytes > STATE_BYTES_MAX // 2:  # below that, the limit is out of reach
+            self.stored_share = max(measure_share(encode_json(entries)), 0.01)
+        wire = self.heading() | {"bytes": self.bytes, "entries": entries}
         seldom = {
             "ended": list(self._ended.values()),
             "suspects": sorted(self._suspects),
@@ -105,7 +109,7 @@ class PackState(PackConfig):
         token = chunk["token"]
         if token in self.receipts:
             return
-        self.bytes -= self._ended.forget_old(now, self.size, self.bytes)
+        self.bytes -= self._ended.forget_old(now, self.size, self.bytes - self.bytes_max)
         fates: dict[str, list[int]] = {}
         moved: dict[int, list[int]] = {}
         # a sender with the same number of packs has hashed each entry already, which is the most expensive part
@@ -212,6 +216,11 @@ class PackState(PackConfig):
                 self._suspects.clear_of(entry[ID])
             self.forwarding.send_away(self.kind, index, alive, ended)
 
+    def has_due(self, lanes: Collection[str]) -> bool:
+        """Return whether a message on one of the lanes can wait no longer, or must run now."""
+        is_urgent = self.summary(lanes).wake_at <= self.replay_time
+        return is_urgent or self._run_now.has_any(self._entries, lanes, self.lane)
+
     def take(self, lanes: Collection[str], now: float) -> Batch | None:
         """Make a batch of what is due on one of the lanes: higher priority first, tenants in turn, then longest due.
 
@@ -219,9 +228,7 @@ class PackState(PackConfig):
         A message whose last batch was lost with others in it may have caused the loss: see `Suspects`.
         """
         self.receipts.forget_old(self.replay_time)
-        if self.summary(lanes).wake_at > self.replay_time and not self._run_now.has_any(
-            self._entries, lanes, self.lane
-        ):
+        if not self.has_due(lanes):
             return None
         due = self._run_now.find_due(self._entries.values(), lanes, self.lane, self.replay_time)
         if self._suspects:
@@ -362,9 +369,9 @@ class PackState(PackConfig):
 
     def _makes_room(self, growth: int) -> bool:
         """Forget finished messages until `growth` bytes fit or none is left; return whether they fit."""
-        while self.bytes + growth > STATE_BYTES_MAX and self._ended:
+        while self.bytes + growth > self.bytes_max and self._ended:
             self.bytes -= self._ended.forget(next(iter(self._ended)))
-        return self.bytes + growth <= STATE_BYTES_MAX
+        return self.bytes + growth <= self.bytes_max
 
     def _put(self, state: MessageState, old_size: int, now: float) -> None:
         self._summaries.clear()
@@ -388,7 +395,7 @@ class PackState(PackConfig):
             return
         (self._ended if state.ended else self._entries)[state.id] = entry
         if state.ended:
-            self.bytes -= self._ended.forget_old(now, self.size, self.bytes)
+            self.bytes -= self._ended.forget_old(now, self.size, self.bytes - self.bytes_max)
 
     def _find_no_room(self, size: int) -> str:
         if len(self) >= self.size:
