@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shared.messages.message import MessageState
 from shared.messages.placement import PACK_WORKFLOW, identity_of, pack_index
-from shared.packs.entry import ID, PAYLOAD, STATE_BYTES_MAX, VERSION, Entry, is_ended, measure, sources_of
+from shared.packs.entry import ID, PAYLOAD, VERSION, Entry, is_ended, measure, sources_of
 from workflows.packs.receipts import RECEIPTS_BYTES_MAX
 from workflows.packs.state import PackState
 

@@ -5,14 +5,7 @@ from typing import Any
 
 from shared.messages.message import SERIAL
 from shared.messages.placement import PackSpread
-from shared.packs.entry import (
-    COMPRESSED,
-    EXPANDED_BYTES_MAX,
-    STATE_BYTES_MAX,
-    STORED_SHARE,
-    WIRE_VERSION,
-    to_heading,
-)
+from shared.packs.entry import COMPRESSED, STORED_SHARE, WIRE_VERSION, to_heading
 
 
 class PackConfig:
@@ -49,22 +42,3 @@ class PackConfig:
             is_compressed=self.is_compressed,
             stored_share=self.stored_share,
         )
-
-    @property
-    def bytes_max(self) -> int:
-        """The most bytes of JSON that the pack may hold: what is stored of them counts, by its last compression."""
-        expanded = STATE_BYTES_MAX / (self.stored_share or 1.0)
-        return min(round(expanded), EXPANDED_BYTES_MAX)
-
-    def explain_full(self) -> str:
-        """Say that the pack has as many messages as it may, and what to do."""
-        return f"pack {self.index} of kind {self.kind!r} is full with {self.size:,} messages; {self._advice}"
-
-    def explain_no_room(self) -> str:
-        """Say that something finds no room in the pack, and what to do; begins after its subject."""
-        held = f"which holds {self.bytes:,} of {self.bytes_max:,} bytes"
-        return f"finds no room in pack {self.index} of kind {self.kind!r}, {held}; {self._advice}"
-
-    @property
-    def _advice(self) -> str:
-        return f"spread the kind over more packs: dormice repack {self.kind} --packs {2 * self.packs}"

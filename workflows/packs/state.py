@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.lanes import LANES
 from shared.messages.decision import begin, decide
-from shared.messages.json_value import encode_json, find_size_flaw
+from shared.messages.json_value import find_size_flaw
 from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import pack_index
 from shared.messages.signals import PullMany, Revise, Signal, UnreadableSignal
@@ -14,7 +14,6 @@ from shared.packs.entry import (
     DUE,
     ID,
     OTHERS,
-    STATE_BYTES_MAX,
     Entry,
     apply_change,
     is_ended,
@@ -25,22 +24,20 @@ from shared.packs.entry import (
     to_entry,
     to_state,
 )
-from shared.temporal.compression import measure_share
-from workflows.packs.batch import HANDED_BACK, Batch, FinishedMessages, PackSummary, RunningMessage, fill_batch
-from workflows.packs.config import PackConfig
+from workflows.packs.batch import HANDED_BACK, Batch, PackSummary, RunningMessage, fill_batch
 from workflows.packs.forwarding_queue import ForwardingQueue, find_leaving, remove_leaving
+from workflows.packs.limits import PackLimits
 from workflows.packs.receipts import KNOWN, REVISED, STOPPED, PackReceipts
 from workflows.packs.suspects import SUSPECTS_SPLIT, Suspects
 from workflows.replay.run_now_queue import RunNowQueue, is_newer, may_begin, pick_pulled, to_signal
 
 
-class PackState(PackConfig):
+class PackState(PackLimits):
     """All messages of one pack; mutable, so that a change of one does not copy a thousand."""
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
         super().__init__(wire)
         self._entries: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("entries", ())}
-        self._ended = FinishedMessages((entry[ID], entry) for entry in wire.get("ended", ()))
         self._suspects = Suspects(wire.get("suspects", ()), wire.get("suspect_batches", {}))
         self.receipts = PackReceipts(wire.get("receipts", {}))
         self.forwarding = ForwardingQueue(wire.get("strays", ()))
@@ -64,8 +61,7 @@ class PackState(PackConfig):
     def dump(self) -> dict[str, Any]:
         """Give the wire form that the next run starts from; no batch may be under way."""
         entries = list(self._entries.values())
-        if self.is_compressed and self.bytes > STATE_BYTES_MAX // 2:  # below that, the limit is out of reach
-            self.stored_share = max(measure_share(encode_json(entries)), 0.01)
+        self._note_stored_share(entries)
         wire = self.heading() | {"bytes": self.bytes, "entries": entries}
         seldom = {
             "ended": list(self._ended.values()),
@@ -109,7 +105,7 @@ class PackState(PackConfig):
         token = chunk["token"]
         if token in self.receipts:
             return
-        self.bytes -= self._ended.forget_old(now, self.size, self.bytes - self.bytes_max)
+        self._forget_old(now)
         fates: dict[str, list[int]] = {}
         moved: dict[int, list[int]] = {}
         # a sender with the same number of packs has hashed each entry already, which is the most expensive part
@@ -363,16 +359,6 @@ class PackState(PackConfig):
             return flaw
         return "" if self._can_grow(state.payload, signal.payload) else self.explain_no_room()
 
-    def _can_grow(self, old: Any, new: Any) -> bool:
-        growth = measure(new) - measure(old)
-        return growth <= 0 or self._makes_room(growth)
-
-    def _makes_room(self, growth: int) -> bool:
-        """Forget finished messages until `growth` bytes fit or none is left; return whether they fit."""
-        while self.bytes + growth > self.bytes_max and self._ended:
-            self.bytes -= self._ended.forget(next(iter(self._ended)))
-        return self.bytes + growth <= self.bytes_max
-
     def _put(self, state: MessageState, old_size: int, now: float) -> None:
         self._summaries.clear()
         if state.ended:
@@ -395,7 +381,7 @@ class PackState(PackConfig):
             return
         (self._ended if state.ended else self._entries)[state.id] = entry
         if state.ended:
-            self.bytes -= self._ended.forget_old(now, self.size, self.bytes - self.bytes_max)
+            self._forget_old(now)
 
     def _find_no_room(self, size: int) -> str:
         if len(self) >= self.size:
