@@ -179,7 +179,7 @@ class Replica:
 
     @property
     def _build_id(self) -> str:
-        """The same for all tasks of a run: of an older version, of today, or of a deployment, where a patch marks it."""
+        """The same for all tasks of a run: of an older version, of today, or of a deployment, which a patch marks."""
         ends = ("", *SERIAL_BUILDS)
         return "simulation" + ends[zlib.crc32(self.run.run_id.encode()) % len(ends)]
 
