@@ -39,6 +39,9 @@ DYNAMIC_CONFIG = {
     "matching.TaskQueueInfoByBuildIdTTL": '"500ms"',
     # 5 by default, which takes a minute: until then nobody could find a workflow that stands still
     "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute": 3,
+    # added to the task timeout before a failed task is tried again; 10 min by default: that long a message could wait
+    # although the cause is mended
+    "history.workflowTaskRetryMaxInterval": '"30s"',
     # 20 by default, for the only shard: tasks that are read again after a kill would wait behind new ones
     "history.transferProcessorMaxPollRPS": 200,
     "history.timerProcessorMaxPollRPS": 200,
