@@ -258,11 +258,13 @@ class PackWorkflow(PackSignals):
         )
 
     def _publish(self) -> None:
+        # only a local batch's result says which messages were in it, so until then the summary may differ on replay
+        if self._signal_buffer.is_serial and any(map(_is_local, self._batches.values())):
+            return
         summary = self._pack.summary()
         index = PackIndex(summary.due_at, summary.parked > 0, summary.earliest_at)
         updates = pack_updates(self._indexed, index, self._index_after)
-        # only a local batch's result says which messages were in it, so until then the summary may differ on replay
-        if updates and not (self._signal_buffer.is_serial and any(map(_is_local, self._batches.values()))):
+        if updates:
             workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType] — the SDK leaves the type argument open
             self._indexed = index
         set_details(description.describe_pack(self._pack.kind, self._pack.lane, summary))

@@ -96,20 +96,27 @@ class PackSummary:
         cls, entries: Iterable[Entry], lanes: Collection[str], *, usual_lane: str, within: PackSpread, running: int
     ) -> "PackSummary":
         """Summarize a pack's entries; `wake_at` is when the pack must wake for messages on `lanes`."""
-        wake = due = earliest = math.inf
-        asleep, held, parked, is_open = 0, 0, 0, usual_lane in lanes
-        most, patience = within.coalesce * 1000, within.patience
+        usual, others = list[Entry](), list[Entry]()
         for entry in entries:
-            is_usual = len(entry) <= OTHERS
-            if not is_usual and is_held(entry):
-                held += 1
-                parked += is_parked(entry)
-                continue
-            asleep += 1
-            moment = entry[DUE]
-            due = min(due, moment)
-            earliest = min(earliest, moment - entry[EARLY])
-            if is_open if is_usual else lane_of(entry, usual_lane) in lanes:
-                wake = min(wake, moment + min(entry[LATE], most) * patience)
-        moments = (wake / 1000, due / 1000, earliest / 1000)
-        return cls(*moments, asleep=asleep, held=held, parked=parked, running=running)
+            (usual if len(entry) <= OTHERS else others).append(entry)
+        free = [entry for entry in others if not is_held(entry)]
+        parked = sum(map(is_parked, others)) if len(free) < len(others) else 0
+        waiting = usual if usual_lane in lanes else []
+        if free:
+            waiting = [*waiting, *(entry for entry in free if lane_of(entry, usual_lane) in lanes)]
+            usual += free
+        moments = (
+            _find_wake(waiting, within),
+            min([entry[DUE] for entry in usual], default=math.inf),
+            min([entry[DUE] - entry[EARLY] for entry in usual], default=math.inf),
+        )
+        wake, due, earliest = (moment / 1000 for moment in moments)
+        held = len(others) - len(free)
+        return cls(wake, due, earliest, asleep=len(usual), held=held, parked=parked, running=running)
+
+
+def _find_wake(entries: list[Entry], within: PackSpread) -> float:
+    """Return when the first of some messages can wait no longer, in milliseconds."""
+    most, patience = within.coalesce * 1000, within.patience
+    # lists, not generators: a pack does this several times a wake, with a thousand entries
+    return min([e[DUE] + (late if (late := e[LATE]) < most else most) * patience for e in entries], default=math.inf)

@@ -15,13 +15,10 @@ class PackLimits(PackConfig):
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
         super().__init__(wire)
-        self._ended = FinishedMessages((entry[ID], entry) for entry in wire.get("ended", ()))
-
-    @property
-    def bytes_max(self) -> int:
-        """The most bytes of JSON that the pack may hold: what is stored of them counts, by its last compression."""
         expanded = STATE_BYTES_MAX / (self.stored_share or 1.0)
-        return min(round(expanded), EXPANDED_BYTES_MAX)
+        self.bytes_max = min(round(expanded), EXPANDED_BYTES_MAX)
+        """The most bytes of JSON that the pack may hold: what is stored of them counts, by its last compression."""
+        self._ended = FinishedMessages((entry[ID], entry) for entry in wire.get("ended", ()))
 
     def explain_full(self) -> str:
         """Say that the pack has as many messages as it may, and what to do."""

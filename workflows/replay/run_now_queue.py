@@ -98,9 +98,9 @@ class RunNowQueue:
 
     def find_due(self, entries: Iterable[Entry], lanes: Collection[str], usual_lane: str, moment: float) -> list[Entry]:
         """Find the messages that are due by `moment` or in this queue, and can begin on `lanes`."""
-        cutoff = math.floor(moment * 1000)
-        due = [e for e in entries if (e[DUE] <= cutoff or e[ID] in self._order) and not is_held(e)]
-        return [e for e in due if lane_of(e, usual_lane) in lanes]
+        cutoff, order = math.floor(moment * 1000), self._order
+        due = [e for e in entries if e[DUE] <= cutoff or (order and e[ID] in order)]
+        return [e for e in due if not is_held(e) and lane_of(e, usual_lane) in lanes]
 
     def has_any(self, entries: Mapping[str, Entry], lanes: Collection[str], usual_lane: str) -> bool:
         """Return whether a message in this queue can begin on `lanes`."""
