@@ -1,4 +1,4 @@
-"""Packs against bare packs and solo messages: cycles, starts, bytes; also rss, size, fill N [seconds] [delay], crowd N.
+"""Packs against bare packs and solo messages: cycles, starts, bytes; also rss, size, fill, crowd, list and count.
 
 Cold means far more packs than cached workflows. More is always due than the machine can do, so the rate is what it
 can do; `size` and `fill` have messages come back at a rhythm instead, and show how late they are. `crowd` only fills.
@@ -21,6 +21,7 @@ from bench.pack_filling import (
     to_order,
     wait_until_asleep,
 )
+from bench.pack_reading import COUNT_COUNT, LIST_COUNT, measure_count, measure_list
 from bench.pack_rhythms import measure_fill, measure_sizes
 from bench.worker_process import Measured, Order
 from shared.messages.encoding import Pack
@@ -44,13 +45,15 @@ BYTES_COUNT, SOLO_BYTES = 100_000, 1000
 async def main(arguments: list[str]) -> None:
     """Run the sub-scenario named first; without one: cycles, starts and bytes."""
     parts = {"cycles": _cycles, "starts": _starts, "bytes": _bytes, "rss": _rss, "size": measure_sizes}
-    fills = {"fill": measure_fill, "crowd": measure_crowd}
+    fills = {"fill": measure_fill, "crowd": measure_crowd, "list": measure_list, "count": measure_count}
+    usual = {"list": LIST_COUNT, "count": COUNT_COUNT}
     name, *numbers = arguments or [""]
-    if name in fills and numbers:
-        count, *others = (float(number.replace("_", "")) for number in numbers)
+    if name in fills and (numbers or name in usual):
+        count, *others = (float(number.replace("_", "")) for number in numbers or [str(usual[name])])
         await fills[name](int(count), *others)
     elif name and name not in parts:
-        print(f"packs: there is no part '{name}'; use {', '.join(parts)}, fill N [seconds] [mean delay] or crowd N")
+        others = "fill N [seconds] [mean delay], crowd N, list [N] or count [N]"
+        print(f"packs: there is no part '{name}'; use {', '.join(parts)}, {others}")
     else:
         for part in [name] if name else ["cycles", "starts", "bytes"]:
             await parts[part]()

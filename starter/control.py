@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -21,6 +22,7 @@ from starter.steering.packs import Packs
 from starter.steering.selection import Selection
 from starter.steering.sender import Sender, SignalCounts
 from starter.steering.status.listing import ListedMessage, to_listed
+from starter.steering.stored.memo_counts import MessageCount
 
 PAGE_SIZE = 500
 
@@ -129,6 +131,19 @@ class Control:
                 if left <= 0:
                     return
 
+    async def list_known(self, kind: str) -> AsyncIterator[tuple[str, str]]:
+        """Give (id, state) of each message of a kind that is alive, or finished and remembered, in any order.
+
+        One that ends meanwhile may come twice, the second time as finished.
+        """
+        if await self._packs.layouts.find(kind) is not None:
+            async for known in self._packs.iterate_known(kind):
+                yield known
+            return
+        for state in (None, "done", "stopped"):  # without a state, those that are alive
+            async for listed in self.list(Selection(kind=kind, state=state)):
+                yield listed.id, listed.state
+
     async def names(
         self, selection: Selection, keep: Callable[[ListedMessage], bool] = lambda _: True
     ) -> AsyncIterator[tuple[str, str]]:
@@ -139,9 +154,20 @@ class Control:
 
     async def count(self, selection: Selection) -> int:
         """Count a selection, in the index and in the packs."""
+        return await self._count_solo(selection) + await self._packs.count(selection)
+
+    async def estimate(self, selection: Selection) -> MessageCount:
+        """Count a selection as exactly as is cheap.
+
+        Exact up to 200 packs that answer within ten seconds; more packs, and those that no worker serves, are counted
+        about, by the counts in their memos. Messages that have finished are always counted exactly, as by `count`.
+        """
+        packed = await self._packs.estimate(selection)
+        return replace(packed, number=packed.number + await self._count_solo(selection))
+
+    async def _count_solo(self, selection: Selection) -> int:
         with translate_rpc_errors():
-            solo = (await self._client.count_workflows(selection.to_query())).count
-        return solo + await self._packs.count(selection)
+            return (await self._client.count_workflows(selection.to_query())).count
 
     async def look_up(self, kind: str, message_id: str) -> ListedMessage:
         """Look up one message, alive or finished, at the server or its pack, never in the index: always up to date."""

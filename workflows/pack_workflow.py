@@ -18,6 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.messages.message import SERIAL, MessageState, Outcome
     from shared.messages.placement import PACK_WORKFLOW
     from shared.messages.signal_reading import is_text, require
+    from shared.packs.counts import COUNTS_MEMO
     from shared.packs.entry import COMPRESSED, is_ended, measure
     from shared.temporal.connect import to_raw
     from shared.temporal.search_attributes import PackIndex, pack_updates
@@ -95,7 +96,8 @@ class PackWorkflow(PackSignals):
         self._signal_buffer.release_all()  # no received signal still waits to be applied, so none is lost
         self._publish()
         wire = self._pack.dump() | {"indexed": self._indexed.dump()}
-        workflow.continue_as_new(to_raw(wire, is_compressed=self._pack.is_compressed))
+        memo = {**workflow.memo(), COUNTS_MEMO: self._pack.counts(workflow.time())}  # the next run has no other memo
+        workflow.continue_as_new(to_raw(wire, is_compressed=self._pack.is_compressed), memo=memo)
 
     def _wake(self, moment: float) -> None:
         self._is_at_wake = True

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from shared.messages.placement import workflow_id
 from spark.prepare.manifest import Manifest
 from spark.tables import read_table, to_batch, to_schema
 from starter.control import Control
-from starter.steering.selection import Selection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,8 +65,9 @@ class Reconciliation:
 async def reconcile(spark: "SparkSession", manifest: Manifest, control: Control) -> Reconciliation:
     """Compare a manifest with what the server knows, and write any differences to differences.jsonl in its folder.
 
-    Reads like `list` does: solo messages from the index, packs page by page. A message that finished longer ago than
-    the namespace's retention counts as missing. Raises RetryLater when the server or a pack's worker does not answer.
+    Reads solo messages from the index, and packs side by side: from the histories of their runs, or where those don't
+    say which messages have ended, from the packs. A message that finished longer ago than the namespace's retention
+    counts as missing. Raises RetryLater when the server, or the worker of a pack that must be asked, does not answer.
     """
     known = manifest.folder / f"known.part-{os.getpid()}"
     known.mkdir()
@@ -88,9 +88,9 @@ async def _write_known(control: Control, kinds: Iterable[str], path: Path) -> No
     parquet: Any = importlib.import_module("pyarrow.parquet")
     schema, rows = to_schema(KNOWN_DDL), list[tuple[str, str, str]]()
     with parquet.ParquetWriter(path, schema) as writer:
-        for kind, state in product(kinds, (None, "done", "stopped")):  # without a state, those that are alive
-            async for listed in control.list(Selection(kind=kind, state=state)):
-                rows.append((listed.kind, listed.id, ALIVE if state is None else PLACES[state]))
+        for kind in kinds:
+            async for message_id, state in control.list_known(kind):
+                rows.append((kind, message_id, PLACES[state]))
                 if len(rows) == WRITTEN_AT_ONCE:
                     await asyncio.to_thread(writer.write_batch, to_batch(rows, schema))
                     rows = []

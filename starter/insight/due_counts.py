@@ -1,6 +1,7 @@
-"""Due counts: how many messages are due before some times, from the index and from the packs themselves."""
+"""Due counts: how many messages are due before some times, from the index, and from the packs or their memos."""
 
 import asyncio
+import contextlib
 import itertools
 import random
 from collections import Counter, defaultdict
@@ -13,7 +14,7 @@ from temporalio.client import Client
 from shared.errors import PackNotServed
 from shared.messages.placement import Layout
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
-from starter.steering.packs import ASKED_AT_ONCE, Packs
+from starter.steering.packs import ASK_SECONDS, ASKED_MAX, Packs
 from starter.steering.selection import Selection
 
 INDEX_PAUSE_SECONDS = 0.2
@@ -26,10 +27,15 @@ class PackDueCounts:
 
     due: Mapping[tuple[str, str], Mapping[int, int]]
     packs: int
-    asked: int
-    """Fewer than `packs` when only a sample of them was asked."""
-    silent: Sequence[str]
+    asked: int = 0
+    """Fewer than `packs` when only a sample of them was asked; none when the counts come from the packs' memos."""
+    silent: Sequence[str] = ()
     """Kinds with packs that did not answer; a kind without any answer is not counted."""
+    is_about: bool = False
+    """The counts come from the memos of the packs, of which the oldest is `age` seconds old."""
+    age: float = 0.0
+    uncounted: int = 0
+    """Packs of which nothing could be read."""
 
 
 async def count_solo(client: Client, selection: Selection, edges: Sequence[float]) -> dict[int, int]:
@@ -62,12 +68,29 @@ async def _count_in_index(client: Client, selection: Selection, due_before: floa
         return (await client.count_workflows(wanted.to_query(), rpc_timeout=CALL_TIMEOUT)).count
 
 
-async def count_packed(asker: Packs, edges: Sequence[float], sample: int = 0) -> PackDueCounts:
+async def count_packed(
+    asker: Packs, edges: Sequence[float], sample: int = 0, *, is_exact: bool = True
+) -> PackDueCounts:
     """Count by kind and lane, in each interval that ends with one of the edges.
 
-    `sample` is how many packs of a kind are asked in place of all of them; 0 asks every pack. Raises RetryLater while
-    the server does not answer.
+    `sample` is how many packs of a kind are asked in place of all of them; 0 asks every pack. Unless `is_exact`, packs
+    are asked only if they are few and answer soon, else their memos are read. Raises RetryLater while the server does
+    not answer.
     """
+    if is_exact:
+        return await _ask_packs(asker, edges, sample)
+    if await asker.count_packs(Selection()) <= ASKED_MAX:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_SECONDS):
+                if not (found := await _ask_packs(asker, edges, 0)).silent:
+                    return found
+    memos = await asker.read_memos(Selection())
+    return PackDueCounts(
+        due=memos.count_due(edges), packs=memos.packs, is_about=True, age=memos.age, uncounted=memos.uncounted
+    )
+
+
+async def _ask_packs(asker: Packs, edges: Sequence[float], sample: int) -> PackDueCounts:
     of_kind = defaultdict[str, list[tuple[Layout, int]]](list)
     async for layout, index in asker.find_packs(Selection()):
         of_kind[layout.kind].append((layout, index))
@@ -90,14 +113,12 @@ async def _query_all(
     asker: Packs, packs: Sequence[tuple[Layout, int]], edges: Sequence[float]
 ) -> list[dict[str, list[int]]]:
     """Ask packs; if the first one does not answer, the others are not asked."""
-    room = asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def query(layout: Layout, index: int) -> dict[str, list[int]] | None:
-        async with room:
-            try:
-                return (await asker.query(layout, index, "due", list(edges)))["lanes"]
-            except PackNotServed:
-                return None
+        try:
+            return (await asker.query(layout, index, "due", list(edges)))["lanes"]
+        except PackNotServed:
+            return None
 
     first = await query(*packs[0])
     if first is None:

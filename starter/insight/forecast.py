@@ -78,15 +78,17 @@ async def make_forecast(
     *,
     kinds: Sequence[str] | None = None,
     sample: int = 0,
+    is_exact: bool = True,
     given: Mapping[str, float] | None = None,
 ) -> Forecast:
     """Count what is due from `begin` on, by lane; with `kinds` by kind, those that are named and those with packs.
 
-    `sample` is how many packs of a kind are asked in place of all, 0 asks all; `given` has messages a second for lanes
-    whose capacity a person knows. Raises RetryLater while the server does not answer.
+    `sample` is how many packs of a kind are asked in place of all, 0 asks all. Unless `is_exact`, many packs are not
+    asked but counted by their memos. `given` has messages a second for lanes whose capacity a person knows. Raises
+    RetryLater while the server does not answer.
     """
     edges = choose_edges(begin, horizon)
-    packed = await count_packed(Packs(client, settings), edges[1:], sample)
+    packed = await count_packed(Packs(client, settings), edges[1:], sample, is_exact=is_exact)
     by_lane, by_kind = defaultdict[str, Counter[int]](Counter), defaultdict[str, Counter[int]](Counter)
     for (kind, lane), due in packed.due.items():
         by_lane[lane].update(due)

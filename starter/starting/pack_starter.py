@@ -10,8 +10,9 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from shared.errors import RetryLater
-from shared.messages.json_value import encode_json
+from shared.messages.json_value import decode_json, encode_json
 from shared.messages.placement import Layout, pack_workflow_id, workflow_id
+from shared.packs.counts import FIRST, count_entries
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue, to_raw_bytes
@@ -42,6 +43,7 @@ class PackStarter:
         self._flags = {name: True for name, is_set in (("restarts", restarts_finished), ("revises", revises)) if is_set}
         known = StartOutcome.IGNORED if revises else StartOutcome.ALREADY_RUNNING
         self._outcomes = {KNOWN: known, STOPPED: StartOutcome.STOPPED, REVISED: StartOutcome.REVISED}
+        self._begun = set[str]()  # packs that this process knows to exist
 
     async def admit(self, chunk: Chunk[Tag], session: str) -> list[Receipt[Tag]]:
         """Start the messages of a chunk and give a receipt for each; a retry within a session changes nothing."""
@@ -53,6 +55,7 @@ class PackStarter:
         named = list(zip(chunk.tags, names, strict=True))
         if isinstance(answer, RPCError):
             return [to_refusal(answer, tag, name, attempts) for tag, name in named]
+        self._begun.add(pack_workflow_id(chunk.layout.kind, chunk.index))
         if answer.started:
             fates = dict.fromkeys(_find_repeated(names), (self._outcomes[KNOWN], ""))
         else:
@@ -68,12 +71,17 @@ class PackStarter:
 
     async def _build_request(self, chunk: Chunk[Any], token: str) -> SignalWithStartWorkflowExecutionRequest:
         layout = chunk.layout
-        wire = {"token": token, **layout.sizes, "sent_at": time.time(), **self._flags}
+        now = time.time()
+        wire = {"token": token, **layout.sizes, "sent_at": now, **self._flags}
         # each entry was encoded once, when it was counted
         encoded = encode_json(wire)[:-1] + b',"entries":[' + chunk.body + b"]}"
         argument = to_raw_bytes(encoded, is_compressed=self._settings.compress_packs)
+        counts: dict[str, Any] | None = None
+        if pack_workflow_id(layout.kind, chunk.index) not in self._begun:  # only the call that starts a pack needs them
+            entries = decode_json(b"[" + chunk.body + b"]")
+            counts = count_entries(entries, (), layout.lane, now) | {FIRST: True}
         given = (self._client, self._settings, layout, chunk.index)
-        request = await build_pack_request(*given, signal=ADMIT, argument=argument)
+        request = await build_pack_request(*given, signal=ADMIT, argument=argument, counts=counts)
         request.request_id = token
         return request
 

@@ -29,3 +29,31 @@ async def query_or_none(workflow: WorkflowHandle[Any, Any], name: str) -> dict[s
         return await query(workflow, name)
     except NO_ANSWER:
         return None
+
+
+class QueryRoom:
+    """Limits the queries at once: half as many when one got no answer, one more for each that did (AIMD)."""
+
+    def __init__(self, most: int, least: int = 2) -> None:
+        self._most, self._least = most, least
+        self._at_once, self._asking = most, 0
+        self._changed = asyncio.Condition()
+
+    async def query(
+        self, workflow: WorkflowHandle[Any, Any], name: str, *argument: Any, reject: QueryRejectCondition | None = None
+    ) -> Any:
+        """`query` a workflow as soon as there is room."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._asking < self._at_once)
+            self._asking += 1
+        is_answered = True
+        try:
+            return await query(workflow, name, *argument, reject=reject)
+        except NO_ANSWER:
+            is_answered = False
+            raise
+        finally:
+            self._asking -= 1
+            self._at_once = min(self._at_once + 1, self._most) if is_answered else max(self._at_once // 2, self._least)
+            async with self._changed:
+                self._changed.notify_all()

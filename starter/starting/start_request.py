@@ -22,6 +22,7 @@ from shared.messages.decision import Spread, find_offset
 from shared.messages.envelope import Envelope
 from shared.messages.message import NO_TRACE, PAYLOAD_MAX, SERIAL, MessageState
 from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, Layout, pack_workflow_id, workflow_id
+from shared.packs.counts import COUNTS_MEMO
 from shared.packs.entry import Entry, to_heading, to_state
 from shared.settings import Settings
 from shared.temporal.connect import to_raw
@@ -120,9 +121,16 @@ async def build_start_request(
 
 
 async def build_pack_request(
-    client: Client, settings: Settings, layout: Layout, index: int, *, signal: str, argument: dict[str, Any] | RawValue
+    client: Client,
+    settings: Settings,
+    layout: Layout,
+    index: int,
+    *,
+    signal: str,
+    argument: dict[str, Any] | RawValue,
+    counts: Mapping[str, Any] | None = None,
 ) -> SignalWithStartWorkflowExecutionRequest:
-    """Build the call that signals a pack, and starts it empty if it does not exist yet."""
+    """Build the call that signals a pack, and starts it empty if it does not exist yet, with `counts` in its memo."""
     request = SignalWithStartWorkflowExecutionRequest(
         **_start_fields(client, settings, PACK_WORKFLOW, pack_workflow_id(layout.kind, index), layout.lane),
         request_id=uuid.uuid4().hex,
@@ -137,9 +145,11 @@ async def build_pack_request(
         payload_max_bytes=limit,
         is_compressed=settings.compress_packs,
     )
-    first, second = await client.data_converter.encode([empty, argument])
+    first, second, *others = await client.data_converter.encode([empty, argument, *([counts] if counts else [])])
     request.input.payloads.append(first)
     request.signal_input.payloads.append(second)
+    for payload in others:
+        request.memo.fields[COUNTS_MEMO].CopyFrom(payload)
     _index(request, pack_attributes_at_start(layout.kind, layout.lane))
     request.memo.fields[SERIAL].CopyFrom(to_raw(1).payload)  # the memo stays, whatever version runs the pack later
     return request

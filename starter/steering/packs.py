@@ -1,10 +1,11 @@
 """Pack client: signals for some messages of a pack, and queries that only the pack can answer."""
 
 import asyncio
+import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from temporalio.api.enums.v1 import PendingWorkflowTaskState
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, WorkflowQueryRejectedError
@@ -20,10 +21,13 @@ from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue, is_missing, translate_rpc_error, translate_rpc_errors
 from starter.starting.layouts import Layouts
 from starter.starting.pack_starter import is_polled
-from starter.starting.queries import NO_ANSWER, query
+from starter.starting.queries import NO_ANSWER, QueryRoom
 from starter.steering.selection import Selection
 from starter.steering.status.failing_workflows import to_standstill
 from starter.steering.status.listing import ListedMessage, from_pack
+from starter.steering.stored.memo_counts import MemoCounts, MessageCount, read_memo_counts
+from starter.steering.stored.read_ahead import read_ahead
+from starter.steering.stored.stored_pack import StoredPack, read_stored
 
 PATIENCE_SECONDS = 20.0
 """How long a pack with workers may make no progress before PackNotServed is raised."""
@@ -32,6 +36,17 @@ TURN_SECONDS = 300.0
 
 PAGE_SIZE = 1000
 ASKED_AT_ONCE = 16
+ASKED_MAX, ASK_SECONDS = 200, 10.0
+"""Up to so many packs are asked for exact counts if that takes no longer; more are counted by their memos."""
+READ_AT_ONCE = 32
+"""Packs that are read side by side, most of them without a worker."""
+
+Pack = tuple[Layout, int]
+Found = TypeVar("Found")
+
+
+class PackBusy(PackNotServed):
+    """A pack did not answer although workers serve it; it may answer later."""
 
 
 class Packs:
@@ -40,6 +55,7 @@ class Packs:
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
         self._settings = settings
+        self._room = QueryRoom(ASKED_AT_ONCE)
         self.layouts = Layouts(client, settings)
 
     async def steer(self, layout: Layout, index: int, ids: list[str], signal: Signal) -> list[str]:
@@ -75,19 +91,86 @@ class Packs:
         return found
 
     async def iterate(self, selection: Selection) -> AsyncIterator[ListedMessage]:
-        """List the packed messages of a selection, pack by pack."""
-        async for layout, index in self.find_packs(selection):
-            async for message in self._read_pages(layout, index, selection.to_page_request()):
+        """List the packed messages of a selection, pack by pack; packs are read side by side, and busy ones last.
+
+        A pack is read without its worker where the server has stored all of it. Raises PackNotServed for one that only
+        a worker can tell of when none serves it, or when none of the busy ones answers any more.
+        """
+        request = selection.to_page_request()
+        reading = self._read_each(selection, lambda pack, is_patient: self._list(*pack, request, is_patient=is_patient))
+        async for (layout, _), messages in reading:
+            for message in messages:
                 yield from_pack(layout.kind, message)
+
+    async def iterate_known(self, kind: str) -> AsyncIterator[tuple[str, str]]:
+        """Give (id, state) of each message of a packed kind, alive or remembered as finished, like `iterate`."""
+        reading = self._read_each(
+            Selection(kind=kind), lambda pack, is_patient: self._list_known(*pack, is_patient=is_patient)
+        )
+        async for _, known in reading:
+            for each in known:
+                yield each
+
+    async def _read_each(
+        self, selection: Selection, read: Callable[[Pack, bool], Awaitable[Sequence[Found]]]
+    ) -> AsyncIterator[tuple[Pack, Sequence[Found]]]:
+        """Read packs side by side, first those that are ready; busy ones again for as long as one of them answers."""
+        left, is_patient = self.find_packs(selection), False
+
+        async def try_to_read(pack: Pack) -> Sequence[Found] | PackBusy:
+            try:
+                return await read(pack, is_patient)
+            except PackBusy as exc:
+                return exc
+
+        while True:
+            busy, answered = dict[Pack, PackBusy](), 0
+            async with contextlib.aclosing(read_ahead(left, try_to_read, READ_AT_ONCE)) as reading:
+                async for pack, found in reading:
+                    if isinstance(found, PackBusy):
+                        busy[pack] = found
+                    else:
+                        answered += 1
+                        yield pack, found
+            if not busy:
+                return
+            if is_patient and not answered:
+                raise next(iter(busy.values()))
+            left, is_patient = _iterate(busy), True
+
+    async def _list(self, layout: Layout, index: int, request: dict[str, Any], *, is_patient: bool) -> list[Any]:
+        stored = await self._read_stored(layout, index)
+        if stored.is_current:
+            return stored.list(request)
+        return [message async for message in self._read_pages(layout, index, request, is_patient=is_patient)]
+
+    async def _list_known(self, layout: Layout, index: int, *, is_patient: bool) -> list[tuple[str, str]]:
+        stored = await self._read_stored(layout, index)
+        if stored.knows_ids:
+            return stored.list_known()
+        return [
+            (message["id"], message["state"])
+            for state in (None, "done", "stopped")  # without a state, those that are alive
+            async for message in self._read_pages(
+                layout, index, {} if state is None else {"state": state}, is_patient=is_patient
+            )
+        ]
+
+    async def _read_stored(self, layout: Layout, index: int) -> StoredPack:
+        with translate_rpc_errors():
+            return await read_stored(self._client, pack_workflow_id(layout.kind, index))
 
     async def list_ids(self, layout: Layout, index: int, state: str) -> set[str]:
         """Give the ids of the messages of a pack that are in a state."""
         return {message["id"] async for message in self._read_pages(layout, index, {"state": state})}
 
-    async def _read_pages(self, layout: Layout, index: int, request: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def _read_pages(
+        self, layout: Layout, index: int, request: dict[str, Any], *, is_patient: bool = True
+    ) -> AsyncIterator[dict[str, Any]]:
         after = ""
         while True:
-            page = await self.query(layout, index, "page", request | {"after": after, "limit": PAGE_SIZE})
+            wanted = request | {"after": after, "limit": PAGE_SIZE}
+            page = await self.query(layout, index, "page", wanted, is_patient=is_patient)
             for message in page["messages"]:
                 yield message
             if len(page["messages"]) < PAGE_SIZE:
@@ -96,16 +179,35 @@ class Packs:
 
     async def count(self, selection: Selection) -> int:
         """Count the packed messages of a selection, by a query to every pack that may hold some."""
-        room = asyncio.Semaphore(ASKED_AT_ONCE)
 
-        async def count(layout: Layout, index: int) -> int:
-            async with room:
-                return (await self.query(layout, index, "page", selection.to_page_request() | {"limit": 0}))["count"]
+        async def count(pack: Pack) -> int:
+            return (await self.query(*pack, "page", selection.to_page_request() | {"limit": 0}))["count"]
 
-        packs = [pack async for pack in self.find_packs(selection)]
-        return sum(await asyncio.gather(*(count(*pack) for pack in packs)))
+        return sum(await asyncio.gather(*[count(pack) async for pack in self.find_packs(selection)]))
 
-    async def find_packs(self, selection: Selection) -> AsyncIterator[tuple[Layout, int]]:
+    async def estimate(self, selection: Selection) -> MessageCount:
+        """Count like `count` where few packs are to be asked and answer soon, else about, by the packs' memos.
+
+        Finished messages are always asked for, because no memo counts them.
+        """
+        if selection.state in ("done", "stopped"):
+            return MessageCount(await self.count(selection))
+        if await self.count_packs(selection) <= ASKED_MAX:
+            with contextlib.suppress(PackNotServed, StandsStill, TimeoutError):
+                async with asyncio.timeout(ASK_SECONDS):
+                    return MessageCount(await self.count(selection))
+        return (await self.read_memos(selection)).count(selection)
+
+    async def count_packs(self, selection: Selection) -> int:
+        """Count the packs that may hold messages of a selection, in the index."""
+        with translate_rpc_errors():
+            return (await self._client.count_workflows(selection.to_pack_query(), rpc_timeout=CALL_TIMEOUT)).count
+
+    async def read_memos(self, selection: Selection) -> MemoCounts:
+        """Read the counts of the packs that may hold messages of a selection; no worker is needed."""
+        return await read_memo_counts(self._client, selection, time.time())
+
+    async def find_packs(self, selection: Selection) -> AsyncIterator[Pack]:
         """Give the packs that may hold messages of a selection; for one kind also those not in the index yet."""
         known = 0
         # the index can exclude packs: it knows which have parked messages, and when each is due next
@@ -121,14 +223,19 @@ class Packs:
                 if layout is not None and int(index) >= known:
                     yield layout, int(index)
 
-    async def query(self, layout: Layout, index: int, question: str, *argument: Any) -> dict[str, Any]:
-        """Query, with at most one argument, until the pack answers, for as long as it makes progress, as in a batch."""
+    async def query(
+        self, layout: Layout, index: int, question: str, *argument: Any, is_patient: bool = True
+    ) -> dict[str, Any]:
+        """Query, with at most one argument, until the pack answers, for as long as it makes progress, as in a batch.
+
+        Unless `is_patient`, PackBusy is raised when it does not answer the first time.
+        """
         name = pack_workflow_id(layout.kind, index)
         handle = self._client.get_workflow_handle(name)
         moved, mark, attempts = time.monotonic(), None, 0
         while True:
             try:
-                answer = await query(handle, question, *argument, reject=QueryRejectCondition.NOT_OPEN)
+                answer = await self._room.query(handle, question, *argument, reject=QueryRejectCondition.NOT_OPEN)
                 if answer is not None:
                     return answer
             except RPCError as exc:
@@ -142,9 +249,9 @@ class Packs:
             before, (mark, is_in_turn) = mark, await self._look(layout, handle)
             if mark is not None and mark != before:
                 moved = time.monotonic()
-            if time.monotonic() - moved >= (TURN_SECONDS if is_in_turn else PATIENCE_SECONDS):
+            if not is_patient or time.monotonic() - moved >= (TURN_SECONDS if is_in_turn else PATIENCE_SECONDS):
                 where = f"pack {name} on lane {layout.lane}"
-                raise PackNotServed(f"{where} does not answer; its workers are busy, or stuck")
+                raise PackBusy(f"{where} does not answer; its workers are busy, or stuck")
             attempts += 1
             await asyncio.sleep(backoff_seconds(attempts))
 
@@ -173,6 +280,11 @@ class Packs:
         is_begun = task.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_STARTED
         is_in_turn = task.attempt <= 1 and (is_begun or queue.stats.tasks_dispatch_rate > 0)
         return (described.run_id, described.history_length, task.attempt), is_in_turn
+
+
+async def _iterate(packs: Iterable[Pack]) -> AsyncIterator[Pack]:
+    for pack in packs:
+        yield pack
 
 
 _NOTHING: dict[str, Any] = {"status": None, "moved_to": None, "messages": [], "missing": [], "moved": {}, "lanes": {}}

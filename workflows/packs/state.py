@@ -10,6 +10,7 @@ from shared.messages.json_value import find_size_flaw
 from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import pack_index
 from shared.messages.signals import PullMany, Revise, Signal, UnreadableSignal
+from shared.packs.counts import count_entries
 from shared.packs.entry import (
     DUE,
     ID,
@@ -71,6 +72,11 @@ class PackState(PackLimits):
             "strays": list(self.forwarding),
         }
         return wire | {name: value for name, value in seldom.items() if value}
+
+    def counts(self, now: float) -> dict[str, Any]:
+        """Count what the pack holds, for its memo."""
+        running = [running.entry for running in self._running.values()]
+        return count_entries(self._entries.values(), running, self.lane, now)
 
     def __len__(self) -> int:
         """Count the messages that are alive."""

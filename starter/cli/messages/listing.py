@@ -1,17 +1,21 @@
 """The command `list`."""
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
+from shared.errors import InvalidSetting
 from shared.messages.placement import workflow_id
 from shared.messages.timespan import format_moment
 from shared.settings import Settings
 from starter.cli.arguments import COUNT, Commands, add_filter, read_filter
 from starter.cli.connection import open_control
 from starter.cli.exit_codes import FINE
-from starter.terminal import describe_distance, echo_err, plural, print_json, print_table
+from starter.terminal import describe_distance, echo_err, print_json, print_table
 
 if TYPE_CHECKING:
+    from starter.control import Control
+    from starter.steering.selection import Selection
     from starter.steering.status.listing import ListedMessage
 
 EPILOG = """\
@@ -24,11 +28,17 @@ def add(commands: Commands) -> None:
     parser = commands.add("list", _run, "list messages, newest start first; the index may lag by a moment", EPILOG)
     add_filter(parser)
     parser.add_argument("--limit", **COUNT, default=50, help="most messages to list (50)")
+    parser.add_argument("--count", action="store_true", help="only count them; beyond 200 packs about")
+    parser.add_argument("--exact", action="store_true", help="with --count: ask every pack, which needs workers")
 
 
 async def _run(args: argparse.Namespace, settings: Settings) -> int:
+    if args.exact and not args.count:
+        raise InvalidSetting("--exact: goes with --count; a list is always exact")
     control = await open_control(settings)
     selection = read_filter(args)
+    if args.count:
+        return await _count(control, selection, args)
     found: list[ListedMessage] = []
     shown = 0
     async for listed in control.list(selection, args.limit):
@@ -41,8 +51,23 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
         print_table(("MESSAGE", "LANE", "STATE", "DUE", "IN"), map(_to_cells, found), cuts_names=True)
     if shown == 0:
         echo_err("no message matches")
-    if shown == args.limit and (total := await control.count(selection)) > shown:
-        echo_err(f"{shown:,} of {plural(total, 'message')}; --limit N lists more")
+    if shown == args.limit and (total := await control.estimate(selection)).number > shown:
+        echo_err(f"{shown:,} of {total.describe()}; --limit N lists more")
+    return FINE
+
+
+async def _count(control: "Control", selection: "Selection", args: argparse.Namespace) -> int:
+    from starter.steering.stored.memo_counts import MessageCount
+
+    found = MessageCount(await control.count(selection)) if args.exact else await control.estimate(selection)
+    if args.json:
+        document = {"count": found.number, "is_exact": found.is_exact}
+        about = {"oldest_count_seconds": round(found.age), "packs_not_counted": found.uncounted}
+        print_json(document if found.is_exact else document | about)
+        return FINE
+    sys.stdout.write(f"{found.describe()}\n")
+    if not found.is_exact:
+        echo_err(f"{found.explain()}; --exact asks every pack")
     return FINE
 
 

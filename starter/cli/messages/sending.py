@@ -63,15 +63,20 @@ class SignalRun:
             await self._send(control, self._pick_named(control, named), are_named=True)
             is_partial = self._counts.waiting or self._counts.missing or self._passed_over or self._wrong
             return PARTLY if is_partial else FINE
+        from starter.steering.stored.memo_counts import MessageCount
+
         names = control.names(selection) if keep is None else control.names(selection, keep)
         if self._args.yes:
             await self._send(control, names)
             return PARTLY if self._counts.waiting else FINE
-        count = await control.count(selection) if keep is None else len([name async for name in names])
+        if keep is None:
+            found = await control.estimate(selection)
+        else:
+            found = MessageCount(len([name async for name in names]))
         if self._args.json:
-            print_json({"verb": self._verb, "matched": count, "sent": 0})
-        meant = f"{plural(count, 'message')} would be meant; nothing was sent, add --yes to send it"
-        echo_err(f"{self._verb}: {meant if count else NO_MATCH}")
+            print_json({"verb": self._verb, "matched": found.number, "sent": 0})
+        meant = f"{found.describe()} would be meant; nothing was sent, add --yes to send it"
+        echo_err(f"{self._verb}: {meant if found.number else NO_MATCH}")
         return WRONG
 
     async def _pick_named(self, control: "Control", named: list[Name] | None) -> AsyncIterator[Name]:

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from starter.insight.forecast import Forecast, LaneCapacity, Overload
 
 HOURS, HOURS_MAX = 24.0, 24 * 366.0
-SAMPLE = 200
 
 EPILOG = """\
 Each message counts once, when it is due next: what comes back within the time is not foreseen. What is overdue counts
 in the first interval; what is paused or parked does not count. Beside each count stands how much of the lane's capacity
 it is: the most that its workers have done a second so far, in ten seconds on end, so it is at least that. Say what you
 know better with --capacity. The index is asked five times a second at most: a day full of messages takes some fifteen
-seconds."""
+seconds. Up to 200 packs are asked when their messages are due; more, and those that no worker serves, are counted
+about, by what they last wrote into the index themselves."""
 
 
 def add(commands: Commands) -> None:
@@ -37,8 +37,8 @@ def add(commands: Commands) -> None:
     add("--hours", metavar="N", type=number, default=HOURS, help=f"how far to look ahead ({HOURS:g})")
     add("--by", choices=("lane", "kind"), default="lane", help="what to count apart (lane)")
     add("--capacity", metavar="LANE=N", **REPEATED, help="what a lane can do a second; may be repeated")
-    sample_help = f"packs of a kind that stand for all; 0 asks all ({SAMPLE})"
-    add("--sample", metavar="N", type=int, default=SAMPLE, help=sample_help)
+    add("--exact", action="store_true", help="ask every pack, however many there are; needs workers")
+    add("--sample", metavar="N", type=int, help="ask N packs of each kind, which stand for all; 0 asks all")
     add("--png", metavar="FILE", type=Path, help="draw it, too")
 
 
@@ -50,13 +50,22 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
         raise InvalidSetting(f"--hours: is {args.hours:g}; give a number above 0, at most {HOURS_MAX:g}")
     if args.png is not None and not args.png.parent.is_dir():
         raise InvalidSetting(f"--png: there is no folder {args.png.parent}; make it, or name another file")
-    if args.sample < 0:
+    if args.sample is not None and args.sample < 0:
         raise InvalidSetting(f"--sample: is {args.sample}; give a number of packs, or 0 for all")
     given = dict(map(_read_capacity, args.capacity))
     is_by_kind = args.by == "kind"
     kinds = list(load_registry(settings)) if is_by_kind else None
     client, horizon = await open_client(settings), timedelta(hours=args.hours)
-    found = await make_forecast(client, settings, time.time(), horizon, kinds=kinds, sample=args.sample, given=given)
+    found = await make_forecast(
+        client,
+        settings,
+        time.time(),
+        horizon,
+        kinds=kinds,
+        sample=args.sample or 0,
+        is_exact=args.exact or args.sample is not None,
+        given=given,
+    )
     if args.png is not None:
         _draw(args.png, found)
     if args.json:
@@ -92,6 +101,8 @@ def _draw(path: Path, found: "Forecast") -> None:
 
 
 def _print(found: "Forecast", *, is_by_lane: bool) -> None:
+    from starter.steering.stored.memo_counts import explain_counts
+
     groups = {name: counts for name, counts in found.due.items() if is_by_lane or any(counts)}
     rows: list[list[str]] = []
     for n, (begin, end) in enumerate(itertools.pairwise(found.edges)):
@@ -101,7 +112,9 @@ def _print(found: "Forecast", *, is_by_lane: bool) -> None:
     for lane, capacity in found.capacity.items():
         echo_err(f"lane {lane}: {_describe_capacity(capacity)}")
     packed = found.packed
-    if packed.asked < packed.packs:
+    if packed.is_about:
+        echo_err(f"packed messages: {explain_counts(packed.age, packed.uncounted)}; --exact asks every pack")
+    elif packed.asked < packed.packs:
         echo_err(f"{plural(packed.asked, 'pack')} of {packed.packs:,} stand for all; --sample 0 asks every one")
     for kind in packed.silent:
         echo_err(f"warning: kind {kind}: packs that no worker serves, or that are busy, could not be asked")
@@ -150,6 +163,9 @@ def _to_document(found: "Forecast") -> dict[str, Any]:
         "capacity": {lane: asdict(capacity) for lane, capacity in found.capacity.items()},
         "packs": found.packed.packs,
         "packs_asked": found.packed.asked,
+        "is_about": found.packed.is_about,
+        "oldest_count_seconds": round(found.packed.age) if found.packed.is_about else None,
+        "packs_not_counted": found.packed.uncounted,
         "kinds_not_asked": list(found.packed.silent),
         "warnings": [
             {

@@ -14,14 +14,16 @@ from activities.idle.due_index import SleepingWorkflow
 from activities.idle.overdue import OverdueIndex
 from activities.registry import Registry
 from shared.lanes import LANES, task_queue
+from shared.messages.placement import MESSAGE_WORKFLOW
 from shared.messages.timespan import format_seconds
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue
 from shared.temporal.deployment import Version, find_taking, name_version, takeover_command, to_version
 from shared.temporal.search_attributes import KIND
 from starter.insight.doctor.checks import NOT_LOOKED_AT, Check, Finding, Found, fine, unknown, warning, wrong
 from starter.insight.doctor.server import Server
-from starter.steering.selection import quote
+from starter.steering.selection import Selection, quote
 from starter.steering.status.failing_workflows import query_reported
+from starter.steering.stored.memo_counts import MemoCounts, read_memo_counts
 from starter.terminal import plural
 
 POLL_LASTS = timedelta(seconds=75)
@@ -67,6 +69,7 @@ class Lanes:
             Check("backlog", self._check_backlog, known),
             Check("overdue", self._check_overdue, (*known, "search attributes"), is_slow=True),
             Check("workflows", self._check_workflows, known),
+            Check("messages", self._check_messages, (*known, "search attributes"), is_slow=True),
             Check("kinds", self._check_kinds, (*known, "search attributes"), is_slow=True),
         ]
 
@@ -119,6 +122,11 @@ class Lanes:
         seen = f"{plural(count, 'workflow')} whose task fails over and over"
         return wrong(f"{seen}: what lives there stands still", remedy)
 
+    async def _check_messages(self) -> Finding:
+        solo = await self._count(f"WorkflowType = {quote(MESSAGE_WORKFLOW)}")
+        memos = await read_memo_counts(self._server.client, Selection(), self._server.now())
+        return describe_messages(solo, memos)
+
     async def _check_kinds(self) -> Finding:
         if self._registry is None:
             return unknown(f"{NOT_LOOKED_AT}, see handlers")
@@ -154,6 +162,17 @@ class Lanes:
 
     def _queue(self, lane: str) -> str:
         return task_queue(self._settings.task_queue_prefix, lane)
+
+
+def describe_messages(solo: int, memos: MemoCounts) -> Finding:
+    """Report how many messages there are; those in packs are counted about, without a worker."""
+    seen = f"{plural(solo, 'message')} with a workflow each"
+    if not memos.packs:
+        return fine(seen)
+    packed = memos.count(Selection())
+    paused, parked = (memos.count(Selection(state=state)).number for state in ("paused", "parked"))
+    counts = f"{packed.describe()} in {plural(memos.packs, 'pack')}, {paused:,} paused and {parked:,} parked"
+    return fine(f"{seen}; {counts} ({packed.explain()})")
 
 
 def check_backlog(lane: str, serving: LaneWorkers) -> Finding:

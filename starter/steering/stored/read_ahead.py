@@ -1,0 +1,37 @@
+"""Read-ahead: calls made side by side whose results come in order, with bounded memory."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Found = TypeVar("Found")
+
+
+async def read_ahead(
+    items: AsyncIterator[Item], read: Callable[[Item], Awaitable[Found]], at_once: int
+) -> AsyncGenerator[tuple[Item, Found]]:
+    """Read items and yield each with what was found, in their order; the first error cancels everything.
+
+    The first item is read alone, then twice as many at once as before, up to `at_once`: who wants little reads little.
+    """
+    ahead: deque[tuple[Item, asyncio.Future[Found]]] = deque()
+    room, is_over = 1, False
+    try:
+        while ahead or not is_over:
+            while len(ahead) < room and not is_over:
+                try:
+                    item = await anext(items)
+                except StopAsyncIteration:
+                    is_over = True
+                else:
+                    ahead.append((item, asyncio.ensure_future(read(item))))
+            if ahead:
+                found = await ahead[0][1]
+                yield ahead.popleft()[0], found
+                room = min(2 * room, at_once)
+    finally:
+        for _, reading in ahead:
+            reading.cancel()
+        await asyncio.gather(*(reading for _, reading in ahead), return_exceptions=True)
