@@ -96,7 +96,9 @@ class PackWorkflow(PackSignals):
         self._signal_buffer.release_all()  # no received signal still waits to be applied, so none is lost
         self._publish()
         wire = self._pack.dump() | {"indexed": self._indexed.dump()}
-        memo = {**workflow.memo(), COUNTS_MEMO: self._pack.counts(workflow.time())}  # the next run has no other memo
+        # not from the memo that there is: it may be encrypted by a key that this worker lacks
+        serial = {SERIAL: 1} if self._pack.is_started_serial else {}
+        memo = {COUNTS_MEMO: self._pack.counts(workflow.time()), **serial}
         workflow.continue_as_new(to_raw(wire, is_compressed=self._pack.is_compressed), memo=memo)
 
     def _wake(self, moment: float) -> None:

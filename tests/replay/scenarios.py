@@ -181,7 +181,7 @@ async def pulled(message: Subject) -> None:
     pull = PullMany(1, now.timestamp(), (now + 2 * HOUR).timestamp(), "pull")
     for _ in range(2):
         await message.handle.signal(SIGNAL_NAMES[PullForward], asdict(pull))
-    await message.until(version=2)
+        await message.until(version=2)
     await message.send(Stop())
 
 

@@ -15,6 +15,7 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
+from shared.temporal.converter import DATA_CONVERTER
 from tests.replay.runs import fingerprint
 from tests.replay.scenarios import FINGERPRINTS, HISTORIES, LIVES, PACK_LIVES, SUFFIXES, live, serve_lives
 from workflows.message_workflow import MessageWorkflow
@@ -38,7 +39,9 @@ def read(path: Path) -> WorkflowHistory:
 @pytest.mark.parametrize("path", RECORDED, ids=[path.relative_to(HISTORIES).as_posix() for path in RECORDED])
 async def test_a_recorded_history_replays(path: Path) -> None:
     """Today's workflow code makes the same decisions that it made when the history was recorded, in the sandbox."""
-    result = await Replayer(workflows=[MessageWorkflow, PackWorkflow]).replay_workflow(read(path))
+    result = await Replayer(workflows=[MessageWorkflow, PackWorkflow], data_converter=DATA_CONVERTER).replay_workflow(
+        read(path)
+    )
 
     assert result.replay_failure is None
 
@@ -121,7 +124,11 @@ async def test_older_workers_do_not_continue_what_they_would_replay_otherwise(
     """The first activity of a run whose first task was done by today's code has an id that older code does not give."""
     monkeypatch.setattr(SignalBuffer, "exclude_older_workers", _leave_out)
     monkeypatch.setattr(SignalBuffer, "next_activity_id", _leave_out)
-    replayer = Replayer(workflows=[MessageWorkflow, PackWorkflow], workflow_runner=UnsandboxedWorkflowRunner())
+    replayer = Replayer(
+        workflows=[MessageWorkflow, PackWorkflow],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        data_converter=DATA_CONVERTER,
+    )
 
     with pytest.raises((NondeterminismError, RuntimeError)):
         await replayer.replay_workflow(read(HISTORIES / f"{name}.json"))
@@ -131,7 +138,7 @@ async def test_older_workers_do_not_continue_what_they_would_replay_otherwise(
 async def test_a_change_without_a_patch_is_found(path: Path) -> None:
     """Every single recording would catch an added command."""
     changed = [ChangedWithoutPatch, PackChangedWithoutPatch]
-    replayer = Replayer(workflows=changed, workflow_runner=UnsandboxedWorkflowRunner())
+    replayer = Replayer(workflows=changed, workflow_runner=UnsandboxedWorkflowRunner(), data_converter=DATA_CONVERTER)
     with pytest.raises(NondeterminismError):
         await replayer.replay_workflow(read(path))
 
@@ -172,7 +179,9 @@ class PackChangedBehindAPatch(PackWorkflow):
 async def test_a_change_behind_a_patch_replays(path: Path) -> None:
     """Messages that are asleep take the old way to their next run; the guard is all that a change needs."""
     changed = [ChangedBehindAPatch, PackChangedBehindAPatch]
-    result = await Replayer(workflows=changed, workflow_runner=UnsandboxedWorkflowRunner()).replay_workflow(read(path))
+    result = await Replayer(
+        workflows=changed, workflow_runner=UnsandboxedWorkflowRunner(), data_converter=DATA_CONVERTER
+    ).replay_workflow(read(path))
 
     assert result.replay_failure is None
 
