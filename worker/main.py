@@ -30,7 +30,7 @@ from shared.temporal.connect import check_server, connect
 from worker.deployment import check_deployment
 from worker.health import Readiness, Report, open_endpoint, watch_server
 from worker.lanes.starting import begin_leaders, check_lanes, read_weights, weigh_tenants
-from worker.process import StuckRuns, begin_anew, new_event_loop, run_unstoppably, tune_memory
+from worker.process import StuckRuns, begin_anew, count_cores, new_event_loop, run_unstoppably, tune_memory
 from worker.run import WorkerPlan, run_workers
 
 logger = logging.getLogger(__name__)
@@ -50,11 +50,6 @@ HEARTBEAT = timedelta(seconds=2)  # between two reports of a worker's slots, fro
 # does not cancel local activities: on the short lane, a handler that is still running after this time dies with the
 # process, and its message runs again when the workflow-task timeout has passed, without a failed attempt.
 HAND_BACK = timedelta(seconds=10)
-
-
-def count_cores() -> int:
-    """Count the cores that this process may use, without regard to a container's CPU quota."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

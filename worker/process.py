@@ -1,14 +1,16 @@
-"""What the workers of a process stand on: its event loop and memory, and the way out of a stuck run."""
+"""What the workers of a process stand on: its cores, event loop and memory, and the way out of a stuck run."""
 
 import asyncio
 import ctypes
 import gc
 import importlib
 import logging
+import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
 
 from shared.telemetry.logs import CORE
@@ -31,6 +33,32 @@ _M_MMAP_THRESHOLD = -3  # of mallopt(3)
 # for a run while the cache is full, the first may have to fetch its history. The activation of the next task is then
 # dropped, and whatever comes for the run later waits behind it for ever. We know of no issue about it.
 DROPPED = "Extra buffered run should not have produced an activation"
+
+
+def count_cores(cgroup: str = "", root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Count the cores that this process may use: those it is bound to, at most its CPU quota, rounded up.
+
+    The quota is that of its control group or one around it, as `docker run --cpus` and limits of Kubernetes set it.
+    `cgroup` is the content of /proc/self/cgroup, read if left out.
+    """
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min([bound, *map(math.ceil, _find_quotas(cgroup or _read("/proc/self/cgroup"), root))])
+
+
+def _find_quotas(cgroup: str, root: Path) -> Iterator[float]:
+    own = next((line.removeprefix("0::/") for line in cgroup.splitlines() if line.startswith("0::/")), "")
+    texts = [_read(folder / "cpu.max") for folder in (root / own, *(root / own).parents) if folder.is_relative_to(root)]
+    texts.append(f"{_read(root / 'cpu/cpu.cfs_quota_us')} {_read(root / 'cpu/cpu.cfs_period_us')}")  # of version 1
+    for quota, period in (words for text in texts if len(words := text.split()) == 2):
+        if quota.isdecimal() and int(quota):  # without a quota it is "max" or -1
+            yield int(quota) / int(period)
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text("ascii")
+    except (OSError, ValueError):
+        return ""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
