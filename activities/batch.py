@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import Collection
+import inspect
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from temporalio import activity
 from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
@@ -15,11 +15,11 @@ from activities.api.context import no_heartbeat
 from activities.dispatch import Dispatch, fail, stamp_end
 from activities.server_calls import ContinuedRuns
 from shared.lanes import LANES
-from shared.messages.decision import begin, decide
 from shared.messages.json_value import encode_json
-from shared.messages.message import HandlerCall, MessageState, Outcome
+from shared.messages.message import Outcome
 from shared.messages.placement import PackSpread
-from shared.packs.entry import COMPRESSED, STATE_BYTES_MAX, Entry, to_change, to_entry, to_state
+from shared.packs.cycle import apply_outcome, to_call
+from shared.packs.entry import COMPRESSED, STATE_BYTES_MAX, Entry
 from shared.temporal.connect import to_raw
 
 RUN_BATCH = "run_batch"
@@ -67,18 +67,19 @@ class _Run:
         self._replay_time: float = wire["reached"]
         self._entries: list[Entry] = wire["entries"]
         self._is_local = LANES[self._lane].heartbeat_timeout is None
-        self._decided: dict[int, tuple[MessageState, Outcome]] = {}
+        self._decided: dict[int, Outcome] = {}
         self._outcomes: dict[int, Any] = {}
         self._reported: set[int] = set()
         self._left = ANSWER_BYTES_MAX - (STATE_BYTES_MAX if self._is_local else 0)
+        self._outcome_max = dispatch.settings.payload_max_bytes + OUTCOME_ROOM
         self._tries_before = activity.info().attempt - 1
-        self._clock = asyncio.get_running_loop().time
-        self._begun_last = self._clock()
+        self._loop = asyncio.get_running_loop()
+        self._begun_last = self._loop.time()
         self._begin_before = self._begun_last + LANES[self._lane].batch_start.total_seconds()
-        found = dispatch.registry.get(self._kind)
-        self._timeout = 0.0 if found is None else found.timeout_on(self._lane).total_seconds()
-        self._at_work: dict[int, MessageState] = {}
-        self._abandoned: set[int] = set()
+        self._deadlines = dispatch.make_deadlines(self._kind, self._lane)
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._at_work: set[int] = set()
+        self._one_ended, self._all_ended = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> Any:
         for details in activity.info().heartbeat_details:  # what the previous try had finished when its worker was lost
@@ -86,15 +87,14 @@ class _Run:
             self._reported = set(details["reported"])
         if self._tries_before and not self._is_local:
             await self._leave_out_reported()
-        done = self._done
-        calls = {n: asyncio.create_task(self._call(n)) for n in range(len(self._entries)) if n not in done}
         beside: list[asyncio.Task[None]] = []
         if not self._is_local:
             beside = [asyncio.create_task(self._beat()), asyncio.create_task(self._report())]
         try:
-            await self._wait_for(calls.values())
+            await self._call_all()
         finally:
-            for task in (*calls.values(), *beside):
+            self._cancel_calls()
+            for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
         ended_at, settings = stamp_end(), self._dispatch.settings
@@ -122,68 +122,101 @@ class _Run:
     def _unreported(self) -> dict[int, Any]:
         return {n: wire for n, wire in self._outcomes.items() if n not in self._reported}
 
-    async def _wait_for(self, calls: Collection[asyncio.Task[None]]) -> None:
-        """Wait until each call has ended, or its handler has ignored its cancellation for too long."""
-        pending, patience = set(calls), self._timeout + DEAF_SECONDS
+    async def _call_all(self) -> None:
+        """Call all handlers, until each has ended or has ignored its cancellation for too long."""
         try:
-            while pending and (left := self._begun_last + patience - self._clock()) > 0:
-                done, pending = await asyncio.wait(pending, timeout=left)
-                for task in done:
-                    task.result()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._begin_before):
+                    await self._begin_all()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._begun_last + self._deadlines.seconds + DEAF_SECONDS):
+                    await self._wait_for_all()
         except asyncio.CancelledError:
             if not activity.is_worker_shutdown():
                 raise
-            for task in pending:
-                task.cancel()
-            await asyncio.wait(calls, timeout=DEAF_SECONDS)  # each call hands its message back
+            self._cancel_calls()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DEAF_SECONDS):
+                    await self._wait_for_all()  # each call hands its message back
             return
         for position in list(self._at_work):
             self._abandon(position)
 
+    async def _begin_all(self) -> None:
+        """Begin the calls in their order, each as soon as there is room for it in this process and in the answer."""
+        done = self._done
+        for position in range(len(self._entries)):
+            if position in done:
+                continue
+            while self._left < self._outcome_max:
+                if not self._at_work:
+                    return
+                self._one_ended.clear()
+                await self._one_ended.wait()
+            await self._room.acquire()
+            self._left -= self._outcome_max
+            self._begun_last = self._loop.time()
+            self._at_work.add(position)
+            self._calls[position] = self._loop.create_task(self._call(position))
+
+    def _cancel_calls(self) -> None:
+        for position, call in self._calls.items():
+            if inspect.getcoroutinestate(cast("Any", call.get_coro())) == inspect.CORO_CREATED:
+                self._end(position)  # a task that is cancelled before its first step never ends what it runs
+            call.cancel()
+
+    async def _wait_for_all(self) -> None:
+        while self._at_work:
+            self._all_ended.clear()
+            await self._all_ended.wait()
+        for call in self._calls.values():
+            if call.done() and not call.cancelled():
+                call.result()
+
     async def _call(self, position: int) -> None:
-        await self._room.acquire()
         try:
-            most = self._dispatch.settings.payload_max_bytes + OUTCOME_ROOM
-            if self._left < most or self._clock() > self._begin_before:
-                return
-            self._left -= most
-            self._begun_last = self._clock()
-            state = self._at_work[position] = to_state(self._entries[position], self._kind, self._pack_lane)
+            call = to_call(self._entries[position], self._kind, self._pack_lane, self._tries_before)
             # a lost batch of many does not show which message broke it; a single one was called in each try
             lost = self._tries_before if len(self._entries) == 1 else 0
-            outcome = self._dispatch.find_exhausted(self._kind, state.attempt + lost)
+            outcome = self._dispatch.find_exhausted(self._kind, call.attempt - 1 - self._tries_before + lost)
             if outcome is None:
-                call = HandlerCall.of(state, state.attempt + 1 + self._tries_before)
-                outcome = await self._dispatch.run(call, no_heartbeat, self._spread)
-            if position not in self._abandoned:
-                self._note(position, outcome, most)
+                outcome = await self._dispatch.run(call, no_heartbeat, self._deadlines, self._spread)
+            if position in self._at_work:  # else it was given up
+                self._note(position, outcome)
         finally:
-            if position not in self._abandoned:
-                self._room.release()
+            self._end(position)
 
-    def _note(self, position: int, outcome: Outcome, room: int) -> None:
-        state = self._at_work.pop(position)
+    def _note(self, position: int, outcome: Outcome) -> None:
         content = outcome.payload if outcome.is_payload_changed else outcome.result
-        self._left += room - OUTCOME_ROOM - (0 if content is None else len(encode_json(content)))
+        self._left += self._outcome_max - OUTCOME_ROOM - (0 if content is None else len(encode_json(content)))
         if self._is_local:
-            self._decided[position] = (state, outcome)
+            self._decided[position] = outcome
         else:
             self._outcomes[position] = outcome.dump()
+
+    def _end(self, position: int) -> None:
+        if position not in self._at_work:
+            return
+        self._at_work.remove(position)
+        self._room.release()
+        self._one_ended.set()
+        if not self._at_work:
+            self._all_ended.set()
 
     def _abandon(self, position: int) -> None:
         """Go on without a handler that ignores its cancellation; its later outcome, if any, is discarded."""
         if (found := self._dispatch.registry.get(self._kind)) is None:
             return
-        self._note(position, fail(found, f"no outcome within {self._timeout:g} s, and no heed of being cut off"), 0)
-        self._abandoned.add(position)
-        self._room.release()
+        seconds = self._deadlines.seconds
+        self._note(position, fail(found, f"no outcome within {seconds:g} s, and no heed of being cut off"))
+        self._end(position)
 
     def _to_change(self, position: int, now: float) -> Entry | None:
-        if (decided := self._decided.get(position)) is None:
+        if (outcome := self._decided.get(position)) is None:
             return None
-        state, outcome = decided
-        after = to_entry(decide(begin(state), outcome, now, spread=self._spread), self._pack_lane)
-        return to_change(self._entries[position], after)
+        return apply_outcome(
+            self._entries[position], outcome, now, kind=self._kind, lane=self._pack_lane, spread=self._spread
+        )
 
     async def _leave_out_reported(self) -> None:
         """Leave out what the previous try reported to the pack, because its last heartbeat may be lost."""
@@ -202,8 +235,8 @@ class _Run:
         timeout = LANES[self._lane].heartbeat_timeout or timedelta(0)
         reported, beat_at = -1, 0.0
         while True:
-            if len(self._done) != reported or self._clock() - beat_at >= timeout.total_seconds() / 4:
-                reported, beat_at = len(self._done), self._clock()
+            if len(self._done) != reported or self._loop.time() - beat_at >= timeout.total_seconds() / 4:
+                reported, beat_at = len(self._done), self._loop.time()
                 outcomes = {str(n): wire for n, wire in self._unreported.items()}
                 activity.heartbeat(self._to_raw({"outcomes": outcomes, "reported": sorted(self._reported)}))
             await asyncio.sleep(BEAT_CHECK_SECONDS)

@@ -6,16 +6,16 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime, timedelta
-from operator import attrgetter
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
 
-from activities.api.context import CallContext, Context, HandlerLogger, no_heartbeat
+from activities.api.context import CallContext, build_context, no_heartbeat
 from activities.api.handler import Handler
-from activities.api.outcome import Message, RetryAfter, to_outcome
+from activities.api.outcome import RetryAfter, build_message, to_outcome
+from activities.deadlines import Deadlines
 from activities.gates import Gates, wait_at
 from activities.http.client import HttpClient
 from activities.registry import Registry
@@ -25,7 +25,6 @@ from shared.keepers.gates import GateClosure
 from shared.lanes import LANES
 from shared.messages.decision import Spread
 from shared.messages.message import HandlerCall, Outcome, clip_reason
-from shared.messages.placement import workflow_id
 from shared.settings import Settings
 from shared.telemetry.logs import ABOUT
 from shared.telemetry.metrics import AT_WORK
@@ -34,8 +33,6 @@ from shared.telemetry.sdk import Telemetry
 logger = logging.getLogger(__name__)
 
 DISPATCH = "run_handler"
-_MESSAGE_FIELDS = [each.name for each in fields(Message)]
-_read_message = attrgetter(*_MESSAGE_FIELDS)
 NO_HANDLER_DELAY = timedelta(minutes=1)  # the deployment's fault, not the message's: it waits and is not parked
 
 
@@ -64,7 +61,9 @@ class Dispatch:
         beating = None if timeout is None else asyncio.create_task(_beat(timeout))
         try:
             outcome = self.find_exhausted(call.kind, call.attempt - 1)
-            outcome = outcome or await self.run(call, no_heartbeat if timeout is None else activity.heartbeat)
+            if outcome is None:
+                beat = no_heartbeat if timeout is None else activity.heartbeat
+                outcome = await self.run(call, beat, self.make_deadlines(call.kind, call.lane))
         finally:
             if beating is not None:
                 beating.cancel()
@@ -86,7 +85,14 @@ class Dispatch:
         # a further `failed` would report an attempt that nobody made
         return Outcome("reject", f"attempt {attempts} of {found.max_attempts}: {lost}")
 
-    async def run(self, call: HandlerCall, beat: Callable[[], None], spread: Spread | None = None) -> Outcome:
+    def make_deadlines(self, kind: str, lane: str) -> Deadlines:
+        """Make the limit of time for calls of one kind on one lane; without a handler for the kind it is never used."""
+        found = self.registry.get(kind)
+        return Deadlines(0.0 if found is None else found.timeout_on(lane).total_seconds())
+
+    async def run(
+        self, call: HandlerCall, beat: Callable[[], None], deadlines: Deadlines, spread: Spread | None = None
+    ) -> Outcome:
         """Call the handler of one message and give its outcome; `beat` is what `ctx.heartbeat()` calls.
 
         `spread` is what the decision will use for the due time, so that the outcome event has the same one.
@@ -95,7 +101,10 @@ class Dispatch:
         around = CallContext(call, beat, begin_cycle(self.telemetry, call, started_at))
         before = ABOUT.set(around)
         try:
-            outcome = await self._measure(around, started_at)
+            if self.telemetry.is_on:
+                outcome = await self._measure(around, deadlines, started_at)
+            else:
+                outcome = await self._run(around, deadlines, started_at)
             if outcome.verdict in ("handed_back", "gated"):
                 return outcome
             self.calls[call.lane] += 1
@@ -111,30 +120,29 @@ class Dispatch:
         finally:
             ABOUT.reset(before)
 
-    async def _measure(self, around: CallContext, started_at: float) -> Outcome:
+    async def _measure(self, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
         call, telemetry = around.call, self.telemetry
         of_lane = {"lane": call.lane}
         telemetry.record(AT_WORK, 1, of_lane)
         try:
-            outcome = await self._run(around)
+            outcome = await self._run(around, deadlines, started_at)
         except asyncio.CancelledError:
             around.span.end({}, "cancelled")
             raise
         finally:
             telemetry.record(AT_WORK, -1, of_lane)
-        if telemetry.is_on:
-            record_cycle(telemetry, call, outcome, started_at, time.time())
+        record_cycle(telemetry, call, outcome, started_at, time.time())
         # a message that a closed gate sends away has no cycle, and a span that never ends is not exported
         return outcome if outcome.verdict == "gated" else end_cycle(around.span, outcome)
 
-    async def _run(self, around: CallContext) -> Outcome:
+    async def _run(self, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
         call = around.call
         found = self.registry.get(call.kind)
         if found is None:
             reason = f"no handler for kind {call.kind!r} is loaded in this worker"
             return Outcome("retry_after", reason, after=NO_HANDLER_DELAY.total_seconds())
         try:
-            return await self._attempt(found, around)
+            return await self._attempt(found, around, deadlines, started_at)
         except BaseException as exc:
             if isinstance(exc, asyncio.CancelledError):
                 if activity.is_worker_shutdown():
@@ -144,26 +152,17 @@ class Dispatch:
                 _take_cancel_back()
             return fail(found, _describe(exc))
 
-    async def _attempt(self, found: Handler, around: CallContext) -> Outcome:
-        call = around.call
-        timeout = found.timeout_on(call.lane)
-        message = Message(**dict(zip(_MESSAGE_FIELDS, _read_message(call), strict=True)))
+    async def _attempt(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
         try:
-            if (gate := found.gate_of(message)) and (closing := await self.gates.find_closing(gate)):
+            message = build_message(around.call)
+            gate = found.gate and found.gate_of(message)
+            if gate and (closing := await self.gates.find_closing(gate)):
                 return wait_at(gate, closing, time.time())
-            context = Context(
-                attempt=call.attempt,
-                idempotency_key=f"{workflow_id(call.kind, call.id)}:{call.version}",
-                due_at=datetime.fromtimestamp(call.due_at, UTC),
-                started_at=datetime.now(UTC),
-                settings=self.settings,
-                http=self.http.client,
-                logger=HandlerLogger(around),
-                beat=around.beat,
-            )
-            with around.span.around():
-                async with asyncio.timeout(timeout.total_seconds()):
-                    returned = await found(message, context)
+            context = build_context(around, started_at, self.settings, self.http.client)
+            with around.span.around(), deadlines.begin():
+                returned = await found.function(message, context)
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                await _let_cancel_pass()
             return to_outcome(returned, self.settings.payload_max_bytes)
         except InvalidOutcome as exc:
             return Outcome("reject", clip_reason(str(exc)))
@@ -172,7 +171,7 @@ class Dispatch:
                 await self.gates.close(exc.gate, GateClosure.lasting(exc.gate_delay, str(exc)))
             return Outcome("retry_after", clip_reason(str(exc)), after=exc.delay.total_seconds())
         except TimeoutError as exc:
-            return fail(found, _describe(exc) if str(exc) else f"no outcome within {timeout.total_seconds():g} s")
+            return fail(found, _describe(exc) if str(exc) else f"no outcome within {deadlines.seconds:g} s")
 
 
 def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:
@@ -216,6 +215,14 @@ def _describe(exc: BaseException) -> str:
     except BaseException as worse:  # noqa: BLE001 — an exception's text comes from the handler's own code too
         text = f"its text can't be had ({type(worse).__name__})"
     return clip_reason(f"{type(exc).__name__}: {text}" if text else type(exc).__name__)
+
+
+async def _let_cancel_pass() -> None:
+    """Take in a cancellation of this task that its handler has not waited for before it returned an outcome."""
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        _take_cancel_back()
 
 
 def _take_cancel_back() -> None:

@@ -49,6 +49,8 @@ def record_cycle(telemetry: Telemetry, call: HandlerCall, outcome: Outcome, star
 
 def begin_cycle(telemetry: Telemetry, call: HandlerCall, started_at: float) -> Span:
     """Begin a trace for a handler's call, linked to the message's record and to its previous cycle."""
+    if not telemetry.ratio:
+        return NO_SPAN
     name = workflow_id(call.kind, call.id)
     if not telemetry.samples(name.encode()):
         return NO_SPAN

@@ -31,14 +31,14 @@ async def main(arguments: list[str]) -> None:
         print("against: name a revision of git, for example: ./run bench against HEAD~20")
         return
     revision, *encodings = arguments
-    async with _checked_out(revision) as folder:
+    async with checked_out(revision) as folder:
         rows = [row for name in encodings or ["packs", "solo"] for row in await _compare(name, folder)]
     note = f"ratio = this code / {revision}, median of {PAIRS} pairs on one server; 5 ms of I/O a call"
     report("against", rows, note=note)
 
 
 @contextlib.asynccontextmanager
-async def _checked_out(revision: str) -> AsyncGenerator[Path]:
+async def checked_out(revision: str) -> AsyncGenerator[Path]:
     """Have a revision in a folder of its own for the length of a `with` block."""
     with tempfile.TemporaryDirectory(prefix="dormice-bench-") as parent:
         folder = Path(parent, "older")

@@ -47,6 +47,7 @@ class Order:
     windows: int = 1  # so many times `seconds`, a line of JSON each
     warmup: float = 5.0
     io_seconds: float = 0.005
+    work_seconds: float = 0.0  # processor time that each call needs
     spread: float = 0.0  # delays differ from the payload's by up to this share of it
     tolerance: float = 0.0
     slots: int = PROFILES["short"].workflow_slots
@@ -205,6 +206,7 @@ def _plan(order: Order, counter: Counter) -> WorkerPlan:
     @handler(order.prefix if order.what == "pack" else KIND)
     async def bench(message: Message, ctx: Context) -> Again:
         await asyncio.sleep(order.io_seconds)
+        compute(order.work_seconds)
         counter.note_lateness(ctx.lateness)
         counter.note_version(message.id, message.version)
         delay = message.payload["delay"] * spread_factor(order.spread)
@@ -226,6 +228,13 @@ def _plan(order: Order, counter: Counter) -> WorkerPlan:
         drain=timedelta(seconds=5),
         profiles={"short": short},
     )
+
+
+def compute(seconds: float) -> None:
+    """Use processor time on this thread."""
+    until = time.thread_time() + seconds
+    while seconds and time.thread_time() < until:
+        pass
 
 
 def _cpu() -> float:

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m worker", description="Serve lanes until SIGTERM, then drain.")
     add = parser.add_argument
     add("--lane", action="append", choices=list(LANES), help="lane to serve; may be repeated; all when left out")
-    add("--processes", type=int, help="processes; one per core when left out")
+    add("--processes", type=int, help="processes; one per core, as far as quota and memory go, when left out")
     add("--drain-seconds", type=float, default=30.0, help="what handlers at work get to finish (30)")
     add("--health-port", type=int, help="answer /healthz and /readyz at this port; 0 takes a free one")
     add("--health-host", default="127.0.0.1", help="address for that port (127.0.0.1)")

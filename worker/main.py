@@ -30,7 +30,7 @@ from shared.temporal.connect import check_server, connect
 from worker.deployment import check_deployment
 from worker.health import Readiness, Report, open_endpoint, watch_server
 from worker.lanes.starting import begin_leaders, check_lanes, read_weights, weigh_tenants
-from worker.process import StuckRuns, begin_anew, new_event_loop, run_unstoppably, tune_memory
+from worker.process import StuckRuns, begin_anew, count_processes, new_event_loop, run_unstoppably, tune_memory
 from worker.run import WorkerPlan, run_workers
 
 logger = logging.getLogger(__name__)
@@ -52,11 +52,6 @@ HEARTBEAT = timedelta(seconds=2)  # between two reports of a worker's slots, fro
 HAND_BACK = timedelta(seconds=10)
 
 
-def count_cores() -> int:
-    """Count the cores that this process may use, without regard to a container's CPU quota."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
     """Options of `serve`; a process uses one core for workflow tasks. `health_address` None opens no endpoint."""
@@ -69,7 +64,7 @@ class WorkerOptions:
 
 
 def read_options(flags: argparse.Namespace, settings: Settings) -> WorkerOptions:
-    """Make the options from parsed flags, with a process per core if no number is given. Raises InvalidSetting."""
+    """Make the options from parsed flags, without a number with as many processes as fit. Raises InvalidSetting."""
     try:
         drain = timedelta(seconds=flags.drain_seconds)
     except (ValueError, OverflowError) as exc:
@@ -77,7 +72,7 @@ def read_options(flags: argparse.Namespace, settings: Settings) -> WorkerOptions
     return WorkerOptions(
         settings=settings,
         lanes=tuple(dict.fromkeys(flags.lane or LANES)),
-        processes=count_cores() if flags.processes is None else flags.processes,
+        processes=count_processes() if flags.processes is None else flags.processes,
         drain=drain,
         health_address=None if flags.health_port is None else (flags.health_host, flags.health_port),
     )

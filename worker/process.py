@@ -1,14 +1,16 @@
-"""What the workers of a process stand on: its event loop and memory, and the way out of a stuck run."""
+"""What worker processes stand on: how many fit, event loop and memory of each, and the way out of a stuck run."""
 
 import asyncio
 import ctypes
 import gc
 import importlib
 import logging
+import math
 import os
 import platform
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
 
 from shared.telemetry.logs import CORE
@@ -27,10 +29,42 @@ COLLECT_AFTER = (10_000, 10, 2)
 MAPPED_FROM_BYTES = 64 * 1024
 _M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
+PROCESS_BYTES = 512 * 1024 * 1024  # a worker process with a full cache of packs takes 350 to 450 MB
+
 # temporalio 1.35, crates/sdk-core worker/workflow/workflow_stream.rs, process_post_activation: when several tasks come
 # for a run while the cache is full, the first may have to fetch its history. The activation of the next task is then
 # dropped, and whatever comes for the run later waits behind it for ever. We know of no issue about it.
 DROPPED = "Extra buffered run should not have produced an activation"
+
+
+def count_processes(cgroup: str = "", root: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return how many worker processes fit here: one for each core and for each 512 MB that may be used, at least one.
+
+    Cores are those that this process is bound to, at most the CPU quota, rounded up. Quota and limit of memory are
+    those of its control group and the ones around it, as `docker run` and Kubernetes set them. `cgroup` is the content
+    of /proc/self/cgroup, read if left out.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    own = next((line[4:] for line in (cgroup or _read("/proc/self/cgroup")).splitlines() if line[:4] == "0::/"), "")
+    folders = [folder for folder in (root / own, *(root / own).parents) if folder.is_relative_to(root)]
+    # the last of each list is of version 1 of control groups
+    quotas = [*(_read(folder / "cpu.max") for folder in folders), _read(root / "cpu/cpu.cfs_quota_us")]
+    quotas[-1] += _read(root / "cpu/cpu.cfs_period_us")
+    limits = [*(_read(folder / "memory.max") for folder in folders), _read(root / "memory/memory.limit_in_bytes")]
+    by_quota = [math.ceil(int(words[0]) / int(words[1])) for words in map(str.split, quotas) if _is_limit(words, 2)]
+    by_memory = [int(words[0]) // PROCESS_BYTES for words in map(str.split, limits) if _is_limit(words, 1)]
+    return max(1, min([cores, *by_quota, *by_memory]))
+
+
+def _is_limit(words: list[str], count: int) -> bool:
+    return len(words) == count and words[0].isdecimal()  # without a limit it is "max" or -1
+
+
+def _read(path: str | Path) -> str:
+    try:
+        return Path(path).read_text("ascii")
+    except (OSError, ValueError):
+        return ""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

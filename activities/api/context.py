@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,6 +45,27 @@ class Context:
     def heartbeat(self) -> None:
         """Say that the handler is alive, on medium and long lanes; raises nothing and may be called often."""
         self.beat()
+
+
+_CONTEXT_SETTERS = tuple(getattr(Context, each.name).__set__ for each in fields(Context))
+
+
+def build_context(around: "CallContext", started_at: float, settings: Settings, http: "httpx.AsyncClient") -> Context:
+    """Make the context of a call; in half of the time that the constructor of a frozen class takes."""
+    call, context = around.call, object.__new__(Context)
+    values = (
+        call.attempt,
+        f"{call.kind}:{call.id}:{call.version}",
+        datetime.fromtimestamp(call.due_at, UTC),
+        datetime.fromtimestamp(started_at, UTC),
+        settings,
+        http,
+        HandlerLogger(around),
+        around.beat,
+    )
+    for put, value in zip(_CONTEXT_SETTERS, values, strict=True):
+        put(context, value)
+    return context
 
 
 class CallContext(NamedTuple):

@@ -1,15 +1,16 @@
 """What a handler gets and returns: the message it is called with and its possible outcomes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
 from shared.errors import InvalidOutcome
 from shared.keepers.gates import check_gate
 from shared.lanes import LANES
 from shared.messages.json_value import encode_json, find_flaw
-from shared.messages.message import Outcome, clip_reason
+from shared.messages.message import HandlerCall, Outcome, clip_reason
 
 
 class _Unchanged:
@@ -39,6 +40,18 @@ class Message:
     tenant: str = ""
     correlation_id: str = ""
     trace: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+_read_message = itemgetter(*(HandlerCall._fields.index(each.name) for each in fields(Message)))
+_MESSAGE_SETTERS = tuple(getattr(Message, each.name).__set__ for each in fields(Message))
+
+
+def build_message(call: HandlerCall) -> Message:
+    """Make the message of a call; a third of the time that the constructor of a frozen class takes."""
+    message = object.__new__(Message)
+    for put, value in zip(_MESSAGE_SETTERS, _read_message(call), strict=True):
+        put(message, value)
+    return message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,25 +132,26 @@ def to_outcome(returned: object, payload_max_bytes: int) -> Outcome:
 
 
 def _to_again(again: Again, payload_max_bytes: int) -> Outcome:
-    if (again.after is None) == (again.at is None):
+    after, at, earliest = again.after, again.at, again.earliest
+    if (after is None) == (at is None):
         raise InvalidOutcome("Again needs exactly one of after and at")
     if again.lane is not None and again.lane not in tuple(LANES):
         raise InvalidOutcome(f"Again(lane={again.lane!r}) names no lane; use one of {', '.join(LANES)}")
     is_changed = again.payload is not UNCHANGED
     if is_changed:
         _check_json("payload", again.payload, payload_max_bytes)
-    is_moment = isinstance(again.earliest, datetime)
+    is_moment = isinstance(earliest, datetime)
     return Outcome(
         "again",
-        reason=clip_reason(str(again.reason)),
-        after=_seconds("Again(after", again.after),
-        at=_epoch("at", again.at),
-        earliest=None if is_moment else _seconds("Again(earliest", again.earliest),
-        earliest_at=_epoch("earliest", again.earliest) if is_moment else None,
-        tolerance=_seconds("Again(tolerance", again.tolerance),
-        payload=again.payload if is_changed else None,
-        is_payload_changed=is_changed,
-        lane=again.lane or "",
+        clip_reason(str(again.reason)),
+        _seconds("Again(after", after),
+        _epoch("at", at),
+        None if is_moment else _seconds("Again(earliest", earliest),
+        _epoch("earliest", earliest) if is_moment else None,
+        _seconds("Again(tolerance", again.tolerance),
+        again.payload if is_changed else None,
+        is_changed,
+        again.lane or "",
     )
 
 

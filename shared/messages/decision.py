@@ -96,28 +96,40 @@ def _apply_outcome(state: MessageState, outcome: Outcome, now: float, spread: Sp
             return _due_now(state, now).remember(now, "handed_back", reason)
 
 
-def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
+def plan_return(outcome: Outcome, now: float, spread: Spread) -> tuple[float, float, float, str]:
+    """Give when a message comes back after an `again`: its due, earliest and latest moment, and the decision's reason.
+
+    The moments are in seconds since the epoch; the latest is 0 if there is no tolerance.
+    """
     requested = outcome.after if outcome.at is None else outcome.at - now
     delay, note = _clamp(requested or 0.0)
     tolerance = min(delay * TOLERANCE_SHARE, TOLERANCE_MAX) if outcome.tolerance is None else outcome.tolerance
     tolerance = min(max(tolerance, 0.0), MAX_DELAY)
-    due_at = now + delay + find_offset(state.workflow_id, tolerance, spread)
+    due_at = now + delay + spread(tolerance)
     earliest_at = now + delay * EARLIEST_SHARE
     if outcome.earliest_at is not None:
         earliest_at = outcome.earliest_at
     elif outcome.earliest is not None:
         earliest_at = now + outcome.earliest
-    keeps_payload = state.is_revised or not outcome.is_payload_changed
-    version, next_due = state.version + 1, _ceil(due_at)
-    decision = Decision(round(now, 3), version, "again", next_due, _join(clip_reason(outcome.reason), note))
+    earliest_at = _ceil(min(max(earliest_at, now), due_at))
+    latest_at = _floor(now + delay + tolerance) if tolerance else 0.0
+    return _ceil(due_at), earliest_at, latest_at, _join(clip_reason(outcome.reason), note)
+
+
+def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
+    due_at, earliest_at, latest_at, reason = plan_return(
+        outcome, now, spread or (lambda tolerance: find_offset(state.workflow_id, tolerance, None))
+    )
+    keeps_payload, version = state.is_revised or not outcome.is_payload_changed, state.version + 1
+    decision = Decision(round(now, 3), version, "again", due_at, reason)
     return state._replace(  # one copy for all changes, because nearly every cycle ends here
         version=version,
         attempt=0,
         is_tried=False,
         is_running=False,
-        due_at=next_due,
-        earliest_at=_ceil(min(max(earliest_at, now), due_at)),
-        latest_at=_floor(now + delay + tolerance) if tolerance else 0.0,
+        due_at=due_at,
+        earliest_at=earliest_at,
+        latest_at=latest_at,
         lane=outcome.lane if outcome.lane in LANES and not state.is_revised else state.lane,
         payload=state.payload if keeps_payload else outcome.payload,
         traced=outcome.traced,

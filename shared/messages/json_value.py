@@ -83,6 +83,11 @@ def encode_to_keep(value: Any) -> bytes:
     return bytes(memoryview(encode_json(value)))
 
 
+def copy_json(value: Any) -> Any:
+    """Copy a checked value, so that whoever gets the copy can't change it in place."""
+    return decode_json(encode_json(value)) if isinstance(value, dict | list) else value
+
+
 def find_flaw(value: Any, depth: int = 0) -> str | None:
     """Return why a Python value can't travel as JSON, as half a sentence, or None when it can."""
     if value is None or isinstance(value, bool):

@@ -21,7 +21,7 @@ COMPRESSED = "compressed"  # key in a pack's input and in a batch's answer: whet
 STORED_SHARE = "stored_share"  # key in a pack's input: the size of its compressed state, as a share of its size as JSON
 SHORTENED_MAX = 200  # characters of a reason in a pack that is short of room
 
-_ROUTINE = frozenset({"started", "again", "asked"})
+ROUTINE = frozenset({"started", "again", "asked"})
 _FIELDS, _DEFAULTS = MessageState._fields, MessageState._field_defaults
 _SELDOM_SPAN = slice(_FIELDS.index("attempt"), _FIELDS.index("decisions"))
 _SELDOM = _FIELDS[_SELDOM_SPAN]  # at their defaults in most messages; adjacent, to be compared at once
@@ -68,7 +68,7 @@ def to_entry(state: MessageState, lane: str) -> Entry:
         [
             [due - round(d.at * 1000), state.version - d.version, d.what, due - round(d.due_at * 1000), d.reason]
             for number, d in enumerate(state.decisions, start=1)
-            if number == len(state.decisions) or d.what not in _ROUTINE
+            if number == len(state.decisions) or d.what not in ROUTINE
         ],
     ]
     seldom, others = state[_SELDOM_SPAN], dict[str, Any]()
@@ -108,8 +108,8 @@ def apply_change(before: Entry, change: Entry) -> Entry:
     """Give the entry after a change."""
     if len(change) != _CHANGE_LENGTH:
         return change
-    *moments, decisions = change
-    return [before[ID], *moments, before[VERSION] + 1, before[PAYLOAD], decisions]
+    due, early, late, decisions = change
+    return [before[ID], due, early, late, before[VERSION] + 1, before[PAYLOAD], decisions]
 
 
 def shorten(entry: Entry) -> Entry:

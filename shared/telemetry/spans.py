@@ -9,6 +9,7 @@ from zlib import crc32
 Attributes = Mapping[str, str | int | float]
 Carrier = Mapping[str, str]  # W3C Trace Context as headers: `traceparent`, perhaps `tracestate`; empty for none
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NOTHING_AROUND = nullcontext()
 
 
 class Span:
@@ -19,7 +20,7 @@ class Span:
 
     def around(self) -> AbstractContextManager[None]:
         """Make this the current span in a `with` block, so that spans begun there are its children."""
-        return nullcontext()
+        return _NOTHING_AROUND
 
     def end(self, attributes: Attributes, error: str = "") -> None:
         """End the span; `error` names what went wrong, but an exception that left the block comes first."""

@@ -30,6 +30,7 @@ MODES = {
     "blocks": ("parked", "attempt 2 of 2: no outcome within 0.3 s"),
     "lets a cancellation out": ("parked", "attempt 2 of 2: CancelledError"),
     "cancels itself": ("parked", "attempt 2 of 2: CancelledError"),
+    "cancels itself and returns": ("active", "all the same"),
     "exits": ("parked", "attempt 2 of 2: SystemExit: 1"),
     "interrupts": ("parked", "attempt 2 of 2: KeyboardInterrupt"),
     "raises what has no text": ("parked", "attempt 2 of 2: Unspeakable: its text can't be had (SystemExit)"),
@@ -87,6 +88,11 @@ async def misbehave(message: Message, ctx: Context) -> Any:  # noqa: C901, PLR09
             assert task is not None
             task.cancel()
             await asyncio.sleep(60)
+        case "cancels itself and returns":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            return Again(after=timedelta(hours=1), reason="all the same")
         case "exits":
             sys.exit(1)
         case "interrupts":

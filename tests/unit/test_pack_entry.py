@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 from shared.lanes import LANES
 from shared.messages.decision import begin, decide
 from shared.messages.json_value import encode_json
-from shared.messages.message import DECISIONS_KEPT, Decision, MessageState, Outcome
+from shared.messages.message import DECISIONS_KEPT, Decision, HandlerCall, MessageState, Outcome
+from shared.messages.placement import PackSpread
+from shared.packs.cycle import apply_outcome, to_call
 from shared.packs.entry import (
     DECISIONS,
     LATE,
     OTHERS,
+    PAYLOAD,
     Entry,
     apply_change,
     is_held,
@@ -49,6 +52,7 @@ GOLDEN: list[tuple[Entry, MessageState]] = [
     ),
 ]
 
+SPREAD = PackSpread(0.3, 5.0)
 AGAIN = Outcome("again", after=60.0, tolerance=10.0, reason="same as before")
 
 moments = st.integers(1_600_000_000_000, 4_000_000_000_000).map(lambda milliseconds: milliseconds / 1000)
@@ -185,3 +189,59 @@ def test_a_change_makes_of_an_entry_what_a_cycle_did(state: MessageState, outcom
 
     assert apply_change(before, change) == after
     assert (len(change) < len(after)) == (outcome == AGAIN and len(before) == OTHERS)
+
+
+seconds = st.none() | st.sampled_from([-1.0, 0.0, 0.4, 1e12]) | st.floats(0, 1e6)
+again_fields = st.fixed_dictionaries(
+    {
+        **dict.fromkeys(("after", "earliest", "tolerance"), seconds),
+        **dict.fromkeys(("at", "earliest_at"), st.none() | st.none() | moments),
+        "reason": st.text(max_size=5),
+        "lane": st.sampled_from(["", "", "", "medium", "express"]),
+        "traced": st.sampled_from(["", "", "00-1"]),
+    }
+)
+outcomes = st.one_of(
+    again_fields.map(lambda given: Outcome.load({"verdict": "again", **given})),
+    payloads.map(lambda payload: Outcome("again", after=60.0, payload=payload, is_payload_changed=True)),
+    st.sampled_from([Outcome("failed", "once"), Outcome("done", result=7), Outcome("reject"), Outcome("gated")]),
+)
+usual = st.builds(
+    message_state,
+    kind=st.just("feed"),
+    id=st.text(min_size=1, max_size=10),
+    lane=st.just("short"),
+    due_at=moments,
+    earliest_at=moments,
+    latest_at=st.just(0.0) | moments,
+    payload=payloads,
+    version=st.integers(0, 50),
+    decisions=st.lists(decisions, max_size=2).map(tuple),
+)
+
+
+@settings(max_examples=300, database=None, deadline=None)
+@given(usual | states, outcomes, moments | st.floats(1.6e9, 4e9))
+def test_a_cycle_of_an_entry_is_that_of_its_message(state: MessageState, outcome: Outcome, now: float) -> None:
+    """The call and the change that are made of the entry itself are those of the full state and its decision."""
+    before = to_entry(state, "short")
+    full = to_state(before, "feed", "short")
+    decided = to_entry(decide(begin(full), outcome, now, spread=SPREAD), "short")
+    change = apply_outcome(before, outcome, now, kind="feed", lane="short", spread=SPREAD)
+
+    assert to_call(before, "feed", "short", 2) == HandlerCall.of(full, full.attempt + 3)
+    assert change == to_change(before, decided)
+    assert apply_change(before, change) == decided
+
+
+def test_a_payload_that_its_handler_changes_in_place_is_the_handlers_own() -> None:
+    """The pack's payload changes only if the handler returns another one, and then by what it returns."""
+    before = to_entry(GOLDEN[1][1]._replace(lane="short"), "short")
+    called = to_call(before, "feed", "short", 0)
+    called.payload["n"] += 1
+    kept, failed, changed = (
+        apply_change(before, apply_outcome(before, outcome, DUE_AT, kind="feed", lane="short", spread=SPREAD))
+        for outcome in (AGAIN, Outcome("failed"), AGAIN._replace(payload=called.payload, is_payload_changed=True))
+    )
+
+    assert [kept[PAYLOAD], failed[PAYLOAD], changed[PAYLOAD]] == [{"n": 1}, {"n": 1}, {"n": 2}]

@@ -11,7 +11,7 @@ def add(commands: Commands) -> None:
     parser = commands.add("worker", _run, "run handlers until SIGTERM or Ctrl-C, then drain", prints_data=False)
     add = parser.add_argument
     add("--lane", action="append", choices=list(LANES), help="lane to serve; may be repeated; all when left out")
-    add("--processes", **COUNT, help="processes; one per core when left out")
+    add("--processes", **COUNT, help="processes; one per core, as far as quota and memory go, when left out")
     add("--drain-seconds", **SECONDS, default=30.0, help="what handlers at work get to finish (30)")
     add_health(parser, "/healthz and /readyz")
 

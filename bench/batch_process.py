@@ -1,0 +1,79 @@
+"""A process under measurement: batches of 500 through the activity, by turns with bare tasks; prints JSON."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from statistics import median
+from typing import Any
+
+import uvloop
+from temporalio.testing import ActivityEnvironment
+
+from activities import Again, Context, Message, handler
+from activities.batch import BatchDispatch
+from activities.dispatch import Dispatch
+from activities.gates import Gates
+from activities.http.client import HttpClient
+from activities.registry import Registry
+from shared.messages.message import Decision, MessageState
+from shared.packs.entry import Entry, to_entry
+from shared.settings import Settings
+from shared.telemetry.sdk import Telemetry
+from worker.process import tune_memory
+
+SIZE = 500
+
+
+async def measure(io_seconds: float, rounds: int) -> dict[str, float]:
+    """Give the processor microseconds per message of a batch, and those of a bare task that sleeps equally long."""
+
+    @handler("bench")
+    async def bench(message: Message, ctx: Context) -> Again:  # noqa: ARG001 — the shape of every handler
+        if io_seconds:
+            await asyncio.sleep(io_seconds)
+        return Again(after=timedelta(seconds=10), tolerance=timedelta(seconds=1))
+
+    async def sleep_alone() -> None:
+        if io_seconds:
+            await asyncio.sleep(io_seconds)
+
+    settings, environment = Settings(), ActivityEnvironment()
+    async with HttpClient(settings) as http:
+        dispatch = Dispatch(Registry([("bench", bench)]), settings, http, Gates("bench"), Telemetry(is_on=False))
+        batches = BatchDispatch(dispatch)
+        tune_memory()
+        batch: list[float] = []
+        bare: list[float] = []
+        for _ in range(rounds):
+            call = _make_call()
+            batch.append(await _time(lambda call=call: environment.run(batches.run_batch, call)))
+            bare.append(await _time(lambda: asyncio.wait([asyncio.create_task(sleep_alone()) for _ in range(SIZE)])))
+    return {"batch": median(batch), "bare": median(bare)}
+
+
+async def _time(run: Callable[[], Awaitable[Any]]) -> float:
+    began = time.process_time()
+    await run()
+    return 1e6 * (time.process_time() - began) / SIZE
+
+
+def _make_call() -> dict[str, Any]:
+    now = time.time()
+    call = {"kind": "bench", "lane": "short", "batch": 1, "pack_lane": "short", "spread": [0.3, 1.0], "left_run": ""}
+    return call | {"begun_at": now, "reached": now, "entries": [_make_entry(n, now - 0.5) for n in range(SIZE)]}
+
+
+def _make_entry(number: int, due_at: float) -> Entry:
+    """Make a message that has run before and has a payload of 60 bytes, read from JSON as the activity gets it."""
+    last = Decision(due_at - 10, 6, "again", due_at, "")
+    payload = {"delay": 10.0, "url": "https://example.org/feeds/12345678901"}
+    state = MessageState("bench", f"bench-{number}", "short", due_at, due_at - 5, due_at + 1, payload, 7)
+    return json.loads(json.dumps(to_entry(state._replace(decisions=(last,)), "short")))
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        print(json.dumps(runner.run(measure(float(sys.argv[1]), int(sys.argv[2])))))

@@ -1,0 +1,46 @@
+"""A cycle of a packed message, from its entry to what the cycle changes of it, without a full state where possible."""
+
+from shared.messages.decision import Spread, begin, decide, plan_return
+from shared.messages.json_value import copy_json
+from shared.messages.message import NO_TRACE, HandlerCall, Outcome
+from shared.packs.entry import (
+    DECISIONS,
+    DUE,
+    ID,
+    OTHERS,
+    PAYLOAD,
+    ROUTINE,
+    VERSION,
+    Entry,
+    to_change,
+    to_entry,
+    to_state,
+)
+
+_USUAL_CALL = (3, "", "", NO_TRACE, "")  # the fields of a call that an entry without other fields leaves at defaults
+
+
+def to_call(entry: Entry, kind: str, lane: str, tries_before: int) -> HandlerCall:
+    """Give the call of a message's handler, with a copy of its payload, because handlers may change it in place.
+
+    `lane` is the pack's own, `tries_before` are those of the same batch.
+    """
+    payload = copy_json(entry[PAYLOAD])
+    if len(entry) > OTHERS:
+        state = to_state(entry, kind, lane)._replace(payload=payload)
+        return HandlerCall.of(state, state.attempt + 1 + tries_before)
+    moment = entry[DUE] / 1000
+    return HandlerCall._make((kind, entry[ID], lane, entry[VERSION], 1 + tries_before, payload, moment, *_USUAL_CALL))
+
+
+def apply_outcome(entry: Entry, outcome: Outcome, now: float, *, kind: str, lane: str, spread: Spread) -> Entry:
+    """Give what a cycle changes of an entry, as `decide` does for a full state; `lane` is the pack's own."""
+    decisions = entry[DECISIONS]
+    is_usual = outcome.verdict == "again" and not (outcome.is_payload_changed or outcome.lane or outcome.traced)
+    if is_usual and len(entry) == OTHERS and (not decisions or (len(decisions) == 1 and decisions[0][2] in ROUTINE)):
+        due_at, earliest_at, latest_at, reason = plan_return(outcome, now, spread)
+        due = round(due_at * 1000)
+        early, late = due - round(earliest_at * 1000), max(round(latest_at * 1000) - due, 0)
+        return [due, early, late, [[due - round(round(now, 3) * 1000), 0, "again", 0, reason]]]
+    after = to_entry(decide(begin(to_state(entry, kind, lane)), outcome, now, spread=spread), lane)
+    return to_change(entry, after)
