@@ -22,7 +22,7 @@ class Deadlines:
 
     def begin(self) -> "Deadline":
         """Limit what the current task does in a `with` block, from now on, as `asyncio.timeout` does."""
-        deadline = Deadline(self)
+        deadline = Deadline(self, self.loop.time() + self.seconds, asyncio.current_task(self.loop))
         self._begun.append(deadline)
         if self._timer is None:
             self._timer = self.loop.call_at(deadline.at, self._cut_off)
@@ -49,12 +49,12 @@ class Deadline:
 
     __slots__ = ("_cancels_before", "_owner", "at", "is_over", "task")
 
-    def __init__(self, owner: Deadlines) -> None:
+    def __init__(self, owner: Deadlines, at: float, task: asyncio.Task[Any] | None) -> None:
         self._owner = owner
-        self.at = owner.loop.time() + owner.seconds
+        self.at = at
         self.is_over = False
-        self.task: asyncio.Task[Any] | None = asyncio.current_task()
-        self._cancels_before = 0 if self.task is None else self.task.cancelling()
+        self.task = task
+        self._cancels_before = 0 if task is None else task.cancelling()
 
     def cut_off(self) -> None:
         """Cancel the call, because its time is over."""

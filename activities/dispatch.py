@@ -99,26 +99,21 @@ class Dispatch:
         """
         started_at = time.time()
         around = CallContext(call, beat, begin_cycle(self.telemetry, call, started_at))
-        before = ABOUT.set(around)
-        try:
-            if self.telemetry.is_on:
-                outcome = await self._measure(around, deadlines, started_at)
-            else:
-                outcome = await self._run(around, deadlines, started_at)
-            if outcome.verdict in ("handed_back", "gated"):
-                return outcome
-            self.calls[call.lane] += 1
-            if self.events is not None:
-                outcome = outcome._replace(ended_at=stamp_end())
-                try:
-                    await self.events.report(call, outcome, started_at, spread)
-                except asyncio.CancelledError:
-                    if not activity.is_worker_shutdown():  # then the outcome counts, and its event is held already
-                        raise
-            _log(around, outcome, started_at)
+        ABOUT.set(around)  # for good: each call has a task of its own
+        run = self._measure if self.telemetry.is_on else self._run
+        outcome = await run(around, deadlines, started_at)
+        if outcome.verdict in ("handed_back", "gated"):
             return outcome
-        finally:
-            ABOUT.reset(before)
+        self.calls[call.lane] += 1
+        if self.events is not None:
+            outcome = outcome._replace(ended_at=stamp_end())
+            try:
+                await self.events.report(call, outcome, started_at, spread)
+            except asyncio.CancelledError:
+                if not activity.is_worker_shutdown():  # then the outcome counts, and its event is held already
+                    raise
+        _log(around, outcome, started_at)
+        return outcome
 
     async def _measure(self, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
         call, telemetry = around.call, self.telemetry

@@ -18,7 +18,7 @@ from bench.harness import alternate, report
 
 CASES = {"5 ms of I/O": 0.005, "returns at once": 0.0}
 PAIRS = 5
-ROUNDS = 40  # batches in each process
+ROUNDS = 20  # batches in each process
 
 
 async def main(arguments: list[str]) -> None:

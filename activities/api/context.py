@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +20,7 @@ def no_heartbeat() -> None:
     """Do nothing: local activities have no heartbeat, and a batch sends those of all its messages."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, because `build_context` fills its dictionary
 class Context:
     """What a handler gets for one call, besides the message.
 
@@ -47,24 +47,19 @@ class Context:
         self.beat()
 
 
-_CONTEXT_SETTERS = tuple(getattr(Context, each.name).__set__ for each in fields(Context))
-
-
 def build_context(around: "CallContext", started_at: float, settings: Settings, http: "httpx.AsyncClient") -> Context:
-    """Make the context of a call; in half of the time that the constructor of a frozen class takes."""
+    """Make the context of a call; filled at once, in half of the time that the constructor of a frozen class takes."""
     call, context = around.call, object.__new__(Context)
-    values = (
-        call.attempt,
-        f"{call.kind}:{call.id}:{call.version}",
-        datetime.fromtimestamp(call.due_at, UTC),
-        datetime.fromtimestamp(started_at, UTC),
-        settings,
-        http,
-        HandlerLogger(around),
-        around.beat,
+    vars(context).update(
+        attempt=call.attempt,
+        idempotency_key=f"{call.kind}:{call.id}:{call.version}",
+        due_at=datetime.fromtimestamp(call.due_at, UTC),
+        started_at=datetime.fromtimestamp(started_at, UTC),
+        settings=settings,
+        http=http,
+        logger=HandlerLogger(around),
+        beat=around.beat,
     )
-    for put, value in zip(_CONTEXT_SETTERS, values, strict=True):
-        put(context, value)
     return context
 
 

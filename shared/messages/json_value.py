@@ -85,7 +85,12 @@ def encode_to_keep(value: Any) -> bytes:
 
 def copy_json(value: Any) -> Any:
     """Copy a checked value, so that whoever gets the copy can't change it in place."""
-    return decode_json(encode_json(value)) if isinstance(value, dict | list) else value
+    if not isinstance(value, dict | list):
+        return value
+    try:
+        return orjson.loads(orjson.dumps(value))
+    except TypeError:  # as in `encode_json`
+        return decode_json(encode_json(value))
 
 
 def find_flaw(value: Any, depth: int = 0) -> str | None:

@@ -38,9 +38,8 @@ def apply_outcome(entry: Entry, outcome: Outcome, now: float, *, kind: str, lane
     decisions = entry[DECISIONS]
     is_usual = outcome.verdict == "again" and not (outcome.is_payload_changed or outcome.lane or outcome.traced)
     if is_usual and len(entry) == OTHERS and (not decisions or (len(decisions) == 1 and decisions[0][2] in ROUTINE)):
-        due_at, earliest_at, latest_at, reason = plan_return(outcome, now, spread)
-        due = round(due_at * 1000)
-        early, late = due - round(earliest_at * 1000), max(round(latest_at * 1000) - due, 0)
-        return [due, early, late, [[due - round(round(now, 3) * 1000), 0, "again", 0, reason]]]
+        due, earliest, latest, reason = plan_return(outcome, now, spread)
+        decision = [due - round(round(now, 3) * 1000), 0, "again", 0, reason]
+        return [due, due - earliest, max(latest - due, 0), [decision]]
     after = to_entry(decide(begin(to_state(entry, kind, lane)), outcome, now, spread=spread), lane)
     return to_change(entry, after)
