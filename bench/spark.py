@@ -1,4 +1,4 @@
-"""Spark against a bare client, the bulk starter and a mere copy: solo, packs, prepare, memory, crash [N …]."""
+"""Spark against a bare client, the bulk starter and a mere copy: solo, packs, prepare, memory, crash, reconcile."""
 
 import asyncio
 import importlib
@@ -19,7 +19,8 @@ from starter.local.embedded import EmbeddedServer
 SOLO_COUNT, PACK_COUNT, PREPARE_COUNT = 4000, 200_000, 1_000_000
 MEMORY_COUNTS = (100_000, 1_000_000)
 PAIRS = 2
-CRASH_COUNT = 1_000_000
+CRASH_COUNT = RECONCILE_COUNT = 1_000_000
+BUSY_DELAY = 60.0  # a million that come back so soon are many times what a worker can run
 KILL_AFTER_TASKS = 5
 _TASKS, _COMMAND = "spark start, from the first receipt to the last", "spark start, the whole command"
 
@@ -27,6 +28,7 @@ _TASKS, _COMMAND = "spark start, from the first receipt to the last", "spark sta
 async def main(arguments: list[str]) -> None:
     """Run the part named first, with the counts behind it; without one: solo, packs and prepare."""
     parts = {"solo": _solo, "packs": _packs, "prepare": _prepare, "memory": _memory, "crash": _crash}
+    parts["reconcile"] = _reconcile
     if arguments and arguments[0] not in parts:
         print(f"spark: there is no part '{arguments[0]}'; use {', '.join(parts)}")
         return
@@ -178,6 +180,25 @@ async def _crash(counts: list[int]) -> None:
         for step, measured in told.items()
     ]
     report("spark", table, note=f"{count:,} rows into packs, the driver killed once; reconciled complete", case="crash")
+
+
+async def _reconcile(counts: list[int]) -> None:
+    """Seconds of reconciles beside a worker that has more to run than it can."""
+    count = counts[0] if counts else RECONCILE_COUNT
+    kind, rows = new_prefix(), list[dict[str, Any]]()
+    async with fresh_server() as server:
+        with tempfile.TemporaryDirectory(prefix="dormice-bench-") as folder:
+            variables = packing(server, Path(folder), kind, count, BUSY_DELAY)
+            source, manifest = write_rows(Path(folder), kind, kind, count, due=None), str(Path(folder, "manifest"))
+            await measure(dormice("prepare", str(source), manifest), variables)
+            async with run_beside([sys.executable, "-m", "worker", "--lane", "short", "--processes", "1"], variables):
+                await measure(dormice("start", manifest), variables)
+                for _ in range(PAIRS):
+                    began = time.monotonic()
+                    proof = await measure(dormice("reconcile", manifest), variables)
+                    assert proof.told["is_complete"], proof.told
+                    rows.append({"messages": proof.told["alive"], "seconds": time.monotonic() - began})
+    report("spark", rows, note="the whole command, beside a worker that is never idle", case="reconcile")
 
 
 def _wait_for_receipts(manifest: Path) -> None:

@@ -34,14 +34,17 @@ class Measured:
     task_rate: float = 0.0
 
 
-def packing(server: EmbeddedServer, folder: Path, kind: str, count: int) -> dict[str, str]:
-    """Write a handler of messages in packs, and give the variables by which commands find it and the server."""
+def packing(server: EmbeddedServer, folder: Path, kind: str, count: int, delay: float = HOUR) -> dict[str, str]:
+    """Write a handler of messages in packs, and give the variables by which commands find it and the server.
+
+    The messages come back every `delay` seconds.
+    """
     (folder / "bench_handlers.py").write_text(
         "from datetime import timedelta\n"
         "from activities import Again, Pack, handler\n"
         f"@handler('{kind}', encoding=Pack(packs={max(1, count // PACK_SIZE)}, size={PACK_SIZE * 3 // 2}))\n"
         "async def come_back(message, ctx):\n"
-        "    return Again(after=timedelta(hours=1))\n"
+        f"    return Again(after=timedelta(seconds={delay}))\n"
     )
     return {
         "TEMPORAL_ADDRESS": server.address,
@@ -56,13 +59,13 @@ def dormice(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "starter", "spark", *arguments, "--json"]
 
 
-def write_rows(folder: Path, kind: str, prefix: str, count: int) -> Path:
-    """Write messages that are due long after the measurement, as JSON lines."""
+def write_rows(folder: Path, kind: str, prefix: str, count: int, due: str | None = FAR) -> Path:
+    """Write messages as JSON lines, due long after the measurement unless something else is said; None is at once."""
     path = folder / "rows.jsonl"
     with path.open("w") as stream:
         for number in range(count):
             payload = {"delay": HOUR, "url": f"https://example.org/{number}"}
-            row = {"kind": kind, "id": f"{prefix}-{number}", "scheduled_at": FAR, "payload": payload}
+            row = {"kind": kind, "id": f"{prefix}-{number}", "scheduled_at": due, "payload": payload}
             stream.write(json.dumps(row) + "\n")
     return path
 

@@ -27,7 +27,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 
 class TemporalDataSource(datasource.DataSource):
-    """Messages as rows: appended, streamed, and read out of the server's index; the driver checks all options first."""
+    """Messages as rows: appended, streamed, and read from index and packs; the driver checks all options first."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""The read side of the format `temporal`: messages as rows, from the server's index, and Spark's conditions for it."""
+"""The read side of the format `temporal`: messages as rows, from the index and from packs, and Spark's conditions."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,12 +8,14 @@ from typing import Any
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
-from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
+from shared.errors import InvalidSetting
 from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, identity_of
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
 from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, LANE
+from spark.format.packed import PackRange, cut_packs, read_packed
 from spark.format.windows import Window, cut_windows
 from spark.tables import to_batch, to_schema
 from spark.tasks.options import OF_SERVER, Options
@@ -27,12 +29,16 @@ COLUMNS = (
     "workflow_id string, kind string, id string, pack int, lane string, state string, due_at timestamp, "
     "earliest_at timestamp, started_at timestamp, history_length long, run_id string"
 )
-"""The columns, in Spark's syntax. A pack is one row, with its number in `pack` and no `id`."""
+"""The columns, in Spark's syntax. A row of a pack itself has its number in `pack` and no `id`."""
+
+MESSAGES, PACKS, NONE = "messages", "packs", "none"
 
 _PAGE = 1000  # most workflows that the server returns in one page
 
 # a message continues as new every few cycles; its earlier runs are not messages of their own
-_BASE = f"WorkflowType IN ('{MESSAGE_WORKFLOW}', '{PACK_WORKFLOW}') AND ExecutionStatus != 'ContinuedAsNew'"
+_RUNS = "ExecutionStatus != 'ContinuedAsNew'"
+_SOLO = f"WorkflowType = '{MESSAGE_WORKFLOW}' AND {_RUNS}"
+_SOLO_AND_PACKS = f"WorkflowType IN ('{MESSAGE_WORKFLOW}', '{PACK_WORKFLOW}') AND {_RUNS}"
 
 _NAMES = {"kind": "Kind", "lane": "Lane", "state": "State", "due_at": "DueAt"}
 _SIGNS: dict[Any, str] = {
@@ -47,28 +53,34 @@ _STATUSES = {word: status.name.title().replace("_", "") for status, word in ENDE
 
 
 class TemporalReader(PicklableByName, DataSourceReader):
-    """Lists messages and packs, in windows of start times, at a limited rate of visibility calls."""
+    """Lists solo messages in windows of start times, at a limited rate of visibility calls, and packed ones by pack."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        options = Options(given, ("partitions", "callsPerSecond", "path", *OF_SERVER))
+        options = Options(given, ("partitions", "callsPerSecond", "packed", "path", *OF_SERVER))
         self._connection, self._settings = options.connection(), options.settings(1)
         self.tasks = options.count("partitions", 2)
         self.calls_per_second = options.count("callsPerSecond", 10)  # a namespace's default limit
         self._wanted = schema.fieldNames()
-        self._query = _BASE
+        self._packed = options.text("packed") or MESSAGES
+        if self._packed not in (MESSAGES, PACKS, NONE):
+            raise InvalidSetting(f"packed: is {self._packed!r}; write {MESSAGES}, {PACKS} or {NONE}")
+        self._base = self._query = _SOLO_AND_PACKS if self._packed == PACKS else _SOLO
+        self._accepted: dict[str, frozenset[str]] = {}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 — Spark's own name
         """Add conditions to the query, and give those that Spark must still check."""
         parts, left = push_down(filters)
-        self._query = " AND ".join([_BASE, *parts])
+        self._query = " AND ".join([self._base, *parts])
+        self._accepted = find_accepted(filters)
         return left
 
     def partitions(self) -> list[InputPartition]:
-        """Cut the messages into windows, which share the call rate; raises ServerUnreachable when no server answers."""
-        windows = asyncio.run(self._cut())
-        return [InputPartition((window, self.calls_per_second / len(windows))) for window in windows]
+        """Cut the messages into windows, which share the call rate, and ranges of packs; raises ServerUnreachable."""
+        windows, ranges = asyncio.run(self._cut())
+        solo = [InputPartition((window, self.calls_per_second / len(windows))) for window in windows]
+        return [*solo, *(InputPartition((part, 0.0)) for part in ranges)]
 
-    async def _cut(self) -> list[Window]:
+    async def _cut(self) -> tuple[list[Window], list[PackRange]]:
         client = await connect_quietly(self._connection, self._settings)
         caller = RetryingCaller(self._settings.patience, self.calls_per_second)
 
@@ -79,22 +91,34 @@ class TemporalReader(PicklableByName, DataSourceReader):
                 raise translate_rpc_error(answer) from answer
             return answer.count
 
-        return await cut_windows(count, self.tasks, datetime.now(UTC))
+        windows = await cut_windows(count, self.tasks, datetime.now(UTC))
+        if self._packed != MESSAGES:
+            return windows, []
+        return windows, await cut_packs(client, self._settings, self._accepted, self.tasks)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Give a window's messages as Arrow batches, page by page."""
-        window, calls_per_second = partition.value
+        """Give the messages of a window, or of a range of packs, as Arrow batches."""
+        part, calls_per_second = partition.value
         schema = to_schema(COLUMNS)
         with asyncio.Runner() as runner:
             client = runner.run(connect_patiently(self._connection, self._settings))
-            caller = RetryingCaller(self._settings.patience, calls_per_second)
-            pages = client.list_workflows(window.narrow(self._query), page_size=_PAGE)
-            while pages.current_page is None or pages.next_page_token is not None:
-                failure, _ = runner.run(caller.call(pages.fetch_next_page))
-                if failure is not None:
-                    raise translate_rpc_error(failure) from failure
-                rows = list(map(_to_row, pages.current_page or ()))
+            if isinstance(part, PackRange):
+                found = read_packed(runner, client, self._settings, part, self._accepted)
+            else:
+                found = self._read_window(runner, client, part, calls_per_second)
+            for rows in found:
                 yield to_batch(rows, schema).select(self._wanted)
+
+    def _read_window(
+        self, runner: asyncio.Runner, client: Client, window: Window, calls_per_second: float
+    ) -> Iterator[list[tuple[Any, ...]]]:
+        caller = RetryingCaller(self._settings.patience, calls_per_second)
+        pages = client.list_workflows(window.narrow(self._query), page_size=_PAGE)
+        while pages.current_page is None or pages.next_page_token is not None:
+            failure, _ = runner.run(caller.call(pages.fetch_next_page))
+            if failure is not None:
+                raise translate_rpc_error(failure) from failure
+            yield list(map(_to_row, pages.current_page or ()))
 
 
 def _to_row(execution: WorkflowExecution) -> tuple[Any, ...]:
@@ -124,6 +148,18 @@ def push_down(filters: Sequence[Any]) -> tuple[list[str], list[Filter]]:
     # conditions on due times are in both, because the server stores moments less exactly
     left = [wanted for wanted, part in found if part is None or wanted.attribute == ("due_at",)]
     return [part for _, part in found if part is not None], left
+
+
+def find_accepted(filters: Sequence[Any]) -> dict[str, frozenset[str]]:
+    """Give the values of `kind`, `lane` and `state` that the conditions leave which the query has taken over."""
+    accepted: dict[str, frozenset[str]] = {}
+    for wanted in filters:
+        if isinstance(wanted, datasource.EqualTo | datasource.In) and _translate(wanted) is not None:
+            name = ".".join(wanted.attribute)
+            values = frozenset(wanted.value if isinstance(wanted, datasource.In) else (wanted.value,))
+            if name != "due_at":
+                accepted[name] = accepted.get(name, values) & values
+    return accepted
 
 
 def _translate(wanted: Any) -> str | None:

@@ -41,6 +41,9 @@ ASKED_MAX, ASK_SECONDS = 200, 10.0
 READ_AT_ONCE = 32
 """Packs that are read side by side, most of them without a worker."""
 
+KNOWN: Sequence[dict[str, Any]] = ({}, {"state": "done"}, {"state": "stopped"})
+"""Requests for all that a pack knows: those that are alive, and those that finished a while ago."""
+
 Pack = tuple[Layout, int]
 Found = TypeVar("Found")
 
@@ -91,33 +94,40 @@ class Packs:
         return found
 
     async def iterate(self, selection: Selection) -> AsyncIterator[ListedMessage]:
-        """List the packed messages of a selection, pack by pack; packs are read side by side, and busy ones last.
-
-        A pack is read without its worker where the server has stored all of it. Raises PackNotServed for one that only
-        a worker can tell of when none serves it, or when none of the busy ones answers any more.
-        """
-        request = selection.to_page_request()
-        reading = self._read_each(selection, lambda pack, is_patient: self._list(*pack, request, is_patient=is_patient))
-        async for (layout, _), messages in reading:
+        """List the packed messages of a selection, pack by pack, see `read_each`."""
+        async for _, messages in self.read_each(self.find_packs(selection), [selection.to_page_request()]):
             for message in messages:
-                yield from_pack(layout.kind, message)
+                yield message
 
     async def iterate_known(self, kind: str) -> AsyncIterator[tuple[str, str]]:
-        """Give (id, state) of each message of a packed kind, alive or remembered as finished, like `iterate`."""
-        reading = self._read_each(
-            Selection(kind=kind), lambda pack, is_patient: self._list_known(*pack, is_patient=is_patient)
-        )
-        async for _, known in reading:
+        """Give (id, state) of each message of a packed kind, alive or remembered as finished, see `read_each`."""
+        async for _, known in self._read_ahead(self.find_packs(Selection(kind=kind)), self._list_known):
             for each in known:
                 yield each
 
-    async def _read_each(
-        self, selection: Selection, read: Callable[[Pack, bool], Awaitable[Sequence[Found]]]
-    ) -> AsyncIterator[tuple[Pack, Sequence[Found]]]:
-        """Read packs side by side, first those that are ready; busy ones again for as long as one of them answers."""
-        left, is_patient = self.find_packs(selection), False
+    async def read_each(
+        self, packs: AsyncIterator[Pack], requests: Sequence[dict[str, Any]]
+    ) -> AsyncIterator[tuple[Pack, list[ListedMessage]]]:
+        """Read packs side by side, and give the messages that any of the requests (to the query `page`) selects.
 
-        async def try_to_read(pack: Pack) -> Sequence[Found] | PackBusy:
+        A pack is read without its worker where the server has stored all of it. Busy ones come last, and are asked for
+        as long as any of them answers. Raises PackNotServed for one that only a worker can tell of when none serves it,
+        or when none of the busy ones answers any more.
+        """
+
+        async def read(pack: Pack, is_patient: bool) -> list[ListedMessage]:  # noqa: FBT001 — called by one function
+            messages = await self._list(pack, requests, is_patient=is_patient)
+            return [from_pack(pack[0].kind, message) for message in messages]
+
+        async for pack, messages in self._read_ahead(packs, read):
+            yield pack, messages
+
+    async def _read_ahead(
+        self, packs: AsyncIterator[Pack], read: Callable[[Pack, bool], Awaitable[list[Found]]]
+    ) -> AsyncIterator[tuple[Pack, list[Found]]]:
+        left, is_patient = packs, False
+
+        async def try_to_read(pack: Pack) -> list[Found] | PackBusy:
             try:
                 return await read(pack, is_patient)
             except PackBusy as exc:
@@ -136,29 +146,25 @@ class Packs:
                 return
             if is_patient and not answered:
                 raise next(iter(busy.values()))
-            left, is_patient = _iterate(busy), True
+            left, is_patient = iterate_packs(busy), True
 
-    async def _list(self, layout: Layout, index: int, request: dict[str, Any], *, is_patient: bool) -> list[Any]:
-        stored = await self._read_stored(layout, index)
+    async def _list(self, pack: Pack, requests: Sequence[dict[str, Any]], *, is_patient: bool) -> list[dict[str, Any]]:
+        stored = await self._read_stored(pack)
         if stored.is_current:
-            return stored.list(request)
-        return [message async for message in self._read_pages(layout, index, request, is_patient=is_patient)]
+            return [message for request in requests for message in stored.list(request)]
+        pages = [self._read_pages(*pack, request, is_patient=is_patient) for request in requests]
+        return [message for page in pages async for message in page]
 
-    async def _list_known(self, layout: Layout, index: int, *, is_patient: bool) -> list[tuple[str, str]]:
-        stored = await self._read_stored(layout, index)
+    async def _list_known(self, pack: Pack, is_patient: bool) -> list[tuple[str, str]]:  # noqa: FBT001 — as above
+        stored = await self._read_stored(pack)
         if stored.knows_ids:
             return stored.list_known()
-        return [
-            (message["id"], message["state"])
-            for state in (None, "done", "stopped")  # without a state, those that are alive
-            async for message in self._read_pages(
-                layout, index, {} if state is None else {"state": state}, is_patient=is_patient
-            )
-        ]
+        pages = [self._read_pages(*pack, request, is_patient=is_patient) for request in KNOWN]
+        return [(message["id"], message["state"]) for page in pages async for message in page]
 
-    async def _read_stored(self, layout: Layout, index: int) -> StoredPack:
+    async def _read_stored(self, pack: Pack) -> StoredPack:
         with translate_rpc_errors():
-            return await read_stored(self._client, pack_workflow_id(layout.kind, index))
+            return await read_stored(self._client, pack_workflow_id(pack[0].kind, pack[1]))
 
     async def list_ids(self, layout: Layout, index: int, state: str) -> set[str]:
         """Give the ids of the messages of a pack that are in a state."""
@@ -282,7 +288,8 @@ class Packs:
         return (described.run_id, described.history_length, task.attempt), is_in_turn
 
 
-async def _iterate(packs: Iterable[Pack]) -> AsyncIterator[Pack]:
+async def iterate_packs(packs: Iterable[Pack]) -> AsyncIterator[Pack]:
+    """Give packs that are known already."""
     for pack in packs:
         yield pack
 

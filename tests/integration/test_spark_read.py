@@ -14,6 +14,7 @@ from temporalio.client import Client
 
 from activities import Context, Done, Message, Reject, handler
 from shared.messages.envelope import Envelope
+from shared.messages.placement import pack_index
 from shared.settings import Settings
 from spark.format.data_source import register_temporal
 from spark.format.reader import COLUMNS
@@ -146,12 +147,35 @@ async def test_states_are_those_that_people_see(
     assert row["history_length"] > 0
 
 
-async def test_a_pack_is_one_row_with_its_number(read: Read, fill: Fill, client: Client, kind: str) -> None:
+async def test_packed_messages_are_rows_too(read: Read, fill: Fill, client: Client, kind: str) -> None:
+    """Each once, from ranges of packs; conditions count for them as for others, and no worker is needed."""
+    ids = await fill(kind, encodings={kind: PACK})
+    await wait_until(lambda: is_indexed(client, kind, PACK.packs), "all packs are indexed")
+    mine = read(partitions="2").filter(f"kind = '{kind}'")
+
+    rows = await collect(mine)
+
+    assert sorted(row["id"] for row in rows) == sorted(ids)
+    assert {(row["workflow_id"], row["pack"]) for row in rows} == {
+        (f"{kind}:{id_}", pack_index(id_, PACK.packs)) for id_ in ids
+    }
+    (first,) = [row for row in rows if row["id"] == ids[0]]
+    assert (first["lane"], first["state"], first["due_at"].astimezone(UTC)) == ("short", "active", NOON)
+    assert (first["started_at"], first["run_id"]) == (None, None)
+    moment = (NOON + timedelta(hours=20)).strftime("%Y-%m-%d %H:%M:%S")
+    later = mine.filter(f"state IN ('active', 'done') AND lane = 'short' AND due_at > timestamp'{moment}'")
+    assert sorted(row["id"] for row in await collect(later)) == sorted(ids[21:])
+    assert await collect(read(packed="none").filter(f"kind = '{kind}'")) == []
+
+
+async def test_a_pack_is_one_row_with_its_number_if_that_is_asked_for(
+    read: Read, fill: Fill, client: Client, kind: str
+) -> None:
     """Its messages are its own business; no worker is asked."""
     await fill(kind, encodings={kind: PACK})
     await wait_until(lambda: is_indexed(client, kind, PACK.packs), "all packs are indexed")
 
-    rows = await collect(read().filter(f"kind = '{kind}'"))
+    rows = await collect(read(packed="packs").filter(f"kind = '{kind}'"))
 
     assert sorted((row["workflow_id"], row["pack"], row["id"]) for row in rows) == [
         (f"{kind}~0", 0, None),
@@ -163,6 +187,7 @@ async def test_a_pack_is_one_row_with_its_number(read: Read, fill: Fill, client:
     ("options", "sentence"),
     [
         ({"address": "127.0.0.1:9"}, "no Temporal server answers at 127.0.0.1:9"),
+        ({"packed": "maybe"}, "packed: is 'maybe'; write messages, packs or none"),
         ({"partition": "2"}, "partition: there is no such option; known: address, callsPerSecond"),
     ],
 )

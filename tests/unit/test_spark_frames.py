@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from shared.errors import GiveUp
 from shared.messages.envelope import Envelope, EnvelopeRules
-from spark.format.reader import push_down
+from spark.format.reader import find_accepted, push_down
 from spark.format.windows import Window, cut_windows
 from spark.tasks.starting import check_schema, read_batch
 from starter.starting.receipts import Receipt, StartOutcome
@@ -142,6 +142,15 @@ def test_without_a_payload_column_all_others_make_it_up() -> None:
 def test_a_condition_goes_to_the_server_or_stays_with_spark(wanted: Filter, part: str | None, *, is_left: bool) -> None:
     """What narrows without being exact does both."""
     assert push_down([wanted]) == ([] if part is None else [part], [wanted] if is_left else [])
+
+
+def test_packs_get_the_values_that_all_conditions_leave() -> None:
+    """Spark does not check again what the server checks, so tasks that read packs go by the same values."""
+    conditions = [In(("state",), ("active", "parked")), EqualTo(("state",), "parked"), EqualTo(("kind",), "feed")]
+    others = [EqualTo(("due_at",), NOON), GreaterThan(("due_at",), NOON), Not(EqualTo(("lane",), "long"))]
+
+    assert find_accepted([*conditions, *others]) == {"state": {"parked"}, "kind": {"feed"}}
+    assert find_accepted([EqualTo(("lane",), "short"), EqualTo(("lane",), "long")]) == {"lane": set()}
 
 
 class Started:
