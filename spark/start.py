@@ -13,15 +13,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from activities.registry import declared_packs, load_registry
-from shared.messages.placement import Layout, pack_index, pack_workflow_id, workflow_id
+from pyspark.util import PythonEvalType
+
+from activities.registry import declared_packs, envelope_rules, load_registry
 from shared.settings import Settings
-from spark.format.data_source import FORMAT, register_temporal
-from spark.prepare.manifest import Manifest
+from spark.prepare.manifest import MESSAGES_DDL, Manifest
 from spark.session.faults import translate_spark_errors
+from spark.tables import columns_of, count_values
+from spark.tasks.chunks import PLACE
 from spark.tasks.options import read_write_options, write_connection_options, write_settings_options
+from spark.tasks.placement import Places
 from spark.tasks.receipts import StartCounts, read_notes
-from spark.tasks.starting import connect_checked
+from spark.tasks.starting import ROW, ManifestTask, TaskSpec, connect_checked
 from starter.files.progress import Progress, open_progress
 from starter.starting.layouts import Layouts
 from starter.starting.receipts import StartOutcome
@@ -33,7 +36,6 @@ ROWS_PER_TASK = 50_000  # a lost task is repeated as a whole, so its starts shou
 
 _REJECTED = f"outcome = '{StartOutcome.REJECTED.value}'"
 _NAME = ["kind", "id"]
-_PLACE = "_place"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,27 +95,29 @@ def _start(
     began, run = time.monotonic(), uuid.uuid4().hex
     folder = manifest.folder / "receipts"
     notes = folder / f"_progress-{run}"
+    before = _count_receipts(session, manifest)
+    settled = before.total - (before.rejected if options.retries_rejected else 0)
+    left, cores = manifest.messages - settled, session.sparkContext.defaultParallelism
+    tasks = options.tasks or max(cores, math.ceil(left / ROWS_PER_TASK))
     given = {
         **given,
         "receipts": str(folder),
         "progress": str(notes),
         "session": manifest.id,
         "run": run,
+        "tasksAtOnce": str(max(1, min(tasks, cores))),
         "restartFinished": str(options.restarts_finished),
     }
-    layouts = asyncio.run(_fix_layouts(given, manifest.find_kinds(session)))
-    before = _count_receipts(session, manifest)
-    settled = before.total - (before.rejected if options.retries_rejected else 0)
-    if (left := manifest.messages - settled) > 0:
-        cores = session.sparkContext.defaultParallelism
-        tasks = options.tasks or max(cores, math.ceil(left / ROWS_PER_TASK))
-        receipts = manifest.read_receipts(session)
-        done = receipts.filter(f"NOT {_REJECTED}") if options.retries_rejected else receipts
-        unsettled = manifest.read_messages(session).join(done.select(*_NAME), _NAME, "left_anti")
-        given["tasksAtOnce"] = str(min(tasks, cores))
+    spec = asyncio.run(_make_spec(given, manifest.find_kinds()))
+    if left > 0:
+        unsettled = manifest.read_messages(session)
+        if before.total:
+            receipts = manifest.read_receipts(session)
+            done = receipts.filter(f"NOT {_REJECTED}") if options.retries_rejected else receipts
+            unsettled = unsettled.join(done.select(*_NAME), _NAME, "left_anti")
         with _watching(notes, left):
-            _save(_share_out(unsettled, layouts, tasks), given)
-    after = _count_receipts(session, manifest)
+            _run_tasks(_share_out(unsettled, Places(spec.places or {}), tasks), spec)
+    after = _count_receipts(session, manifest) if left > 0 else before
     return StartSummary(
         manifest=manifest.id,
         messages=manifest.messages,
@@ -123,50 +127,47 @@ def _start(
     )
 
 
-async def _fix_layouts(given: Mapping[str, str], kinds: Iterable[str]) -> dict[str, Layout]:
+async def _make_spec(given: Mapping[str, str], kinds: Iterable[str]) -> TaskSpec:
     """Check the server and fix the layouts first, so that what would fail every row fails before any row starts."""
-    options = read_write_options({**given, "tasksAtOnce": "1"})
+    options = read_write_options(given)
     registry = load_registry(options.settings)
     client = await connect_checked(options.connection, options.settings)
-    layouts = Layouts(client, options.settings, declared_packs(registry))
-    found = [await layouts.ensure(kind, registry[kind].lane) for kind in kinds if kind in registry]
-    return {layout.kind: layout for layout in found if layout is not None}
+    packs = declared_packs(registry)
+    layouts = Layouts(client, options.settings, packs)
+    found = [(kind, await layouts.ensure(kind, registry[kind].lane)) for kind in kinds if kind in registry]
+    places = {kind: layout.packs if layout is not None else 0 for kind, layout in found}
+    rules = envelope_rules(options.settings, registry)
+    names = tuple(name for name in columns_of(MESSAGES_DDL) if name != ROW)
+    return TaskSpec(options=options, names=names, rules=rules, packs=packs, places=places)
 
 
 def _count_receipts(session: "SparkSession", manifest: Manifest) -> StartCounts:
     """Count messages by the outcome of their start; one that succeeded after a rejection is not rejected."""
-    receipts = manifest.read_receipts(session)
     counts = StartCounts()
-    for row in receipts.groupBy("outcome").count().collect():
-        counts.add(StartOutcome(row[0]), row[1])
+    for outcome, count in count_values(manifest.folder / "receipts", "outcome").items():
+        counts.add(StartOutcome(outcome), count)
     if counts.rejected:
+        receipts = manifest.read_receipts(session)
         rejected = receipts.filter(_REJECTED).select(*_NAME).distinct()
         others = receipts.filter(f"NOT {_REJECTED}")
         counts.rejected = rejected.count() - others.join(rejected.hint("broadcast"), _NAME, "left_semi").count()
     return counts
 
 
-def _share_out(frame: "DataFrame", layouts: Mapping[str, Layout], tasks: int) -> "DataFrame":
+def _share_out(frame: "DataFrame", places: Places, tasks: int) -> "DataFrame":
     """Choose the partitioning: one task owns all rows of a pack, side by side and in the same order at each attempt."""
-    if not layouts:
-        return frame.repartition(tasks, *_NAME).sortWithinPartitions(*_NAME)
-
-    def find(kind: str, message_id: str) -> str:
-        if (layout := layouts.get(kind)) is None:
-            return workflow_id(kind, message_id)
-        return pack_workflow_id(kind, pack_index(message_id, layout.packs))
-
     functions: Any = importlib.import_module("pyspark.sql.functions")
-    placed = frame.withColumn(_PLACE, functions.udf(find, "string", useArrow=True)(*_NAME))
-    return placed.repartition(tasks, _PLACE).sortWithinPartitions(_PLACE, "id").drop(_PLACE)
+    find = functions.arrow_udf(places.find, "long", PythonEvalType.SQL_SCALAR_ARROW_UDF)
+    placed = frame.withColumn(PLACE, find(*_NAME))
+    return placed.repartition(tasks, PLACE).sortWithinPartitions(PLACE, "id")
 
 
-def _save(frame: "DataFrame", given: Mapping[str, str]) -> None:
-    context, tag = frame.sparkSession.sparkContext, given["run"]
-    register_temporal(frame.sparkSession)
+def _run_tasks(frame: "DataFrame", spec: TaskSpec) -> None:
+    context, tag = frame.sparkSession.sparkContext, spec.options.run
     context.addJobTag(tag)
     try:
-        frame.write.format(FORMAT).mode("append").options(**given).save()
+        # not through the format `temporal`: for a save, Spark starts several Python processes to plan it
+        frame.mapInArrow(ManifestTask(spec).run, "done boolean").collect()  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
     except KeyboardInterrupt:
         context.cancelJobsWithTag(tag)
         raise

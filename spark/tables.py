@@ -1,6 +1,7 @@
 """Tables: columns as Spark writes them ("name type, …"), the same in Arrow, and Parquet files that hold them."""
 
 import importlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -23,6 +24,18 @@ def read_table(spark: "SparkSession", folder: Path, ddl: str) -> "DataFrame":
     if any(folder.rglob("*.parquet")):
         return spark.read.parquet(to_uri(folder)).select(*columns_of(ddl))
     return spark.range(0).selectExpr(*(f"cast(null as {kind}) {name}" for name, kind in columns_of(ddl).items()))
+
+
+def count_values(folder: Path, name: str) -> Counter[str]:
+    """Count the values of a column of text in the Parquet files of a folder, which this process reads itself."""
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    counts = Counter[str]()
+    for path in folder.rglob("[!_.]*.parquet"):
+        with parquet.ParquetFile(path, read_dictionary=[name]) as file:
+            for batch in file.iter_batches(columns=[name]):
+                for item in batch[name].value_counts().to_pylist():
+                    counts[item["values"]] += item["counts"]
+    return counts
 
 
 def columns_of(ddl: str) -> dict[str, str]:
@@ -50,8 +63,12 @@ def to_schema(ddl: str) -> Any:
 
 def to_batch(rows: Sequence[Sequence[Any]], schema: Any) -> Any:
     """Make one batch of Arrow of some rows."""
+    return to_batch_of(zip(*rows, strict=True) if rows else [()] * len(schema), schema)
+
+
+def to_batch_of(columns: Iterable[Sequence[Any]], schema: Any) -> Any:
+    """Make one batch of Arrow of columns."""
     arrow: Any = importlib.import_module("pyarrow")
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
     arrays = [arrow.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return arrow.RecordBatch.from_arrays(arrays, schema=schema)
 

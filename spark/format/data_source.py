@@ -15,7 +15,7 @@ from spark.format.reader import COLUMNS, TemporalReader
 from spark.source.topic_stream import TopicDataSource
 from spark.tasks.options import read_write_options
 from spark.tasks.pickling import PicklableByName
-from spark.tasks.starting import TaskSpec, check_schema, connect_checked, start_rows
+from spark.tasks.starting import TaskSpec, check_schema, connect_checked, run_task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +70,8 @@ class TemporalWriter(PicklableByName, datasource.DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> datasource.WriterCommitMessage:
         """Start the rows of one task, in the task's own process."""
-        return _start_rows(self.spec, iterator, self.spec.options.run)
+        run_task(self.spec, iterator, self.spec.options.run)
+        return datasource.WriterCommitMessage()
 
 
 @dataclass
@@ -83,13 +84,8 @@ class TemporalStreamWriter(PicklableByName, datasource.DataSourceStreamArrowWrit
         """Start the rows of one task of a micro-batch, in the task's own process."""
         query, batch = _read_property(QUERY_ID), int(_read_property(BATCH_ID))
         options = replace(self.spec.options, session=f"{query}|{batch}")
-        return _start_rows(replace(self.spec, options=options), iterator, f"{query}-{batch:08d}")
-
-
-def _start_rows(spec: TaskSpec, batches: Iterator[Any], run: str) -> datasource.WriterCommitMessage:
-    task: Any = TaskContext.get()
-    asyncio.run(start_rows(spec, batches, f"{run}-{task.partitionId():05d}", task.attemptNumber()))
-    return datasource.WriterCommitMessage()
+        run_task(replace(self.spec, options=options), iterator, f"{query}-{batch:08d}")
+        return datasource.WriterCommitMessage()
 
 
 def _read_property(name: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import GiveUp
-from spark.tables import RECEIPTS_DDL, read_table
+from spark.tables import RECEIPTS_DDL, count_values, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,9 +66,9 @@ class Manifest:
         """Give the messages, in the columns of MESSAGES_DDL."""
         return read_table(spark, self.folder / "messages", MESSAGES_DDL)
 
-    def find_kinds(self, spark: "SparkSession") -> list[str]:
-        """Give the kinds of the messages."""
-        return sorted(row["kind"] for row in self.read_messages(spark).select("kind").distinct().collect())
+    def find_kinds(self) -> list[str]:
+        """Give the kinds of the messages, without a job of Spark."""
+        return sorted(count_values(self.folder / "messages", "kind"))
 
     def read_rejects(self, spark: "SparkSession") -> "DataFrame":
         """Give the rows that can't become messages, in the columns of REJECTS_DDL."""

@@ -72,7 +72,7 @@ async def reconcile(spark: "SparkSession", manifest: Manifest, control: Control)
     known = manifest.folder / f"known.part-{os.getpid()}"
     known.mkdir()
     try:
-        kinds = await asyncio.to_thread(manifest.find_kinds, spark)
+        kinds = await asyncio.to_thread(manifest.find_kinds)
         await _write_known(control, kinds, known / "known.parquet")
         balance, suspects = await asyncio.to_thread(_compare, spark, manifest, known)
         differences = await _look_closer(control, suspects, balance)

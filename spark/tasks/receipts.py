@@ -3,7 +3,7 @@
 import importlib
 import json
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
@@ -11,8 +11,9 @@ from operator import add, sub
 from pathlib import Path
 from typing import Any
 
-from spark.tables import RECEIPTS_DDL, to_batch, to_schema
-from starter.starting.receipts import Receipt, StartOutcome
+from shared.messages.placement import identity_of, workflow_id
+from spark.tables import RECEIPTS_DDL, to_batch_of, to_schema
+from starter.starting.receipts import ChunkReceipts, Receipt, StartOutcome
 
 # pyarrow has no type stubs
 _fs: Any = importlib.import_module("pyarrow.fs")
@@ -57,25 +58,49 @@ class ReceiptFile:
 
     def __init__(self, writer: Any, note: Path | None) -> None:
         self._writer = writer
-        self._rows: list[tuple[Any, ...]] = []
+        self._columns: list[list[Any]] = [[] for _ in SCHEMA]
         self._counts = StartCounts()
         self._note = note
         self._noted_at = 0.0
 
-    def add(self, receipt: Receipt[tuple[str, str]]) -> None:
-        """Add the receipt of one row, whose tag is its kind and id."""
-        name, outcome, now = receipt.workflow_id, receipt.outcome.value, datetime.now(UTC)
-        self._rows.append((name, *receipt.tag, receipt.run_id, outcome, receipt.reason, receipt.attempts, now))
-        self._counts.add(receipt.outcome)
-        if len(self._rows) >= ROWS_AT_ONCE:
+    def add(self, receipts: Sequence[Receipt[str]] | ChunkReceipts[str]) -> list[str]:
+        """Add the receipts of one call, whose tags are ids; gives why starts failed, for which there is no receipt."""
+        failures: list[str] = []
+        if isinstance(receipts, ChunkReceipts) and not receipts.others:
+            self._add_started(receipts)
+        else:
+            for receipt in receipts:
+                if receipt.outcome is StartOutcome.FAILED:
+                    failures.append(receipt.reason)
+                else:
+                    self._add_one(receipt)
+        if len(self._columns[0]) >= ROWS_AT_ONCE:
             self.flush()
         if time.monotonic() - self._noted_at >= NOTE_EVERY_SECONDS:
             self.write_note()
+        return failures
+
+    def _add_started(self, receipts: ChunkReceipts[str]) -> None:
+        count, kind = len(receipts), receipts.kind
+        same = (receipts.run_id, StartOutcome.STARTED.value, "", receipts.attempts, datetime.now(UTC))
+        names = [workflow_id(kind, message_id) for message_id in receipts.ids]
+        columns = (names, [kind] * count, receipts.ids, *([value] * count for value in same))
+        for column, values in zip(self._columns, columns, strict=True):
+            column.extend(values)
+        self._counts.add(StartOutcome.STARTED, count)
+
+    def _add_one(self, receipt: Receipt[str]) -> None:
+        kind, message_id = identity_of(receipt.workflow_id)
+        outcome = (receipt.outcome.value, receipt.reason, receipt.attempts, datetime.now(UTC))
+        row = (receipt.workflow_id, kind, message_id, receipt.run_id, *outcome)
+        for column, value in zip(self._columns, row, strict=True):
+            column.append(value)
+        self._counts.add(receipt.outcome)
 
     def flush(self) -> None:
         """Write what memory holds."""
-        self._writer.write_batch(to_batch(self._rows, SCHEMA))
-        self._rows = []
+        self._writer.write_batch(to_batch_of(self._columns, SCHEMA))
+        self._columns = [[] for _ in SCHEMA]
 
     def write_note(self) -> None:
         """Write how many rows have which outcome by now, for the progress of the start."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark import TaskContext
 from pyspark.sql import types
 from temporalio.client import Client
 from temporalio.runtime import Runtime, TelemetryConfig
@@ -18,10 +19,14 @@ from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import check_server, connect
 from spark.tables import rows_of
+from spark.tasks.chunks import PLACE, SortedChunks, are_clearly_valid, read_columns, split_by
 from spark.tasks.options import WriteOptions
+from spark.tasks.pickling import PicklableByName
+from spark.tasks.placement import to_index
 from spark.tasks.receipts import ReceiptFile, open_receipts
 from starter.files.columns import Columns
 from starter.starting.bulk import BulkStarter
+from starter.starting.chunks import Chunk
 from starter.starting.receipts import Receipt, StartOutcome
 
 ROW = "row"  # a manifest's own column: the row that a message comes from; not a part of the message
@@ -45,6 +50,7 @@ class TaskSpec:
     names: tuple[str, ...]  # columns that make messages
     rules: EnvelopeRules  # what the handlers declare, so that executors need no handlers
     packs: Mapping[str, Pack]  # kinds whose handlers declare that their messages are packed
+    places: Mapping[str, int] | None = None  # of a manifest's rows, sorted by PLACE: how many packs each kind had then
 
 
 def check_schema(schema: types.StructType) -> tuple[str, ...]:
@@ -90,6 +96,24 @@ async def connect_checked(connection: Mapping[str, str], settings: Settings) -> 
     return client
 
 
+def run_task(spec: TaskSpec, batches: Iterator[Any], run: str) -> None:
+    """Start the rows of one task of Spark, in the task's own process; see `start_rows`."""
+    task: Any = TaskContext.get()
+    asyncio.run(start_rows(spec, batches, f"{run}-{task.partitionId():05d}", task.attemptNumber()))
+
+
+@dataclass
+class ManifestTask(PicklableByName):
+    """Starts a task's share of a manifest."""
+
+    spec: TaskSpec
+
+    def run(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Start the rows; gives none, because their outcomes are in the receipts."""
+        run_task(self.spec, batches, self.spec.options.run)
+        yield from ()
+
+
 async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt: int) -> None:
     """Start the rows of a task's Arrow batches and write a receipt for each into the file `name`.
 
@@ -105,11 +129,8 @@ async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt:
     )
     failures: list[str] = []
     with open_receipts(options.receipts, name, attempt, options.progress) as file:
-        async for receipt in starter.start_all(_read_wishes(spec, batches, file)):
-            if receipt.outcome is not StartOutcome.FAILED:
-                file.add(receipt)
-                continue
-            failures.append(receipt.reason)
+        async for receipts in starter.start_groups(_read_wishes(spec, batches, starter, file)):
+            failures += file.add(receipts)
             if len(failures) >= settings.in_flight:  # all starts in flight failed: the server is gone
                 break
         if failures:
@@ -117,20 +138,29 @@ async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt:
 
 
 async def _read_wishes(
-    spec: TaskSpec, batches: Iterator[Any], file: ReceiptFile
-) -> AsyncIterator[tuple[tuple[str, str], Envelope]]:
+    spec: TaskSpec, batches: Iterator[Any], starter: BulkStarter, file: ReceiptFile
+) -> AsyncIterator[tuple[str, Envelope] | Chunk[str]]:
+    chunks = SortedChunks()
     # in a thread, because waiting for Spark would block the starts in flight
     while (batch := await asyncio.to_thread(next, batches, None)) is not None:
-        for row in read_batch(batch, spec.names, spec.rules):
-            if isinstance(row, Receipt):
-                file.add(row)
-            else:
-                yield (row.kind, row.id), row
+        is_clear = spec.places is not None and are_clearly_valid(batch, spec.rules)
+        for kind, rows in split_by("kind", batch) if is_clear else [("", batch)]:
+            layout = await starter.find_layout(kind, spec.rules.kinds[kind]) if is_clear else None
+            if layout is None or layout.packs != (spec.places or {}).get(kind):
+                for row in read_batch(rows, spec.names, spec.rules):
+                    if isinstance(row, Receipt):
+                        file.add([row])
+                    else:
+                        yield row.id, row
+                continue
+            for place, part in split_by(PLACE, rows):
+                for chunk in chunks.add(layout, to_index(place), read_columns(part, layout)):
+                    yield chunk
+    for chunk in chunks.take_last():
+        yield chunk
 
 
-def read_batch(
-    batch: Any, names: tuple[str, ...], rules: EnvelopeRules
-) -> Iterator[Envelope | Receipt[tuple[str, str]]]:
+def read_batch(batch: Any, names: tuple[str, ...], rules: EnvelopeRules) -> Iterator[Envelope | Receipt[str]]:
     """Give the messages of one `pyarrow.RecordBatch`; of a row that can't become one, the receipt that says why."""
     columns = Columns(names, _SOURCE)
     for row in rows_of([batch.select(names)]):
@@ -138,5 +168,6 @@ def read_batch(
             yield parse_envelope(columns.to_fields(row), rules)
         except InvalidEnvelope as exc:
             named = dict(zip(names, row, strict=True))
-            tag = str(named["kind"] or ""), str(named["id"] or "")
-            yield Receipt(tag, workflow_id(*tag), StartOutcome.REJECTED, reason=str(exc), attempts=0)
+            kind, message_id = str(named["kind"] or ""), str(named["id"] or "")
+            refused = workflow_id(kind, message_id)
+            yield Receipt(message_id, refused, StartOutcome.REJECTED, reason=str(exc), attempts=0)

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
 from functools import lru_cache
+from typing import TypeVar
 
 from temporalio.client import Client
 
@@ -21,7 +22,7 @@ from starter.starting.chunks import Chunk, ChunkBuffer
 from starter.starting.delivery import Delivery
 from starter.starting.layouts import Layouts
 from starter.starting.pack_starter import PackStarter
-from starter.starting.receipts import Receipt, StartOutcome, Tag
+from starter.starting.receipts import ChunkReceipts, Receipt, StartOutcome, Tag
 from starter.starting.solo import SoloStarter
 from starter.starting.start_request import NO_SOURCES, first_entry
 
@@ -34,8 +35,10 @@ LINGERS_MAX, FEW = 5, 1000
 GATHERED_SECONDS = 10.0
 """Longest wait for others of the pack while the server has room; while it has none, larger calls help more."""
 
+Item = TypeVar("Item")
 Wish = Envelope | Delivery
-Wishes = AsyncIterable[tuple[Tag, Wish]] | Iterable[tuple[Tag, Wish]]
+Wishes = AsyncIterable[tuple[Tag, Wish] | Chunk[Tag]] | Iterable[tuple[Tag, Wish] | Chunk[Tag]]
+Receipts = list[Receipt[Tag]] | ChunkReceipts[Tag]
 
 
 class BulkStarter:
@@ -76,18 +79,31 @@ class BulkStarter:
         return receipt
 
     async def start_all(self, wishes: Wishes[Tag]) -> AsyncIterator[Receipt[Tag]]:
-        """Start a stream of (tag, envelope) or (tag, delivery) and yield receipts as they come, in no fixed order.
-
-        The stream is read only as fast as receipts are consumed: memory holds at most `in_flight` calls and
-        `pack_room` messages. An error of the stream is raised when it is reached, and cancels the calls under way.
-        """
-        pool = TaskPool[list[Receipt[Tag]]](self._settings.in_flight)
-        async with contextlib.aclosing(pool.results(self._read(wishes, pool))) as results:
-            async for receipts in results:
+        """Start a stream of messages, as `start_groups` does, and yield the receipt of each."""
+        async with contextlib.aclosing(self.start_groups(wishes)) as groups:
+            async for receipts in groups:
                 for receipt in receipts:
                     yield receipt
 
-    async def _read(self, wishes: Wishes[Tag], pool: TaskPool[list[Receipt[Tag]]]) -> None:
+    async def start_groups(self, wishes: Wishes[Tag]) -> AsyncGenerator[Receipts[Tag]]:
+        """Start a stream of (tag, envelope) or (tag, delivery) and yield the receipts of each call, in no fixed order.
+
+        A sender that has the messages of a pack side by side may give chunks instead, which are sent as they are.
+
+        The stream is read only as fast as receipts are consumed: memory holds at most `in_flight` calls, and
+        `pack_room` messages in at most ROOM_BYTES. An error of the stream is raised when it is reached, and cancels
+        the calls under way.
+        """
+        pool = TaskPool[Receipts[Tag]](self._settings.in_flight)
+        async with contextlib.aclosing(pool.results(self._read(wishes, pool))) as results:
+            async for receipts in results:
+                yield receipts
+
+    async def find_layout(self, kind: str, lane: str) -> Layout | None:
+        """Give the layout of a kind whose messages are about to start, None if they are solo; see `Layouts.ensure`."""
+        return self._layouts.known(kind) or await self._layouts.ensure(kind, lane)
+
+    async def _read(self, wishes: Wishes[Tag], pool: TaskPool[Receipts[Tag]]) -> None:
         buffer, is_fresh = ChunkBuffer[Tag](self._settings.pack_room), False
         flushing = asyncio.Lock()
 
@@ -108,8 +124,12 @@ class BulkStarter:
 
         flusher = asyncio.create_task(flush_when_idle())
         try:
-            async for tag, wish in wishes if isinstance(wishes, AsyncIterable) else _iterate(wishes):
+            async for item in wishes if isinstance(wishes, AsyncIterable) else _iterate(wishes):
                 is_fresh = True
+                if isinstance(item, Chunk):
+                    await self._hand_over([item], pool)
+                    continue
+                tag, wish = item
                 try:
                     layout = self._layouts.known(wish.kind) or await self._find_layout(wish)
                 except RetryLater as exc:
@@ -120,16 +140,17 @@ class BulkStarter:
                 if layout is None or lacks_lane:  # without a lane the solo starter rejects it
                     await pool.submit(self._start_solo(wish, tag))
                 elif (chunk := _gather(buffer, layout, wish, envelope, tag)) is not None:
-                    await pool.submit(self._start_chunk(chunk))
+                    await self._hand_over([chunk], pool)
             async with flushing:  # let a flush finish: its chunk is no longer in the buffer
                 flusher.cancel()
         finally:
             flusher.cancel()
         await self._hand_over(buffer.take_all(), pool)
 
-    async def _hand_over(self, chunks: Iterable[Chunk[Tag]], pool: TaskPool[list[Receipt[Tag]]]) -> None:
+    async def _hand_over(self, chunks: Iterable[Chunk[Tag]], pool: TaskPool[Receipts[Tag]]) -> None:
         for chunk in chunks:
             await pool.submit(self._start_chunk(chunk))
+            await asyncio.sleep(0)  # the call is sent now, and answered while the next chunk is gathered
 
     async def _find_layout(self, wish: Wish) -> Layout | None:
         if isinstance(wish, Delivery):
@@ -138,17 +159,17 @@ class BulkStarter:
             wish = wish.envelope
         return await self._layouts.ensure(wish.kind, wish.lane or "short")
 
-    async def _start_chunk(self, chunk: Chunk[Tag]) -> list[Receipt[Tag]]:
+    async def _start_chunk(self, chunk: Chunk[Tag]) -> Receipts[Tag]:
         return await self._packs.admit(chunk, self._session or str(uuid.uuid4()))
 
-    async def _start_solo(self, wish: Wish, tag: Tag) -> list[Receipt[Tag]]:
+    async def _start_solo(self, wish: Wish, tag: Tag) -> Receipts[Tag]:
         if isinstance(wish, Delivery):
             return [await self._solo.deliver(wish, tag)]
         session = self._session or str(uuid.uuid4())
         return [await self._solo.start(wish, tag, session=session, restarts_finished=self._restarts_finished)]
 
 
-async def _fail(wish: Wish, tag: Tag, reason: str, attempts: int) -> list[Receipt[Tag]]:
+async def _fail(wish: Wish, tag: Tag, reason: str, attempts: int) -> Receipts[Tag]:
     return [Receipt(tag, workflow_id(wish.kind, wish.id), StartOutcome.FAILED, "", reason, attempts)]
 
 
@@ -168,6 +189,6 @@ def _gather(
 _find_spread = lru_cache(maxsize=10_000)(PackSpread.of)
 
 
-async def _iterate(items: Iterable[tuple[Tag, Wish]]) -> AsyncIterator[tuple[Tag, Wish]]:
+async def _iterate(items: Iterable[Item]) -> AsyncIterator[Item]:
     for item in items:
         yield item

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic
 
@@ -11,6 +11,9 @@ from shared.messages.placement import Layout
 from shared.packs.entry import CHUNK_BYTES_MAX, ID, Entry
 from starter.starting.receipts import Tag
 from starter.starting.start_request import REQUEST_NAMESPACE
+
+ROOM_BYTES = 100_000_000
+"""Limit of the entries that a buffer holds: large payloads fill it before `room` does."""
 
 
 @dataclass(slots=True)
@@ -45,18 +48,43 @@ class Chunk(Generic[Tag]):
         self.names += entry[ID].encode()
         self.tags.append(tag)
 
+    def extend(self, tags: Sequence[Tag], ids: Sequence[str], entries: Sequence[str]) -> int:
+        """Add messages whose entries are JSON already, in order, until the chunk is full; gives how many fit in."""
+        count = min(len(ids), max(self.layout.size - len(self.tags), 0))
+        room = CHUNK_BYTES_MAX - len(self.body)
+        encoded = ",".join(entries[:count]).encode()
+        if len(encoded) > room:
+            count = _count_until(room, entries[:count])
+            encoded = ",".join(entries[:count]).encode()
+        if count:
+            separated = bool(self.tags)
+            self.body += b"," * separated + encoded
+            self.names += b"\n" * separated + "\n".join(ids[:count]).encode()
+            self.tags += tags[:count]
+        return count
+
     def token(self, session: str) -> str:
         """Give the id of this chunk, the same for each retry within a session."""
         return uuid.uuid5(REQUEST_NAMESPACE, f"{session}|{self.layout.kind}~{self.index}|{self.names.decode()}").hex
 
 
+def _count_until(room: int, entries: Sequence[str]) -> int:
+    """Count the entries up to the one that takes the last of a room in bytes."""
+    taken = 0
+    for count, entry in enumerate(entries):
+        if taken >= room:
+            return count
+        taken += len(entry.encode()) + 1
+    return len(entries)
+
+
 class ChunkBuffer(Generic[Tag]):
-    """Gathers messages until the chunk of a pack is full, or `room` messages are held: then the oldest chunk goes."""
+    """Gathers messages until the chunk of a pack is full; the oldest goes at `room` messages, or at ROOM_BYTES."""
 
     def __init__(self, room: int) -> None:
         self._room = room
         self._chunks: dict[tuple[str, int], Chunk[Tag]] = {}
-        self._count = 0
+        self._count = self._bytes = 0
 
     def __len__(self) -> int:
         return self._count
@@ -66,11 +94,13 @@ class ChunkBuffer(Generic[Tag]):
         key = (layout.kind, index)
         if (chunk := self._chunks.get(key)) is None:
             chunk = self._chunks[key] = Chunk(layout, index)
+        before = len(chunk.body)
         chunk.add(tag, entry)
         self._count += 1
+        self._bytes += len(chunk.body) - before
         if chunk.is_full:
             return self._take(key)
-        if self._count >= self._room:
+        if self._count >= self._room or self._bytes >= ROOM_BYTES:
             return self._take(next(iter(self._chunks)))
         return None
 
@@ -91,4 +121,5 @@ class ChunkBuffer(Generic[Tag]):
     def _take(self, key: tuple[str, int]) -> Chunk[Tag]:
         chunk = self._chunks.pop(key)
         self._count -= len(chunk.tags)
+        self._bytes -= len(chunk.body)
         return chunk

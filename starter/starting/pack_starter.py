@@ -11,7 +11,7 @@ from temporalio.service import RPCError
 
 from shared.errors import RetryLater
 from shared.messages.json_value import encode_json
-from shared.messages.placement import Layout, pack_workflow_id, workflow_id
+from shared.messages.placement import Layout, pack_workflow_id
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue, to_raw_bytes
@@ -19,7 +19,7 @@ from shared.temporal.deployment import find_taking, to_version
 from starter.starting.calls import RetryingCaller
 from starter.starting.chunks import Chunk
 from starter.starting.queries import NO_ANSWER, query
-from starter.starting.receipts import Receipt, StartOutcome, Tag, to_refusal
+from starter.starting.receipts import ChunkReceipts, StartOutcome, Tag, to_refusal
 from starter.starting.start_request import build_pack_request
 from workflows.packs.receipts import KNOWN, REVISED, STOPPED
 
@@ -43,28 +43,28 @@ class PackStarter:
         known = StartOutcome.IGNORED if revises else StartOutcome.ALREADY_RUNNING
         self._outcomes = {KNOWN: known, STOPPED: StartOutcome.STOPPED, REVISED: StartOutcome.REVISED}
 
-    async def admit(self, chunk: Chunk[Tag], session: str) -> list[Receipt[Tag]]:
-        """Start the messages of a chunk and give a receipt for each; a retry within a session changes nothing."""
+    async def admit(self, chunk: Chunk[Tag], session: str) -> ChunkReceipts[Tag]:
+        """Start the messages of a chunk and give their receipts; a retry within a session changes nothing."""
         token = chunk.token(session)
         request = await self._build_request(chunk, token)
         send = self._client.workflow_service.signal_with_start_workflow_execution
         answer, attempts = await self._caller.call_service(send, request)
-        names = [workflow_id(chunk.layout.kind, message_id) for message_id in chunk.ids]
-        named = list(zip(chunk.tags, names, strict=True))
+        ids, run_id = chunk.ids, ""
+        everyone, fates = range(len(ids)), _Fates()
         if isinstance(answer, RPCError):
-            return [to_refusal(answer, tag, name, attempts) for tag, name in named]
-        if answer.started:
-            fates = dict.fromkeys(_find_repeated(names), (self._outcomes[KNOWN], ""))
+            refusal = to_refusal(answer, None, "", attempts)
+            fates = dict.fromkeys(everyone, (refusal.outcome, refusal.reason))
+        elif answer.started:
+            run_id, fates = answer.run_id, dict.fromkeys(_find_repeated(ids), (self._outcomes[KNOWN], ""))
         else:
+            run_id = answer.run_id
             try:
-                fates = await self._find_fates(chunk.layout, chunk.index, token, range(len(names)))
+                fates = await self._find_fates(chunk.layout, chunk.index, token, everyone)
             except RetryLater as exc:
-                fates = dict.fromkeys(range(len(names)), (StartOutcome.FAILED, str(exc)))
-        receipts: list[Receipt[Tag]] = []
-        for position, (tag, name) in enumerate(named):
-            outcome, reason = fates.get(position, (StartOutcome.STARTED, ""))
-            receipts.append(Receipt(tag, name, outcome, answer.run_id, reason, attempts))
-        return receipts
+                fates = dict.fromkeys(everyone, (StartOutcome.FAILED, str(exc)))
+        return ChunkReceipts(
+            kind=chunk.layout.kind, ids=ids, tags=chunk.tags, run_id=run_id, attempts=attempts, others=fates
+        )
 
     async def _build_request(self, chunk: Chunk[Any], token: str) -> SignalWithStartWorkflowExecutionRequest:
         layout = chunk.layout
@@ -121,6 +121,8 @@ def is_polled(queue: DescribeTaskQueueResponse) -> bool:
     return any(to_version(poller.deployment_options) in taking for poller in queue.pollers)
 
 
-def _find_repeated(names: list[str]) -> list[int]:
+def _find_repeated(ids: list[str]) -> list[int]:
+    if len(set(ids)) == len(ids):  # nearly always
+        return []
     first: dict[str, int] = {}
-    return [position for position, name in enumerate(names) if first.setdefault(name, position) != position]
+    return [position for position, message_id in enumerate(ids) if first.setdefault(message_id, position) != position]

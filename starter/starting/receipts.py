@@ -1,10 +1,13 @@
 """Receipts: the outcome of each requested start."""
 
 import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from temporalio.service import RPCError, RPCStatusCode
 
+from shared.messages.placement import workflow_id
 from shared.temporal.connect import TRANSIENT, lacks_attribute, translate_rpc_error
 
 Tag = TypeVar("Tag")
@@ -38,6 +41,27 @@ class Receipt(NamedTuple, Generic[Tag]):
     run_id: str = ""
     reason: str = ""
     attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkReceipts(Generic[Tag]):
+    """Outcomes of the messages of one chunk, as columns; iterating makes a receipt for each message."""
+
+    kind: str
+    ids: Sequence[str]
+    tags: Sequence[Tag]
+    run_id: str
+    attempts: int
+    others: Mapping[int, tuple[StartOutcome, str]]
+    """Outcome and reason of the messages that were not simply started, by position."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Receipt[Tag]]:
+        for position, (tag, message_id) in enumerate(zip(self.tags, self.ids, strict=True)):
+            outcome, reason = self.others.get(position, (StartOutcome.STARTED, ""))
+            yield Receipt(tag, workflow_id(self.kind, message_id), outcome, self.run_id, reason, self.attempts)
 
 
 def to_refusal(exc: RPCError, tag: Tag, name: str, attempts: int) -> Receipt[Tag]:

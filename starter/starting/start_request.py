@@ -4,9 +4,9 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.duration_pb2 import Duration
 from temporalio.api.common.v1 import Priority, WorkflowType
@@ -20,6 +20,7 @@ from shared.errors import InvalidEnvelope
 from shared.lanes import task_queue
 from shared.messages.decision import Spread, find_offset
 from shared.messages.envelope import Envelope
+from shared.messages.json_value import encode_json
 from shared.messages.message import NO_TRACE, PAYLOAD_MAX, SERIAL, MessageState
 from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, Layout, pack_workflow_id, workflow_id
 from shared.packs.entry import Entry, to_heading, to_state
@@ -56,32 +57,67 @@ def first_entry(
 
     A scheduled message is never pulled forward to before `scheduled_at`: that is its earliest time.
     """
-    due, earliest, latest, why = _find_moments(envelope, now, spread)
+    scheduled = None if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
+    tolerance = envelope.tolerance_seconds
+    offset = find_offset(workflow_id(envelope.kind, envelope.id), tolerance, spread) if tolerance else 0.0
+    due, early, late, why = _find_moments(scheduled, tolerance, offset, now)
     started = [due - round(now * 1000), 0, "started", 0, why]
-    entry: Entry = [envelope.id, due, due - earliest, max(latest - due, 0), 0, envelope.payload, [started]]
-    others: dict[str, Any] = {
-        "priority": 0 if envelope.priority == USUAL_PRIORITY else envelope.priority,
-        "tenant": envelope.tenant,
-        "correlation_id": envelope.correlation_id,
-        "sources": sources,
-        "trace": trace,
-        "lane": "" if envelope.lane == pack_lane else envelope.lane,
-    }
-    if any(others.values()):
-        entry.append({name: value for name, value in others.items() if value})
+    entry: Entry = [envelope.id, due, early, late, 0, envelope.payload, [started]]
+    lane = "" if envelope.lane == pack_lane else envelope.lane
+    others = find_others(envelope.priority, envelope.tenant, envelope.correlation_id, lane)
+    if sources:
+        others["sources"] = sources
+    if trace:
+        others["trace"] = trace
+    if others:
+        entry.append(others)
     return entry
 
 
-def _find_moments(envelope: Envelope, now: float, spread: Spread | None) -> tuple[int, int, int, str]:
-    """Return due, earliest and latest time in milliseconds (latest is 0 without tolerance), and the reason."""
-    scheduled = now if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
-    base, tolerance = max(scheduled, now), envelope.tolerance_seconds
-    why = "due at once" if scheduled <= now else "scheduled by its sender"
-    earliest = _to_milliseconds(base, now)
+def find_others(priority: int, tenant: str, correlation_id: str, lane: str | None) -> dict[str, Any]:
+    """Give the fields of an entry that differ from their defaults, by name; `lane` is empty if it is the pack's."""
+    if priority == USUAL_PRIORITY and not (tenant or correlation_id or lane):
+        return {}  # nearly always
+    given = {"tenant": tenant, "correlation_id": correlation_id, "lane": lane}
+    others: dict[str, Any] = {} if priority == USUAL_PRIORITY else {"priority": priority}
+    return others | {name: value for name, value in given.items() if value}
+
+
+class EntryColumns(NamedTuple):
+    """Checked messages for one pack as columns, a sequence for each field."""
+
+    ids: Sequence[str]
+    scheduled_at: Sequence[int | None]
+    """In microseconds since the epoch; None is now."""
+    tolerances: Sequence[float]
+    payloads: Sequence[str]
+    """JSON."""
+    others: Sequence[Mapping[str, Any]]
+    """What `find_others` gives."""
+
+
+def encode_first_entries(columns: EntryColumns, now: float, spread: Spread) -> list[str]:
+    """Give the entries of new messages as JSON: those that `first_entry` makes, without an object for each."""
+    started_at, entries = round(now * 1000), list[str]()
+    for message_id, scheduled, tolerance, payload, others in zip(*columns, strict=True):
+        moment, offset = None if scheduled is None else scheduled / 1e6, spread(tolerance) if tolerance else 0.0
+        due, early, late, why = _find_moments(moment, tolerance, offset, now)
+        named, more = encode_json(message_id).decode(), f",{encode_json(others).decode()}" if others else ""
+        started = f'[[{due - started_at},0,"started",0,"{why}"]]'
+        entries.append(f"[{named},{due},{early},{late},0,{payload},{started}{more}]")
+    return entries
+
+
+def _find_moments(scheduled: float | None, tolerance: float, offset: float, now: float) -> tuple[int, int, int, str]:
+    """Return when a message is due, how much earlier and later it may run, all in milliseconds, and the reason."""
+    if scheduled is None or scheduled <= now:
+        base, earliest, why = now, math.floor(now * 1000), "due at once"
+    else:
+        base, earliest, why = scheduled, math.ceil(scheduled * 1000), "scheduled by its sender"
     if not tolerance:
-        return earliest, earliest, 0, why
-    offset = find_offset(workflow_id(envelope.kind, envelope.id), tolerance, spread)
-    return _to_milliseconds(base + offset, now), earliest, math.floor((base + tolerance) * 1000), why
+        return earliest, 0, 0, why
+    due = _to_milliseconds(base + offset, now)
+    return due, due - earliest, max(math.floor((base + tolerance) * 1000) - due, 0), why
 
 
 def make_request_id(envelope: Envelope, session: str) -> str:

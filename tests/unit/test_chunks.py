@@ -8,6 +8,7 @@ import pytest
 from shared.messages.json_value import encode_json
 from shared.messages.placement import Layout, pack_index
 from shared.packs.entry import CHUNK_BYTES_MAX, Entry
+from starter.starting import chunks
 from starter.starting.chunks import Chunk, ChunkBuffer
 
 ROOM = 1000
@@ -38,6 +39,28 @@ def test_a_chunk_is_full_by_bytes() -> None:
     assert CHUNK_BYTES_MAX <= len(chunk.body) <= CHUNK_BYTES_MAX + last
 
 
+@pytest.mark.parametrize(("size", "payload"), [(ROOM, "x" * 3000), (ROOM, "ä" * 3000), (7, ""), (ROOM, "")])
+def test_encoded_entries_fill_the_same_chunks(size: int, payload: str) -> None:
+    """Adding many at once stops at the very entry at which adding one by one would."""
+    entries = [entry(f"m{n}", payload) for n in range(120)]
+    one_by_one, at_once = [Chunk[int](layout(size=size), 0)], [Chunk[int](layout(size=size), 0)]
+    for n, each in enumerate(entries):
+        if one_by_one[-1].is_full:
+            one_by_one.append(Chunk(layout(size=size), 0))
+        one_by_one[-1].add(n, each)
+    left = list(range(len(entries)))
+    while left:
+        if at_once[-1].is_full:
+            at_once.append(Chunk(layout(size=size), 0))
+        part = left[:50]
+        named = [entries[n][0] for n in part]
+        left = left[at_once[-1].extend(part, named, [encode_json(entries[n]).decode() for n in part]) :]
+
+    assert [chunk.tags for chunk in at_once] == [chunk.tags for chunk in one_by_one]
+    assert [chunk.ids for chunk in at_once] == [chunk.ids for chunk in one_by_one]
+    assert [chunk.body for chunk in at_once] == [chunk.body for chunk in one_by_one]
+
+
 def test_a_chunk_is_full_by_the_size_of_a_pack() -> None:
     """A pack that begins with a chunk never begins overfull."""
     gathering = ChunkBuffer[int](ROOM)
@@ -58,15 +81,24 @@ def test_the_chunk_that_has_waited_longest_goes_when_there_is_no_more_room() -> 
     assert (chunk.layout.kind, chunk.tags, len(gathering)) == ("many", ["a", "b", "c"], 1)
 
 
+def test_large_payloads_fill_a_buffer_before_its_room_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded in bytes too, whatever the messages weigh."""
+    monkeypatch.setattr(chunks, "ROOM_BYTES", 20_000)
+    gathering = ChunkBuffer[str](ROOM)
+    given = [gathering.add(layout(f"kind-{n}"), 0, f"m{n}", entry(f"m{n}", "x" * 4000)) for n in range(10)]
+
+    assert [chunk and chunk.tags for chunk in given] == [None] * 4 + [[f"m{n}"] for n in range(6)]
+
+
 def test_messages_go_to_their_own_packs_in_the_order_of_the_stream() -> None:
     """Every message is in exactly one chunk, that of its pack; tags stay beside their entries."""
     gathering, packed = ChunkBuffer[int](ROOM), layout(packs=7)
     for n in range(100):
         assert gathering.add(packed, pack_index(f"m{n}", 7), n, entry(f"m{n}")) is None
-    chunks = list(gathering.take_all())
+    taken = list(gathering.take_all())
 
-    assert sorted(tag for chunk in chunks for tag in chunk.tags) == list(range(100))
-    for chunk in chunks:
+    assert sorted(tag for chunk in taken for tag in chunk.tags) == list(range(100))
+    for chunk in taken:
         assert chunk.ids == [e[0] for e in entries_of(chunk)] == [f"m{tag}" for tag in sorted(chunk.tags)]
         assert {pack_index(message_id, 7) for message_id in chunk.ids} == {chunk.index}
     assert len(gathering) == 0

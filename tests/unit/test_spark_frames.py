@@ -75,9 +75,9 @@ def test_a_frame_that_makes_no_messages_is_refused_in_one_sentence(columns: str,
     assert str(refused.value).startswith(sentence)
 
 
-def refused(kind: str, message_id: str, reason: str) -> Receipt[tuple[str, str]]:
+def refused(kind: str, message_id: str, reason: str) -> Receipt[str]:
     """Give the receipt of a row that is no message."""
-    return Receipt((kind, message_id), f"{kind}:{message_id}", StartOutcome.REJECTED, "", reason, 0)
+    return Receipt(message_id, f"{kind}:{message_id}", StartOutcome.REJECTED, "", reason, 0)
 
 
 def test_a_row_becomes_a_message_or_says_why_not() -> None:
