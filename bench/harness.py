@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import httpx
+import psutil
 from rich.console import Console
 from rich.table import Table
 from temporalio.client import Client
@@ -235,6 +236,13 @@ def database_bytes(server: EmbeddedServer) -> int:
         sizes = f"SELECT pg_database_size('{CORE}') + pg_database_size('{VISIBILITY}')"
         return int(server.cluster.postgres.run(sizes)[0])
     return sum(path.stat().st_size for path in server.options.data.glob("temporal.db*"))
+
+
+def processor_seconds(server: EmbeddedServer) -> float:
+    """Give the processor time of the server's processes up to now."""
+    root = psutil.Process(server.process_id)
+    times = [process.cpu_times() for process in (root, *root.children(recursive=True))]
+    return sum(spent.user + spent.system for spent in times)
 
 
 async def metric_total(server: EmbeddedServer, name: str) -> float:

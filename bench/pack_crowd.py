@@ -11,12 +11,11 @@ import psutil
 from temporalio.client import Client
 
 from bench.harness import database_bytes, fresh_server, new_prefix, report, working
-from bench.pack_filling import HOUR, Filling, build_starter, to_order, wait_until_asleep
+from bench.pack_filling import HOUR, Filling, start_sorted, to_order, wait_until_asleep
 from starter.local.embedded import EmbeddedServer
-from starter.starting.receipts import StartOutcome
 
 PORTION = 2_000_000
-"""Messages of a kind of their own each: what a sender holds in memory at once."""
+"""Messages of a kind of their own each, ready by pack."""
 
 SENDERS = 2
 DAY = 24 * HOUR
@@ -62,12 +61,7 @@ def _send(address: str, portion: Filling) -> int:
     """
 
     async def send() -> int:
-        starter = build_starter(await Client.connect(address), portion)
-        failed = 0
-        async for receipt in starter.start_all(portion.envelopes()):
-            assert receipt.outcome in (StartOutcome.STARTED, StartOutcome.FAILED), receipt
-            failed += receipt.outcome is StartOutcome.FAILED
-        return failed
+        return (await start_sorted(await Client.connect(address), portion)).failed
 
     return asyncio.run(send())
 

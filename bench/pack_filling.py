@@ -2,13 +2,14 @@
 
 import asyncio
 import hashlib
+import importlib
 import random
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from temporalio.client import Client
 
@@ -18,19 +19,30 @@ from bench.worker_process import Order
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
 from shared.messages.json_value import encode_json
-from shared.messages.placement import PACK_WORKFLOW
+from shared.messages.placement import PACK_WORKFLOW, Layout
 from shared.settings import Settings
+from spark.tasks.chunks import SortedChunks
+from spark.tasks.placement import Placement
 from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
-from starter.starting.receipts import StartOutcome
+from starter.starting.chunks import Chunk
+from starter.starting.receipts import ChunkReceipts, StartOutcome
+from starter.starting.start_request import EntryColumns
+
+_arrow: Any = importlib.import_module("pyarrow")  # it has no type stubs
+_np: Any = importlib.import_module("numpy")
 
 HOUR = 3600.0
 SPREAD = 0.5
 """Delays differ by up to this share of themselves."""
 
 PAYLOAD_BYTES = 60
+URL = "https://example.org/"
 ROOM = 1.4
 """Room of a pack, as a multiple of its average number of messages: a hash fills some packs fuller than others."""
+
+PLACED_AT_ONCE = 100_000
+NO_OTHERS: dict[str, Any] = {}
 
 PATIENCE_SECONDS = 600.0
 TAKEN_IN_PER_SECOND = 5000
@@ -60,11 +72,8 @@ class Filling:
 
     def payload(self, number: int) -> dict[str, Any]:
         """Give a payload of exactly 60 bytes of JSON."""
-        url = "https://example.org/"
-        room = PAYLOAD_BYTES - len(encode_json({"delay": self.delay, "url": url}))
-        # digits as of a hash: what counts up would be compressed to nothing, unlike most people's payloads
-        digits = hashlib.blake2b(str(number).encode(), digest_size=32).hexdigest()
-        return {"delay": self.delay, "url": f"{url}{digits[:room]}"}
+        room = PAYLOAD_BYTES - len(encode_json({"delay": self.delay, "url": URL}))
+        return {"delay": self.delay, "url": f"{URL}{_digits(number)[:room]}"}
 
     def first_due(self, now: float) -> float:
         """Give a first due time by chance."""
@@ -87,12 +96,45 @@ class Filling:
                 ),
             )
 
+    def sort_by_pack(self) -> list[Any]:
+        """Give the numbers of each pack's messages, as arrays of numpy."""
+        places = Placement({self.prefix: self.packs})
+        found: list[Any] = []
+        for first in range(0, self.count, PLACED_AT_ONCE):
+            ids = [f"{self.prefix}-{number}" for number in range(first, min(first + PLACED_AT_ONCE, self.count))]
+            found.append(places.find(_arrow.array([self.prefix] * len(ids)), _arrow.array(ids)).to_numpy())
+        indexes = _np.concatenate(found)
+        order = _np.argsort(indexes, kind="stable").astype(_np.int32)
+        return _np.split(order, _np.cumsum(_np.bincount(indexes, minlength=self.packs))[:-1])
+
+    def chunks(self, layout: Layout, numbers_by_pack: Iterable[Any]) -> Iterator[Chunk[str]]:
+        """Give the messages of `envelopes` pack by pack, encoded from columns as a task of Spark does it."""
+        now, chunks = time.time(), SortedChunks()
+        head = encode_json({"delay": self.delay, "url": URL}).decode().removesuffix('"}')
+        room = PAYLOAD_BYTES - len(head) - len('"}')
+        for index, numbers in enumerate(numbers_by_pack):
+            some = numbers.tolist()
+            columns = EntryColumns(
+                ids=[f"{self.prefix}-{number}" for number in some],
+                scheduled_at=[round(self.first_due(now) * 1e6) for _ in some],
+                tolerances=[self.coalesce] * len(some),
+                payloads=[f'{head}{_digits(number)[:room]}"}}' for number in some],
+                others=[NO_OTHERS] * len(some),
+            )
+            yield from chunks.add(layout, index, columns)
+        yield from chunks.take_last()
+
     def bare_packs(self) -> Iterator[list[BareMessage]]:
         """Give the same messages as states of bare packs."""
         now = time.time()
         for first in range(0, self.count, self.size):
             numbers = range(first, min(first + self.size, self.count))
             yield [[round(self.first_due(now), 3), f"{self.prefix}-{n}", self.payload(n)] for n in numbers]
+
+
+def _digits(number: int) -> str:
+    """Give digits as of a hash: what counts up would be compressed to nothing, unlike most people's payloads."""
+    return hashlib.blake2b(str(number).encode(), digest_size=32).hexdigest()
 
 
 async def start_packs(client: Client, filling: Filling, envelopes: Iterable[tuple[None, Envelope]]) -> float:
@@ -104,6 +146,28 @@ async def start_packs(client: Client, filling: Filling, envelopes: Iterable[tupl
     async for receipt in starter.start_all(envelopes):
         assert receipt.outcome is StartOutcome.STARTED, receipt
     return filling.count / (time.monotonic() - began)
+
+
+async def start_sorted(client: Client, filling: Filling) -> "Sent":
+    """Start messages that are ready by pack, with a bulk starter in this process, which streams them."""
+    starter, numbers = build_starter(client, filling), filling.sort_by_pack()
+    layout = await starter.find_layout(filling.prefix, "short")
+    assert layout is not None
+    began, cpu, failed = time.monotonic(), time.process_time(), 0
+    async for receipts in starter.start_groups(filling.chunks(layout, numbers)):
+        assert isinstance(receipts, ChunkReceipts)
+        outcomes = {outcome for outcome, _ in receipts.others.values()}
+        assert outcomes <= {StartOutcome.FAILED}, outcomes
+        failed += len(receipts.others)
+    return Sent(time.monotonic() - began, time.process_time() - cpu, failed)
+
+
+class Sent(NamedTuple):
+    """How messages were sent: the seconds it took, this process's processor seconds, and how many starts failed."""
+
+    seconds: float
+    cpu_seconds: float
+    failed: int
 
 
 def build_starter(client: Client, filling: Filling, room: int | None = None, *, revises: bool = False) -> BulkStarter:

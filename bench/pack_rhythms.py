@@ -1,14 +1,13 @@
 """Packs at a rhythm, for the scenario `packs`: what their size does at several rates, and N messages by the minute."""
 
 import asyncio
+import resource
 import time
 from collections.abc import Callable
 from typing import Any
 
-import psutil
-
-from bench.harness import fresh_server, new_prefix, report, run_worker, working
-from bench.pack_filling import HOUR, Filling, settled_bytes, start_packs, to_order, wait_until_asleep
+from bench.harness import fresh_server, new_prefix, processor_seconds, report, run_worker, working
+from bench.pack_filling import HOUR, Filling, settled_bytes, start_packs, start_sorted, to_order, wait_until_asleep
 from bench.worker_process import Measured
 from starter.local.embedded import EmbeddedServer
 
@@ -56,22 +55,23 @@ async def measure_fill(count: int, seconds: float = 300.0, delay: float = HOUR) 
     )
     rows: list[dict[str, Any]] = []
     async with fresh_server() as server:
-        client, began = await server.connect(), time.monotonic()
+        client = await server.connect()
         async with working(server, to_order(filling)):
-            await start_packs(client, filling, filling.envelopes())
-            filled = time.monotonic() - began
+            server_cpu = processor_seconds(server)
+            sent = await start_sorted(client, filling)
+            server_cpu, ended = processor_seconds(server) - server_cpu, time.monotonic()
             await wait_until_asleep(client, filling)
-        print(
-            f"{count:,} filled in {filled:.0f} s ({count / filled:,.0f}/s), all asleep after "
-            f"{time.monotonic() - began:.0f} s; this process {psutil.Process().memory_info().rss / 1e6:,.0f} MB, disk "
-            f"{await settled_bytes(server) / 1e6:,.0f} MB",
-            flush=True,
-        )
+        rate, asleep = count / sent.seconds, sent.seconds + time.monotonic() - ended
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+        each = f"{sent.cpu_seconds / count * 1e6:.1f} us a message here, {server_cpu / count * 1e6:.1f} in the server"
+        note = f"filled in {sent.seconds:.0f} s ({rate:,.0f}/s, {each}), all asleep after {asleep:.0f} s"
+        note += f"; at most {most:,.0f} MB here"
+        print(f"{count:,}: {note}, disk {await settled_bytes(server) / 1e6:,.0f} MB", flush=True)
         await _follow(server, filling, seconds, rows.append)
     report(
         "packs",
         rows,
-        note=f"filled in {filled:.0f} s; packs of 1,000, mean delay {delay / HOUR:g} h",
+        note=f"{note}; packs of 1,000, mean delay {delay / HOUR:g} h",
         case=f"fill {count}",
     )
 

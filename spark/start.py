@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.util import PythonEvalType
-
 from activities.registry import declared_packs, envelope_rules, load_registry
 from shared.settings import Settings
 from spark.prepare.manifest import MESSAGES_DDL, Manifest
@@ -22,7 +20,7 @@ from spark.session.faults import translate_spark_errors
 from spark.tables import columns_of, count_values
 from spark.tasks.chunks import PLACE
 from spark.tasks.options import read_write_options, write_connection_options, write_settings_options
-from spark.tasks.placement import Places
+from spark.tasks.placement import Placement
 from spark.tasks.receipts import StartCounts, read_notes
 from spark.tasks.starting import ROW, ManifestTask, TaskSpec, connect_checked
 from starter.files.progress import Progress, open_progress
@@ -116,7 +114,7 @@ def _start(
             done = receipts.filter(f"NOT {_REJECTED}") if options.retries_rejected else receipts
             unsettled = unsettled.join(done.select(*_NAME), _NAME, "left_anti")
         with _watching(notes, left):
-            _run_tasks(_share_out(unsettled, Places(spec.places or {}), tasks), spec)
+            _run_tasks(_share_out(unsettled, Placement(spec.places or {}), tasks), spec)
     after = _count_receipts(session, manifest) if left > 0 else before
     return StartSummary(
         manifest=manifest.id,
@@ -154,11 +152,17 @@ def _count_receipts(session: "SparkSession", manifest: Manifest) -> StartCounts:
     return counts
 
 
-def _share_out(frame: "DataFrame", places: Places, tasks: int) -> "DataFrame":
+def _share_out(frame: "DataFrame", places: Placement, tasks: int) -> "DataFrame":
     """Choose the partitioning: one task owns all rows of a pack, side by side and in the same order at each attempt."""
+
+    def find_places(kinds: Any, ids: Any) -> Any:
+        return places.find(kinds, ids)
+
+    find: Any = find_places
+    # Spark passes whole arrays where the hints say so, but pyarrow has no types to write them with
+    find.__annotations__ = dict.fromkeys(("kinds", "ids", "return"), importlib.import_module("pyarrow").Array)
     functions: Any = importlib.import_module("pyspark.sql.functions")
-    find = functions.arrow_udf(places.find, "long", PythonEvalType.SQL_SCALAR_ARROW_UDF)
-    placed = frame.withColumn(PLACE, find(*_NAME))
+    placed = frame.withColumn(PLACE, functions.arrow_udf(find, "long")(*_NAME))
     return placed.repartition(tasks, PLACE).sortWithinPartitions(PLACE, "id")
 
 

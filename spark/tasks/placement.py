@@ -16,7 +16,7 @@ _MULTIPLIER, _SHIFT = 2862933555777941757, 33  # as in `pack_index`
 
 
 @dataclass(frozen=True)
-class Places(PicklableByName):
+class Placement(PicklableByName):
     """Numbers the packs of some kinds, so that sorting rows by that number puts those of a pack side by side.
 
     A place is the kind's position in `packs` and the pack's index in INDEX_BITS bits. A kind with 0 packs is solo: its

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from shared.errors import RetryLater
@@ -18,7 +18,7 @@ from starter.records.formats import Formats
 from starter.records.record import Record
 from starter.starting.bulk import BulkStarter
 from starter.starting.delivery import Delivery
-from starter.starting.receipts import Receipt, StartOutcome
+from starter.starting.receipts import ChunkReceipts, Receipt, StartOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +57,12 @@ class DeliveryLoop:
 
     async def run(self) -> None:
         """Deliver until `finish`; raises Misconfigured when the server refuses this client as such."""
-        async for receipt in self.starter.start_all(self._wishes()):
-            self._handle_receipt(receipt)
+        async for receipts in self.starter.start_groups(self._wishes()):
+            if isinstance(receipts, ChunkReceipts) and not receipts.others:
+                self._handle_started(receipts.tags)
+            else:
+                for receipt in receipts:
+                    self._handle_receipt(receipt)
 
     def pump(self) -> None:
         """Begin what may begin now."""
@@ -97,6 +101,13 @@ class DeliveryLoop:
                 delivery, pending.delivery = pending.delivery or self.formats.decode(pending.record), None
                 self._in_hand += 1
                 yield pending, self.spans.begin(pending, delivery)
+
+    def _handle_started(self, started: Sequence[PendingRecord]) -> None:
+        """Do what `_handle_receipt` does for the records of a chunk that were all started, as most are."""
+        self._in_hand -= len(started)
+        self.outcomes[StartOutcome.STARTED] += len(started)
+        for pending in started:
+            self._acknowledge(pending, StartOutcome.STARTED)
 
     def _handle_receipt(self, receipt: Receipt[PendingRecord]) -> None:
         pending = receipt.tag

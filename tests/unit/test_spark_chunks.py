@@ -16,7 +16,7 @@ from shared.messages.placement import Layout, PackSpread, pack_index
 from spark.prepare.manifest import MESSAGES_DDL
 from spark.tables import to_batch, to_schema
 from spark.tasks.chunks import PLACE, SortedChunks, are_clearly_valid, read_columns, split_by
-from spark.tasks.placement import Places, to_index
+from spark.tasks.placement import Placement, to_index
 from starter.files.columns import Columns
 from starter.starting.start_request import encode_first_entries, first_entry
 
@@ -70,7 +70,7 @@ def test_places_are_those_of_single_messages(ids: list[str], packs: int) -> None
     """Thousands of ids at once are placed as one is."""
     kinds = ["feed", "news"]
     places = [
-        Places({"feed": packs, "news": 3}).find(arrow.array([kind] * len(ids)), arrow.array(ids, "string"))
+        Placement({"feed": packs, "news": 3}).find(arrow.array([kind] * len(ids)), arrow.array(ids, "string"))
         for kind in kinds
     ]
 
