@@ -26,7 +26,7 @@ from spark.tasks.placement import Placement
 from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
 from starter.starting.chunks import Chunk
-from starter.starting.receipts import StartOutcome
+from starter.starting.receipts import ChunkReceipts, StartOutcome
 from starter.starting.start_request import EntryColumns
 
 _arrow: Any = importlib.import_module("pyarrow")  # it has no type stubs
@@ -37,6 +37,7 @@ SPREAD = 0.5
 """Delays differ by up to this share of themselves."""
 
 PAYLOAD_BYTES = 60
+URL = "https://example.org/"
 ROOM = 1.4
 """Room of a pack, as a multiple of its average number of messages: a hash fills some packs fuller than others."""
 
@@ -71,11 +72,8 @@ class Filling:
 
     def payload(self, number: int) -> dict[str, Any]:
         """Give a payload of exactly 60 bytes of JSON."""
-        url = "https://example.org/"
-        room = PAYLOAD_BYTES - len(encode_json({"delay": self.delay, "url": url}))
-        # digits as of a hash: what counts up would be compressed to nothing, unlike most people's payloads
-        digits = hashlib.blake2b(str(number).encode(), digest_size=32).hexdigest()
-        return {"delay": self.delay, "url": f"{url}{digits[:room]}"}
+        room = PAYLOAD_BYTES - len(encode_json({"delay": self.delay, "url": URL}))
+        return {"delay": self.delay, "url": f"{URL}{_digits(number)[:room]}"}
 
     def first_due(self, now: float) -> float:
         """Give a first due time by chance."""
@@ -112,15 +110,15 @@ class Filling:
     def chunks(self, layout: Layout, numbers_by_pack: Iterable[Any]) -> Iterator[Chunk[str]]:
         """Give the messages of `envelopes` pack by pack, encoded from columns as a task of Spark does it."""
         now, chunks = time.time(), SortedChunks()
-        before, after = encode_json(self.payload(0)).decode().split("org/")
-        digits = len(after) - len('"}')
+        head = encode_json({"delay": self.delay, "url": URL}).decode().removesuffix('"}')
+        room = PAYLOAD_BYTES - len(head) - len('"}')
         for index, numbers in enumerate(numbers_by_pack):
             some = numbers.tolist()
             columns = EntryColumns(
                 ids=[f"{self.prefix}-{number}" for number in some],
                 scheduled_at=[round(self.first_due(now) * 1e6) for _ in some],
                 tolerances=[self.coalesce] * len(some),
-                payloads=[f'{before}org/{number:0{digits}d}"}}' for number in some],
+                payloads=[f'{head}{_digits(number)[:room]}"}}' for number in some],
                 others=[NO_OTHERS] * len(some),
             )
             yield from chunks.add(layout, index, columns)
@@ -132,6 +130,11 @@ class Filling:
         for first in range(0, self.count, self.size):
             numbers = range(first, min(first + self.size, self.count))
             yield [[round(self.first_due(now), 3), f"{self.prefix}-{n}", self.payload(n)] for n in numbers]
+
+
+def _digits(number: int) -> str:
+    """Give digits as of a hash: what counts up would be compressed to nothing, unlike most people's payloads."""
+    return hashlib.blake2b(str(number).encode(), digest_size=32).hexdigest()
 
 
 async def start_packs(client: Client, filling: Filling, envelopes: Iterable[tuple[None, Envelope]]) -> float:
@@ -152,9 +155,10 @@ async def start_sorted(client: Client, filling: Filling) -> "Sent":
     assert layout is not None
     began, cpu, failed = time.monotonic(), time.process_time(), 0
     async for receipts in starter.start_groups(filling.chunks(layout, numbers)):
-        outcomes = {receipt.outcome for receipt in receipts}
-        assert outcomes <= {StartOutcome.STARTED, StartOutcome.FAILED}, outcomes
-        failed += len(receipts) if StartOutcome.FAILED in outcomes else 0
+        assert isinstance(receipts, ChunkReceipts)
+        outcomes = {outcome for outcome, _ in receipts.others.values()}
+        assert outcomes <= {StartOutcome.FAILED}, outcomes
+        failed += len(receipts.others)
     return Sent(time.monotonic() - began, time.process_time() - cpu, failed)
 
 
