@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from activities.deadlines import Deadlines
+from activities.dispatch import Deadlines
 
 
 async def _call(deadlines: Deadlines, seconds: float, *, is_deaf: bool = False) -> str:
