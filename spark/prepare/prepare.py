@@ -42,18 +42,23 @@ class PrepareOptions:
 
 def prepare(spark: "SparkSession", source: Source, target: Path, options: PrepareOptions) -> Manifest:
     """Write a source's manifest into a new folder, complete or not at all; raises GiveUp for one without messages."""
-    if "://" in str(target):
-        raise InvalidSetting(
-            f"MANIFEST: is {str(target)[:60]!r}; give a folder that this machine and all executors have mounted"
-        )
-    if target.exists():
-        raise InvalidSetting(f"MANIFEST: {target} is there already; give another path, or delete it")
+    check_target(target)
     session = _configure(spark, source, options)
     with _in_place(target) as part:
         manifest = _write(session, source, part, options)
         write_summary(session, manifest, options.begin)
         (part / DESCRIPTION).write_text(json.dumps(manifest.describe(), ensure_ascii=False, indent=2) + "\n", "utf-8")
     return Manifest.load(target)
+
+
+def check_target(target: Path) -> None:
+    """Raise InvalidSetting for a path where no new manifest can be."""
+    if "://" in str(target):
+        raise InvalidSetting(
+            f"MANIFEST: is {str(target)[:60]!r}; give a folder that this machine and all executors have mounted"
+        )
+    if target.exists():
+        raise InvalidSetting(f"MANIFEST: {target} is there already; give another path, or delete it")
 
 
 def _configure(spark: "SparkSession", source: Source, options: PrepareOptions) -> "SparkSession":
