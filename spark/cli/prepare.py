@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.lanes import LANES
 from shared.settings import Settings
-from spark.cli.session import add_session, open_session, read_pairs
+from spark.cli.session import add_session, open_session, read_conf, read_pairs
 from starter.cli.arguments import COUNT, DURATION, MOMENT, REPEATED, Commands, add_field_refs, read_format
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.files.duplicates import DUPLICATE_RULES
@@ -54,7 +54,7 @@ def add(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     from activities.registry import envelope_rules, load_registry
-    from spark.prepare.prepare import PrepareOptions, prepare
+    from spark.prepare.prepare import PrepareOptions, check_target, prepare
     from spark.prepare.summary import read_summary
     from spark.source.source import packages_for
 
@@ -67,10 +67,13 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     )
     source = _to_source(args, settings)
     source.mapping.options.check_kind(options.rules)
-    began_at = time.monotonic()
+    check_target(args.manifest)
+    _check_files(args, settings, source)
     with open_session(args, settings, packages_for(source.place)) as spark:
+        began_at = time.monotonic()  # without the start of Spark, as for the other commands
         manifest = prepare(spark, source, args.manifest, options)
-    _report(args, manifest, read_summary(manifest), time.monotonic() - began_at)
+        seconds = time.monotonic() - began_at
+    _report(args, manifest, read_summary(manifest), seconds)
     return PARTLY if manifest.rejects else FINE
 
 
@@ -89,6 +92,16 @@ def _to_source(args: argparse.Namespace, settings: Settings) -> "Source":
         settings=settings,
         reader_options=read_pairs("--option", args.option, "encoding=ISO-8859-1"),
     )
+
+
+def _check_files(args: argparse.Namespace, settings: Settings, source: "Source") -> None:
+    """Raise GiveUp before Spark starts, which takes long, for files that are not there or can't be read."""
+    from spark.session.session import reads_local_files
+    from spark.source.local_files import check_local_files
+
+    if source.form not in ("jdbc", "kafka"):
+        is_default = reads_local_files(settings, master=args.master, conf=read_conf(args))
+        check_local_files(source.place, is_default=is_default)
 
 
 def _report(args: argparse.Namespace, manifest: "Manifest", summary: dict[str, Any], seconds: float) -> None:

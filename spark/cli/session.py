@@ -35,13 +35,18 @@ def open_session(
     from spark.session.faults import translate_spark_errors
     from spark.session.session import build_session
 
-    conf = read_pairs("--conf", args.conf, "spark.driver.memory=4g")
-    session = build_session(settings, master=args.master, conf=conf, packages=(*packages, *args.packages))
+    packages = (*packages, *args.packages)
+    session = build_session(settings, master=args.master, conf=read_conf(args), packages=packages)
     try:
         with translate_spark_errors():
             yield session
     finally:
         session.stop()
+
+
+def read_conf(args: argparse.Namespace) -> dict[str, str]:
+    """Read Spark's own configuration; raises InvalidSetting."""
+    return read_pairs("--conf", args.conf, "spark.driver.memory=4g")
 
 
 def read_pairs(option: str, given: Iterable[str], example: str) -> dict[str, str]:

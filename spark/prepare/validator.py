@@ -1,19 +1,23 @@
 """The validator: decides in each task, by the envelope's rules, which rows become messages and why others do not."""
 
 import hashlib
+import importlib
+import itertools
 import json
-from collections.abc import Iterable, Iterator
+import operator
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from shared.errors import InvalidEnvelope
-from shared.messages.envelope import Envelope, EnvelopeRules
+from shared.messages.envelope import EnvelopeRules
 from shared.messages.json_value import encode_json
 from shared.messages.placement import unit_hash, workflow_id
-from spark.source.raw_rows import RowReader
-from spark.tables import to_batches
-from starter.files.rows import Row
+from spark.prepare.fast_path import COLUMNS, FastPath
+from spark.source.raw_rows import RawRows, RowReader, to_digest_bytes
+from spark.tables import to_batches, to_schema
 
 VERDICTS_DDL = (
     "row long, digest long, kind string, id string, lane string, told_at timestamp, scheduled_at timestamp, "
@@ -35,33 +39,83 @@ class Validator:
     begin: datetime
     spread: timedelta
 
-    def find_due(self, envelope: Envelope) -> datetime | None:
+    def find_due(self, kind: str, message_id: str, told_at: datetime | None) -> datetime | None:
         """Give when a message runs first, None for at once; what is due by `begin` is spread from then on by a hash."""
-        due_at = envelope.scheduled_at
-        if not self.spread or (due_at is not None and due_at > self.begin):
-            return due_at
-        return self.begin + self.spread * unit_hash(workflow_id(envelope.kind, envelope.id))
+        if not self.spread or (told_at is not None and told_at > self.begin):
+            return told_at
+        return self.begin + self.spread * unit_hash(workflow_id(kind, message_id))
 
     def validate(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Turn Arrow batches of raw rows into batches of verdicts, in the columns of VERDICTS_DDL."""
-        verdicts = (self._write(row, parsed) for row, parsed in self.reader.read(batches, self.rules))
-        return to_batches(verdicts, VERDICTS_DDL)
+        """Turn Arrow batches of raw rows into batches of verdicts, in the columns of VERDICTS_DDL.
 
-    def _write(self, row: Row, parsed: Envelope | InvalidEnvelope) -> tuple[Any, ...]:
-        place = (row.number, _digest(row))
-        if isinstance(parsed, InvalidEnvelope):
-            flaw = (parsed.field, parsed.flaw, _clean(parsed.problem), write_original(row.original))
-            return (*place, *_NO_MESSAGE, *flaw)
-        times = (parsed.scheduled_at, self.find_due(parsed), parsed.tolerance_seconds)
-        texts = (parsed.tenant, encode_json(parsed.payload).decode(), parsed.correlation_id, parsed.idempotency_key)
-        return (*place, parsed.kind, parsed.id, parsed.lane, *times, parsed.priority, *texts, *_NO_FLAW)
+        Some rows are taken at a time: the ordinary ones by the fast path, then the doubtful ones by the rules.
+        """
+        fast, is_json = FastPath.of(self.rules), self.reader.has_json
+        for rows in self.reader.read(batches):
+            checked = [None if each is None else fast.check(each, is_json=is_json) for each in rows.fields]
+            ordinary, is_sure = self._write_ordinary(fast, rows, checked)
+            if ordinary.num_rows:
+                yield ordinary
+            doubtful = itertools.compress(zip(rows.numbers, rows.raws, strict=True), map(operator.not_, is_sure))
+            verdicts = itertools.chain.from_iterable(itertools.starmap(self._judge, doubtful))
+            yield from to_batches(verdicts, VERDICTS_DDL)
+
+    def _write_ordinary(
+        self, fast: FastPath, rows: RawRows, checked: Sequence[tuple[Any, ...] | None]
+    ) -> tuple[Any, list[bool]]:
+        """Give the verdicts of checked rows as one batch, and for each row whether it is among them."""
+        arrow: Any = importlib.import_module("pyarrow")
+        is_ordinary = [values is not None for values in checked]
+        count = sum(is_ordinary)
+        values = zip(*filter(None, checked), strict=True) if count else [()] * len(COLUMNS)
+        columns: dict[str, Any] = dict(zip(COLUMNS, values, strict=True))
+        numbers = list(itertools.compress(rows.numbers, is_ordinary))
+        originals = list(itertools.compress(rows.originals, is_ordinary))
+        given = columns["scheduled_at"]
+        told_at = fast.read_moments(given)
+        columns |= {"row": numbers, "digest": _digest(numbers, originals), "told_at": told_at, "scheduled_at": told_at}
+        if self.spread:
+            told = zip(columns["kind"], columns["id"], told_at.to_pylist(), strict=True)
+            columns["scheduled_at"] = list(itertools.starmap(self.find_due, told))
+        schema = to_schema(VERDICTS_DDL)
+        arrays = [_to_array(columns.get(field.name, (None,) * count), field.type) for field in schema]
+        batch = arrow.RecordBatch.from_arrays(arrays, schema=schema)
+        if told_at.null_count == given.count(None):
+            return batch, is_ordinary
+        is_read = [at is None or is_valid for at, is_valid in zip(given, told_at.is_valid().to_pylist(), strict=True)]
+        each = iter(is_read)
+        return batch.filter(arrow.array(is_read)), [flag and next(each) for flag in is_ordinary]
+
+    def _judge(self, number: int, raw: Any) -> Iterator[tuple[Any, ...]]:
+        """Give the verdict of a row by the rules, nothing for a blank line."""
+        for row, parsed in self.reader.parse(number, raw, self.rules):
+            place = (row.number, *_digest([row.number], [to_digest_bytes(row)]))
+            if isinstance(parsed, InvalidEnvelope):
+                flaw = (parsed.field, parsed.flaw, _clean(parsed.problem), write_original(row.original))
+                yield (*place, *_NO_MESSAGE, *flaw)
+                continue
+            due_at = self.find_due(parsed.kind, parsed.id, parsed.scheduled_at)
+            name, numbers = (parsed.kind, parsed.id, parsed.lane), (parsed.tolerance_seconds, parsed.priority)
+            texts = (parsed.tenant, encode_json(parsed.payload).decode(), parsed.correlation_id, parsed.idempotency_key)
+            yield (*place, *name, parsed.scheduled_at, due_at, *numbers, *texts, *_NO_FLAW)
 
 
-def _digest(row: Row) -> int:
-    """Give a 64-bit digest of a row and its number (BLAKE2b); the digests of all rows are combined by exclusive or."""
-    text = row.original if isinstance(row.original, str) else repr(row.original)
-    raw = f"{row.number}\n{text}".encode(errors="surrogatepass")
-    return int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "big", signed=True)
+def _to_array(column: Any, kind: Any) -> Any:
+    """Give a column as an array of Arrow; many columns hold the same value in all rows."""
+    arrow: Any = importlib.import_module("pyarrow")
+    if isinstance(column, arrow.Array):
+        return column
+    is_same = operator.is_ if kind == arrow.float64() else operator.eq  # 0.0 equals -0.0
+    if column and all(map(is_same, column, itertools.repeat(column[0]))):
+        return arrow.repeat(arrow.scalar(column[0], kind), len(column))
+    return arrow.array(column, kind)
+
+
+def _digest(numbers: Sequence[int], originals: Sequence[bytes]) -> list[int]:
+    """Give a 64-bit digest of each row and its number (BLAKE2b); those of all rows are combined by exclusive or."""
+    pairs = zip(numbers, originals, strict=True)
+    digests = (hashlib.blake2b(b"%d\n%b" % pair, digest_size=8).digest() for pair in pairs)
+    return list(struct.unpack(f">{len(numbers)}q", b"".join(digests)))
 
 
 def write_original(value: Any) -> str:

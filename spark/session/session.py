@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LOCAL = "local[*,4]"  # all cores, and four attempts for a task, as on a cluster
 LOOPBACK = "127.0.0.1"
 GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"  # set when spark-submit has already started the JVM and chosen the master
+CONFIGURING = (GATEWAY_VARIABLE, "HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME")  # may name another file system
 SPECULATION = "spark.speculation"
 
 # Spark's launcher adds this module to every Java; only vector maths would use it. A Java without the module, such as
@@ -87,6 +88,13 @@ def _configure(
     if packages:
         wanted |= {"spark.jars.packages": ",".join(packages), "spark.jars.ivy": str(find_cache().parent / "ivy")}
     return {**wanted, **given, **({"spark.master": place} if place else {})}
+
+
+def reads_local_files(settings: Settings, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> bool:
+    """Whether Spark takes a path without a scheme for one of this machine; False where only Spark can know."""
+    given = dict(conf or {})
+    is_configured = any(name in os.environ for name in CONFIGURING) or any(n.endswith("fs.defaultFS") for n in given)
+    return not is_configured and _is_local(_configure(settings, master, given, ()))
 
 
 def _is_local(conf: Mapping[str, str]) -> bool:

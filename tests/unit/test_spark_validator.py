@@ -12,7 +12,7 @@ from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.envelope import Envelope, EnvelopeRules
 from spark.prepare.validator import Validator, write_original
 from spark.source.mapping import RowMapping
-from spark.source.raw_rows import LineReader
+from spark.source.raw_rows import LineReader, ParsedRow, RawRows
 from spark.tables import BATCH_ROWS
 from starter.files.rows import Row
 
@@ -60,13 +60,20 @@ def test_a_file_that_grew_between_two_looks_is_told() -> None:
 class Fixed:
     """Gives rows that are there already."""
 
-    rows: list[tuple[Row, Envelope | InvalidEnvelope]]
+    rows: list[ParsedRow]
+    has_json: bool = False
 
-    def read(self, batches: Iterable[Any], rules: EnvelopeRules) -> Iterator[tuple[Row, Envelope | InvalidEnvelope]]:
+    def read(self, batches: Iterable[Any]) -> Iterator[RawRows]:
         """Give them."""
         assert not list(batches)
+        count = len(self.rows)
+        yield RawRows(range(count), [b""] * count, [None] * count, self.rows)
+
+    def parse(self, number: int, raw: ParsedRow, rules: EnvelopeRules) -> Iterator[ParsedRow]:
+        """Give one."""
         assert rules is RULES
-        yield from self.rows
+        assert raw is self.rows[number]
+        yield raw
 
 
 def test_more_rows_than_a_batch_holds_come_in_several() -> None:
@@ -113,14 +120,13 @@ def test_a_digest_tells_rows_and_their_places_apart() -> None:
 )
 def test_only_what_is_due_at_the_beginning_is_spread(scheduled_at: datetime | None, *, is_spread: bool) -> None:
     """Never early, never later than the end; without a spread nothing changes."""
-    envelope = Envelope(kind="feed", id="1", lane="short", scheduled_at=scheduled_at)
     reader: Any = Fixed([])
-    spread = Validator(reader, RULES, NOON, timedelta(hours=1)).find_due(envelope)
+    spread = Validator(reader, RULES, NOON, timedelta(hours=1)).find_due("feed", "1", scheduled_at)
 
     assert spread is not None
     assert (spread != scheduled_at) == is_spread
     assert NOON <= spread < NOON + timedelta(hours=1)
-    assert Validator(reader, RULES, NOON, timedelta(0)).find_due(envelope) == scheduled_at
+    assert Validator(reader, RULES, NOON, timedelta(0)).find_due("feed", "1", scheduled_at) == scheduled_at
 
 
 def test_a_row_as_it_was_is_json() -> None:

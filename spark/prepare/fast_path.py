@@ -1,0 +1,143 @@
+"""The fast path: judges ordinary rows without pydantic, many at once; a row with any doubt is left to the rules."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+
+import orjson
+
+from shared.errors import InvalidEnvelope
+from shared.lanes import LANES
+from shared.messages.envelope import ID_MAX_BYTES, TENANT_MAX_BYTES, TOLERANCE_MAX, EnvelopeRules, parse_envelope
+from shared.messages.json_value import MAX_DEPTH, find_flaw
+from shared.messages.timespan import HORIZON
+
+_FIRST_MOMENT = datetime(2, 1, 1, tzinfo=UTC)  # earlier ones may have an offset that leads out of the calendar
+_ID_LIMIT = 10**18  # larger whole numbers are left to the rules
+_DAY = timedelta(days=1)
+_TOLERANCE_SECONDS_MAX = TOLERANCE_MAX.total_seconds()
+_MOMENT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:\d{2})$"
+"""Moments that Arrow reads as Python does: it refuses more digits than microseconds, and Python cuts them off."""
+_NUMBERS = {"schema_version": 1, "priority": 3, "tolerance_seconds": 0.0}
+_TEXTS = {"tenant": TENANT_MAX_BYTES, "correlation_id": ID_MAX_BYTES, "idempotency_key": ID_MAX_BYTES}
+_REST = ("lane", *_NUMBERS, *_TEXTS)
+_DEFAULTS = (0.0, 3, "", "", "")
+
+COLUMNS = (
+    *("kind", "id", "lane", "scheduled_at", "payload"),
+    *("tolerance_seconds", "priority", "tenant", "correlation_id", "idempotency_key"),
+)
+"""What is known of an ordinary row, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class FastPath:
+    """The envelope's rules in a form that is quick to check; `lanes` has the default lane of each valid kind."""
+
+    lanes: Mapping[str, str]
+    payload_max_bytes: float
+    last_moment: datetime  # later ones may be beyond the rules' horizon
+
+    @classmethod
+    def of(cls, rules: EnvelopeRules) -> Self:
+        """Make it for an installation's rules."""
+        lanes: dict[str, str] = {}
+        for kind in rules.kinds:
+            with suppress(InvalidEnvelope):
+                lanes[kind] = parse_envelope({"kind": kind, "id": "-"}, rules).lane or ""
+        # a day less, because the rules count from their import on
+        return cls(lanes, rules.payload_max_bytes or float("inf"), datetime.now(UTC) + HORIZON - _DAY)
+
+    def check(self, fields: Mapping[str, Any], *, is_json: bool) -> tuple[Any, ...] | None:
+        """Give a row's values for COLUMNS, with its payload as bytes of JSON, or None when in doubt.
+
+        A moment's text is left to `read_moments`. `is_json`: orjson has parsed the fields.
+        """
+        get = fields.get
+        kind, name, at, payload = get("kind"), get("id"), get("scheduled_at"), get("payload")
+        if type(kind) is not str or (lane := self.lanes.get(kind)) is None:
+            return None
+        if type(name) is int and -_ID_LIMIT < name < _ID_LIMIT:
+            name = str(name)
+        if type(name) is not str or not name or not _is_plain(name, ID_MAX_BYTES):
+            return None
+        if at is not None and not (at.isascii() if type(at) is str else _has_offset(at)):
+            return None
+        try:
+            text = orjson.dumps(payload)  # as `encode_json` does
+        except TypeError:
+            return None
+        # what orjson has parsed can only be too deep, and each level takes a bracket at both ends
+        is_safe = is_json and len(text) <= 2 * MAX_DEPTH
+        if len(text) > self.payload_max_bytes or (not is_safe and find_flaw(payload) is not None):
+            return None
+        others = len(fields) - 2 - ("scheduled_at" in fields) - ("payload" in fields)
+        if not others:
+            return (kind, name, lane, at, text, *_DEFAULTS)
+        rest = _check_rest(fields, lane, others)
+        return None if rest is None else (kind, name, rest[0], at, text, *rest[1:])
+
+    def read_moments(self, given: Sequence[str | datetime | None]) -> Any:
+        """Give moments as an array of Arrow, null for those in doubt, and for those that are null."""
+        arrow: Any = importlib.import_module("pyarrow")
+        compute: Any = importlib.import_module("pyarrow.compute")
+        kind = arrow.timestamp("us", "UTC")
+        if all(at is None for at in given):
+            return arrow.nulls(len(given), kind)
+        if any(isinstance(at, datetime) for at in given):
+            # a table's column; where it is mixed, its texts are left to the rules
+            moments = arrow.array([at if isinstance(at, datetime) else None for at in given], kind)
+        else:
+            texts = arrow.array(given, arrow.string())
+            is_known = compute.match_substring_regex(texts, _MOMENT)
+            moments = _read_texts(compute.if_else(is_known, texts, None), kind)
+        first, last = (arrow.scalar(bound, kind) for bound in (_FIRST_MOMENT, self.last_moment))
+        is_sure = compute.and_(compute.less_equal(first, moments), compute.less_equal(moments, last))
+        return compute.if_else(is_sure, moments, None)
+
+
+def _is_plain(text: str, bytes_max: int) -> bool:
+    """Whether text has a good length and no character that the rules may refuse."""
+    return text.isprintable() and len(text if text.isascii() else text.encode()) <= bytes_max
+
+
+def _has_offset(at: Any) -> bool:
+    """Whether a value is a moment with an offset that leads out of no calendar."""
+    return type(at) is datetime and at.tzinfo is not None and at.year > 1
+
+
+def _check_rest(fields: Mapping[str, Any], lane: str, count: int) -> tuple[str, float, int, str, str, str] | None:
+    """Check the fields that most rows don't have, `count` of them; None when in doubt, or when there are others."""
+    given = {name: fields[name] for name in _REST if name in fields}
+    if len(given) != count:
+        return None
+    wanted = given.get("lane")
+    version, priority, tolerance = (given.get(name, value) for name, value in _NUMBERS.items())
+    texts = [given.get(name, "") for name in _TEXTS]
+    if wanted is not None and (type(wanted) is not str or wanted not in LANES):
+        return None
+    if type(version) is not int or version != 1 or type(priority) is not int or not 1 <= priority <= 5:
+        return None
+    if type(tolerance) not in (int, float) or not 0 <= tolerance <= _TOLERANCE_SECONDS_MAX:
+        return None
+    if not all(
+        type(text) is str and _is_plain(text, limit) for text, limit in zip(texts, _TEXTS.values(), strict=True)
+    ):
+        return None
+    return (wanted or lane, float(tolerance), priority, *texts)
+
+
+def _read_texts(texts: Any, kind: Any) -> Any:
+    """Read moments, null for those that no calendar has; they are found by halves, because Arrow names none."""
+    arrow: Any = importlib.import_module("pyarrow")
+    try:
+        return texts.cast(kind)
+    except arrow.ArrowInvalid:
+        if len(texts) == 1:
+            return arrow.nulls(1, kind)
+        middle = len(texts) // 2
+        halves = (_read_texts(half, kind) for half in (texts[:middle], texts[middle:]))
+        return arrow.concat_arrays(list(halves))
