@@ -9,7 +9,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -152,7 +152,7 @@ async def _measuring(
     """Run a worker process that is killed at the end of the `with` block, if it still runs then."""
     with tempfile.TemporaryFile() as errors:
         process = await start_supervised(
-            [*_entering(folder), sys.executable, "-m", "bench.worker_process", json.dumps(asdict(order))],
+            [*_entering(folder), sys.executable, "-m", "bench.worker_process", order.write()],
             asyncio.subprocess.PIPE,
             {**os.environ, "TEMPORAL_ADDRESS": server.address},
             errors=errors.fileno(),

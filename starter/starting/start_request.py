@@ -138,7 +138,13 @@ async def build_pack_request(
         signal_name=signal,
     )
     limit = settings.payload_max_bytes
-    empty = to_heading(layout.kind, layout.lane, index=index, **layout.sizes, payload_max_bytes=limit)
+    empty = to_heading(
+        *(layout.kind, layout.lane),
+        index=index,
+        **layout.sizes,
+        payload_max_bytes=limit,
+        is_compressed=settings.compress_packs,
+    )
     first, second, *others = await client.data_converter.encode([empty, argument, *([counts] if counts else [])])
     request.input.payloads.append(first)
     request.signal_input.payloads.append(second)
