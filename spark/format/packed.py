@@ -20,14 +20,14 @@ Accepted = Mapping[str, Collection[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class PackRange:
+class PackPartition:
     """The packs that one task reads, and the requests that it sends them."""
 
     packs: Sequence[Pack]
     requests: Sequence[dict[str, Any]]
 
 
-async def cut_packs(client: Client, settings: Settings, accepted: Accepted, parts: int) -> list[PackRange]:
+async def cut_packs(client: Client, settings: Settings, accepted: Accepted, parts: int) -> list[PackPartition]:
     """Cut the packs that may hold accepted messages into at most `parts` ranges of about as many packs."""
     states = accepted.get("state")
     requests = [request for request in KNOWN if states is None or request.get("state") in states]
@@ -40,11 +40,11 @@ async def cut_packs(client: Client, settings: Settings, accepted: Accepted, part
     for kind in accepted.get("kind", (None,)):
         packs += [pack async for pack in asker.find_packs(Selection(kind=kind, state=narrow))]
     size = -(-len(packs) // parts) or 1
-    return [PackRange(packs[first : first + size], requests) for first in range(0, len(packs), size)]
+    return [PackPartition(packs[first : first + size], requests) for first in range(0, len(packs), size)]
 
 
 def read_packed(
-    runner: asyncio.Runner, client: Client, settings: Settings, part: PackRange, accepted: Accepted
+    runner: asyncio.Runner, client: Client, settings: Settings, part: PackPartition, accepted: Accepted
 ) -> Iterator[list[tuple[Any, ...]]]:
     """Give the rows of a range, many at a time; raises PackNotServed for a pack that only an absent worker knows."""
     lanes = accepted.get("lane")

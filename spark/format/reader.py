@@ -15,7 +15,7 @@ from shared.errors import InvalidSetting
 from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, identity_of
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_error
 from shared.temporal.search_attributes import DUE_AT, EARLIEST_AT, LANE
-from spark.format.packed import PackRange, cut_packs, read_packed
+from spark.format.packed import PackPartition, cut_packs, read_packed
 from spark.format.windows import Window, cut_windows
 from spark.tables import to_batch, to_schema
 from spark.tasks.options import OF_SERVER, Options
@@ -80,7 +80,7 @@ class TemporalReader(PicklableByName, DataSourceReader):
         solo = [InputPartition((window, self.calls_per_second / len(windows))) for window in windows]
         return [*solo, *(InputPartition((part, 0.0)) for part in ranges)]
 
-    async def _cut(self) -> tuple[list[Window], list[PackRange]]:
+    async def _cut(self) -> tuple[list[Window], list[PackPartition]]:
         client = await connect_quietly(self._connection, self._settings)
         caller = RetryingCaller(self._settings.patience, self.calls_per_second)
 
@@ -102,7 +102,7 @@ class TemporalReader(PicklableByName, DataSourceReader):
         schema = to_schema(COLUMNS)
         with asyncio.Runner() as runner:
             client = runner.run(connect_patiently(self._connection, self._settings))
-            if isinstance(part, PackRange):
+            if isinstance(part, PackPartition):
                 found = read_packed(runner, client, self._settings, part, self._accepted)
             else:
                 found = self._read_window(runner, client, part, calls_per_second)
