@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from temporalio import activity
 from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
+from temporalio.common import RawValue
 from temporalio.service import RPCError
 
 from activities.api.context import no_heartbeat
@@ -18,7 +19,7 @@ from shared.messages.json_value import encode_json
 from shared.messages.message import Outcome
 from shared.messages.placement import PackSpread
 from shared.packs.cycle import apply_outcome, to_call
-from shared.packs.entry import STATE_BYTES_MAX, Entry
+from shared.packs.entry import COMPRESSED, STATE_BYTES_MAX, Entry
 from shared.temporal.connect import to_raw
 
 RUN_BATCH = "run_batch"
@@ -100,14 +101,18 @@ class _Run:
         answer = {
             "index_after": settings.index_after.total_seconds(),
             "payload_max_bytes": settings.payload_max_bytes,
+            COMPRESSED: settings.compress_packs,
             "begun_at": self._begun_at,
             "ended_at": ended_at,
         }
         positions = range(len(self._entries))
         if self._is_local:
             now = max(ended_at, self._begun_at, self._replay_time)  # the server's clock may be ahead
-            return to_raw(answer | {"entries": [self._to_change(n, now) for n in positions]})
-        return to_raw(answer | {"outcomes": list(map(self._unreported.get, positions))})
+            return self._to_raw(answer | {"entries": [self._to_change(n, now) for n in positions]})
+        return self._to_raw(answer | {"outcomes": list(map(self._unreported.get, positions))})
+
+    def _to_raw(self, value: dict[str, Any]) -> RawValue:
+        return to_raw(value, is_compressed=self._dispatch.settings.compress_packs)
 
     @property
     def _done(self) -> set[int]:
@@ -233,7 +238,7 @@ class _Run:
             if len(self._done) != reported or self._loop.time() - beat_at >= timeout.total_seconds() / 4:
                 reported, beat_at = len(self._done), self._loop.time()
                 outcomes = {str(n): wire for n, wire in self._unreported.items()}
-                activity.heartbeat(to_raw({"outcomes": outcomes, "reported": sorted(self._reported)}))
+                activity.heartbeat(self._to_raw({"outcomes": outcomes, "reported": sorted(self._reported)}))
             await asyncio.sleep(BEAT_CHECK_SECONDS)
 
     async def _report(self) -> None:
@@ -243,5 +248,5 @@ class _Run:
             if fresh := self._unreported:
                 with contextlib.suppress(RPCError):  # then it is reported next time, or at the end
                     news = {"batch": self._number, "outcomes": sorted(fresh.items()), "ended_at": stamp_end()}
-                    await self._pack.signal(REPORT, to_raw(news), rpc_timeout=CALL_TIMEOUT)
+                    await self._pack.signal(REPORT, self._to_raw(news), rpc_timeout=CALL_TIMEOUT)
                     self._reported |= fresh.keys()

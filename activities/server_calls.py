@@ -16,6 +16,8 @@ from temporalio.service import RPCError
 
 from shared.messages.message import SERIAL
 from shared.messages.placement import PACK_WORKFLOW, pack_workflow_id
+from shared.packs.entry import COMPRESSED
+from shared.temporal.connect import to_raw
 from shared.temporal.search_attributes import pack_attributes_at_start
 
 SET_PRIORITY = "set_priority"
@@ -57,7 +59,7 @@ async def forward_signals(call: Any) -> None:
             memo={SERIAL: 1} if pack.get(SERIAL) else None,
             search_attributes=TypedSearchAttributes(pack_attributes_at_start(pack["kind"], pack["lane"])),
             start_signal=signal,
-            start_signal_args=[wire],
+            start_signal_args=[to_raw(wire, is_compressed=bool(pack.get(COMPRESSED)))],
         )
 
 

@@ -57,7 +57,8 @@ async def _compare(encoding: str, older: Path) -> list[dict[str, Any]]:
     folders = {"older": older, "this": HERE}
     seen: dict[str, list[Measured]] = {what: [] for what in folders}
     async with fresh_server() as server:
-        orders = {what: await (_fill_packs if encoding == "packs" else _fill_solo)(server) for what in folders}
+        fill_cold = _fill_packs if encoding == "packs" else _fill_solo
+        orders = {what: await fill_cold(server, is_older=what == "older") for what in folders}
         for what, folder in folders.items():  # unmeasured: the first round of all is not like the later ones
             await run_worker(server, orders[what], folder)
         for number in range(PAIRS):
@@ -81,13 +82,21 @@ def _order(prefix: str) -> Order:
     return Order(what="dormice", prefix=prefix, seconds=SECONDS, cache=CACHE, slots=SLOTS)
 
 
-async def _fill_solo(server: EmbeddedServer) -> Order:
+async def _fill_solo(server: EmbeddedServer, *, is_older: bool) -> Order:  # noqa: ARG001 — both encodings are filled alike
     order = _order(new_prefix())
     await fill(await server.connect(), "dormice", order.prefix, SLEEPERS, COLD_DELAY)
     return order
 
 
-async def _fill_packs(server: EmbeddedServer) -> Order:
-    filling = Filling(prefix=new_prefix(), count=CYCLES_COUNT, size=SIZE, delay=PACK_DELAY, coalesce=1.0)
+async def _fill_packs(server: EmbeddedServer, *, is_older: bool) -> Order:
+    is_compressed = not is_older  # an older revision may not read it
+    filling = Filling(
+        prefix=new_prefix(),
+        count=CYCLES_COUNT,
+        size=SIZE,
+        delay=PACK_DELAY,
+        coalesce=1.0,
+        is_compressed=is_compressed,
+    )
     await start_packs(await server.connect(), filling, filling.envelopes())
-    return replace(_order(filling.prefix), what="pack", spread=SPREAD, tolerance=1.0)
+    return replace(_order(filling.prefix), what="pack", spread=SPREAD, tolerance=1.0, is_compressed=is_compressed)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -152,7 +152,7 @@ async def _measuring(
     """Run a worker process that is killed at the end of the `with` block, if it still runs then."""
     with tempfile.TemporaryFile() as errors:
         process = await start_supervised(
-            [*_entering(folder), sys.executable, "-m", "bench.worker_process", json.dumps(_to_argument(order))],
+            [*_entering(folder), sys.executable, "-m", "bench.worker_process", order.write()],
             asyncio.subprocess.PIPE,
             {**os.environ, "TEMPORAL_ADDRESS": server.address},
             errors=errors.fileno(),
@@ -164,12 +164,6 @@ async def _measuring(
         finally:
             await kill_supervised(process)
             await asyncio.wait([reading])
-
-
-def _to_argument(order: Order) -> dict[str, Any]:
-    """Give what differs from the defaults, so that older code need not know all fields."""
-    defaults = {each.name: each.default for each in fields(order)}
-    return {name: value for name, value in asdict(order).items() if value != defaults[name]}
 
 
 def _entering(folder: Path | None) -> list[str]:

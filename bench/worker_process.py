@@ -9,7 +9,7 @@ import sys
 import time
 from array import array
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 
 import psutil
@@ -60,6 +60,12 @@ class Order:
     is_uvloop: bool = True
     telemetry: str = ""  # HOST:PORT for Prometheus
     receiver: str = ""  # URL for OTLP
+    is_compressed: bool = False
+
+    def write(self) -> str:
+        """Give the order as JSON without what has its default: an older revision's worker may not know the field."""
+        defaults = {f.name: f.default for f in fields(self)}
+        return json.dumps({name: value for name, value in asdict(self).items() if value != defaults[name]})
 
 
 @dataclass(slots=True)
@@ -215,6 +221,7 @@ def _plan(order: Order, counter: Counter) -> WorkerPlan:
             cycles_per_run=order.cycles_per_run,
             index_after=timedelta(seconds=order.index_after),
             sandbox=order.sandbox,
+            compress_packs=order.is_compressed,
         ),
         registry=Registry([("bench", bench)]),
         lanes=("short",),

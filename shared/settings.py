@@ -96,6 +96,9 @@ class Settings:
     sandbox: bool = _setting(False, "Run workflow code in the SDK's sandbox (costs CPU on every cold wake).")
     in_flight: int = _setting(64, "Starts or signals under way at once from one process.", 1)
     pack_room: int = _setting(100_000, "Messages that a bulk start holds back to send them to their packs together.", 1)
+    compress_packs: bool = _setting(
+        False, "Store what packs hold compressed, at a third of the bytes; once no older version runs anywhere."
+    )
     starts_per_second: float = _setting(
         0.0, "Most starts a second from one process; 0 = only what the server bears.", 0
     )

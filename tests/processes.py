@@ -37,6 +37,7 @@ async def worker_process(
                 "DORMICE_HANDLERS": "tests.handlers",
                 "DORMICE_TASK_QUEUE_PREFIX": settings.task_queue_prefix,
                 "DORMICE_SANDBOX": str(settings.sandbox),
+                "DORMICE_COMPRESS_PACKS": str(settings.compress_packs),
             },
         )
     async with _ending(process):

@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.messages.message import SERIAL, MessageState, Outcome
     from shared.messages.placement import PACK_WORKFLOW
     from shared.messages.signal_reading import is_text, require
-    from shared.packs.entry import is_ended, measure
+    from shared.packs.entry import COMPRESSED, is_ended, measure
     from shared.temporal.connect import to_raw
     from shared.temporal.search_attributes import PackIndex, pack_updates
     from workflows import description, options
@@ -59,7 +59,8 @@ class PackWorkflow(PackSignals):
         self._signal_buffer = SignalBuffer(is_started_serial=self._pack.is_started_serial)
         self._pack.is_serial = self._signal_buffer.is_serial
         self._length = HistoryLength()
-        self._alarm = MovableTimer(lambda wake: self._hear(lambda: self._pack.wake(wake)))
+        self._alarm = MovableTimer(self._wake)
+        self._is_at_wake = False  # true from a timer's end on until a local activity begins
         self._pack.reach(workflow.info().workflow_start_time.timestamp())
 
     @workflow.run
@@ -71,14 +72,34 @@ class PackWorkflow(PackSignals):
             if self._fault is not None:
                 raise self._fault
             await self._forward()
-            if self._is_run_full() and not self._tasks:
-                await self._settle()
-                self._publish()
-                # no received signal still waits to be applied, so none is lost
-                workflow.continue_as_new(to_raw(self._pack.dump() | {"indexed": self._indexed.dump()}))
+            if self._is_run_over():
+                await self._continue()
             self._begin_batches()
             self._publish()
             await self._sleep()
+
+    def _is_run_over(self) -> bool:
+        """Return whether to continue as new: with long histories at once, otherwise as late as possible.
+
+        A pack that sleeps in the run that it has filled leaves one state in the database. If it slept in the next one,
+        there would be two until it wakes, because a run is deleted by way of the next run's first batch.
+        """
+        if self._tasks or not self._is_run_full():
+            return False
+        is_late = self._signal_buffer.is_latest and not self._is_history_long
+        return not is_late or self._pack.has_due(self._open_lanes())
+
+    async def _continue(self) -> None:
+        if not (self._signal_buffer.is_latest and self._is_at_wake):
+            await self._settle()
+        self._signal_buffer.release_all()  # no received signal still waits to be applied, so none is lost
+        self._publish()
+        wire = self._pack.dump() | {"indexed": self._indexed.dump()}
+        workflow.continue_as_new(to_raw(wire, is_compressed=self._pack.is_compressed))
+
+    def _wake(self, moment: float) -> None:
+        self._is_at_wake = True
+        self._hear(lambda: self._pack.wake(moment))
 
     async def _forward(self) -> None:
         """Send signals for other packs, in order; each stays queued until the server has accepted it."""
@@ -109,6 +130,7 @@ class PackWorkflow(PackSignals):
 
     def _hold_signals(self) -> None:
         # during a local activity neither timers nor signals may take effect
+        self._is_at_wake = False
         self._signal_buffer.hold()
         self._alarm.set(math.inf)
 
@@ -175,6 +197,7 @@ class PackWorkflow(PackSignals):
     def _end(self, batch: Batch, answer: dict[str, Any]) -> None:
         self._index_after = answer["index_after"]
         self._pack.payload_max_bytes = answer.get("payload_max_bytes", 0) or self._pack.payload_max_bytes
+        self._pack.is_compressed = answer.get(COMPRESSED, self._pack.is_compressed)
         if _is_local(batch):
             self._pack.finish(batch, answer["entries"], max(self._pack.replay_time, answer["ended_at"]))
         else:
@@ -215,7 +238,8 @@ class PackWorkflow(PackSignals):
                 "reached": self._pack.replay_time,
                 "begun_at": workflow.time() if batch.until is None else batch.until,
                 "left_run": left_run,
-            }
+            },
+            is_compressed=self._pack.is_compressed and not _is_local(batch),  # what a local one gets is stored nowhere
         )
         alike: dict[str, Any] = {
             "start_to_close_timeout": options.batch_timeout(batch.lane),

@@ -17,7 +17,7 @@ from temporalio.bridge.proto.workflow_commands import ScheduleLocalActivity, Wor
 
 from chaos.simulation import activation
 from chaos.simulation.history import CLOSING, COMMANDED, Command, Event, Resolution, What, find_piece_end
-from shared.messages.message import SERIAL_BUILD
+from shared.messages.message import SERIAL_BUILDS
 
 
 class NotDeterministic(Exception):
@@ -179,8 +179,9 @@ class Replica:
 
     @property
     def _build_id(self) -> str:
-        """The same for all tasks of a run: half of the runs are guarded by a patch marker, as those of a deployment."""
-        return "simulation" + SERIAL_BUILD * (zlib.crc32(self.run.run_id.encode()) % 2)
+        """The same for all tasks of a run: of an older version, of today, or of a deployment, which a patch marks."""
+        ends = ("", *SERIAL_BUILDS)
+        return "simulation" + ends[zlib.crc32(self.run.run_id.encode()) % len(ends)]
 
     def _activate(self, jobs: list[WorkflowActivationJob], *, is_replaying: bool) -> list[WorkflowCommand]:
         size, is_suggested = (0, False) if self._begun is None else self._begun.content

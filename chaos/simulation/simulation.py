@@ -100,7 +100,7 @@ class _World:
         self.server.task_seconds = rng.choice([10.0, 60.0])
         if self.faults.has("history long"):
             self.server.suggest_after = rng.choice([15, 40, 100])
-        self.settings = Settings(patience=timedelta(minutes=4))
+        self.settings = Settings(patience=timedelta(minutes=4), compress_packs=self._seed % 2 == 1)
         self.client = SimulatedClient(self.server, self.faults, random.Random(rng.random()))
         lane, size = rng.choice(["short", "short", "medium"]), rng.choice([4, 20, 200])
         self._pack = Pack(packs=rng.randint(1, 3), size=size, coalesce=timedelta(seconds=rng.choice([0, 5, 30])))

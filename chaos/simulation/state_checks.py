@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shared.messages.message import MessageState
 from shared.messages.placement import PACK_WORKFLOW, identity_of, pack_index
-from shared.packs.entry import ID, PAYLOAD, STATE_BYTES_MAX, VERSION, Entry, is_ended, measure, sources_of
+from shared.packs.entry import ID, PAYLOAD, VERSION, Entry, is_ended, measure, sources_of
 from workflows.packs.receipts import RECEIPTS_BYTES_MAX
 from workflows.packs.state import PackState
 
@@ -83,7 +83,7 @@ class StateChecks:
         receipts = sum(measure(kept) for kept in pack.receipts.items())
         if receipts > RECEIPTS_BYTES_MAX + RECEIPT_BYTES:
             self._ledger.violate(f"{name} keeps {receipts:,} bytes of receipts")
-        if pack.packs == self._least_packs() and counted > STATE_BYTES_MAX + 10_000:
+        if pack.packs == self._least_packs() and counted > pack.bytes_max + 10_000:
             self._ledger.violate(f"{name} holds {counted:,} bytes")
         # a pack always accepts the messages that repacking moves into it, so it may exceed its size
         if not self._is_repacked and len(pack) > pack.size:

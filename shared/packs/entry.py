@@ -14,8 +14,11 @@ from shared.messages.message import SERIAL, Decision, MessageState
 Entry = list[Any]
 ID, DUE, EARLY, LATE, VERSION, PAYLOAD, DECISIONS, OTHERS = range(8)
 CHUNK_BYTES_MAX = 200_000  # of the entries in one signal: a thousand typical ones, while the server warns at 512 KiB
-STATE_BYTES_MAX = 400_000  # of a pack's state, for the same reason
+STATE_BYTES_MAX = 400_000  # of a pack's state as it is stored, for the same reason
+EXPANDED_BYTES_MAX = 1_200_000  # of a compressed state as JSON: with other payloads it may compress less next time
 WIRE_VERSION = 1  # version of the encoding of a pack's state
+COMPRESSED = "compressed"  # key in a pack's input and in a batch's answer: whether large values are stored compressed
+STORED_SHARE = "stored_share"  # key in a pack's input: the size of its compressed state, as a share of its size as JSON
 SHORTENED_MAX = 200  # characters of a reason in a pack that is short of room
 
 ROUTINE = frozenset({"started", "again", "asked"})
@@ -38,10 +41,17 @@ def to_heading(
     coalesce: float,
     payload_max_bytes: int = 0,  # the limit of a revision's payload; 0 = unknown
     is_serial: bool = True,  # if not, its signals act as in older code
+    is_compressed: bool = False,
+    stored_share: float = 0.0,  # 0 = unknown
 ) -> dict[str, Any]:
     """Give the wire form of a pack without messages: its first input, and later what precedes its entries."""
     usual = {"v": WIRE_VERSION, "kind": kind, "lane": lane, "index": index, "packs": packs, "size": size}
-    seldom = {"payload_max_bytes": payload_max_bytes, SERIAL: int(is_serial)}
+    seldom = {
+        "payload_max_bytes": payload_max_bytes,
+        SERIAL: int(is_serial),
+        COMPRESSED: int(is_compressed),
+        STORED_SHARE: stored_share,
+    }
     return usual | {"coalesce": coalesce} | {name: value for name, value in seldom.items() if value}
 
 

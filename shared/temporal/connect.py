@@ -28,6 +28,7 @@ from shared.errors import Misconfigured, RetryLater, ServerBusy, ServerNotReady,
 from shared.messages.json_value import encode_json
 from shared.settings import Settings
 from shared.telemetry.logs import CORE
+from shared.temporal.compression import compress
 from shared.temporal.connection_faults import check_address, explain_failure
 from shared.temporal.encryption import build_converter
 from shared.temporal.search_attributes import REQUIRED
@@ -225,14 +226,15 @@ async def describe_queue(
     return await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
 
 
-def to_raw(value: Any) -> RawValue:
+def to_raw(value: Any, *, is_compressed: bool = False) -> RawValue:
     """Encode a value as JSON in UTF-8; the SDK's own encoder escapes non-ASCII text, up to three times as long."""
-    return to_raw_bytes(encode_json(value))
+    return to_raw_bytes(encode_json(value), is_compressed=is_compressed)
 
 
-def to_raw_bytes(encoded: bytes) -> RawValue:
-    """Wrap JSON that is encoded already."""
-    return RawValue(Payload(metadata={"encoding": b"json/plain"}, data=encoded))
+def to_raw_bytes(encoded: bytes, *, is_compressed: bool = False) -> RawValue:
+    """Wrap JSON that is encoded already; if asked for, compress it where it is large."""
+    payload = Payload(metadata={"encoding": b"json/plain"}, data=encoded)
+    return RawValue(compress(payload) if is_compressed else payload)
 
 
 def _runtime_with(heartbeat: timedelta | None, metrics: runtime.MetricBuffer | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from temporalio.converter import (
 
 from shared.errors import PayloadKeyMissing
 from shared.messages.json_value import decode_json
+from shared.temporal.compression import ZLIB, decompress
 
 ENCODING = b"binary/encrypted"  # mark and layout are those of Temporal's own samples: their codec servers read ours
 UNOPENED = "unopened"  # metadata of a payload that a worker could not decrypt: the reason
@@ -30,6 +31,26 @@ class _JsonConverter(JSONPlainPayloadConverter):
         except ValueError:  # for example NaN, which others may send; the receiver decides what to say about it
             return super().from_payload(payload, type_hint)
         return value if type_hint is None else value_to_type(type_hint, value)
+
+
+class _ZlibConverter(EncodingPayloadConverter):
+    """Reads compressed JSON; what is compressed inside of that is not read, however often it was compressed."""
+
+    def __init__(self) -> None:
+        self._json = _JsonConverter()
+
+    @property
+    def encoding(self) -> str:
+        return ZLIB.decode()
+
+    def to_payload(self, value: Any) -> Payload | None:  # noqa: ARG002 — see `shared.temporal.connect.to_raw`
+        return None
+
+    def from_payload(self, payload: Payload, type_hint: type | None = None) -> Any:
+        expanded = decompress(payload)
+        if (encoding := expanded.metadata.get("encoding")) != self._json.encoding.encode():
+            raise ValueError(f"a compressed value holds {encoding!r}, not JSON")
+        return self._json.from_payload(expanded, type_hint)
 
 
 class _SealedConverter(EncodingPayloadConverter):
@@ -54,7 +75,9 @@ class PayloadConverter(CompositePayloadConverter):
     def __init__(self) -> None:
         defaults = DefaultPayloadConverter.default_encoding_payload_converters
         super().__init__(
-            *(_JsonConverter() if isinstance(c, JSONPlainPayloadConverter) else c for c in defaults), _SealedConverter()
+            *(_JsonConverter() if isinstance(c, JSONPlainPayloadConverter) else c for c in defaults),
+            _ZlibConverter(),
+            _SealedConverter(),
         )
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:

@@ -1,17 +1,18 @@
-"""The codec server: decrypts and encrypts payloads over HTTP for Temporal's Web UI and CLI, which have no keys."""
+"""The codec server: makes payloads readable over HTTP for Temporal's Web UI and CLI, which have no keys."""
 
 import asyncio
 import hmac
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from google.protobuf.json_format import MessageToJson, Parse, ParseError
-from temporalio.api.common.v1 import Payloads
+from temporalio.api.common.v1 import Payload, Payloads
 
 from shared.errors import InvalidSetting, PayloadKeyMissing
 from shared.messages.json_value import encode_json
+from shared.temporal.compression import decompress
 from shared.temporal.encryption import EncryptionCodec
 
 BODY_MAX_BYTES = 16 * 1024 * 1024
@@ -62,6 +63,8 @@ class AccessPolicy:
 def make_codec_server(address: tuple[str, int], codec: EncryptionCodec, policy: AccessPolicy) -> ThreadingHTTPServer:
     """Open a server of Temporal's remote codec protocol: POST /encode and /decode take and give Payloads as JSON.
 
+    It encrypts and decrypts as the codec does, and expands what is compressed.
+
     The caller runs `serve_forever`. Raises InvalidSetting when the address can't be had.
     """
     handler = type("Handler", (_Handler,), {"codec": codec, "policy": policy})
@@ -108,14 +111,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _convert(self, verb: str, body: bytes) -> None:
         try:
             given = Parse(body, Payloads())
-            convert = self.codec.encode if verb == "encode" else self.codec.decode
+            convert = self.codec.encode if verb == "encode" else self._decode
             done = Payloads(payloads=asyncio.run(convert(given.payloads)))
         except (ParseError, UnicodeDecodeError):
             self._refuse(HTTPStatus.BAD_REQUEST, "the body is no JSON of Payloads")
-        except PayloadKeyMissing as exc:
+        except (PayloadKeyMissing, ValueError) as exc:
             self._refuse(HTTPStatus.BAD_REQUEST, str(exc))
         else:
             self._answer(HTTPStatus.OK, MessageToJson(done, indent=None).encode())
+
+    async def _decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return [decompress(payload) for payload in await self.codec.decode(payloads)]
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
         self.close_connection = True  # the rest of the body must not be read as the next request

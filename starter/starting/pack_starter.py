@@ -70,7 +70,8 @@ class PackStarter:
         layout = chunk.layout
         wire = {"token": token, **layout.sizes, "sent_at": time.time(), **self._flags}
         # each entry was encoded once, when it was counted
-        argument = to_raw_bytes(encode_json(wire)[:-1] + b',"entries":[' + chunk.body + b"]}")
+        encoded = encode_json(wire)[:-1] + b',"entries":[' + chunk.body + b"]}"
+        argument = to_raw_bytes(encoded, is_compressed=self._settings.compress_packs)
         given = (self._client, self._settings, layout, chunk.index)
         request = await build_pack_request(*given, signal=ADMIT, argument=argument)
         request.request_id = token

@@ -130,7 +130,13 @@ async def build_pack_request(
         signal_name=signal,
     )
     limit = settings.payload_max_bytes
-    empty = to_heading(layout.kind, layout.lane, index=index, **layout.sizes, payload_max_bytes=limit)
+    empty = to_heading(
+        *(layout.kind, layout.lane),
+        index=index,
+        **layout.sizes,
+        payload_max_bytes=limit,
+        is_compressed=settings.compress_packs,
+    )
     first, second = await client.data_converter.encode([empty, argument])
     request.input.payloads.append(first)
     request.signal_input.payloads.append(second)

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from shared.settings import Secret, Settings
+from shared.temporal.connect import to_raw
 from shared.temporal.encryption import build_converter
 from starter.local.embedded import EmbeddedServer, find_program
 from tests.acceptance.conftest import Run, Spawn
@@ -73,6 +74,20 @@ async def test_a_page_that_is_allowed_reads_and_writes(url: str) -> None:
     assert by_header.json() == by_path.json() == back.json() == plain
     assert by_header.headers["Access-Control-Allow-Origin"] == PAGE
     assert again.json() != plain
+
+
+async def test_what_is_compressed_is_expanded_also_inside_what_is_encrypted(url: str) -> None:
+    """The Web UI shows the JSON of a pack's state; what only looks compressed is refused with a sentence."""
+    value = {"entries": ["x" * 100] * 100}
+    plain, compressed = await payloads_of(value, is_sealed=False), to_raw(value, is_compressed=True)
+    broken = {"payloads": [{"metadata": {"encoding": base64.b64encode(b"binary/zlib").decode()}, "data": "AAAA"}]}
+    async with httpx.AsyncClient(base_url=url, headers=BEARER) as page:
+        expanded = await page.post("/decode", json=await payloads_of(compressed, is_sealed=False))
+        opened = await page.post("/decode", json=await payloads_of(compressed))
+        refused = await page.post("/decode", json=broken)
+
+    assert expanded.json() == opened.json() == plain
+    assert (refused.status_code, "can't be read" in refused.text) == (400, True)
 
 
 Asking = tuple[str, str, dict[str, str], bytes]
@@ -148,12 +163,14 @@ async def _ask(*command: str) -> str:
 @pytest.mark.parametrize(
     ("variables", "sentence"),
     [
-        ({}, "encryption_keys: none is set"),
-        ({"DORMICE_ENCRYPTION_KEYS": KEYS}, "codec_token: is missing"),
+        ({}, "codec_token: is missing"),
+        ({"DORMICE_ENCRYPTION_KEYS": "k", "DORMICE_CODEC_TOKEN": TOKEN}, "encryption_keys: key 1 has no id"),
         ({"DORMICE_ENCRYPTION_KEYS": KEYS, "DORMICE_CODEC_TOKEN": "short"}, "codec_token: has fewer than 16"),
     ],
 )
-async def test_it_does_not_begin_without_keys_and_a_token(run: Run, variables: dict[str, str], sentence: str) -> None:
+async def test_it_does_not_begin_without_a_token_and_keys_that_can_be_read(
+    run: Run, variables: dict[str, str], sentence: str
+) -> None:
     """One sentence, exit code 2."""
     ran = await run("codec-server", "--port", "0", **variables)
 

@@ -51,7 +51,11 @@ HERE = Path(__file__).parent
 HISTORIES = HERE / "histories"
 FINGERPRINTS = HERE / "fingerprints.json"
 SETTINGS = Settings(
-    task_queue_prefix="replay", cycles_per_run=2, sandbox=True, workflow_task_timeout=timedelta(seconds=10)
+    task_queue_prefix="replay",
+    cycles_per_run=2,
+    compress_packs=True,
+    sandbox=True,
+    workflow_task_timeout=timedelta(seconds=10),
 )
 IDLE_RUN = ["record marker"]  # what each run begins with; one that does nothing more shows nothing
 HOUR = timedelta(hours=1)
@@ -201,7 +205,7 @@ LIVES: dict[str, tuple[str, list[str], Life]] = {
     "parked": ("short", ["reject"], parked),
     "steered": ("short", ["sleep"], steered),
 }
-MANY = {f"m{n}": ["again", "again", "done"] for n in range(21)}  # this number of cycles is enough for another run
+MANY = {f"m{n}": ["again", "again", "done"] for n in range(40)}  # enough cycles for another run, and compressed bytes
 PACK_LIVES: dict[str, tuple[str, dict[str, list[str]], Life]] = {
     "pack_loop": ("short", MANY, loop),
     "pack_loop_medium": ("medium", {"a": ["again", "fail", "done"], "b": ["again", "done"]}, loop),

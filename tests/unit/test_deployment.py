@@ -31,7 +31,7 @@ def test_a_version_that_temporal_would_refuse_is_told_in_one_sentence(changes: d
 def test_without_a_deployment_a_worker_tells_its_build_and_nothing_else() -> None:
     """People see it in the Web UI; the server gives tasks to any worker."""
     assert version_arguments(Settings())["build_id"].startswith("dormice ")
-    assert version_arguments(Settings(build_id="abc")) == {"build_id": "abc serial 2"}
+    assert version_arguments(Settings(build_id="abc")) == {"build_id": "abc serial 3"}
     check_deployment(Settings(build_id="abc"))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import PackSpread
-from shared.packs.entry import DUE, EARLY, LATE, OTHERS, STATE_BYTES_MAX, Entry, is_held, is_parked, lane_of, measure
+from shared.packs.entry import DUE, EARLY, LATE, OTHERS, Entry, is_held, is_parked, lane_of, measure
 
 BATCH_MAX = 500  # with outcomes of 100 bytes, the result of a batch stays far below the size at which a server warns
 BATCH_BYTES_MAX = 200_000
@@ -67,13 +67,13 @@ class FinishedMessages(dict[str, Entry]):
         """Forget one message; return its bytes."""
         return measure(self.pop(message_id))
 
-    def forget_old(self, now: float, most: int, held_bytes: int) -> int:
-        """Forget what is old, beyond `most`, or too large for a pack of `held_bytes`; return the bytes freed."""
+    def forget_old(self, now: float, most: int, excess: int) -> int:
+        """Forget what is old, beyond `most`, or among the `excess` bytes of the pack; return the bytes freed."""
         freed, before = 0, (now - FINISHED_KEPT_SECONDS) * 1000
         while self:
             oldest = next(iter(self))
             is_young = self[oldest][DUE] >= before
-            if is_young and len(self) <= most and held_bytes - freed <= STATE_BYTES_MAX:
+            if is_young and len(self) <= most and freed >= excess:
                 break
             freed += self.forget(oldest)
         return freed

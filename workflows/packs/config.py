@@ -5,7 +5,7 @@ from typing import Any
 
 from shared.messages.message import SERIAL
 from shared.messages.placement import PackSpread
-from shared.packs.entry import STATE_BYTES_MAX, WIRE_VERSION, to_heading
+from shared.packs.entry import COMPRESSED, STORED_SHARE, WIRE_VERSION, to_heading
 
 
 class PackConfig:
@@ -23,6 +23,8 @@ class PackConfig:
         self.within = PackSpread.of(self.kind, self.index, wire["coalesce"])
         self.payload_max_bytes: int = wire.get("payload_max_bytes", 0)
         self.bytes: int = wire.get("bytes", 0)
+        self.is_compressed = bool(wire.get(COMPRESSED))
+        self.stored_share: float = wire.get(STORED_SHARE, 0.0)
         self.is_started_serial = self.is_serial = bool(wire.get(SERIAL))
         """Whether runs are started so that signals are applied one by one, and whether this run does so."""
 
@@ -37,17 +39,6 @@ class PackConfig:
             coalesce=self.within.coalesce,
             payload_max_bytes=self.payload_max_bytes,
             is_serial=self.is_started_serial,
+            is_compressed=self.is_compressed,
+            stored_share=self.stored_share,
         )
-
-    def explain_full(self) -> str:
-        """Say that the pack has as many messages as it may, and what to do."""
-        return f"pack {self.index} of kind {self.kind!r} is full with {self.size:,} messages; {self._advice}"
-
-    def explain_no_room(self) -> str:
-        """Say that something finds no room in the pack, and what to do; begins after its subject."""
-        held = f"which holds {self.bytes:,} of {STATE_BYTES_MAX:,} bytes"
-        return f"finds no room in pack {self.index} of kind {self.kind!r}, {held}; {self._advice}"
-
-    @property
-    def _advice(self) -> str:
-        return f"spread the kind over more packs: dormice repack {self.kind} --packs {2 * self.packs}"

@@ -14,7 +14,6 @@ from shared.packs.entry import (
     DUE,
     ID,
     OTHERS,
-    STATE_BYTES_MAX,
     Entry,
     apply_change,
     is_ended,
@@ -25,21 +24,20 @@ from shared.packs.entry import (
     to_entry,
     to_state,
 )
-from workflows.packs.batch import HANDED_BACK, Batch, FinishedMessages, PackSummary, RunningMessage, fill_batch
-from workflows.packs.config import PackConfig
+from workflows.packs.batch import HANDED_BACK, Batch, PackSummary, RunningMessage, fill_batch
 from workflows.packs.forwarding_queue import ForwardingQueue, find_leaving, remove_leaving
+from workflows.packs.limits import PackLimits
 from workflows.packs.receipts import KNOWN, REVISED, STOPPED, PackReceipts
 from workflows.packs.suspects import SUSPECTS_SPLIT, Suspects
 from workflows.replay.run_now_queue import RunNowQueue, is_newer, may_begin, pick_pulled, to_signal
 
 
-class PackState(PackConfig):
+class PackState(PackLimits):
     """All messages of one pack; mutable, so that a change of one does not copy a thousand."""
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
         super().__init__(wire)
         self._entries: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("entries", ())}
-        self._ended = FinishedMessages((entry[ID], entry) for entry in wire.get("ended", ()))
         self._suspects = Suspects(wire.get("suspects", ()), wire.get("suspect_batches", {}))
         self.receipts = PackReceipts(wire.get("receipts", {}))
         self.forwarding = ForwardingQueue(wire.get("strays", ()))
@@ -62,7 +60,9 @@ class PackState(PackConfig):
 
     def dump(self) -> dict[str, Any]:
         """Give the wire form that the next run starts from; no batch may be under way."""
-        wire = self.heading() | {"bytes": self.bytes, "entries": list(self._entries.values())}
+        entries = list(self._entries.values())
+        self._note_stored_share(entries)
+        wire = self.heading() | {"bytes": self.bytes, "entries": entries}
         seldom = {
             "ended": list(self._ended.values()),
             "suspects": sorted(self._suspects),
@@ -105,7 +105,7 @@ class PackState(PackConfig):
         token = chunk["token"]
         if token in self.receipts:
             return
-        self.bytes -= self._ended.forget_old(now, self.size, self.bytes)
+        self._forget_old(now)
         fates: dict[str, list[int]] = {}
         moved: dict[int, list[int]] = {}
         # a sender with the same number of packs has hashed each entry already, which is the most expensive part
@@ -212,6 +212,11 @@ class PackState(PackConfig):
                 self._suspects.clear_of(entry[ID])
             self.forwarding.send_away(self.kind, index, alive, ended)
 
+    def has_due(self, lanes: Collection[str]) -> bool:
+        """Return whether a message on one of the lanes can wait no longer, or must run now."""
+        is_urgent = self.summary(lanes).wake_at <= self.replay_time
+        return is_urgent or self._run_now.has_any(self._entries, lanes, self.lane)
+
     def take(self, lanes: Collection[str], now: float) -> Batch | None:
         """Make a batch of what is due on one of the lanes: higher priority first, tenants in turn, then longest due.
 
@@ -219,9 +224,7 @@ class PackState(PackConfig):
         A message whose last batch was lost with others in it may have caused the loss: see `Suspects`.
         """
         self.receipts.forget_old(self.replay_time)
-        if self.summary(lanes).wake_at > self.replay_time and not self._run_now.has_any(
-            self._entries, lanes, self.lane
-        ):
+        if not self.has_due(lanes):
             return None
         due = self._run_now.find_due(self._entries.values(), lanes, self.lane, self.replay_time)
         if self._suspects:
@@ -356,16 +359,6 @@ class PackState(PackConfig):
             return flaw
         return "" if self._can_grow(state.payload, signal.payload) else self.explain_no_room()
 
-    def _can_grow(self, old: Any, new: Any) -> bool:
-        growth = measure(new) - measure(old)
-        return growth <= 0 or self._makes_room(growth)
-
-    def _makes_room(self, growth: int) -> bool:
-        """Forget finished messages until `growth` bytes fit or none is left; return whether they fit."""
-        while self.bytes + growth > STATE_BYTES_MAX and self._ended:
-            self.bytes -= self._ended.forget(next(iter(self._ended)))
-        return self.bytes + growth <= STATE_BYTES_MAX
-
     def _put(self, state: MessageState, old_size: int, now: float) -> None:
         self._summaries.clear()
         if state.ended:
@@ -388,7 +381,7 @@ class PackState(PackConfig):
             return
         (self._ended if state.ended else self._entries)[state.id] = entry
         if state.ended:
-            self.bytes -= self._ended.forget_old(now, self.size, self.bytes)
+            self._forget_old(now)
 
     def _find_no_room(self, size: int) -> str:
         if len(self) >= self.size:

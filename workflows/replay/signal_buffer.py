@@ -8,9 +8,9 @@ from datetime import timedelta
 from temporalio import workflow
 
 from activities.server_calls import MARK_SERIAL
-from shared.messages.message import SERIAL_BUILD
+from shared.messages.message import SERIAL_BUILD, SERIAL_BUILDS
 
-SERIAL_PATCH = "serial"
+SERIAL_PATCH, WAKE_PATCH = "serial", "continue at wake"
 MARKED_BUILD = " serial"  # end of the build id of older workers, whose runs all began with the mark
 MARK_TIMEOUT = timedelta(seconds=10)
 
@@ -36,10 +36,13 @@ class SignalBuffer:
     def __init__(self, *, is_started_serial: bool) -> None:
         build_id = _first_build_id() if is_started_serial else ""
         self._is_marked = build_id.endswith(MARKED_BUILD)
-        self._has_own_ids = build_id.endswith(SERIAL_BUILD)
+        self._has_own_ids = build_id.endswith(SERIAL_BUILDS)
         self._activities = 0
         is_built_serial = self._is_marked or self._has_own_ids
-        self.is_serial = is_built_serial or (is_started_serial and workflow.patched(SERIAL_PATCH))
+        may_patch = is_started_serial and not is_built_serial
+        self.is_latest = build_id.endswith(SERIAL_BUILD) or (may_patch and workflow.patched(WAKE_PATCH))
+        """Whether a pack's run continues as new when it wakes, not before it sleeps."""
+        self.is_serial = is_built_serial or self.is_latest or (may_patch and workflow.patched(SERIAL_PATCH))
         """Whether this run applies signals one by one.
 
         The server keeps with each task the build id of the worker that has done it, and the first one's says what that
@@ -56,7 +59,9 @@ class SignalBuffer:
         The core compares ids with those in the history. None leaves the id to the SDK, as in older runs.
         """
         self._activities += 1
-        return f"serial-{self._activities}" if self._has_own_ids else None
+        if not self._has_own_ids:
+            return None
+        return f"wake-{self._activities}" if self.is_latest else f"serial-{self._activities}"
 
     def begin(self) -> None:
         """Begin a run; one that an older worker began has the mark first."""
@@ -93,6 +98,10 @@ class SignalBuffer:
         without `wakes` gives no command that depends on a signal before its wait is over.
         """
         asyncio.get_running_loop().call_soon(self._open, wakes or _never)
+
+    def release_all(self) -> None:
+        """Apply all that waits; nothing may wait in a run that ends now."""
+        self._open(_never)
 
     def _open(self, wakes: Callable[[], bool]) -> None:
         self._is_holding = False

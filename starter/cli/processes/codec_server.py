@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import signal
 
-from shared.errors import InvalidSetting
 from shared.settings import Settings, find_secret
 from shared.stop_signals import find_stop_signals
 from starter.cli.arguments import Commands, port
@@ -14,12 +13,13 @@ from starter.terminal import echo_err
 DEFAULT_PORT = 8234
 
 HELP = """\
-Needs the keys (encryption_keys or encryption_keys_file) and a token (codec_token or codec_token_file), which who asks
-gives as a bearer token or as the first part of the path. Pages may ask from the origins in codec_origins alone."""
+Expands what is compressed, and decrypts with the keys (encryption_keys or encryption_keys_file). Who asks gives a token
+(codec_token or codec_token_file) as a bearer token or as the first part of the path. Pages may ask from the origins in
+codec_origins alone."""
 
 
 def add(commands: Commands) -> None:
-    purpose = "decrypt for the Web UI and Temporal's CLI until Ctrl-C"
+    purpose = "decrypt and expand for the Web UI and Temporal's CLI until Ctrl-C"
     add = commands.add("codec-server", _run, purpose, HELP, prints_data=False).add_argument
     add("--port", type=port, default=DEFAULT_PORT, help=f"where to listen ({DEFAULT_PORT}); 0: a free one")
     add("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (127.0.0.1)")
@@ -30,8 +30,6 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     from starter.local.codec_server import AccessPolicy, make_codec_server
 
     keys = read_keys(settings)
-    if not keys:
-        raise InvalidSetting("encryption_keys: none is set, so there is nothing to decrypt; set encryption_keys_file")
     policy = AccessPolicy(find_secret(settings, "codec_token"), settings.codec_origins)
     with (
         contextlib.suppress(KeyboardInterrupt),
@@ -41,5 +39,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
             signal.signal(number, signal.default_int_handler)
         address = f"http://{args.host}:{server.server_address[1]}"
         echo_err(f"codec server at {address}, for pages of {', '.join(policy.origins)}")
+        if not keys:
+            echo_err("encryption_keys: none is set; it expands what is compressed, and decrypts nothing")
         server.serve_forever()
     return FINE

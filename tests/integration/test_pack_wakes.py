@@ -1,0 +1,174 @@
+"""A pack that has filled its run sleeps on in it, continues as new when it wakes, and stores its state compressed."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowHandle
+
+from activities import Again, Context, Message, handler
+from activities.api.handler import Handler
+from examples.ledger import Ledger, audit
+from shared.messages.encoding import Pack
+from shared.messages.envelope import Envelope
+from shared.messages.placement import pack_workflow_id
+from shared.settings import Settings
+from shared.temporal.compression import ZLIB
+from starter.control import Control
+from starter.local.embedded import EmbeddedServer
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
+from tests.conftest import Serve, wait_until
+from tests.ledger_tail import Tail
+from tests.processes import worker_process
+from workflows.options import CONTINUE_AS_NEW_LEAST
+
+MESSAGES = CONTINUE_AS_NEW_LEAST + 5
+"""So many cycles in one batch fill a run."""
+PACK = Pack(packs=1, size=1000, coalesce=timedelta(0))
+PAD = "x" * 100
+
+
+def coming_back(kind: str) -> Handler:
+    """A handler whose messages come back together, every two seconds."""
+
+    @handler(kind, encoding=PACK)
+    async def act(message: Message, ctx: Context) -> Again:
+        return Again(after=timedelta(seconds=2), tolerance=timedelta(0))
+
+    return act
+
+
+async def start(client: Client, settings: Settings, kind: str, number: int = MESSAGES) -> WorkflowHandle[Any, Any]:
+    """Start the messages of one pack; gives its workflow."""
+    starter = BulkStarter(client, settings, encodings={kind: PACK})
+    envelopes = [Envelope(kind=kind, id=f"m{n}", lane="short", payload=PAD) for n in range(number)]
+    async for receipt in starter.start_all((None, e) for e in envelopes):
+        assert receipt.outcome is StartOutcome.STARTED, receipt
+    return client.get_workflow_handle(pack_workflow_id(kind, 0))
+
+
+async def find_runs(client: Client, pack: WorkflowHandle[Any, Any], least: int) -> list[str]:
+    """Wait until a pack has had some runs; gives their ids, the newest last."""
+    run_ids: list[str] = []
+
+    async def has_runs() -> bool:
+        if (run_id := (await pack.describe()).run_id) not in run_ids:
+            run_ids.append(run_id)
+        return len(run_ids) >= least
+
+    await wait_until(has_runs, f"{least} runs of {pack.id}")
+    return run_ids
+
+
+@pytest.mark.parametrize("is_compressed", [True, False])
+async def test_a_full_run_ends_when_the_pack_wakes(
+    client: Client, settings: Settings, serve: Serve, kind: str, *, is_compressed: bool
+) -> None:
+    """Its last task begins with a timer and only continues as new: while the pack slept, there was one state."""
+    async with serve(coming_back(kind), compress_packs=is_compressed):
+        pack = await start(client, settings, kind)
+        _, second, *_ = await find_runs(client, pack, 3)
+        events = (await client.get_workflow_handle(pack.id, run_id=second).fetch_history()).events
+    kinds = [EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in events]
+    count, (payload,) = Counter(kinds), events[0].workflow_execution_started_event_attributes.input.payloads
+
+    assert kinds[-5:] == [
+        "TIMER_FIRED",
+        "WORKFLOW_TASK_SCHEDULED",
+        "WORKFLOW_TASK_STARTED",
+        "WORKFLOW_TASK_COMPLETED",
+        "WORKFLOW_EXECUTION_CONTINUED_AS_NEW",
+    ]
+    assert (count["MARKER_RECORDED"], count["TIMER_STARTED"], count["TIMER_FIRED"]) == (1, 1, 1)
+    assert (payload.metadata["encoding"] == ZLIB) is is_compressed
+
+
+async def test_signals_that_meet_the_end_of_a_full_run_count(
+    client: Client, settings: Settings, serve: Serve, control: Control, kind: str
+) -> None:
+    """While a pack continues as new every two seconds, each of a stream of signals takes effect, and none twice."""
+    async with serve(coming_back(kind), compress_packs=True):
+        pack = await start(client, settings, kind)
+        revisions = 0
+        until = time.monotonic() + 8
+        while time.monotonic() < until:
+            revisions += 1
+            await control.revise(kind, "m3", {"revision": revisions})
+        await find_runs(client, pack, 2)
+        status = await pack.query("status", "m3", result_type=dict[str, Any])
+        overview: dict[str, Any] = await pack.query("overview")
+
+    assert status["revision"] == revisions
+    assert overview["asleep"] + overview["running"] == MESSAGES
+
+
+async def test_a_state_goes_from_workers_that_compress_to_others_and_back(
+    client: Client, settings: Settings, serve: Serve, kind: str
+) -> None:
+    """During a change of the setting both sorts of workers carry a pack on; the last batch's worker decides."""
+    act = coming_back(kind)
+    run_ids: list[str] = []
+    pack: WorkflowHandle[Any, Any] | None = None
+    for is_compressed in (True, False, True):
+        async with serve(act, compress_packs=is_compressed):
+            pack = pack or await start(client, settings, kind)
+            run_ids += await find_runs(client, pack, 3)
+    assert pack is not None
+    encodings: list[bool] = []
+    for run_id in dict.fromkeys(run_ids):
+        first = (await client.get_workflow_handle(pack.id, run_id=run_id).fetch_history()).events[0]
+        (payload,) = first.workflow_execution_started_event_attributes.input.payloads
+        encodings.append(payload.metadata["encoding"] == ZLIB)
+
+    assert True in encodings[: encodings.index(False, 1)]
+    assert encodings[-1] is True
+
+
+KILLS, PACKS, CYCLES = 4, 20, 8
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)  # its messages need CYCLES seconds, and each kill costs the server a task's timeout
+async def test_kills_while_packs_continue_at_their_wakes_lose_nothing(
+    server: EmbeddedServer, client: Client, settings: Settings, ledger: Ledger
+) -> None:
+    """Every pack continues as new each second while its workers are killed: all versions run, in order, none early."""
+    settings = replace(settings, compress_packs=True)
+    expected = await _start_many(client, settings)
+    done, chance = Tail(ledger, "done"), random.Random(3)
+    for _ in range(KILLS):
+        async with worker_process(server, settings) as worker:
+            before = Tail(ledger, "again")
+            begun = before.count()
+            await wait_until(lambda before=before, begun=begun: before.count() > begun, "the worker works")
+            await asyncio.sleep(chance.uniform(0.0, 1.5))  # the moment of the kill is what is drawn here
+            worker.kill()
+    async with worker_process(server, settings):
+        await wait_until(lambda: done.count() >= len(expected), "all are done", seconds=150)
+    proof = audit(ledger.entries, expected=expected, now=time.time(), grace=0)
+    last = {e.id: e.version for e in ledger.entries if e.what == "done"}
+
+    assert (proof.messages, proof.lost, proof.early, proof.gaps) == (len(expected), 0, 0, 0)
+    assert last == dict.fromkeys(expected, CYCLES - 1)
+
+
+async def _start_many(client: Client, settings: Settings) -> Mapping[str, float]:
+    """Start messages of many packs, each enough to fill a run in one batch; gives when each is due first."""
+    pack = Pack(packs=PACKS, coalesce=timedelta(0))
+    starter, now = BulkStarter(client, settings, encodings={"ledger": pack}), time.time()
+    payload = {"delay": 1, "cycles": CYCLES}
+    envelopes = [
+        Envelope(kind="ledger", id=f"{settings.task_queue_prefix}-{n}", lane="short", payload=payload)
+        for n in range(PACKS * MESSAGES)
+    ]
+    async for receipt in starter.start_all((None, e) for e in envelopes):
+        assert receipt.outcome is StartOutcome.STARTED, receipt
+    return {e.id: now for e in envelopes}

@@ -1,0 +1,56 @@
+"""A pack's limits: how many messages and bytes it may hold, what makes room, and what to do where none is left."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shared.messages.json_value import encode_json
+from shared.packs.entry import EXPANDED_BYTES_MAX, ID, STATE_BYTES_MAX, Entry, measure
+from shared.temporal.compression import measure_share
+from workflows.packs.batch import FinishedMessages
+from workflows.packs.config import PackConfig
+
+
+class PackLimits(PackConfig):
+    """Counts the bytes of a pack; its finished messages, kept so that they are not started twice, go first."""
+
+    def __init__(self, wire: Mapping[str, Any]) -> None:
+        super().__init__(wire)
+        self._ended = FinishedMessages((entry[ID], entry) for entry in wire.get("ended", ()))
+
+    @property
+    def bytes_max(self) -> int:
+        """The most bytes of JSON that the pack may hold: what is stored of them counts, by its last compression."""
+        expanded = STATE_BYTES_MAX / (self.stored_share or 1.0)
+        return min(round(expanded), EXPANDED_BYTES_MAX)
+
+    def explain_full(self) -> str:
+        """Say that the pack has as many messages as it may, and what to do."""
+        return f"pack {self.index} of kind {self.kind!r} is full with {self.size:,} messages; {self._advice}"
+
+    def explain_no_room(self) -> str:
+        """Say that something finds no room in the pack, and what to do; begins after its subject."""
+        held = f"which holds {self.bytes:,} of {self.bytes_max:,} bytes"
+        return f"finds no room in pack {self.index} of kind {self.kind!r}, {held}; {self._advice}"
+
+    @property
+    def _advice(self) -> str:
+        return f"spread the kind over more packs: dormice repack {self.kind} --packs {2 * self.packs}"
+
+    def _note_stored_share(self, entries: list[Entry]) -> None:
+        """Measure how far the entries can be compressed, if that decides what the next run has room for."""
+        if self.is_compressed and self.bytes > STATE_BYTES_MAX // 2:
+            self.stored_share = measure_share(encode_json(entries))
+
+    def _can_grow(self, old: Any, new: Any) -> bool:
+        growth = measure(new) - measure(old)
+        return growth <= 0 or self._makes_room(growth)
+
+    def _makes_room(self, growth: int) -> bool:
+        """Forget finished messages until `growth` bytes fit or none is left; return whether they fit."""
+        while self.bytes + growth > self.bytes_max and self._ended:
+            self.bytes -= self._ended.forget(next(iter(self._ended)))
+        return self.bytes + growth <= self.bytes_max
+
+    def _forget_old(self, now: float) -> None:
+        """Forget finished messages that are old, or too many, or for which there is no room."""
+        self.bytes -= self._ended.forget_old(now, self.size, self.bytes - self.bytes_max)
