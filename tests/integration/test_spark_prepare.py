@@ -177,9 +177,12 @@ def test_the_summary_tells_kinds_reasons_and_when_what_is_due(
     assert (manifest.folder / "due.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(("rule", "payloads"), [("newest", {"a": 2, "b": 5}), ("first", {"a": 0, "b": 3})])
+@pytest.mark.parametrize(
+    ("rule", "payloads", "digest"),
+    [("newest", {"a": 2, "b": 5}, "562e28e4487e9df5"), ("first", {"a": 0, "b": 3}, "2ecfc0600c7cddbc")],
+)
 def test_one_of_several_rows_with_one_name_counts(
-    make: Prepare, spark: "SparkSession", tmp_path: Path, rule: str, payloads: dict[str, int]
+    make: Prepare, spark: "SparkSession", tmp_path: Path, rule: str, payloads: dict[str, int], digest: str
 ) -> None:
     """The newest scheduled_at and of equals the last row, or the first row; the others are counted."""
     moments = ("2026-12-01T00:00:00Z", "2026-12-03T00:00:00Z", "2026-12-03T01:00:00+01:00", None, None, None)
@@ -191,6 +194,8 @@ def test_one_of_several_rows_with_one_name_counts(
     kept = {m["id"]: json.loads(m["payload"]) for m in messages_of(manifest, spark) if m["kind"] == "feed"}
     assert kept == payloads
     assert (manifest.rows, manifest.messages, manifest.duplicates, manifest.rejects) == (7, 3, 4, 0)
+    # as in the manifests of earlier versions, when the rules judged every row
+    assert (manifest.source_digest, manifest.content_digest) == ("02cd1d6f99084333", digest)
 
 
 def test_first_runs_that_are_due_at_once_are_spread(make: Prepare, spark: "SparkSession", tmp_path: Path) -> None:

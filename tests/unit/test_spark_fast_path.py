@@ -190,6 +190,12 @@ def test_every_nasty_value_gets_the_same_verdict(name: str) -> None:
     compare(LineReader({("a", 0): 0}, RowMapping()), batch, RULES[0], timedelta(0))
 
 
+def test_zeroes_keep_their_signs() -> None:
+    """A column that looks constant is written as one value; 0.0 and -0.0 are equal, but differ in a digest."""
+    lines = [b'{"kind":"feed","id":"1","tolerance_seconds":%b}' % zero for zero in (b"0.0", b"-0.0", b"0")]
+    compare(LineReader({("a", 0): 0}, RowMapping()), to_lines(lines), RULES[0], timedelta(0))
+
+
 def test_cells_of_ten_megabytes_are_judged_by_the_rules() -> None:
     """As lines and as cells."""
     text = "x" * 10_000_000
