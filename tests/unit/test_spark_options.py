@@ -26,6 +26,7 @@ OWN = Settings(
     workflow_task_timeout=timedelta(seconds=5),
     in_flight=7,
     pack_room=11,
+    compress_packs=True,
     starts_per_second=0.0,
     patience=timedelta(milliseconds=1500),
 )
