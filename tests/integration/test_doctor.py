@@ -1,6 +1,8 @@
 """The doctor finds set-ups that were broken on purpose, each on real parts, and has no complaint about a sound one."""
 
+import base64
 import dataclasses
+import os
 import resource
 import socket
 import time
@@ -20,7 +22,8 @@ from temporalio.worker import Worker
 
 from activities.idle.capacity import Capacity
 from shared.lanes import LANES, task_queue
-from shared.settings import Settings
+from shared.messages.envelope import Envelope
+from shared.settings import Secret, Settings
 from shared.temporal.connect import connect
 from starter.insight.doctor.checks import Finding, Severity, find_worst
 from starter.insight.doctor.machine import check_machine
@@ -29,9 +32,12 @@ from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.local.supervised_process import find_free_port
 from starter.records.dead_letters import SUFFIX
+from starter.starting.bulk import BulkStarter
+from starter.starting.receipts import StartOutcome
 from tests.conftest import Serve, Start, wait_until
 from tests.processes import worker_process
 from tests.sources import documented_checks
+from tests.subjects import declare
 from tests.topics import create_topic
 from worker.main import HEARTBEAT
 from workflows.message_workflow import MessageWorkflow
@@ -112,6 +118,30 @@ async def test_a_sound_installation_gives_no_cause_for_complaint_until_its_worke
     complaints = [f for f in report.findings if f.level not in (Severity.FINE, Severity.UNKNOWN)]
     assert complaints == []
     assert list(dict.fromkeys(f.check for f in report.findings)) == documented_checks()
+
+
+async def test_what_another_installation_keeps_on_the_server_is_no_complaint_here(
+    look: Look, server: EmbeddedServer, settings: Settings, kind: str
+) -> None:
+    """A pack that is encrypted by a key of others is neither counted nor asked for that key; one's own is."""
+    key = Secret(f"another:{base64.b64encode(os.urandom(32)).decode()}")
+    encrypting = dataclasses.replace(settings, encryption_keys=key)
+    others = dataclasses.replace(encrypting, task_queue_prefix=f"{settings.task_queue_prefix}-others")
+    client = await server.connect(encrypting)
+
+    async def start(owner: Settings, name: str) -> None:
+        starter = BulkStarter(client, owner, encodings=declare("pack", f"{kind}-{name}"))
+        receipt = await starter.start(Envelope(kind=f"{kind}-{name}", id="one", lane="short"), None)
+        assert receipt.outcome is StartOutcome.STARTED, receipt
+
+    await start(others, "theirs")
+    (alone,) = (await look()).of("messages")
+    await start(encrypting, "ours")
+    (shared,) = (await look()).of("messages")
+
+    assert (alone.level, alone.seen) == (Severity.FINE, "0 messages with a workflow each")
+    assert (shared.level, shared.remedy) == (Severity.WRONG, "add that key")
+    assert "this process lacks key 'another'" in shared.seen
 
 
 def to(address: str) -> Callable[[Settings], Awaitable[Client]]:

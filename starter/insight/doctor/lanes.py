@@ -123,8 +123,9 @@ class Lanes:
         return wrong(f"{seen}: what lives there stands still", remedy)
 
     async def _check_messages(self) -> Finding:
-        solo = await self._count(f"WorkflowType = {quote(MESSAGE_WORKFLOW)}")
-        memos = await read_memo_counts(self._server.client, Selection(), self._server.now())
+        here = self._query_queues()
+        solo = await self._count(f"WorkflowType = {quote(MESSAGE_WORKFLOW)} AND {here}")
+        memos = await read_memo_counts(self._server.client, Selection(), self._server.now(), among=here)
         return describe_messages(solo, memos)
 
     async def _check_kinds(self) -> Finding:
@@ -132,7 +133,7 @@ class Lanes:
             return unknown(f"{NOT_LOOKED_AT}, see handlers")
         known = ", ".join(map(quote, sorted(self._registry)))
         strange = f"Kind NOT IN ({known})" if known else "Kind IS NOT NULL"
-        query = f"{strange} AND TaskQueue IN ({', '.join(quote(self._queue(lane)) for lane in LANES)})"
+        query = f"{strange} AND {self._query_queues()}"
         count = await self._count(query)
         if not count:
             return fine("every kind that is alive has a handler here")
@@ -159,6 +160,9 @@ class Lanes:
         versions = _find_versions(beats, described.pollers if not (beats or standby) else ())
         stats, waits = described.stats, described.stats.approximate_backlog_age.ToTimedelta()
         return LaneWorkers(versions, stats.approximate_backlog_count, waits, sorted(standby, key=name_version))
+
+    def _query_queues(self) -> str:
+        return f"TaskQueue IN ({', '.join(quote(self._queue(lane)) for lane in LANES)})"
 
     def _queue(self, lane: str) -> str:
         return task_queue(self._settings.task_queue_prefix, lane)

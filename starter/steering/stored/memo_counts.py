@@ -131,16 +131,19 @@ class _Kind:
     silent: dict[str, float] = field(default_factory=dict[str, float])
 
 
-async def read_memo_counts(client: Client, selection: Selection, now: float) -> MemoCounts:
+async def read_memo_counts(client: Client, selection: Selection, now: float, among: str = "") -> MemoCounts:
     """Read the counts of all packs that may hold messages of a selection; no worker is needed. Raises RetryLater.
+
+    `among` is a visibility query that packs have to match besides.
 
     Packs that have not continued as new yet have only the counts of their first chunk, and packs of older code none.
     Of each kind's, SAMPLE at most are read from their histories, and stand for the others.
     """
     kinds, packs, found = defaultdict[str, _Kind](_Kind), 0, list[CountedPack]()
     uncounted = 0
+    query = f"{selection.to_pack_query()} AND {among}" if among else selection.to_pack_query()
     with translate_rpc_errors():
-        async for execution in client.list_workflows(selection.to_pack_query(), page_size=PAGE_SIZE):
+        async for execution in client.list_workflows(query, page_size=PAGE_SIZE):
             packs += 1
             kind = execution.id.rpartition("~")[0]
             counts, ran_until = await _read_memo(client, execution), _find_ran_until(execution, now)
