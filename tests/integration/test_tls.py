@@ -50,7 +50,8 @@ async def front(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
     """A TLS proxy for each certificate of a server."""
     folder = tmp_path_factory.mktemp("tls")
     for name in ("ca", "other"):
-        await _openssl(folder, "req", "-x509", *NEW_KEY, "-subj", f"/CN={name}", *_files(name, "-out", "pem"))
+        request = ("req", "-x509", *NEW_KEY, "-subj", f"/CN={name}", "-addext", "keyUsage=critical,keyCertSign")
+        await _openssl(folder, *request, *_files(name, "-out", "pem"))
     await _make_leaf(folder, "server", "ca", "subjectAltName=IP:127.0.0.1")
     await _make_leaf(folder, "elsewhere", "ca", "subjectAltName=DNS:elsewhere.example")
     await _make_leaf(folder, "client", "ca", "extendedKeyUsage=clientAuth")
@@ -69,7 +70,8 @@ def _files(name: str, option: str, suffix: str) -> tuple[str, ...]:
 
 async def _make_leaf(folder: Path, name: str, ca: str, extension: str) -> None:
     await _openssl(folder, "req", *NEW_KEY, "-subj", f"/CN={name}", *_files(name, "-out", "csr"))
-    (folder / f"{name}.ext").write_text(extension)
+    # since 3.13, Python's own contexts want to know by which key of a CA
+    (folder / f"{name}.ext").write_text(f"{extension}\nauthorityKeyIdentifier=keyid\n")
     signed = ("-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial", "-days", "1", "-extfile", f"{name}.ext")
     await _openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signed)
 
