@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import gc
 import inspect
 import itertools
 import os
@@ -79,6 +80,12 @@ def pytest_configure() -> None:
     for number in find_stop_signals():
         signal.signal(number, signal.default_int_handler)
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is imported out of garbage collections: a full one could take the 2 s that a workflow may take."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
