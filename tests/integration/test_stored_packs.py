@@ -59,6 +59,26 @@ async def test_packs_that_only_sleep_are_listed_and_counted_without_a_worker(
     assert about.describe() == f"about {MESSAGES} messages"
 
 
+async def test_packs_that_a_worker_has_taken_in_are_listed_without_one(
+    client: Client, settings: Settings, serve: Serve, kind: str, control: Control
+) -> None:
+    """They sleep and nobody serves them any more; what a worker writes beside messages changes none."""
+
+    @handler(kind, encoding=PACK)
+    async def work(message: Message, ctx: Context) -> Again:
+        return Again(after=timedelta(hours=1))
+
+    async def are_asleep() -> bool:
+        return (await client.count_workflows(f"Kind = '{kind}' AND DueAt IS NOT NULL")).count == PACK.packs
+
+    ids = await fill(client, settings, kind, scheduled_at=LATER)
+    async with serve(work, lanes=("short",)):
+        await wait_until(are_asleep, "all are taken in")
+
+    assert {message.id async for message in control.list(Selection(kind=kind))} == ids
+    assert {id_ async for id_, _ in control.list_known(kind)} == ids
+
+
 async def is_indexed(client: Client, kind: str) -> bool:
     """Tell whether the index has all packs of a kind."""
     return (await client.count_workflows(f"Kind = '{kind}' AND WorkflowType = 'pack'")).count == PACK.packs

@@ -10,12 +10,14 @@ from typing import Any, cast
 
 from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.history.v1 import HistoryEvent, MarkerRecordedEventAttributes
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities.batch import REPORT
+from activities.server_calls import MARK_SERIAL
+from shared.messages.json_value import decode_json
 from shared.messages.message import MessageState
 from shared.packs.counts import PackCounts, count_entries, read_counts
 from shared.packs.entry import ID, OTHERS, Entry, is_ended, is_held, is_parked
@@ -192,7 +194,7 @@ class _Reader:
 
     async def _apply_marker(self, event: HistoryEvent) -> tuple[bool, bool]:
         marker = event.marker_recorded_event_attributes
-        if marker.marker_name == "core_patch":
+        if marker.marker_name == "core_patch" or _find_activity(marker) == MARK_SERIAL:
             return True, True
         if marker.HasField("failure"):
             return False, True  # a batch was lost
@@ -202,6 +204,14 @@ class _Reader:
     async def _decode(self, payloads: Sequence[Payload]) -> Any:
         values = await self._converter.decode(list(payloads))
         return values[0] if len(values) == 1 else None
+
+
+def _find_activity(marker: MarkerRecordedEventAttributes) -> str:
+    """Give the type of the local activity that a marker is about; the core writes this without any codec."""
+    if "data" not in marker.details:
+        return ""
+    (data,) = marker.details["data"].payloads
+    return cast("dict[str, Any]", decode_json(data.data)).get("activity_type", "")
 
 
 def _is_done(outcome: Mapping[str, Any] | None) -> bool:
