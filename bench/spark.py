@@ -1,6 +1,7 @@
-"""Spark against a bare client, the bulk starter and a mere copy: solo, packs, prepare, memory, crash, reconcile."""
+"""Spark against a bare client, the bulk starter and a copy: solo, packs, prepare, memory, crash, reconcile, beside."""
 
 import asyncio
+import contextlib
 import importlib
 import itertools
 import json
@@ -22,10 +23,11 @@ from starter.local.embedded import EmbeddedServer
 SOLO_COUNT, PACK_COUNT, PREPARE_COUNT = 4000, 200_000, 1_000_000
 MEMORY_COUNTS = (100_000, 1_000_000)
 PAIRS = 2
-CRASH_COUNT = RECONCILE_COUNT = 1_000_000
+CRASH_COUNT = RECONCILE_COUNT = BESIDE_COUNT = 1_000_000
 BUSY_DELAY = 60.0  # a million that come back so soon are many times what a worker can run
 KILL_AFTER_TASKS = 5
 ROW_GROUP = 100_000  # rows of a Parquet file that one task reads at least
+_WORKER = [sys.executable, "-m", "worker", "--lane", "short", "--processes", "1"]
 _COPY = "read and write, JSON lines"
 _TASKS, _COMMAND = "spark start, from the first receipt to the last", "spark start, the whole command"
 
@@ -33,7 +35,7 @@ _TASKS, _COMMAND = "spark start, from the first receipt to the last", "spark sta
 async def main(arguments: list[str]) -> None:
     """Run the part named first, with the counts behind it; without one: solo, packs and prepare."""
     parts = {"solo": _solo, "packs": _packs, "prepare": _prepare, "memory": _memory, "crash": _crash}
-    parts["reconcile"] = _reconcile
+    parts |= {"reconcile": _reconcile, "beside": _beside}
     if arguments and arguments[0] not in parts:
         print(f"spark: there is no part '{arguments[0]}'; use {', '.join(parts)}")
         return
@@ -102,7 +104,7 @@ async def _prepare(counts: list[int]) -> None:
         table = _write_table(lines)
         for number in range(PAIRS):
             for what in alternate(rates, number):
-                target = Path(folder, f"target-{what[-4:]}-{number}")
+                target = Path(folder, f"{what} {number}")
                 source = table if what.endswith("Parquet") else lines
                 seconds = await (_copy if what == _COPY else _time_prepare)(source, target)
                 rates[what].append(count / seconds)
@@ -157,7 +159,20 @@ async def _memory(counts: list[int]) -> None:
     report("spark", rows, note="spark start; the largest sum of each sort of process", case="memory")
 
 
-async def _start(server: EmbeddedServer, kind: str, count: int, *, is_packed: bool) -> Measured:
+async def _beside(counts: list[int]) -> None:
+    """Packed messages started with the whole command while a worker takes them in."""
+    rows: list[dict[str, Any]] = []
+    count = counts[0] if counts else BESIDE_COUNT
+    for _ in range(PAIRS):
+        async with fresh_server() as server:
+            seen = await _start(server, new_prefix(), count, is_packed=True, has_worker=True)
+        rows.append({"messages": count, "starts/s": seen.rate, "from the first receipt to the last": seen.task_rate})
+    report("spark", rows, note="the whole command, without the start of Spark, beside a worker", case="beside")
+
+
+async def _start(
+    server: EmbeddedServer, kind: str, count: int, *, is_packed: bool, has_worker: bool = False
+) -> Measured:
     """Prepare and start messages as people do; the rates are those of the start alone, without that of Spark."""
     prefix = new_prefix()
     with tempfile.TemporaryDirectory(prefix="dormice-bench-") as folder:
@@ -166,7 +181,8 @@ async def _start(server: EmbeddedServer, kind: str, count: int, *, is_packed: bo
             variables = packing(server, Path(folder), kind, count)
         rows, manifest = write_rows(Path(folder), kind, prefix, count), str(Path(folder, "manifest"))
         await measure(dormice("prepare", str(rows), manifest), variables)
-        measured = await measure(dormice("start", manifest), variables)
+        async with run_beside(_WORKER, variables) if has_worker else contextlib.nullcontext():
+            measured = await measure(dormice("start", manifest), variables)
         measured.task_rate = count / _find_span(Path(manifest))
     assert measured.told["now"]["started"] == count, measured.told
     measured.rate = count / measured.told["seconds"]
@@ -189,7 +205,7 @@ async def _crash(counts: list[int]) -> None:
             variables = packing(server, Path(folder), kind, count)
             rows, manifest = write_rows(Path(folder), kind, kind, count), Path(folder, "manifest")
             # packs that exist already are asked what became of a message, and a worker answers for them
-            async with run_beside([sys.executable, "-m", "worker", "--lane", "short", "--processes", "1"], variables):
+            async with run_beside(_WORKER, variables):
                 told["prepare"] = await measure(dormice("prepare", str(rows), str(manifest)), variables)
                 async with run_beside(dormice("start", str(manifest)), variables):
                     await asyncio.to_thread(_wait_for_receipts, manifest)
@@ -216,7 +232,7 @@ async def _reconcile(counts: list[int]) -> None:
             variables = packing(server, Path(folder), kind, count, BUSY_DELAY)
             source, manifest = write_rows(Path(folder), kind, kind, count, due=None), str(Path(folder, "manifest"))
             await measure(dormice("prepare", str(source), manifest), variables)
-            async with run_beside([sys.executable, "-m", "worker", "--lane", "short", "--processes", "1"], variables):
+            async with run_beside(_WORKER, variables):
                 await measure(dormice("start", manifest), variables)
                 for _ in range(PAIRS):
                     began = time.monotonic()

@@ -1,0 +1,119 @@
+"""The scenario `peers kills`: what is gone, or lives twice, once workers and then servers were killed."""
+
+import asyncio
+import random
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bench.harness import report
+from bench.peers.contestants import Contestant
+from bench.peers.processes import fill, running, to_order
+from bench.peers.servers import Server
+from bench.peers.work import Order, read_ledger
+from starter.local.supervised_process import kill_supervised
+
+KILLS, SERVER_KILLS = 8, 3
+DELAY = (2.0, 4.0)
+KILLED_AFTER = (3.0, 8.0)
+QUIET_SECONDS = 120.0
+"""What has not come back so long after the last kill is gone: leases and time limits of all are shorter."""
+
+LAST_SECONDS = 40.0
+RESTART_SECONDS = 0.5
+
+
+async def measure_kills(servers: Mapping[str, Server], contestants: Sequence[Contestant]) -> None:
+    """Have all contestants at work, side by side and far below what they can do; kill, and read their ledgers."""
+    with tempfile.TemporaryDirectory(prefix="dormice-bench-") as folder:
+        workers = [_Worker(_to_order(servers, one, folder), one) for one in contestants]
+        for worker in workers:
+            await fill(worker.order)
+        for worker in workers:
+            worker.start()
+        try:
+            await asyncio.gather(*(_kill_often(worker) for worker in workers))
+            workers_killed_at = time.time()
+            await asyncio.sleep(QUIET_SECONDS)
+            await _kill_servers([servers[name] for name in sorted({n for one in contestants for n in one.servers})])
+            servers_killed_at = time.time()
+            await asyncio.sleep(QUIET_SECONDS)
+        finally:
+            for worker in workers:
+                await worker.stop()
+        rows = [_judge(worker, workers_killed_at, servers_killed_at) for worker in workers]
+    note = (
+        f"kill -9 of each worker {KILLS} times, then of each server {SERVER_KILLS} times; gone = not called again "
+        f"within {QUIET_SECONDS:.0f} s; lives twice = a version is called twice in the last {LAST_SECONDS:.0f} s"
+    )
+    report("peers", rows, note=note, case="kills")
+
+
+def _to_order(servers: Mapping[str, Server], contestant: Contestant, folder: str) -> Order:
+    ledger = str(Path(folder, contestant.name))
+    return replace(to_order(servers, contestant, contestant.kill_count, DELAY), ledger=ledger)
+
+
+async def _kill_often(worker: "_Worker") -> None:
+    for _ in range(KILLS):
+        await asyncio.sleep(random.uniform(*KILLED_AFTER))
+        await worker.kill()
+
+
+async def _kill_servers(servers: Sequence[Server]) -> None:
+    for server in [server for server in servers for _ in range(SERVER_KILLS)]:
+        await asyncio.sleep(random.uniform(*KILLED_AFTER))
+        await server.kill()
+        await server.start()
+
+
+def _judge(worker: "_Worker", workers_killed_at: float, servers_killed_at: float) -> dict[str, Any]:
+    ledger, count = Path(worker.order.ledger), worker.order.count
+    ever = read_ledger(ledger)
+    between = read_ledger(ledger, workers_killed_at, workers_killed_at + QUIET_SECONDS)
+    last_at = servers_killed_at + QUIET_SECONDS
+    after = read_ledger(ledger, servers_killed_at, last_at)
+    last = read_ledger(ledger, last_at - LAST_SECONDS, last_at)
+    return {
+        "who": worker.contestant.title,
+        "messages": count,
+        "calls": sum(seen.calls for seen in ever.values()),
+        "made again": sum(seen.calls - len(seen.versions) for seen in ever.values()),
+        "gone, workers killed": count - len(between),
+        "gone in all": count - len(after),
+        "lives twice": sum(seen.calls > len(seen.versions) for seen in last.values()),
+    }
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A contestant's process that is started again whenever it has ended, as a supervisor does."""
+
+    order: Order
+    contestant: Contestant
+    _process: asyncio.subprocess.Process | None = None
+    _keeping: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
+
+    def start(self) -> None:
+        """Begin to keep it running."""
+        self._keeping.append(asyncio.create_task(self._keep()))
+
+    async def stop(self) -> None:
+        """End it."""
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+
+    async def kill(self) -> None:
+        """Kill the process that runs now."""
+        if self._process is not None:
+            await kill_supervised(self._process)
+
+    async def _keep(self) -> None:
+        while True:
+            async with running("serve", self.order) as self._process:
+                await self._process.wait()
+            await asyncio.sleep(RESTART_SECONDS)

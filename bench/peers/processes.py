@@ -1,0 +1,42 @@
+"""How the processes of contestants are started, each under a parent watch."""
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncGenerator, Mapping
+
+from bench.peers.contestants import Contestant
+from bench.peers.servers import Server
+from bench.peers.work import Order
+from starter.local.supervised_process import kill_supervised, start_supervised
+
+
+def to_order(servers: Mapping[str, Server], contestant: Contestant, count: int, delay: tuple[float, float]) -> Order:
+    """Order so many messages of a contestant, which come back after `delay`, at least and at most so many seconds."""
+    addresses = {name: servers[name].address(contestant.name) for name in contestant.servers}
+    return Order(contestant=contestant.name, addresses=addresses, count=count, delay=delay)
+
+
+async def fill(order: Order) -> None:
+    """Start all messages; raises RuntimeError when that fails."""
+    began = time.monotonic()
+    async with running("fill", order) as process:
+        code = await process.wait()
+    if code:
+        raise RuntimeError(f"{order.contestant} could not be filled; what it said is above")
+    seconds = time.monotonic() - began
+    print(f"{order.contestant}: {order.count:,} messages in {seconds:,.0f} s", file=sys.stderr)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    what: str, order: Order, output: int = asyncio.subprocess.DEVNULL
+) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """Run a process that fills or serves for the length of a `with` block; it is killed at the end of it."""
+    command = [sys.executable, "-m", "bench.peers.process", what, order.write()]
+    process = await start_supervised(command, output, errors=sys.stderr.fileno())
+    try:
+        yield process
+    finally:
+        await kill_supervised(process)

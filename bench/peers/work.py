@@ -1,0 +1,97 @@
+"""The work that every contestant does: some I/O for a message, then a delay that only the handler knows."""
+
+import asyncio
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Self
+
+from bench.worker_process import Measured
+
+IO_SECONDS = 0.005
+
+Handle = Callable[[str, int], Awaitable[float]]
+"""Does the work for a message, by its id and version, and gives the seconds until it is to come back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a process of a contestant has to do; its servers' addresses are by name.
+
+    Messages come back after `delay`, at least and at most so many seconds. With `ledger`, the calls are noted in that
+    file; otherwise a window of `seconds` is measured after `warmup`.
+    """
+
+    contestant: str
+    addresses: Mapping[str, str]
+    count: int
+    delay: tuple[float, float]
+    seconds: float = 0.0
+    warmup: float = 0.0
+    ledger: str = ""
+
+    def write(self) -> str:
+        """Give the order as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Take an order from JSON."""
+        return cls(**json.loads(text))
+
+    def message_ids(self) -> list[str]:
+        """Name the messages."""
+        return [f"message-{number:06}" for number in range(self.count)]
+
+    def payload(self, message_id: str) -> dict[str, str]:
+        """Give what a message carries, some 60 bytes of JSON."""
+        return {"url": f"https://example.org/articles/{message_id}.html"}
+
+
+class Work:
+    """Does what an order says, and counts."""
+
+    def __init__(self, order: Order) -> None:
+        self._delay = order.delay
+        self._file = os.open(order.ledger, os.O_CREAT | os.O_APPEND | os.O_WRONLY) if order.ledger else None
+        self.calls = 0
+
+    async def handle(self, message_id: str, version: int) -> float:
+        """Do the I/O, and tell when the message is to come back."""
+        self.calls += 1
+        if self._file is not None:
+            os.write(self._file, f"{time.time():.3f} {message_id} {version}\n".encode())
+        await asyncio.sleep(IO_SECONDS)
+        return random.uniform(*self._delay)
+
+    async def measure(self, warmup: float, seconds: float) -> Measured:
+        """Measure this process for a window."""
+        await asyncio.sleep(warmup)
+        calls, cpu, began = self.calls, time.process_time(), time.monotonic()
+        await asyncio.sleep(seconds)
+        return Measured(self.calls - calls, time.monotonic() - began, time.process_time() - cpu)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the ledger says of one message."""
+
+    calls: int = 0
+    versions: dict[int, int] = field(default_factory=dict[int, int])
+
+
+def read_ledger(path: Path, begin: float = 0.0, end: float = math.inf) -> dict[str, Seen]:
+    """Read the calls between two moments (seconds since the epoch), by message."""
+    found: dict[str, Seen] = {}
+    for line in path.read_text().splitlines():
+        at, message_id, version = line.split()
+        if begin <= float(at) < end:
+            seen = found.setdefault(message_id, Seen())
+            seen.calls += 1
+            seen.versions[int(version)] = seen.versions.get(int(version), 0) + 1
+    return found
