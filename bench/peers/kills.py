@@ -1,6 +1,7 @@
 """The scenario `peers kills`: what is gone, or lives twice, once workers and then servers were killed."""
 
 import asyncio
+import contextlib
 import random
 import tempfile
 import time
@@ -16,9 +17,17 @@ from bench.peers.servers import Server
 from bench.peers.work import Order, read_ledger
 from starter.local.supervised_process import kill_supervised
 
-KILLS, SERVER_KILLS = 8, 3
+KILLS, SERVER_KILLS = 5, 3
 DELAY = (2.0, 4.0)
-KILLED_AFTER = (3.0, 8.0)
+IO_SECONDS = 0.3
+"""A call lasts so long that kills meet some."""
+
+KILLED_AFTER = (1.0, 5.0)
+"""So long after a call a worker is killed, or after the start of a server."""
+
+PATIENCE_SECONDS = 75.0
+"""A worker that was killed in the midst of a task may have to wait for the task's time limit."""
+
 QUIET_SECONDS = 120.0
 """What has not come back so long after the last kill is gone: leases and time limits of all are shorter."""
 
@@ -54,13 +63,23 @@ async def measure_kills(servers: Mapping[str, Server], contestants: Sequence[Con
 
 def _to_order(servers: Mapping[str, Server], contestant: Contestant, folder: str) -> Order:
     ledger = str(Path(folder, contestant.name))
-    return replace(to_order(servers, contestant, contestant.kill_count, DELAY), ledger=ledger)
+    return replace(to_order(servers, contestant, contestant.kill_count, DELAY), io_seconds=IO_SECONDS, ledger=ledger)
 
 
 async def _kill_often(worker: "_Worker") -> None:
+    ledger = Path(worker.order.ledger)
     for _ in range(KILLS):
+        before = _size(ledger)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while _size(ledger) == before:  # noqa: ASYNC110 — a file is watched; the worker has just been started
+                    await asyncio.sleep(0.1)
         await asyncio.sleep(random.uniform(*KILLED_AFTER))
         await worker.kill()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 async def _kill_servers(servers: Sequence[Server]) -> None:

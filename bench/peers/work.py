@@ -13,8 +13,6 @@ from typing import Self
 
 from bench.worker_process import Measured
 
-IO_SECONDS = 0.005
-
 Handle = Callable[[str, int], Awaitable[float]]
 """Does the work for a message, by its id and version, and gives the seconds until it is to come back."""
 
@@ -31,6 +29,7 @@ class Order:
     addresses: Mapping[str, str]
     count: int
     delay: tuple[float, float]
+    io_seconds: float = 0.005
     seconds: float = 0.0
     warmup: float = 0.0
     ledger: str = ""
@@ -57,7 +56,7 @@ class Work:
     """Does what an order says, and counts."""
 
     def __init__(self, order: Order) -> None:
-        self._delay = order.delay
+        self._delay, self._io_seconds = order.delay, order.io_seconds
         self._file = os.open(order.ledger, os.O_CREAT | os.O_APPEND | os.O_WRONLY) if order.ledger else None
         self.calls = 0
 
@@ -66,7 +65,7 @@ class Work:
         self.calls += 1
         if self._file is not None:
             os.write(self._file, f"{time.time():.3f} {message_id} {version}\n".encode())
-        await asyncio.sleep(IO_SECONDS)
+        await asyncio.sleep(self._io_seconds)
         return random.uniform(*self._delay)
 
     async def measure(self, warmup: float, seconds: float) -> Measured:

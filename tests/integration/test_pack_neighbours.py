@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from temporalio.client import Client, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities import Again, Context, Message, handler
 from shared.errors import Misconfigured, PackNotServed
@@ -142,7 +143,11 @@ async def _revise(client: Client, control: Control, kind: str, name: str, times:
 
 async def _ask_for_ever(pack: WorkflowHandle[Any, Any]) -> None:
     while True:
-        await pack.query("overview")
+        try:
+            await pack.query("overview")
+        except RPCError as exc:
+            if exc.status is not RPCStatusCode.RESOURCE_EXHAUSTED:  # too many ask already, on a slow machine
+                raise
         await asyncio.sleep(0.02)
 
 
