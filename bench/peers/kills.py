@@ -53,7 +53,7 @@ async def measure_kills(servers: Mapping[str, Server], contestants: Sequence[Con
         finally:
             for worker in workers:
                 await worker.stop()
-        rows = [_judge(worker, workers_killed_at, servers_killed_at) for worker in workers]
+        rows = [_count_losses(worker, workers_killed_at, servers_killed_at) for worker in workers]
     note = (
         f"kill -9 of each worker {KILLS} times, then of each server {SERVER_KILLS} times; gone = not called again "
         f"within {QUIET_SECONDS:.0f} s; lives twice = a version is called twice in the last {LAST_SECONDS:.0f} s"
@@ -89,7 +89,7 @@ async def _kill_servers(servers: Sequence[Server]) -> None:
         await server.start()
 
 
-def _judge(worker: "_Worker", workers_killed_at: float, servers_killed_at: float) -> dict[str, Any]:
+def _count_losses(worker: "_Worker", workers_killed_at: float, servers_killed_at: float) -> dict[str, Any]:
     ledger, count = Path(worker.order.ledger), worker.order.count
     ever = read_ledger(ledger)
     between = read_ledger(ledger, workers_killed_at, workers_killed_at + QUIET_SECONDS)
@@ -99,11 +99,11 @@ def _judge(worker: "_Worker", workers_killed_at: float, servers_killed_at: float
     return {
         "who": worker.contestant.title,
         "messages": count,
-        "calls": sum(seen.calls for seen in ever.values()),
-        "made again": sum(seen.calls - len(seen.versions) for seen in ever.values()),
+        "calls": sum(versions.total() for versions in ever.values()),
+        "made again": sum(versions.total() - len(versions) for versions in ever.values()),
         "gone, workers killed": count - len(between),
         "gone in all": count - len(after),
-        "lives twice": sum(seen.calls > len(seen.versions) for seen in last.values()),
+        "lives twice": sum(versions.total() > len(versions) for versions in last.values()),
     }
 
 

@@ -24,7 +24,10 @@ WARMUP, SECONDS = 8.0, 12.0
 
 async def main(arguments: list[str]) -> None:
     """Measure all contestants, or those that are named; with `kills` first, kill them."""
-    named = [argument for argument in arguments if argument != "kills"]
+    named, known = [argument for argument in arguments if argument != "kills"], [one.name for one in CONTESTANTS]
+    if strange := [name for name in named if name not in known]:
+        print(f"peers: there is no contestant '{strange[0]}'; use kills, or any of {', '.join(known)}")
+        return
     contestants = [find_contestant(name) for name in named] if named else CONTESTANTS
     async with run_servers() as servers:
         await (measure_kills if "kills" in arguments else _measure_all)(servers, contestants)
@@ -54,11 +57,12 @@ async def _measure_all(servers: Mapping[str, Server], contestants: list[Contesta
         }
         for contestant in contestants
     ]
-    report("peers", rows, note=f"one worker process each, {ROUNDS} rounds by turns; {_tell_versions()}")
+    report("peers", rows, note=f"one worker process each, {ROUNDS} rounds by turns; {_describe_versions()}")
 
 
-def _tell_versions() -> str:
-    said = subprocess.run([find_redis(), "--version"], capture_output=True, text=True, check=True)  # noqa: S603 — found on the PATH
+def _describe_versions() -> str:
+    command = [find_redis(), "--version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 — found on the PATH
     packages = ("apscheduler", "procrastinate", "dbos", "redis", "aiokafka", "temporalio")
     names = [f"{name} {importlib.metadata.version(name)}" for name in packages]
     return ", ".join([f"Redis {said.stdout.split()[2].removeprefix('v=')}", *names])

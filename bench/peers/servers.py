@@ -12,6 +12,7 @@ import psutil
 
 from bench.harness import fresh_server
 from bench.peers.contestants import CONTESTANTS, KAFKA, POSTGRES, REDIS, TEMPORAL
+from cluster.cluster import POSTGRES_SETTINGS
 from cluster.postgres import Postgres
 from shared.errors import Misconfigured
 from starter.local.embedded import EmbeddedServer
@@ -22,7 +23,6 @@ from starter.local.supervised_process import (
     is_answered,
 )
 
-SETTINGS = ("max_connections=200", "shared_buffers=512MB", "max_wal_size=4GB")
 START_SECONDS = 20.0
 
 
@@ -112,7 +112,7 @@ class _Database:
 async def run_servers() -> AsyncGenerator[Mapping[str, Server]]:
     """Run all servers for the length of a `with` block."""
     folder = await asyncio.to_thread(_make_folder)
-    postgres = Postgres(folder / "postgres", find_free_port(), SETTINGS)
+    postgres = Postgres(folder / "postgres", find_free_port(), POSTGRES_SETTINGS)
     broker = BrokerOptions(data=folder / "kafka", port=find_free_port())
     try:
         await asyncio.to_thread(postgres.start)

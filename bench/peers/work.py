@@ -6,8 +6,9 @@ import math
 import os
 import random
 import time
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
@@ -43,6 +44,11 @@ class Order:
         """Take an order from JSON."""
         return cls(**json.loads(text))
 
+    @property
+    def sqlalchemy_url(self) -> str:
+        """Where PostgreSQL is, for whoever reaches it through SQLAlchemy."""
+        return self.addresses["postgres"].replace("postgresql:", "postgresql+psycopg:")
+
     def message_ids(self) -> list[str]:
         """Name the messages."""
         return [f"message-{number:06}" for number in range(self.count)]
@@ -76,21 +82,11 @@ class Work:
         return Measured(self.calls - calls, time.monotonic() - began, time.process_time() - cpu)
 
 
-@dataclass(slots=True)
-class Seen:
-    """What the ledger says of one message."""
-
-    calls: int = 0
-    versions: dict[int, int] = field(default_factory=dict[int, int])
-
-
-def read_ledger(path: Path, begin: float = 0.0, end: float = math.inf) -> dict[str, Seen]:
-    """Read the calls between two moments (seconds since the epoch), by message."""
-    found: dict[str, Seen] = {}
+def read_ledger(path: Path, begin: float = 0.0, end: float = math.inf) -> dict[str, Counter[int]]:
+    """Count the calls between two moments (seconds since the epoch), by message and version."""
+    found = defaultdict[str, Counter[int]](Counter)
     for line in path.read_text().splitlines():
         at, message_id, version = line.split()
         if begin <= float(at) < end:
-            seen = found.setdefault(message_id, Seen())
-            seen.calls += 1
-            seen.versions[int(version)] = seen.versions.get(int(version), 0) + 1
-    return found
+            found[message_id][int(version)] += 1
+    return dict(found)

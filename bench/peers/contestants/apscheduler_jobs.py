@@ -33,9 +33,7 @@ def _add(scheduler: Any, message_id: str, version: int, payload: dict[str, str],
 
 def _build(order: Order) -> Any:
     return AsyncIOScheduler(
-        jobstores={
-            "default": SQLAlchemyJobStore(url=order.addresses["postgres"].replace("postgresql:", "postgresql+psycopg:"))
-        },
+        jobstores={"default": SQLAlchemyJobStore(url=order.sqlalchemy_url)},
         executors={"default": AsyncIOExecutor()},
         job_defaults={"misfire_grace_time": None, "coalesce": True},
         timezone=UTC,

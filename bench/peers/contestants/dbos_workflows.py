@@ -17,7 +17,7 @@ async def run_step(message_id: str, version: int) -> float:
 
 
 @DBOS.workflow()
-async def live(message_id: str, payload: dict[str, str]) -> None:  # noqa: ARG001 — stored with the workflow, as with the others
+async def live(message_id: str, payload: dict[str, str]) -> None:  # noqa: ARG001 — stored, as with the others
     """Be a message, for ever."""
     version = 0
     while True:
@@ -26,9 +26,8 @@ async def live(message_id: str, payload: dict[str, str]) -> None:  # noqa: ARG00
 
 
 def _launch(order: Order) -> None:
-    url = order.addresses["postgres"].replace("postgresql:", "postgresql+psycopg:")
-    config: Any = {"name": "peers", "system_database_url": url, "log_level": "ERROR", "run_admin_server": False}
-    DBOS(config=config)
+    config: Any = {"name": "peers", "system_database_url": order.sqlalchemy_url, "log_level": "ERROR"}
+    DBOS(config=config | {"run_admin_server": False})
     DBOS.launch()
 
 
