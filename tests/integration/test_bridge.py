@@ -125,7 +125,7 @@ async def test_members_come_and_go_while_records_flow(
         async with bridging(topic) as third:
             await wait_until(lambda: third.assignment.partitions, "a third takes part")
             await flowing
-            await wait_until(lambda: newest == dict.fromkeys(keys, 9), "all have their newest record")
+            await wait_until(lambda: newest == dict.fromkeys(keys, 9), "all have their newest record", 90)
             shares = _shares(second, third)
 
     assert shares == [2, 2]
