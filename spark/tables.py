@@ -39,6 +39,12 @@ def count_values(folder: Path, name: str) -> Counter[str]:
     return counts
 
 
+def count_rows(folder: Path) -> int:
+    """Count the rows of the Parquet files of a folder by what the files say of themselves."""
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    return sum(parquet.read_metadata(path).num_rows for path in folder.rglob("[!_.]*.parquet"))
+
+
 def columns_of(ddl: str) -> dict[str, str]:
     """Give the type of each column, by its name."""
     return dict(column.split() for column in ddl.split(", "))

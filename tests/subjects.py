@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from shared.messages.encoding import Pack
 from shared.messages.placement import pack_index, pack_workflow_id, workflow_id
@@ -96,8 +96,11 @@ class Subject:
                 try:
                     answer = await self.handle.query(query, args=arguments)
                     break
-                except RPCError as exc:  # a server under load lets a query run out of time; it can be asked again
-                    if not is_transient(exc):
+                except RPCError as exc:
+                    # a server under load lets a query run out of time, and has no answer before a failed task is tried
+                    # again; both can be asked again
+                    if not is_transient(exc) and exc.status is not RPCStatusCode.FAILED_PRECONDITION:
                         raise
+                    await asyncio.sleep(0.05)
         assert answer is not None, f"pack {self.handle.id} does not know {self.id}"
         return answer

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shared.messages.placement import workflow_id
 from shared.settings import Settings
-from spark.cli.session import add_manifest, add_session, open_session
+from spark.cli.session import BRIEF, add_manifest, add_session, open_session
 from starter.cli.arguments import Commands
 from starter.cli.connection import open_control
 from starter.cli.exit_codes import FINE, PARTLY
@@ -31,7 +31,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     from spark.prepare.manifest import Manifest
 
     manifest = Manifest.load(args.manifest)
-    with open_session(args, settings) as spark:
+    with open_session(args, settings, defaults=BRIEF) as spark:
         balance = run_interruptibly(_reconcile(spark, manifest, settings))
     _report(args, manifest, balance)
     return FINE if balance.is_complete else PARTLY

@@ -2,8 +2,9 @@
 
 import argparse
 import contextlib
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting
@@ -12,6 +13,10 @@ from starter.cli.arguments import REPEATED, CommandParser, read_pair
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+BRIEF: Mapping[str, str] = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
+"""Configuration of a command whose jobs are short: Java's best code would take longer to make than it would save."""
 
 
 def add_session(parser: CommandParser) -> None:
@@ -29,14 +34,20 @@ def add_manifest(parser: CommandParser) -> None:
 
 @contextlib.contextmanager
 def open_session(
-    args: argparse.Namespace, settings: Settings, packages: Sequence[str] = ()
+    args: argparse.Namespace,
+    settings: Settings,
+    packages: Sequence[str] = (),
+    defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> Generator["SparkSession"]:
-    """Start Spark for a `with` block; its failures are raised as errors of one sentence."""
+    """Start Spark for a `with` block; its failures are raised as errors of one sentence.
+
+    `defaults` are configuration that a user's own goes before.
+    """
     from spark.session.faults import translate_spark_errors
     from spark.session.session import build_session
 
     packages = (*packages, *args.packages)
-    session = build_session(settings, master=args.master, conf=read_conf(args), packages=packages)
+    session = build_session(settings, master=args.master, conf={**defaults, **read_conf(args)}, packages=packages)
     try:
         with translate_spark_errors():
             yield session

@@ -5,16 +5,16 @@ import importlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from shared.errors import MessageNotFound
 from shared.messages.placement import workflow_id
 from spark.prepare.manifest import Manifest
-from spark.tables import read_table, to_batch, to_schema
+from spark.tables import count_rows, read_table, to_batch, to_schema
 from starter.control import Control
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ALIVE, FINISHED, STOPPED = "alive", "finished", "stopped"  # alphabetical as in time, so the maximum is the later one
 PLACES = {"active": ALIVE, "paused": ALIVE, "parked": ALIVE, "done": FINISHED, "stopped": STOPPED}  # by state
 WRITTEN_AT_ONCE = 20_000  # rows, to save memory
+ROWS_PER_SHARE = 500_000  # of a join: each share costs a task in each of its steps, and must fit into memory
 EXAMPLES_MAX = 20
 LOOKED_UP_MAX = 2000  # messages missing in the index that are looked up one by one: it lags behind by a moment
 LOOKED_UP_AT_ONCE = 16
@@ -99,39 +100,51 @@ async def _write_known(control: Control, kinds: Iterable[str], path: Path) -> No
 
 def _compare(spark: "SparkSession", manifest: Manifest, known: Path) -> tuple[Reconciliation, list[Difference]]:
     """Count the rows by place, and give LOOKED_UP_MAX messages at most that have none; the others go to REST."""
-    placed = _place(spark, manifest, read_table(spark, known, KNOWN_DDL)).cache()
+    session = spark.newSession()  # with a configuration of its own
+    shares = max(spark.sparkContext.defaultParallelism, manifest.messages // ROWS_PER_SHARE)
+    session.conf.set("spark.sql.shuffle.partitions", str(shares))
+    placed = _place(session, manifest, read_table(session, known, KNOWN_DDL)).cache()
     try:
         counts = {row["place"]: row["count"] for row in placed.groupBy("place").count().collect()}
-        rows = placed.where("place is null").orderBy("row").toLocalIterator()
+        # receipts are read only where the server's word is missing
+        unplaced = _explain(manifest, placed.where("place is null")) if counts.get(None) else placed.limit(0)
+        rows = unplaced.orderBy("row").toLocalIterator()
         missing = (Difference(row["row"], row["kind"], row["id"], row["problem"]) for row in rows)
         suspects = list(islice(missing, LOOKED_UP_MAX))
         with (known / REST).open("w", encoding="utf-8") as rest:
-            rest.writelines(_write_lines(missing))
+            beyond = _write_all(rest, missing)
     finally:
         placed.unpersist()
     balance = Reconciliation(
         rows=manifest.rows,
         duplicates=manifest.duplicates,
-        rejected=manifest.rejects + counts.get("rejected", 0),
-        missing=counts.get(None, 0) - len(suspects),
+        rejected=manifest.rejects + counts.get(None, 0) - len(suspects) - beyond,
+        missing=beyond,
         **{place: counts.get(place, 0) for place in (ALIVE, FINISHED, STOPPED)},
     )
-    balance.flaws += _find_flaws(manifest, sum(counts.values()), manifest.read_rejects(spark).count())
+    balance.flaws += _find_flaws(manifest, sum(counts.values()), count_rows(manifest.folder / "rejects"))
     return balance, suspects
 
 
 def _place(spark: "SparkSession", manifest: Manifest, known: "DataFrame") -> "DataFrame":
-    """Give each message's row, name, place (null if unknown) and the problem that an unknown place would mean."""
+    """Give each message's row, name, and its place by what the server knows, null if that is nothing."""
     # a message that ended during the listing is in two places; the later one counts
-    states = known.groupBy("kind", "id").agg({"state": "max"}).toDF("kind", "id", "state")
-    messages = manifest.read_messages(spark).select("row", "kind", "id").join(states, ["kind", "id"], "left")
-    joined = messages.join(manifest.read_last_receipts(spark), ["kind", "id"], "left")
-    return joined.selectExpr(
-        "row",
-        "kind",
-        "id",
-        "coalesce(state, if(receipt.outcome = 'rejected', 'rejected', null)) place",
-        "if(receipt is null, 'was not started', concat('was started (run ', receipt.run_id, ')')) problem",
+    states = known.groupBy("kind", "id").agg({"state": "max"}).toDF("kind", "id", "place")
+    return manifest.read_messages(spark).select("row", "kind", "id").join(states, ["kind", "id"], "left")
+
+
+def _explain(manifest: Manifest, unplaced: "DataFrame") -> "DataFrame":
+    """Give those that are missing, and the problem that this would mean; the rejected ones are not missing."""
+    receipts = manifest.read_last_receipts(unplaced.sparkSession)
+    return (
+        unplaced.join(receipts, ["kind", "id"], "left")
+        .where("receipt is null or receipt.outcome <> 'rejected'")
+        .selectExpr(
+            "row",
+            "kind",
+            "id",
+            "if(receipt is null, 'was not started', concat('was started (run ', receipt.run_id, ')')) problem",
+        )
     )
 
 
@@ -171,10 +184,15 @@ def _write_differences(path: Path, differences: list[Difference], rest: Path) ->
         return
     part = path.with_name(f"{path.name}.part")
     with part.open("w", encoding="utf-8") as file, rest.open(encoding="utf-8") as more:
-        file.writelines(_write_lines(differences))
+        _write_all(file, differences)
         file.writelines(more)
     part.replace(path)
 
 
-def _write_lines(differences: Iterable[Difference]) -> Iterator[str]:
-    return (json.dumps(asdict(difference), ensure_ascii=False) + "\n" for difference in differences)
+def _write_all(file: IO[str], differences: Iterable[Difference]) -> int:
+    """Write differences as JSON, a line each; gives their number."""
+    count = 0
+    for difference in differences:
+        file.write(json.dumps(asdict(difference), ensure_ascii=False) + "\n")
+        count += 1
+    return count
