@@ -70,6 +70,21 @@ class MessageNotFound(GiveUp):
     """No message with this kind and id is known to the server."""
 
 
+class MessageAlive(GiveUp):
+    """A message that was to be started is alive, and was left unchanged; `run_id` is that of its workflow."""
+
+    def __init__(self, workflow_id: str, run_id: str) -> None:
+        super().__init__(
+            f"{workflow_id} is alive already, nothing was started; 'dormice show {workflow_id}' tells more"
+        )
+        self.workflow_id = workflow_id
+        self.run_id = run_id
+
+
+class ConditionUnmet(GiveUp):
+    """A message is no longer as the condition of an upsert wants it, and was left unchanged."""
+
+
 class StartRefused(GiveUp):
     """A message can't be started as it is: its pack has no room for it, or the server refuses it."""
 

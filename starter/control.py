@@ -9,7 +9,7 @@ from typing import Any
 from temporalio.client import Client
 
 from activities.registry import Registry, declared_packs, envelope_rules, load_registry
-from shared.errors import PackNotServed, RetryLater, StartRefused
+from shared.errors import MessageAlive, PackNotServed, RetryLater, StartRefused
 from shared.messages import signals
 from shared.messages.envelope import Envelope, parse_envelope
 from shared.messages.signals import Signal
@@ -23,6 +23,7 @@ from starter.steering.selection import Selection
 from starter.steering.sender import Sender, SignalCounts
 from starter.steering.status.listing import ListedMessage, to_listed
 from starter.steering.stored.memo_counts import MessageCount
+from starter.steering.upsert import UpsertConditions, UpsertSender
 
 PAGE_SIZE = 500
 
@@ -46,23 +47,54 @@ class Control:
         self._packs = Packs(client, settings)
 
     async def start(self, wish: Envelope | Mapping[str, Any]) -> Receipt[None]:
-        """Start one message and return its receipt.
+        """Start one message, also one that has finished, and return its receipt, whose outcome is STARTED.
 
-        Its `outcome` is STARTED, also when a finished message is started anew, or ALREADY_RUNNING when the message is
-        alive; it is then left unchanged. Everything else is raised: InvalidEnvelope for an unknown kind or an invalid
-        field, StartRefused when a full pack or the server refuses it, PackNotServed when its pack has received it but
-        no worker serves the pack, RetryLater when the server does not answer within the setting `patience`.
+        Everything else is raised: MessageAlive when the message is alive, and stays as it is; InvalidEnvelope for an
+        unknown kind or an invalid field; StartRefused when a full pack or the server refuses it; PackNotServed when its
+        pack has received it but no worker serves the pack; RetryLater when the server does not answer within the
+        setting `patience`. With an idempotency key a repeated start is the first one.
         """
+        envelope, registry = self._check(wish)
+        packs = declared_packs(registry)
+        starter = BulkStarter(self._client, self._settings, restarts_finished=True, encodings=packs)
+        receipt = await starter.start(envelope, None)
+        if receipt.outcome is StartOutcome.ALREADY_RUNNING:
+            raise MessageAlive(receipt.workflow_id, receipt.run_id)
+        if receipt.outcome is not StartOutcome.STARTED:
+            raise _to_error(receipt)
+        self._packs.layouts.forget(envelope.kind)  # it may have been the first of its kind
+        return receipt
+
+    async def upsert(
+        self,
+        wish: Envelope | Mapping[str, Any],
+        *,
+        if_version: int | None = None,
+        if_due_before: datetime | None = None,
+    ) -> Receipt[None]:
+        """Start a message, or give it payload, lane, priority and moment if it is alive; return its receipt.
+
+        Without `scheduled_at` it runs now. A message that is alive keeps its tenant and correlation id; its tolerance
+        is the handler's. The outcome is STARTED, REVISED (then `reason` says why it does not run, if it is paused), or
+        IGNORED: this idempotency key, one of the last five, has been applied before. A repetition may also have the
+        outcome of the first time.
+
+        With a condition nothing is started: MessageNotFound is raised when the message is not alive, ConditionUnmet
+        when it is at another version or not due before that moment. Everything else is raised as by `start`.
+        """
+        envelope, registry = self._check(wish)
+        upserter = UpsertSender(self._client, self._settings, self._packs, declared_packs(registry))
+        receipt = await upserter.upsert(envelope, UpsertConditions(if_version, if_due_before))
+        if receipt.outcome not in (StartOutcome.STARTED, StartOutcome.REVISED, StartOutcome.IGNORED):
+            raise _to_error(receipt)
+        self._packs.layouts.forget(envelope.kind)
+        return receipt
+
+    def _check(self, wish: Envelope | Mapping[str, Any]) -> tuple[Envelope, Registry]:
         if self._registry is None:
             self._registry = load_registry(self._settings)
         fields = wish.model_dump() if isinstance(wish, Envelope) else wish
-        envelope = parse_envelope(fields, envelope_rules(self._settings, self._registry))
-        packs = declared_packs(self._registry)
-        starter = BulkStarter(self._client, self._settings, restarts_finished=True, encodings=packs)
-        receipt = await starter.start(envelope, None)
-        if receipt.outcome not in (StartOutcome.STARTED, StartOutcome.ALREADY_RUNNING):
-            raise _to_error(receipt)
-        return receipt
+        return parse_envelope(fields, envelope_rules(self._settings, self._registry)), self._registry
 
     async def run_now(self, kind: str, message_id: str, reason: str = "") -> str:
         """Run as soon as a worker is free; a parked message gets fresh attempts."""

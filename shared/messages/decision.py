@@ -12,13 +12,14 @@ from shared.messages import signals
 from shared.messages.message import DECISIONS_KEPT, Decision, MessageState, Outcome, clip_reason
 from shared.messages.placement import unit_hash
 from shared.messages.signals import to_epoch
-from shared.messages.timespan import HORIZON, format_seconds
+from shared.messages.timespan import HORIZON, format_moment, format_seconds
 
 MIN_DELAY = 1.0  # seconds; the server starts at most one run of a workflow a second
 MAX_DELAY = HORIZON.total_seconds()
 TOLERANCE_SHARE = 0.05
 TOLERANCE_MAX = 900.0
 EARLIEST_SHARE = 0.5
+UPSERTS_KEPT = 5  # how many idempotency keys of upserts a message remembers
 Spread = Callable[[float], float]  # maps a tolerance to the offset in it at which a message is due, both in seconds
 
 
@@ -62,6 +63,13 @@ def find_offset(workflow_id: str, tolerance: float, spread: Spread | None) -> fl
     if spread is not None:
         return spread(tolerance)
     return unit_hash(workflow_id) * tolerance if tolerance else 0.0
+
+
+def merge_sources(known: Mapping[str, int], newer: Mapping[str, int]) -> Mapping[str, int]:
+    """Give the newest offset of each source, newer ones last; of upserts, each a source of its own, the last few."""
+    merged = {**known, **newer}
+    forgotten = [source for source in merged if source.startswith(signals.UPSERT)][:-UPSERTS_KEPT]
+    return {source: offset for source, offset in merged.items() if source not in forgotten} if forgotten else merged
 
 
 def next_wake(state: MessageState) -> float | None:
@@ -228,6 +236,14 @@ def _check_priority(priority: Any) -> None:
         raise ValueError(f"priority {priority!r} is not between 1 and 5")
 
 
+def _check_conditions(state: MessageState, signal: signals.Revise) -> None:
+    if signal.if_version not in (None, state.version):
+        raise ValueError(f"its version is {state.version}, not {signal.if_version}")
+    due_at = state.due_at if state.asked_due_at is None else state.asked_due_at
+    if signal.if_due_before is not None and due_at >= to_epoch(signal.if_due_before):
+        raise ValueError(f"it is due {format_moment(due_at)}, not before {signal.if_due_before}")
+
+
 def _revise(state: MessageState, signal: signals.Revise, now: float, replay_time: float) -> MessageState:
     if _is_redelivered(state, signal):
         return state
@@ -235,6 +251,7 @@ def _revise(state: MessageState, signal: signals.Revise, now: float, replay_time
         raise ValueError(f"there is no lane {signal.lane!r}")
     if signal.priority is not None:
         _check_priority(signal.priority)
+    _check_conditions(state, signal)
     bounded = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
     # an idempotency key stands for one payload: a new payload for a tried version makes the next version
     is_next = state.is_tried and not state.is_running
@@ -260,7 +277,9 @@ def _request_stop(state: MessageState, signal: signals.Stop, now: float) -> Mess
 
 
 def _is_newer_record(state: MessageState, event: Any) -> bool:
-    return isinstance(event, signals.Revise) and event.source != "" and not _is_redelivered(state, event)
+    if not isinstance(event, signals.Revise) or event.source == "" or _is_redelivered(state, event):
+        return False
+    return event.if_version is None and event.if_due_before is None  # what has ended meets no condition
 
 
 def _begin_anew(state: MessageState, now: float) -> MessageState:
@@ -275,7 +294,7 @@ def _is_redelivered(state: MessageState, signal: signals.Revise | signals.Stop) 
 
 
 def _note_source(state: MessageState, signal: signals.Revise | signals.Stop) -> Mapping[str, int]:
-    return {**state.sources, signal.source: signal.offset} if signal.source else state.sources
+    return merge_sources(state.sources, {signal.source: signal.offset}) if signal.source else state.sources
 
 
 def _pull_forward(state: MessageState, signal: signals.PullForward, now: float) -> MessageState:

@@ -42,6 +42,7 @@ class Revise:
 
     `source` ("topic/partition") and `offset` name the record that the revision comes from. It is ignored unless it is
     newer than the last applied one of its source, so a redelivery does nothing. `trace` is its W3C Trace Context.
+    It changes nothing either if the message is at another version than `if_version`, or not due before `if_due_before`.
     """
 
     payload: Any
@@ -52,6 +53,8 @@ class Revise:
     reason: str = ""
     priority: int | None = None
     trace: Mapping[str, str] | None = None
+    if_version: int | None = None
+    if_due_before: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,7 @@ class UnreadableSignal:
 
 
 TOMBSTONE = "its record was deleted"  # reason of a stop that a null record causes
+UPSERT = "upsert/"  # begins the source of an upsert; the rest stands for its idempotency key, and its offset is 0
 
 Signal = RunNow | Reschedule | Reprioritize | Revise | Pause | Resume | Stop | PullForward
 

@@ -17,6 +17,7 @@ from starter.files.rows import Row, RowSource
 from starter.files.threaded_iterator import ThreadedIterator
 from starter.local.disk import explain_write_error
 from starter.starting.bulk import BulkStarter
+from starter.starting.delivery import Delivery
 from starter.starting.receipts import Receipt, StartOutcome
 
 
@@ -26,6 +27,8 @@ class LoadCounts:
 
     rows: int = 0
     started: int = 0
+    revised: int = 0
+    """Messages that were alive and got what their row says."""
     already_running: int = 0
     rejected: int = 0
     failed: int = 0
@@ -45,7 +48,8 @@ class LoadCounts:
         """Rows whose outcome is known."""
         if self.is_searching:
             return self.rows
-        return self.started + self.already_running + self.rejected + self.failed + self.duplicates + self.valid
+        handled = self.started + self.revised + self.already_running
+        return handled + self.rejected + self.failed + self.duplicates + self.valid
 
     @property
     def done_position(self) -> float:
@@ -85,6 +89,9 @@ class LoadOptions:
     lane: str | None = None
     duplicates: DuplicateRule | None = None
     """Which of several rows with one kind and id counts; None: the newest where the source can be read twice."""
+    upserts: bool = False
+    """Each row also changes its message if that is alive, once for its idempotency key, else for its place in the file
+    as it is now."""
     failures_max: int = 64
     """After this number of failed starts in a row the load stops reading: the server is gone."""
 
@@ -128,7 +135,7 @@ class Load:
                 async for _ in self._envelopes():
                     self.summary.valid += 1
             else:
-                async for receipt in starter.start_all(self._envelopes()):
+                async for receipt in starter.start_all(self._wishes()):
                     self._take(receipt)
             is_complete = not self.is_stopped and self.flaw is None
         finally:
@@ -158,6 +165,12 @@ class Load:
         if isinstance(row.fields, bytes):
             return row.number
         return hash((row.fields.get("kind") or self.options.kind, str(row.fields.get("id"))))
+
+    async def _wishes(self) -> AsyncIterator[tuple[Row, Envelope | Delivery]]:
+        session = self._source.fingerprint
+        async for row, envelope in self._envelopes():
+            is_upsert = self.options.upserts
+            yield row, Delivery.of_upsert(envelope, f"{session}:{row.number}") if is_upsert else envelope
 
     async def _envelopes(self) -> AsyncIterator[tuple[Row, Envelope]]:
         async for row in self._rows():
@@ -198,7 +211,9 @@ class Load:
             return
         if receipt.outcome is StartOutcome.STARTED:
             self.summary.started += 1
-        elif receipt.outcome is StartOutcome.ALREADY_RUNNING:
+        elif receipt.outcome is StartOutcome.REVISED:
+            self.summary.revised += 1
+        elif receipt.outcome in (StartOutcome.ALREADY_RUNNING, StartOutcome.IGNORED):
             self.summary.already_running += 1
         else:
             self.summary.failed += 1

@@ -2,6 +2,7 @@
 
 import csv
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -70,6 +71,15 @@ class RowSource(AbstractContextManager["RowSource", None]):
     def is_repeatable(self) -> bool:
         """Whether the input can be read more than once, as a file can and a pipe can't."""
         return self.total is not None
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells this input from others, and a file from what it was before a change; a pipe is never the same."""
+        if not self.is_repeatable:
+            return uuid.uuid4().hex
+        path = Path(self.name).resolve()
+        status = path.stat()
+        return f"{path}|{status.st_mtime_ns}|{status.st_size}"
 
     def reopen(self) -> "RowSource":
         """Open the same input once more."""

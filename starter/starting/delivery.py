@@ -1,12 +1,14 @@
-"""Deliveries: what a source's record asks for; a repeated or late record has no effect."""
+"""Deliveries: what a source's record, or an upsert, asks for; a repeated or late one has no effect."""
 
+import hashlib
+import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from shared.messages.envelope import Envelope
 from shared.messages.message import NO_TRACE
-from shared.messages.signals import TOMBSTONE, Revise, Stop
+from shared.messages.signals import TOMBSTONE, UPSERT, Revise, Stop
 
 
 class Delivery(NamedTuple):
@@ -23,6 +25,13 @@ class Delivery(NamedTuple):
     envelope: Envelope | None = None
     trace: Mapping[str, str] = NO_TRACE
 
+    @classmethod
+    def of_upsert(cls, envelope: Envelope, key: str = "") -> Self:
+        """Make the delivery that upserts a message, once for its idempotency key, else for `key`, else by itself."""
+        key = envelope.idempotency_key or key or uuid.uuid4().hex
+        source = UPSERT + hashlib.blake2b(key.encode(), digest_size=6).hexdigest()
+        return cls(envelope.kind, envelope.id, source, 0, envelope)
+
     @property
     def sources(self) -> Mapping[str, int]:
         """What the message remembers of this record."""
@@ -32,6 +41,10 @@ class Delivery(NamedTuple):
         """Give the signal for a message that is alive; without `scheduled_at` the message runs now."""
         if (envelope := self.envelope) is None:
             return Stop(TOMBSTONE, self.source, self.offset)
+        return self.to_revision(envelope)
+
+    def to_revision(self, envelope: Envelope) -> Revise:
+        """Give the signal that makes a message that is alive what an envelope says."""
         due_at = (envelope.scheduled_at or datetime.now(UTC)).isoformat()
         given = (envelope.payload, self.source, self.offset, envelope.lane or "", due_at)
         return Revise(*given, priority=envelope.priority, trace=dict(self.trace))

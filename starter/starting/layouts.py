@@ -20,8 +20,8 @@ from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, is_missing, translate_rpc_error, translate_rpc_errors
 from starter.starting.calls import RetryingCaller
 
-BELIEVED_SECONDS = 30.0
-"""How long a process caches the layouts that it has read: kinds are packed and repacked rarely."""
+BELIEVED_SECONDS, MISSING_SECONDS = 30.0, 2.0
+"""How long a process caches the layouts that it has read: they change rarely, but a missing one may come soon."""
 
 
 class Layouts:
@@ -74,12 +74,16 @@ class Layouts:
             )
         return layout
 
+    def forget(self, kind: str) -> None:
+        """Read the layout of a kind anew next time."""
+        self._cache.pop(kind, None)
+
     async def grow(self, layout: Layout, packs: int) -> None:
         """Store a larger number of packs for the kind."""
         handle = self._client.get_workflow_handle(layout_workflow_id(layout.kind))
         with translate_rpc_errors():
             await handle.signal("keep", replace(layout, packs=packs).dump())
-        self._cache.pop(layout.kind, None)
+        self.forget(layout.kind)
 
     def _is_unknown(self, kind: str) -> bool:
         return kind not in self._cache or time.monotonic() >= self._cache[kind][0]
@@ -100,7 +104,8 @@ class Layouts:
             if kept.status == WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING:
                 (memo,) = await self._client.data_converter.decode([kept.memo.fields[LAYOUT_MEMO]])
                 layout = Layout.load(kind, memo)
-        self._cache[kind] = (time.monotonic() + BELIEVED_SECONDS, layout)
+        believed = MISSING_SECONDS if layout is None else BELIEVED_SECONDS
+        self._cache[kind] = (time.monotonic() + believed, layout)
 
     async def _refuse_if_solo(self, kind: str) -> None:
         query = f"WorkflowType = '{MESSAGE_WORKFLOW}' AND ExecutionStatus = 'Running' AND Kind = '{kind}'"
@@ -122,4 +127,4 @@ class Layouts:
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 memo={LAYOUT_MEMO: layout.dump()},
             )
-        self._cache.pop(layout.kind, None)
+        self.forget(layout.kind)

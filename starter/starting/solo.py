@@ -13,6 +13,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from shared.errors import InvalidEnvelope
+from shared.messages.decision import merge_sources
 from shared.messages.envelope import Envelope
 from shared.messages.message import NO_TRACE
 from shared.messages.placement import workflow_id
@@ -74,7 +75,7 @@ class SoloStarter:
                     tag,
                     session=f"{delivery.source}:{delivery.offset}",
                     restarts_finished=finished is not None,
-                    sources={**(finished or {}), **delivery.sources},
+                    sources=merge_sources(finished or {}, delivery.sources),
                     trace=delivery.trace,
                 )
                 if started.outcome is not StartOutcome.ALREADY_RUNNING:

@@ -135,19 +135,25 @@ class Sender:
             await handle.signal(SIGNAL_NAMES[type(signal)], signal, rpc_timeout=CALL_TIMEOUT)
             if not self._is_named and not isinstance(signal, Stop):  # in bulk, two calls each would halve the speed
                 return [], []
-            described = await handle.describe(rpc_timeout=CALL_TIMEOUT)
-            if (failing := await to_standstill(self._client, described)) is not None:
-                raise StandsStill(failing.describe())
+            is_blocked = await is_solo_in(self._client, name, self._blocking_state)
         except RPCError as exc:
             if is_missing(exc):
                 return ids, []
             raise translate_rpc_error(exc) from exc
-        if not self._blocking_state or described.typed_search_attributes.get(STATE) != self._blocking_state:
-            return [], []
-        # the index does not show yet what a recent signal has changed; the message itself knows
-        status = await query_or_none(handle, "status")
-        is_blocked = status is None or status["phase"] == self._blocking_state
         return [], [self._sentence.format(name=name)] if is_blocked else []
+
+
+async def is_solo_in(client: Client, name: str, state: str) -> bool:
+    """Return whether a message with its own workflow is in a state; raises StandsStill if its task fails, RPCError."""
+    handle = client.get_workflow_handle(name)
+    described = await handle.describe(rpc_timeout=CALL_TIMEOUT)
+    if (failing := await to_standstill(client, described)) is not None:
+        raise StandsStill(failing.describe())
+    if not state or described.typed_search_attributes.get(STATE) != state:
+        return False
+    # the index does not show yet what a recent signal has changed; the message itself knows
+    status = await query_or_none(handle, "status")
+    return status is None or status["phase"] == state
 
 
 async def group_names(names: AsyncIterable[tuple[str, str]], layouts: Layouts) -> AsyncIterator[Group]:
@@ -189,11 +195,11 @@ def find_obstacle(signal: Signal) -> tuple[str, str]:
     match signal:
         case Resume():
             return "parked", "{name} is parked, which 'resume' does not end; 'dormice now {name}' runs it again"
-        case Revise():
+        case Revise(due_at=None):
             return "parked", "{name} is parked and keeps the new payload; 'dormice now {name}' runs it again"
         case RunNow():
             return "paused", "{name} is paused and runs once 'dormice resume {name}' has ended the pause"
-        case Reschedule() | Reprioritize(due_at=str()):
+        case Reschedule() | Reprioritize(due_at=str()) | Revise():
             then = "it runs once 'dormice resume {name}' has ended the pause"
             return "paused", f"{{name}} is paused and keeps the new due time; {then}"
         case _:

@@ -260,6 +260,26 @@ async def test_a_message_is_started_once(run: Run, name: str) -> None:
 
 
 @pytest.mark.usefixtures("worker")
+async def test_an_upsert_starts_or_changes_a_message(run: Run, name: str) -> None:
+    """What it came to is printed; with a condition that does not hold it changes nothing, with exit code 2."""
+    upsert = ("upsert", "ledger", name, "--scheduled-at", LATER)
+
+    first, second = await run(*upsert), await run(*upsert, "--priority", "2", "--json")
+    third = await run(*upsert, "--if-version", "7")
+    await run("pause", f"ledger:{name}")
+    fourth = await run(*upsert, "--if-version", "0")
+
+    assert (first.code, first.out, first.err) == (0, f"ledger:{name}  started\n", "")
+    assert (second.code, second.document["outcome"], second.document["reason"]) == (0, "revised", "")
+    assert (third.code, third.out) == (2, "")
+    assert third.err.startswith(
+        f"dormice: ledger:{name} is at version 0 and due 2036-01-01 00:00:00 UTC, not at version"
+    )
+    assert (fourth.code, fourth.out) == (0, f"ledger:{name}  revised\n")
+    assert fourth.err.startswith(f"dormice: ledger:{name} is paused and keeps the new due time;")
+
+
+@pytest.mark.usefixtures("worker")
 async def test_show_tells_where_a_message_stands_and_why(run: Run, name: str) -> None:
     """By KIND:ID or KIND ID, as text or as JSON lines; exit code 1 when one is not known, the others are shown."""
     await run("start", "ledger", name, "--scheduled-at", LATER, "--tenant", "acme")

@@ -21,7 +21,7 @@ from temporalio.client import Client
 from cluster.cluster import Cluster
 from cluster.program import Program
 from cluster.server import choose_ports, end_process
-from shared.errors import Misconfigured, RetryLater
+from shared.errors import MessageAlive, Misconfigured, RetryLater
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from shared.temporal.connect import connect
@@ -147,7 +147,9 @@ def _ask_who_calls(folder: Path, keys_at: str) -> Path:
 async def _is_ready(login: dict[str, str]) -> bool:
     try:
         client = await connect(Settings(), login)
-        return await _start(client, Settings(), "first") in (StartOutcome.STARTED, StartOutcome.ALREADY_RUNNING)
+        return await _start(client, Settings(), "first") is StartOutcome.STARTED
+    except MessageAlive:
+        return True
     except RetryLater:
         return False
 

@@ -15,7 +15,15 @@ from temporalio.client import Client
 from activities import Again, Context, Done, Message, Reject, handler
 from activities.api.handler import Handler
 from activities.registry import Registry
-from shared.errors import GiveUp, InvalidEnvelope, MessageNotFound, PackNotServed, ServerUnreachable, StartRefused
+from shared.errors import (
+    GiveUp,
+    InvalidEnvelope,
+    MessageAlive,
+    MessageNotFound,
+    PackNotServed,
+    ServerUnreachable,
+    StartRefused,
+)
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
 from shared.messages.signals import Pause, Revise, RunNow, Stop
@@ -308,10 +316,11 @@ async def test_starting_anew_replaces_a_finished_message_but_never_one_that_is_a
     first = await control.start(envelope)
     await Subject(client, control, encoding, kind, "a").wait_ended()
     second = await control.start(envelope.model_copy(update={"payload": None}))
-    third = await control.start(envelope)
+    with pytest.raises(MessageAlive, match=f"{kind}:a is alive already, nothing was started") as refused:
+        await control.start(envelope)
 
-    assert [receipt.outcome.value for receipt in (first, second, third)] == ["started", "started", "already running"]
-    assert second.run_id == third.run_id
+    assert [receipt.outcome.value for receipt in (first, second)] == ["started", "started"]
+    assert second.run_id == refused.value.run_id
     assert (await served.show(kind, "a")).listed.state == "active"
 
 

@@ -7,7 +7,18 @@ import pytest
 
 from shared.messages.decision import begin, decide, next_wake
 from shared.messages.message import REASON_MAX, MessageState, Outcome
-from shared.messages.signals import Pause, PullForward, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
+from shared.messages.signals import (
+    UPSERT,
+    Pause,
+    PullForward,
+    Reprioritize,
+    Reschedule,
+    Resume,
+    Revise,
+    RunNow,
+    Signal,
+    Stop,
+)
 
 NOW = 1_795_262_400.123
 LATER = NOW + 7200
@@ -36,6 +47,27 @@ def write(epoch: float) -> str:
 def due(epoch: Any) -> dict[str, Any]:
     """Say that the message is due at that moment and not before."""
     return {"due_at": epoch, "earliest_at": epoch}
+
+
+def test_the_last_five_upserts_are_remembered() -> None:
+    """A repeated one does nothing; records of topics are remembered for ever."""
+    state = ASLEEP
+    for number in range(7):
+        state = decide(state, Revise(number, source=f"{UPSERT}{number}", offset=0), NOW)
+    again = decide(state, Revise("again", source=f"{UPSERT}2", offset=0), NOW)
+    late = decide(state, Revise("late", source=f"{UPSERT}1", offset=0), NOW)
+
+    assert state.sources == {"t/0": 10, **{f"{UPSERT}{number}": 0 for number in range(2, 7)}}
+    assert (again.payload, again.revision, late.payload) == (6, 7, "late")
+
+
+def test_a_condition_does_not_wake_what_has_ended() -> None:
+    """Any other upsert begins it anew."""
+    ended = ASLEEP._replace(ended="stopped")
+
+    assert decide(ended, Revise(2, source=f"{UPSERT}a", offset=0, if_version=3), NOW) is ended
+    assert decide(ended, Revise(2, source=f"{UPSERT}a", offset=0, if_due_before=write(LATER)), NOW) is ended
+    assert decide(ended, Revise(2, source=f"{UPSERT}a", offset=0), NOW).ended == ""
 
 
 def finish(outcome: Outcome, *signals: Signal, state: MessageState = ASLEEP) -> MessageState:
@@ -273,6 +305,10 @@ SIGNALS: list[tuple[MessageState, Signal, dict[str, Any], str | None]] = [
     (ASLEEP, Revise(None), {"payload": None, "revision": 1, **NEXT}, "revise"),
     (ASLEEP, Revise(2, lane="long"), {**REVISED, **NEXT, "lane": "long"}, "revise"),
     (ASLEEP, Revise(2, due_at=write(LATER)), {**REVISED, **NEXT, **due(LATER)}, "revise"),
+    (ASLEEP, Revise(2, if_version=3, if_due_before=write(DUE + 1)), {**REVISED, **NEXT}, "revise"),
+    (ASLEEP, Revise(2, if_version=2), {}, "ignored"),
+    (ASLEEP, Revise(2, if_due_before=write(DUE)), {}, "ignored"),
+    (ASLEEP, Revise(2, if_due_before="soon"), {}, "ignored"),
     (ASLEEP, Pause(), {"is_paused": True}, "pause"),
     (ASLEEP, Resume(), {}, "resume"),
     (ASLEEP, Stop(), {"ended": "stopped"}, "stop"),

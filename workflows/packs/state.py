@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from shared.lanes import LANES
-from shared.messages.decision import begin, decide
+from shared.messages.decision import begin, decide, merge_sources
 from shared.messages.json_value import find_size_flaw
 from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import pack_index
@@ -136,7 +136,7 @@ class PackState(PackLimits):
         if not may_begin(entry, chunk, self.find(message_id)):
             return KNOWN
         if revises and message_id in self._ended:
-            entry[OTHERS]["sources"] = {**sources_of(self._ended[message_id]), **sources_of(entry)}
+            entry[OTHERS]["sources"] = merge_sources(sources_of(self._ended[message_id]), sources_of(entry))
         if (reason := self._find_no_room(size := measure(entry))) and not chunk.get("is_moving"):
             return reason
         if message_id in self._ended:  # unless it has just been forgotten to make room

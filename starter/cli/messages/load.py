@@ -34,7 +34,7 @@ DUPLICATES = {
     "first": "the first counts",
 }
 
-COUNTS = ("rows", "started", "already_running", "rejected", "failed", "duplicates")
+COUNTS = ("rows", "started", "revised", "already_running", "rejected", "failed", "duplicates")
 
 ROWS_HELP = """\
 JSONL holds one envelope a line. In CSV and Parquet, columns named like fields of the envelope (id, kind, lane,
@@ -48,7 +48,11 @@ the last; the file is read once before for that, which takes 8 bytes of memory a
 once, the first row counts, as with --duplicates first; that takes 100 bytes a row.
 
 Refused rows are written as JSON, one a line: line or row_number, field, reason, and the row as it was. An interrupted
-load is run again: it goes on where it was, because nothing is started twice for as long as the server remembers it."""
+load is run again: it goes on where it was, because nothing is started twice for as long as the server remembers it.
+
+With --upsert a row also gives its payload, lane, priority and moment to its message if that is alive, and starts it
+anew if it has finished; once for its idempotency_key, and without one once for this row of this file, until the file
+changes. So an interrupted load is run again here, too."""
 
 
 def add(commands: Commands) -> None:
@@ -59,6 +63,7 @@ def add(commands: Commands) -> None:
     add("--kind", help="kind of rows that name none")
     add("--lane", choices=list(LANES), help="lane of rows that name none; else their handler's own")
     add("--restart-finished", action="store_true", help="start messages anew that have finished")
+    add("--upsert", action="store_true", help="change messages that are alive, and start anew those that have finished")
     add("--rejects", metavar="FILE", type=Path, help="where refused rows go; FILE.rejects.jsonl when left out")
     add("--duplicates", choices=DUPLICATE_RULES, help="which row counts; newest, or of a pipe first, when left out")
     add("--dry-run", action="store_true", help="check all rows and write the refused ones, start nothing")
@@ -69,6 +74,8 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     from starter.files.load import Load, LoadOptions
     from starter.files.rows import RowSource
 
+    if args.upsert and args.restart_finished:
+        raise InvalidSetting("--restart-finished: --upsert does so anyway; leave one of them out")
     registry = load_registry(settings)
     rules = envelope_rules(settings, registry)
     with RowSource(args.file, args.format) as source:
@@ -85,6 +92,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
             lane=args.lane,
             duplicates=args.duplicates,
             failures_max=settings.in_flight,
+            upserts=args.upsert,
         )
         return asyncio.run(_LoadRun(args, settings, source, Load(source, options)).run())
 
@@ -113,7 +121,13 @@ class _LoadRun:
         if not self.args.dry_run:
             client = await open_client(self.settings, is_starting=True)
             is_again = self.args.restart_finished
-            starter = BulkStarter(client, self.settings, restarts_finished=is_again, encodings=options.packs)
+            starter = BulkStarter(
+                client,
+                self.settings,
+                restarts_finished=is_again,
+                encodings=options.packs,
+                revises=options.upserts,
+            )
         loading = asyncio.create_task(self.load.run(starter))
         call_at_signals(functools.partial(self._interrupt, loading), loading.cancel)
         with open_progress(self.source.total) as progress:
@@ -168,7 +182,8 @@ def _describe(summary: "LoadCounts", *, is_dry_run: bool = False) -> str:
     duplicates = f", {plural(summary.duplicates, 'duplicate')}" if summary.duplicates else ""
     if is_dry_run:
         return f"{summary.valid:,} fine, {summary.rejected:,} rejected{duplicates}, nothing started (dry run)"
-    started = f"{summary.started:,} started, {summary.already_running:,} already running"
+    revised = f", {summary.revised:,} revised" if summary.revised else ""
+    started = f"{summary.started:,} started{revised}, {summary.already_running:,} already running"
     return f"{started}, {summary.rejected:,} rejected, {summary.failed:,} failed{duplicates}"
 
 
