@@ -5,7 +5,7 @@ import os
 from typing import TYPE_CHECKING
 
 from shared.settings import Settings
-from spark.cli.session import add_manifest, add_session, open_session
+from spark.cli.session import BRIEF, add_manifest, add_session, open_session
 from starter.cli.arguments import COUNT, Commands
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.terminal import echo_err, plural, print_json
@@ -34,7 +34,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     from spark.prepare.manifest import Manifest
 
     manifest = Manifest.load(args.manifest)
-    with open_session(args, settings) as spark:
+    with open_session(args, settings, defaults=BRIEF) as spark:
         from spark.start import StartOptions, start_manifest  # needs pyspark, and the session reports its absence
 
         options = StartOptions(

