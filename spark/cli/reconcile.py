@@ -1,7 +1,9 @@
 """The command `spark reconcile`."""
 
 import argparse
+import asyncio
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.messages.placement import workflow_id
@@ -10,10 +12,12 @@ from spark.cli.session import BRIEF, add_manifest, add_session, open_session
 from starter.cli.arguments import Commands
 from starter.cli.connection import open_control
 from starter.cli.exit_codes import FINE, PARTLY
-from starter.cli.interruption import run_interruptibly
+from starter.cli.interruption import run_beside, run_interruptibly
 from starter.terminal import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from pyspark.sql import SparkSession
 
     from spark.prepare.manifest import Manifest
@@ -29,18 +33,33 @@ def add(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     from spark.prepare.manifest import Manifest
+    from spark.report.reconcile import open_known
 
     manifest = Manifest.load(args.manifest)
-    with open_session(args, settings, defaults=BRIEF) as spark:
-        balance = run_interruptibly(_reconcile(spark, manifest, settings))
+    # Spark starts while the server lists: each alone takes long, and Spark's start mostly waits for Java
+    with (
+        open_known(manifest) as known,
+        run_beside(_list(manifest, settings, known)) as listing,
+        open_session(args, settings, defaults=BRIEF) as spark,
+    ):
+        balance = run_interruptibly(_compare(spark, manifest, settings, known, listing))
     _report(args, manifest, balance)
     return FINE if balance.is_complete else PARTLY
 
 
-async def _reconcile(spark: "SparkSession", manifest: "Manifest", settings: Settings) -> "Reconciliation":
-    from spark.report.reconcile import reconcile
+async def _list(manifest: "Manifest", settings: Settings, known: Path) -> None:
+    from spark.report.reconcile import list_known
 
-    return await reconcile(spark, manifest, await open_control(settings))
+    await list_known(await open_control(settings), manifest, known)
+
+
+async def _compare(
+    spark: "SparkSession", manifest: "Manifest", settings: Settings, known: Path, listing: "Future[None]"
+) -> "Reconciliation":
+    from spark.report.reconcile import compare
+
+    await asyncio.wrap_future(listing)
+    return await compare(spark, manifest, await open_control(settings), known)
 
 
 def _report(args: argparse.Namespace, manifest: "Manifest", balance: "Reconciliation") -> None:

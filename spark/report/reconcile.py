@@ -5,7 +5,8 @@ import importlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -64,24 +65,44 @@ class Reconciliation:
 
 
 async def reconcile(spark: "SparkSession", manifest: Manifest, control: Control) -> Reconciliation:
-    """Compare a manifest with what the server knows, and write any differences to differences.jsonl in its folder.
+    """List what the server knows of a manifest's kinds, and compare; see `list_known` and `compare`."""
+    with open_known(manifest) as known:
+        await list_known(control, manifest, known)
+        return await compare(spark, manifest, control, known)
 
-    Reads solo messages from the index, and packs side by side: from the histories of their runs, or where those don't
-    say which messages have ended, from the packs. A message that finished longer ago than the namespace's retention
-    counts as missing. Raises RetryLater when the server, or the worker of a pack that must be asked, does not answer.
-    """
+
+@contextmanager
+def open_known(manifest: Manifest) -> Generator[Path]:
+    """Make a folder for what the server knows, for a `with` block."""
     known = manifest.folder / f"known.part-{os.getpid()}"
     known.mkdir()
     try:
-        kinds = await asyncio.to_thread(manifest.find_kinds)
-        await _write_known(control, kinds, known / "known.parquet")
-        balance, suspects = await asyncio.to_thread(_compare, spark, manifest, known)
-        differences = await _look_closer(control, suspects, balance)
-        balance.missing += len(differences)
-        balance.examples = differences[:EXAMPLES_MAX]
-        await asyncio.to_thread(_write_differences, manifest.folder / DIFFERENCES, differences, known / REST)
+        yield known
     finally:
         shutil.rmtree(known, ignore_errors=True)
+
+
+async def list_known(control: Control, manifest: Manifest, known: Path) -> None:
+    """Write each message that the server knows, and its place, into the folder `known`; needs no Spark.
+
+    Reads solo messages from the index, and packs side by side: from the histories of their runs, or where those don't
+    say which messages have ended, from the packs. Raises RetryLater when the server, or the worker of a pack that must
+    be asked, does not answer.
+    """
+    kinds = await asyncio.to_thread(manifest.find_kinds)
+    await _write_known(control, kinds, known / "known.parquet")
+
+
+async def compare(spark: "SparkSession", manifest: Manifest, control: Control, known: Path) -> Reconciliation:
+    """Compare a manifest with what is in `known`, and write any differences to differences.jsonl in its folder.
+
+    A message that finished longer ago than the namespace's retention counts as missing.
+    """
+    balance, suspects = await asyncio.to_thread(_compare, spark, manifest, known)
+    differences = await _look_closer(control, suspects, balance)
+    balance.missing += len(differences)
+    balance.examples = differences[:EXAMPLES_MAX]
+    await asyncio.to_thread(_write_differences, manifest.folder / DIFFERENCES, differences, known / REST)
     return balance
 
 

@@ -3,7 +3,9 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from shared.stop_signals import find_stop_signals
@@ -28,6 +30,18 @@ def run_interruptibly(work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run(run())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+
+
+@contextmanager
+def run_beside(work: Coroutine[Any, Any, Result]) -> Generator[Future[Result]]:
+    """Run a coroutine in a thread of its own during a `with` block; at the block's end it is over or cancelled."""
+    with asyncio.Runner() as runner, ThreadPoolExecutor(1) as pool:
+        loop = runner.get_loop()
+        working = loop.create_task(work)
+        try:
+            yield pool.submit(runner.run, asyncio.wait_for(working, None))
+        finally:
+            loop.call_soon_threadsafe(working.cancel)
 
 
 def call_at_signals(first: Callable[[], object], later: Callable[[], object] | None = None) -> None:

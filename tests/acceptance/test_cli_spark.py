@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from starter.cli.exit_codes import UNREACHABLE
+from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import ROOT, Run, install_all_but
 from tests.processes import run_to_end
 
@@ -68,6 +70,21 @@ async def test_what_can_not_work_is_told_in_one_sentence(
     assert sentence in ran.err
     assert "Traceback" not in ran.err
     assert not (tmp_path / "m").exists()
+
+
+async def test_a_server_that_is_away_while_java_starts_is_told_in_one_sentence(
+    run: Run, rows: Path, tmp_path: Path
+) -> None:
+    """Nothing that reconcile has begun beside the start of Spark is left in the manifest."""
+    await run("spark", "prepare", rows.name, "manifest", "--kind", "echo")
+    address = f"127.0.0.1:{find_free_port()}"
+    before = sorted((tmp_path / "manifest").iterdir())
+
+    ran = await run("spark", "reconcile", "manifest", TEMPORAL_ADDRESS=address)
+
+    assert (ran.code, ran.out, ran.err.count("\n")) == (UNREACHABLE, "", 1), ran.err
+    assert address in ran.err
+    assert sorted((tmp_path / "manifest").iterdir()) == before
 
 
 @pytest.mark.parametrize(

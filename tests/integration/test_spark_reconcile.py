@@ -138,6 +138,12 @@ async def test_what_ended_otherwise_and_what_the_folder_lost_are_told(
     await client.get_workflow_handle(f"{kind}:3").terminate()
     for path in (manifest.folder / "rejects").glob("*.parquet"):
         path.unlink()
+
+    async def is_indexed() -> bool:
+        known = {message_id async for message_id, _ in control.list_known(kind)}
+        return known == {str(n) for n in range(MESSAGES) if n != 3}
+
+    await wait_until(is_indexed, "the index, which lags behind, shows what was started and terminated")
     balance = await reconcile(spark, manifest, control)
 
     assert (balance.alive, balance.missing, balance.is_complete) == (MESSAGES - 1, 1, False)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from shared.stop_signals import find_stop_signals
-from starter.cli.interruption import run_until_signal
+from starter.cli.interruption import run_beside, run_until_signal
 from starter.local.supervised_process import kill_supervised, start_supervised
 from tests.conftest import wait_until
 from tests.processes import ending_family, is_gone
@@ -49,6 +49,42 @@ async def test_a_signal_lets_work_end_what_it_has_started(number: signal.Signals
     assert ended == ["what it began"]
     for taken in find_stop_signals():
         asyncio.get_running_loop().remove_signal_handler(taken)
+
+
+def test_work_beside_a_block_gives_its_result_or_its_error() -> None:
+    """The block decides when it wants to know."""
+
+    async def work(divisor: int) -> float:
+        await asyncio.sleep(0)
+        return 1 / divisor
+
+    with run_beside(work(2)) as half, run_beside(work(0)) as wrong:
+        assert half.result(timeout=60) == 0.5
+        with pytest.raises(ZeroDivisionError):
+            wrong.result(timeout=60)
+
+
+def test_work_beside_a_block_is_cancelled_with_it() -> None:
+    """It cleans up before the block's own error goes on, and the error is not replaced."""
+    began, ended = threading.Event(), list[str]()
+
+    async def work() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            ended.append("what it began")
+
+    def interrupt() -> None:
+        with run_beside(work()):
+            assert began.wait(timeout=60)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
+
+    assert ended == ["what it began"]
 
 
 def test_a_terminal_that_ends_lets_a_worker_drain() -> None:
