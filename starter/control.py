@@ -4,6 +4,7 @@ import math
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from temporalio.client import Client
@@ -46,6 +47,19 @@ class Control:
         self._registry = registry
         self._packs = Packs(client, settings)
 
+    @cached_property
+    def _starter(self) -> BulkStarter:
+        packs = declared_packs(self._kinds)
+        return BulkStarter(self._client, self._settings, restarts_finished=True, encodings=packs)
+
+    @cached_property
+    def _upsert_sender(self) -> UpsertSender:
+        return UpsertSender(self._client, self._settings, self._packs, declared_packs(self._kinds))
+
+    @cached_property
+    def _kinds(self) -> Registry:
+        return self._registry or load_registry(self._settings)
+
     async def start(self, wish: Envelope | Mapping[str, Any]) -> Receipt[None]:
         """Start one message, also one that has finished, and return its receipt, whose outcome is STARTED.
 
@@ -54,10 +68,8 @@ class Control:
         pack has received it but no worker serves the pack; RetryLater when the server does not answer within the
         setting `patience`. With an idempotency key a repeated start is the first one.
         """
-        envelope, registry = self._check(wish)
-        packs = declared_packs(registry)
-        starter = BulkStarter(self._client, self._settings, restarts_finished=True, encodings=packs)
-        receipt = await starter.start(envelope, None)
+        envelope = self._check(wish)
+        receipt = await self._starter.start(envelope, None)
         if receipt.outcome is StartOutcome.ALREADY_RUNNING:
             raise MessageAlive(receipt.workflow_id, receipt.run_id)
         if receipt.outcome is not StartOutcome.STARTED:
@@ -82,19 +94,16 @@ class Control:
         With a condition nothing is started: MessageNotFound is raised when the message is not alive, ConditionUnmet
         when it is at another version or not due before that moment. Everything else is raised as by `start`.
         """
-        envelope, registry = self._check(wish)
-        upserter = UpsertSender(self._client, self._settings, self._packs, declared_packs(registry))
-        receipt = await upserter.upsert(envelope, UpsertConditions(if_version, if_due_before))
+        envelope = self._check(wish)
+        receipt = await self._upsert_sender.upsert(envelope, UpsertConditions(if_version, if_due_before))
         if receipt.outcome not in (StartOutcome.STARTED, StartOutcome.REVISED, StartOutcome.IGNORED):
             raise _to_error(receipt)
         self._packs.layouts.forget(envelope.kind)
         return receipt
 
-    def _check(self, wish: Envelope | Mapping[str, Any]) -> tuple[Envelope, Registry]:
-        if self._registry is None:
-            self._registry = load_registry(self._settings)
+    def _check(self, wish: Envelope | Mapping[str, Any]) -> Envelope:
         fields = wish.model_dump() if isinstance(wish, Envelope) else wish
-        return parse_envelope(fields, envelope_rules(self._settings, self._registry)), self._registry
+        return parse_envelope(fields, envelope_rules(self._settings, self._kinds))
 
     async def run_now(self, kind: str, message_id: str, reason: str = "") -> str:
         """Run as soon as a worker is free; a parked message gets fresh attempts."""

@@ -30,9 +30,14 @@ def echo_err(text: str) -> None:
         sys.stderr.flush()
 
 
+def write_json(value: Any) -> str:
+    """Give a document as JSON; moments are RFC 3339 in UTC."""
+    return _ENCODER.encode(value)
+
+
 def print_json(value: Any) -> None:
     """Write one JSON document on a line of its own."""
-    sys.stdout.write(_ENCODER.encode(value) + "\n")
+    sys.stdout.write(write_json(value) + "\n")
 
 
 def print_items(

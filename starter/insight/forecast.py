@@ -4,14 +4,16 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from statistics import mean
+from typing import Any
 
 from temporalio.client import Client
 
 from activities.idle.capacity import Capacity
 from shared.lanes import LANES, task_queue
+from shared.messages.timespan import format_exact, format_moment, format_seconds
 from shared.settings import Settings
 from shared.temporal.connect import translate_rpc_errors
 from starter.insight.due_counts import PackDueCounts, count_packed, count_solo
@@ -52,6 +54,18 @@ class Overload:
     factor: float = 1.0
     """How many times its capacity the lane would need so that no message waits."""
 
+    def describe(self, edges: Sequence[float]) -> str:
+        """Say when more is due than a lane can do, what follows, and what to do about it."""
+        begin, end = edges[self.first], edges[self.first + 1]
+        whole = self.due / self.per_second
+        return (
+            f"lane {self.lane} from {format_moment(begin)} to {format_moment(end)}: more is due than the "
+            f"{self.per_second:,.4g} messages a second that it can do; the last of {self.due:,} runs "
+            f"{format_seconds(self.latest_seconds)} late, and all have run by {format_moment(self.clear_at)}. "
+            f"Spread them over at least {format_seconds(whole)} with a tolerance, "
+            f"or run {self.factor:.1f} times as many workers"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
@@ -68,6 +82,36 @@ class Forecast:
     capacity: Mapping[str, LaneCapacity]
     packed: PackDueCounts
     overloads: Sequence[Overload] = field(default_factory=tuple[Overload, ...])
+
+    def to_document(self) -> dict[str, Any]:
+        """Give it as an object for JSON."""
+        moments = [*map(format_exact, self.edges)]
+        return {
+            "intervals": [
+                {"from": begin, "to": end, "due": {name: counts[n] for name, counts in self.due.items()}}
+                for n, (begin, end) in enumerate(itertools.pairwise(moments))
+            ],
+            "capacity": {lane: asdict(capacity) for lane, capacity in self.capacity.items()},
+            "packs": self.packed.packs,
+            "packs_asked": self.packed.asked,
+            "is_about": self.packed.is_about,
+            "oldest_count_seconds": round(self.packed.age) if self.packed.is_about else None,
+            "packs_not_counted": self.packed.uncounted,
+            "kinds_not_asked": list(self.packed.silent),
+            "warnings": [
+                {
+                    "lane": overload.lane,
+                    "from": moments[overload.first],
+                    "to": moments[overload.first + 1],
+                    "due": overload.due,
+                    "clear_at": format_exact(overload.clear_at),
+                    "latest_seconds": round(overload.latest_seconds, 1),
+                    "workers_factor": round(overload.factor, 2),
+                    "text": overload.describe(self.edges),
+                }
+                for overload in self.overloads
+            ],
+        }
 
 
 async def make_forecast(

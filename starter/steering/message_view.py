@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
@@ -13,7 +14,7 @@ from starter.starting.queries import QUERY_TIMEOUT, query_or_none
 from starter.starting.start_request import USUAL_PRIORITY
 from starter.steering.packs import Packs
 from starter.steering.status.failing_workflows import to_standstill
-from starter.steering.status.listing import ListedMessage, from_status, to_listed
+from starter.steering.status.listing import ENDED_OTHERWISE, ListedMessage, from_status, to_listed
 
 UNKNOWN = "no message {} is known; 'dormice list' shows those that are alive"
 
@@ -35,6 +36,44 @@ class MessageView:
     is_payload_kept: bool = True
     """False for a message that has finished in a pack."""
     note: str = ""
+
+
+def to_document(view: MessageView, web_ui: str = "") -> dict[str, Any]:
+    """Give a message as an object for JSON; `web_ui` is where the page of its workflow is."""
+    listed = view.listed
+    known = {"state": listed.state, "lane": listed.lane, "priority": view.priority, **(view.status or view.ended or {})}
+    why = (view.status or {}).get("why") or (f"parked: {listed.parked_reason}" if listed.parked_reason else None)
+    if listed.state in ENDED_OTHERWISE.values():
+        known["state"] = listed.state
+        why = f"its workflow was ended as {listed.state}, by something else than the message itself"
+    is_due = view.ended is None and listed.state not in {*ENDED_OTHERWISE.values(), "parked"}
+    due_at, earliest_at = listed.due_at, listed.earliest_at
+    if view.status is not None:
+        due_at = datetime.fromtimestamp(view.status["due_at_epoch"], UTC)
+        earliest_at = _read_moment(view.status["earliest_at"])
+    return {
+        "kind": listed.kind,
+        "id": listed.id,
+        "workflow_id": workflow_id(listed.kind, listed.id),
+        "state": known["state"],
+        "lane": known["lane"],
+        "due_at": due_at if is_due else None,
+        "earliest_at": earliest_at if is_due else None,
+        "is_due_soon": view.status is None and listed.is_due_soon,
+        "why": why,
+        **{name: known.get(name) for name in ("version", "attempt", "priority", "tenant", "payload")},
+        "is_payload_kept": view.is_payload_kept,
+        **{name: known.get(name) for name in ("revision", "sources", "correlation_id", "result")},
+        "decisions": [{**d, "at": _read_moment(d["at"]), "due_at": _read_moment(d["due_at"])} for d in view.decisions],
+        "started_at": listed.started_at,
+        "history_events": view.history_length,
+        "web_ui": web_ui,
+        "note": view.note or None,
+    }
+
+
+def _read_moment(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace(" UTC", "Z"))
 
 
 async def look_up(client: Client, packs: Packs, kind: str, message_id: str) -> ListedMessage:

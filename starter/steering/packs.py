@@ -166,6 +166,13 @@ class Packs:
         with translate_rpc_errors():
             return await read_stored(self._client, pack_workflow_id(pack[0].kind, pack[1]))
 
+    async def read_page(self, pack: Pack, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """Give what a request to the query `page` selects, without a worker where the server has stored all of it."""
+        stored = await self._read_stored(pack)
+        if stored.is_current:
+            return stored.page(request)
+        return (await self.query(*pack, "page", request))["messages"]
+
     async def list_ids(self, layout: Layout, index: int, state: str) -> set[str]:
         """Give the ids of the messages of a pack that are in a state."""
         return {message["id"] async for message in self._read_pages(layout, index, {"state": state})}

@@ -6,7 +6,6 @@ from itertools import pairwise
 import pytest
 
 from shared.messages.message import MessageState
-from starter.cli.operations.forecast import describe_overload
 from starter.insight.forecast import INTERVALS_MAX, LaneCapacity, choose_edges, find_overload
 from workflows.description import count_due
 
@@ -66,7 +65,7 @@ def test_an_overload_names_when_it_begins_how_late_it_makes_and_what_would_cure_
     assert found is not None
     assert (found.first, found.due, found.latest_seconds, found.factor) == (1, 90_000, HOUR, 2.0)
     assert found.clear_at == 3 * HOUR + 1800
-    assert describe_overload(EDGES, found) == (
+    assert found.describe(EDGES) == (
         "lane short from 1970-01-01 01:00:00 UTC to 1970-01-01 02:00:00 UTC: more is due than the 10 messages a second "
         "that it can do; the last of 90,000 runs 1 h late, and all have run by 1970-01-01 03:30:00 UTC. "
         "Spread them over at least 2 h 30 min with a tolerance, or run 2.0 times as many workers"

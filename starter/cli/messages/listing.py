@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting
 from shared.messages.placement import workflow_id
@@ -44,7 +44,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     async for listed in control.list(selection, args.limit):
         shown += 1
         if args.json:
-            print_json(to_document(listed))
+            print_json(listed.to_document())
         else:
             found.append(listed)
     if found:
@@ -61,22 +61,12 @@ async def _count(control: "Control", selection: "Selection", args: argparse.Name
 
     found = MessageCount(await control.count(selection)) if args.exact else await control.estimate(selection)
     if args.json:
-        document = {"count": found.number, "is_exact": found.is_exact}
-        about = {"oldest_count_seconds": round(found.age), "packs_not_counted": found.uncounted}
-        print_json(document if found.is_exact else document | about)
+        print_json(found.to_document())
         return FINE
     sys.stdout.write(f"{found.describe()}\n")
     if not found.is_exact:
         echo_err(f"{found.explain()}; --exact asks every pack")
     return FINE
-
-
-def to_document(listed: "ListedMessage") -> dict[str, Any]:
-    """Give a listed message as the object that `--json` prints."""
-    names = ("kind", "id", "lane", "state", "due_at", "is_due_soon", "earliest_at", "started_at")
-    if listed.state == "parked":
-        names += ("parked_reason", "parked_at")
-    return {name: getattr(listed, name) for name in names}
 
 
 def _to_cells(listed: "ListedMessage") -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from shared.settings import Settings
 from starter.cli.arguments import COUNT, DURATION, CommandParser, Commands
 from starter.cli.connection import open_control
 from starter.cli.exit_codes import FINE
-from starter.cli.messages.listing import to_document
 from starter.cli.messages.sending import SignalRun, add_names
 from starter.steering.selection import Selection
 from starter.terminal import describe_moment, echo_err, print_items
@@ -53,7 +52,8 @@ async def _run_list(args: argparse.Namespace, settings: Settings) -> int:
             if is_cut := len(found) == args.limit:
                 break
             found.append(listed)
-    print_items(found, to_document, ("MESSAGE", "PARKED", "REASON"), _to_cells, is_json=args.json, cuts_names=True)
+    header = ("MESSAGE", "PARKED", "REASON")
+    print_items(found, lambda each: each.to_document(), header, _to_cells, is_json=args.json, cuts_names=True)
     if not found:
         echo_err("no parked message matches")
     if is_cut:

@@ -5,11 +5,9 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import MessageNotFound, RetryLater
-from shared.messages.placement import workflow_id
 from shared.messages.timespan import format_moment
 from shared.settings import Settings
 from starter.cli.arguments import Commands, read_name
@@ -42,6 +40,7 @@ def add(commands: Commands) -> None:
 async def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace, settings: Settings) -> int:
     """Print each message; exit code 1 if one is not known, 3 if one can't be asked now."""
     from starter.control import Control
+    from starter.steering.message_view import to_document
     from starter.steering.status.web_ui import find_page, find_ui_address
 
     is_pair = len(args.names) == 2 and ":" not in args.names[0]
@@ -57,7 +56,7 @@ async def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace,
             echo_err(f"dormice: {exc}")
             code = max(code, code_of(exc))
             continue
-        document = _to_document(view, ui_address + find_page(client.namespace, view.lives_in))
+        document = to_document(view, ui_address + find_page(client.namespace, view.lives_in))
         if args.json:
             print_json({name: document[name] for name in keys or document})
         else:
@@ -67,46 +66,6 @@ async def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace,
         if view.note:
             echo_err(f"note: {view.note}; shown is what the server itself knows")
     return code
-
-
-def _to_document(view: "MessageView", web_ui: str) -> dict[str, Any]:
-    """Give a message as the object that `--json` prints; `web_ui` is where the page of its workflow is."""
-    from starter.steering.status.listing import ENDED_OTHERWISE
-
-    listed = view.listed
-    known = {"state": listed.state, "lane": listed.lane, "priority": view.priority, **(view.status or view.ended or {})}
-    why = (view.status or {}).get("why") or (f"parked: {listed.parked_reason}" if listed.parked_reason else None)
-    if listed.state in ENDED_OTHERWISE.values():
-        known["state"] = listed.state
-        why = f"its workflow was ended as {listed.state}, by something else than the message itself"
-    is_due = view.ended is None and listed.state not in {*ENDED_OTHERWISE.values(), "parked"}
-    due_at, earliest_at = listed.due_at, listed.earliest_at
-    if view.status is not None:
-        due_at = datetime.fromtimestamp(view.status["due_at_epoch"], UTC)
-        earliest_at = _read_moment(view.status["earliest_at"])
-    return {
-        "kind": listed.kind,
-        "id": listed.id,
-        "workflow_id": workflow_id(listed.kind, listed.id),
-        "state": known["state"],
-        "lane": known["lane"],
-        "due_at": due_at if is_due else None,
-        "earliest_at": earliest_at if is_due else None,
-        "is_due_soon": view.status is None and listed.is_due_soon,
-        "why": why,
-        **{name: known.get(name) for name in ("version", "attempt", "priority", "tenant", "payload")},
-        "is_payload_kept": view.is_payload_kept,
-        **{name: known.get(name) for name in ("revision", "sources", "correlation_id", "result")},
-        "decisions": [{**d, "at": _read_moment(d["at"]), "due_at": _read_moment(d["due_at"])} for d in view.decisions],
-        "started_at": listed.started_at,
-        "history_events": view.history_length,
-        "web_ui": web_ui,
-        "note": view.note or None,
-    }
-
-
-def _read_moment(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace(" UTC", "Z"))
 
 
 def _print_all(view: "MessageView", document: dict[str, Any]) -> None:

@@ -3,14 +3,13 @@
 import argparse
 import itertools
 import time
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting, Misconfigured
 from shared.lanes import LANES
-from shared.messages.timespan import format_exact, format_moment, format_seconds
+from shared.messages.timespan import format_moment, format_seconds
 from shared.settings import Settings
 from starter.cli.arguments import REPEATED, Commands, number
 from starter.cli.connection import open_client
@@ -18,7 +17,7 @@ from starter.cli.exit_codes import FINE
 from starter.terminal import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
-    from starter.insight.forecast import Forecast, LaneCapacity, Overload
+    from starter.insight.forecast import Forecast, LaneCapacity
 
 HOURS, HOURS_MAX = 24.0, 24 * 366.0
 
@@ -69,7 +68,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     if args.png is not None:
         _draw(args.png, found)
     if args.json:
-        print_json(_to_document(found))
+        print_json(found.to_document())
     else:
         _print(found, is_by_lane=not is_by_kind)
     return FINE
@@ -119,7 +118,7 @@ def _print(found: "Forecast", *, is_by_lane: bool) -> None:
     for kind in packed.silent:
         echo_err(f"warning: kind {kind}: packs that no worker serves, or that are busy, could not be asked")
     for overload in found.overloads:
-        echo_err(f"warning: {describe_overload(found.edges, overload)}")
+        echo_err(f"warning: {overload.describe(found.edges)}")
 
 
 def _to_cell(count: int, seconds: float, capacity: "LaneCapacity | None") -> str:
@@ -138,46 +137,3 @@ def _describe_capacity(capacity: "LaneCapacity") -> str:
         return f"{workers}, none of which has had much to do yet; say with --capacity what it can do"
     measured = "" if capacity.measured == capacity.workers else f", {capacity.measured} of which have measured it"
     return f"{capacity.per_second:,.4g} messages a second at least, with {plural(capacity.workers, 'worker')}{measured}"
-
-
-def describe_overload(edges: Any, overload: "Overload") -> str:
-    """Say when more is due than a lane can do, what follows, and what to do about it."""
-    begin, end = edges[overload.first], edges[overload.first + 1]
-    whole = overload.due / overload.per_second
-    return (
-        f"lane {overload.lane} from {format_moment(begin)} to {format_moment(end)}: more is due than the "
-        f"{overload.per_second:,.4g} messages a second that it can do; the last of {overload.due:,} runs "
-        f"{format_seconds(overload.latest_seconds)} late, and all have run by {format_moment(overload.clear_at)}. "
-        f"Spread them over at least {format_seconds(whole)} with a tolerance, "
-        f"or run {overload.factor:.1f} times as many workers"
-    )
-
-
-def _to_document(found: "Forecast") -> dict[str, Any]:
-    moments = [*map(format_exact, found.edges)]
-    return {
-        "intervals": [
-            {"from": begin, "to": end, "due": {name: counts[n] for name, counts in found.due.items()}}
-            for n, (begin, end) in enumerate(itertools.pairwise(moments))
-        ],
-        "capacity": {lane: asdict(capacity) for lane, capacity in found.capacity.items()},
-        "packs": found.packed.packs,
-        "packs_asked": found.packed.asked,
-        "is_about": found.packed.is_about,
-        "oldest_count_seconds": round(found.packed.age) if found.packed.is_about else None,
-        "packs_not_counted": found.packed.uncounted,
-        "kinds_not_asked": list(found.packed.silent),
-        "warnings": [
-            {
-                "lane": overload.lane,
-                "from": moments[overload.first],
-                "to": moments[overload.first + 1],
-                "due": overload.due,
-                "clear_at": format_exact(overload.clear_at),
-                "latest_seconds": round(overload.latest_seconds, 1),
-                "workers_factor": round(overload.factor, 2),
-                "text": describe_overload(found.edges, overload),
-            }
-            for overload in found.overloads
-        ],
-    }

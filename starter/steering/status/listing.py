@@ -40,6 +40,13 @@ class ListedMessage:
         """The message is due now or soon; only the message itself knows the exact time."""
         return self.state == "active" and self.due_at is None
 
+    def to_document(self) -> dict[str, Any]:
+        """Give it as an object for JSON."""
+        names = ("kind", "id", "lane", "state", "due_at", "is_due_soon", "earliest_at", "started_at")
+        if self.state == "parked":
+            names += ("parked_reason", "parked_at")
+        return {name: getattr(self, name) for name in names}
+
 
 def from_pack(kind: str, message: Mapping[str, Any]) -> ListedMessage:
     """Read a packed message from its pack's answer to the query `page`."""

@@ -5,6 +5,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from temporalio.client import Client, WorkflowExecution
 
@@ -39,6 +40,12 @@ class MessageCount:
     def explain(self) -> str:
         """Say in a sentence where an inexact number comes from; empty for an exact one."""
         return "" if self.is_exact else explain_counts(self.age, self.uncounted)
+
+    def to_document(self) -> dict[str, Any]:
+        """Give it as an object for JSON."""
+        document: dict[str, Any] = {"count": self.number, "is_exact": self.is_exact}
+        about = {"oldest_count_seconds": round(self.age), "packs_not_counted": self.uncounted}
+        return document if self.is_exact else document | about
 
 
 def explain_counts(age: float, uncounted: int) -> str:

@@ -84,12 +84,16 @@ class StoredPack:
         """Give those that finished a while ago, by id."""
         return [] if self.state is None else list(self.state.finished())
 
+    def page(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Give the messages with which the pack would answer the query `page`."""
+        states = self.finished() if request.get("state") in ("done", "stopped") else self.alive()
+        return page_of(states, request)["messages"]
+
     def list(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Give the messages that a request to the query `page` selects, as the pack would; not by pages."""
-        states = self.finished() if request.get("state") in ("done", "stopped") else self.alive()
         found: list[dict[str, Any]] = []
         while True:
-            page = page_of(states, {**request, "after": found[-1]["id"] if found else ""})["messages"]
+            page = self.page({**request, "after": found[-1]["id"] if found else ""})
             found += page
             if len(page) < PAGE_MAX:
                 return found

@@ -1,0 +1,83 @@
+"""The command `serve`."""
+
+import argparse
+import asyncio
+import ipaddress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.errors import InvalidSetting, Misconfigured
+from shared.settings import Settings
+from starter.cli.arguments import Commands, port
+from starter.cli.connection import open_client
+from starter.cli.exit_codes import FINE
+from starter.cli.interruption import call_at_signals
+from starter.terminal import echo_err
+
+if TYPE_CHECKING:
+    from starter.web.tokens import Tokens
+
+DEFAULT_PORT = 8235
+PATIENCE_MAX = timedelta(seconds=20)
+"""Callers repeat a request themselves, so none waits longer for the server."""
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+HELP = """\
+Starts, upserts, shows, steers and lists messages for applications; /openapi.json describes it. It keeps nothing, so as
+many as you like may stand behind a load balancer. Without api_tokens_file it answers on this machine alone, and lets
+whoever calls it do everything. SIGTERM and Ctrl-C let requests under way finish."""
+
+
+def add(commands: Commands) -> None:
+    purpose = "answer applications over HTTP until SIGTERM or Ctrl-C"
+    add = commands.add("serve", _run, purpose, HELP, prints_data=False).add_argument
+    add("--port", type=port, default=DEFAULT_PORT, help=f"where to listen ({DEFAULT_PORT}); 0: a free one")
+    add("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+
+
+async def _run(args: argparse.Namespace, settings: Settings) -> int:
+    from importlib.metadata import version
+
+    from activities.registry import load_registry
+    from shared.telemetry.logs import set_up_logs
+
+    try:
+        from starter.web.application import make_application
+        from starter.web.documents import Installation
+        from starter.web.server import serving
+    except ImportError as exc:
+        raise Misconfigured("serving needs starlette and uvicorn; install dormice with the extra web") from exc
+    set_up_logs(settings)
+    tokens = _load_tokens(args, settings)
+    settings = replace(settings, patience=min(settings.patience, PATIENCE_MAX))
+    client = await open_client(settings, is_starting=True)
+    installation = Installation(client=client, settings=settings, registry=load_registry(settings))
+    application = make_application(installation, version("dormice"), tokens, {*LOOPBACK, args.host})
+    stopping = asyncio.Event()
+    call_at_signals(stopping.set)
+    async with serving(application, args.host, args.port) as address:
+        echo_err(f"HTTP API at {address}{'' if tokens else ', for whoever is on this machine'}")
+        await stopping.wait()
+    return FINE
+
+
+def _load_tokens(args: argparse.Namespace, settings: Settings) -> "Tokens | None":
+    from starter.web.tokens import Tokens
+
+    if settings.api_tokens_file:
+        return Tokens.load(Path(settings.api_tokens_file))
+    if args.host not in LOOPBACK and not _is_loopback(args.host):
+        raise InvalidSetting(
+            f"--host: {args.host} can be reached from other machines; set api_tokens_file first, as docs/http-api.md "
+            "shows, or leave --host out"
+        )
+    return None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

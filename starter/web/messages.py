@@ -1,0 +1,227 @@
+"""Single messages over HTTP: start, upsert, show, steer and stop them by kind and id."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from http import HTTPStatus
+from typing import Any, cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from shared.errors import MessageNotFound, PackNotServed, StandsStill
+from shared.messages import signals
+from shared.messages.placement import workflow_id
+from shared.messages.signal_reading import read_signal
+from shared.messages.signals import SIGNAL_NAMES, Signal
+from shared.settings import Settings
+from starter.starting.receipts import Receipt, StartOutcome
+from starter.steering.message_view import to_document
+from starter.steering.sender import check_signal
+from starter.web.documents import answer, find_api
+from starter.web.openapi import (
+    JSON_VALUE,
+    TEXT,
+    Operation,
+    Parameter,
+    Schema,
+    describe_envelope,
+    describe_object,
+)
+from starter.web.problems import Problem
+from starter.web.requests import (
+    find_access,
+    read_flag,
+    read_moment,
+    read_name,
+    read_number,
+    read_object,
+    read_query,
+)
+
+PATH = "/v1/messages/{kind}/{id}"
+KEY_HEADER = "Idempotency-Key"
+VERSION_MAX = 2**53
+RECORDS_ONLY = ("source", "offset", "trace")
+"""Fields of a signal that only records of a source may set."""
+VERBS = {name: kind for kind, name in SIGNAL_NAMES.items()}
+_SCHEMAS: dict[str, Schema] = {
+    "priority": {"type": "integer", "minimum": 1, "maximum": 5},
+    "payload": JSON_VALUE,
+    "if_version": {"type": "integer", "minimum": 0, "maximum": VERSION_MAX},
+}
+
+
+def list_operations(settings: Settings) -> list[Operation]:
+    """Give the operations on single messages."""
+    key = Parameter(KEY_HEADER, "the same key never does this twice", TEXT, "header")
+    begun = {201: "it is started", 202: "its pack has it, and no worker answers"}
+    started: dict[str, Any] = {"answers": begun, "body": describe_envelope(settings)}
+    conditions = (
+        Parameter("if_version", "change it only while it is alive and at this version", {"type": "integer"}),
+        Parameter("if_due_before", "change it only while it is alive and due before then"),
+    )
+    changed: dict[str, Any] = {**started, "answers": {**begun, 200: "it is changed, or this key was applied before"}}
+    found: dict[str, Any] = {"answers": {200: "the message"}}
+    sent = {200: "the message has taken it; `note` says what keeps it from running", 202: "kept until a worker answers"}
+    shown = Parameter("payload", "whether to show payload and result; true when left out", {"type": "boolean"})
+    summary = "start a message, or give it payload, lane, priority and moment if it is alive"
+    reason = Parameter("reason", "kept with the message")
+    make = functools.partial(Operation, path=PATH)
+    return [
+        make(method="PUT", endpoint=upsert_message, summary=summary, parameters=(key, *conditions), **changed),
+        make(
+            method="POST", endpoint=start_message, summary="start one that is not alive", parameters=(key,), **started
+        ),
+        make(
+            method="GET", endpoint=show_message, summary="show it, and why it is due then", parameters=(shown,), **found
+        ),
+        make(method="DELETE", endpoint=stop_message, summary="end it for good", parameters=(reason,), answers=sent),
+        *(
+            Operation(
+                method="POST",
+                path=f"{PATH}/{name}",
+                endpoint=_named(name),
+                summary=(kind.__doc__ or "").partition("\n")[0].rstrip("."),
+                body=_describe_signal(kind),
+                answers=sent,
+            )
+            for name, kind in VERBS.items()
+        ),
+    ]
+
+
+async def start_message(request: Request) -> Response:
+    """Start a message."""
+    api, wish = find_api(request), await _read_wish(request)
+    read_query(request, ())
+    try:
+        return _answer_receipt(wish, await api.control.start(wish))
+    except PackNotServed as exc:
+        return _answer_kept(wish["kind"], wish["id"], exc)
+
+
+async def upsert_message(request: Request) -> Response:
+    """Upsert a message."""
+    api, wish = find_api(request), await _read_wish(request)
+    query = read_query(request, ("if_version", "if_due_before"))
+    conditions: Any = {
+        "if_version": read_number(query, "if_version", None, 0, VERSION_MAX),
+        "if_due_before": read_moment(query, "if_due_before"),
+    }
+    await _check_owner(request, wish["kind"], wish["id"], is_new_fine=True)
+    try:
+        return _answer_receipt(wish, await api.control.upsert(wish, **conditions))
+    except PackNotServed as exc:
+        return _answer_kept(wish["kind"], wish["id"], exc)
+
+
+async def show_message(request: Request) -> Response:
+    """Show a message."""
+    api, (kind, message_id) = find_api(request), read_name(request)
+    has_payload = read_flag(read_query(request, ("payload",)), "payload", True)
+    view = await api.control.show(kind, message_id)
+    _check_tenant(request, view.status)
+    document = to_document(view)
+    hidden = ("web_ui",) if has_payload else ("web_ui", "payload", "result")
+    return answer({name: value for name, value in document.items() if name not in hidden})
+
+
+async def stop_message(request: Request) -> Response:
+    """Stop a message."""
+    reason = read_query(request, ("reason",)).get("reason", "")
+    return await _send(request, "stop", signals.Stop(reason))
+
+
+def _named(name: str) -> Any:
+    """Make the endpoint of a verb; its name is what OpenAPI calls it."""
+
+    async def steer(request: Request) -> Response:
+        given = await read_object(request, find_api(request).settings.payload_max_bytes)
+        read_query(request, ())
+        return await _send(request, name, _read_signal(name, given))
+
+    steer.__name__ = f"{name}_message" if name != "stop" else "stop_message_for_a_reason"
+    return steer
+
+
+def _read_signal(name: str, given: Mapping[str, Any]) -> Signal:
+    kind = VERBS[name]
+    known = _fields_of(kind)
+    if unknown := sorted(set(given) - set(known)):
+        sentence = f"{unknown[0][:60]}: is no field of {name}; use {', '.join(known)}"
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, sentence, unknown[0][:60])
+    try:
+        return cast("Signal", read_signal(kind, [given]))
+    except ValueError as exc:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name}: {exc}", str(exc).partition(" ")[0]) from exc
+
+
+async def _send(request: Request, verb: str, signal: Signal) -> Response:
+    api, (kind, message_id) = find_api(request), read_name(request)
+    check_signal(signal, api.settings)
+    await _check_owner(request, kind, message_id)
+    try:
+        note = await api.control.send(kind, message_id, signal)
+    except (PackNotServed, StandsStill) as exc:
+        return _answer_kept(kind, message_id, exc)
+    return answer({"kind": kind, "id": message_id, "verb": verb, "note": note})
+
+
+async def _read_wish(request: Request) -> dict[str, Any]:
+    kind, message_id = read_name(request)
+    given = await read_object(request, find_api(request).settings.payload_max_bytes)
+    for name in ("kind", "id"):
+        if name in given:
+            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name}: stands in the path; leave it out", name)
+    key = request.headers.get(KEY_HEADER)
+    if key is not None and given.setdefault("idempotency_key", key) != key:
+        sentence = f"idempotency_key: differs from the header {KEY_HEADER}; leave one of them out"
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, sentence, "idempotency_key")
+    tenant = given.get("tenant", "")
+    find_access(request).check_tenant(tenant if isinstance(tenant, str) else "")
+    return {**given, "kind": kind, "id": message_id}
+
+
+async def _check_owner(request: Request, kind: str, message_id: str, *, is_new_fine: bool = False) -> None:
+    """Raise Problem if a message belongs to a tenant that this caller has nothing to do with."""
+    if find_access(request).tenants is None:
+        return
+    try:
+        view = await find_api(request).control.show(kind, message_id)
+    except MessageNotFound:
+        if not is_new_fine:
+            raise
+        return
+    if is_new_fine and view.ended is not None:
+        return
+    _check_tenant(request, view.status)
+
+
+def _check_tenant(request: Request, status: Mapping[str, Any] | None) -> None:
+    access = find_access(request)
+    if access.tenants is not None:
+        if status is None:
+            sentence = "no worker tells whose the message is, and this token is for some tenants; try again"
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, sentence)
+        access.check_tenant(status["tenant"])
+
+
+def _answer_receipt(wish: Mapping[str, Any], receipt: Receipt[None]) -> Response:
+    status = HTTPStatus.CREATED if receipt.outcome is StartOutcome.STARTED else HTTPStatus.OK
+    document = {"kind": wish["kind"], "id": wish["id"], "outcome": receipt.outcome.value, "run_id": receipt.run_id}
+    return answer(document | {"note": receipt.reason}, status)
+
+
+def _answer_kept(kind: str, message_id: str, exc: PackNotServed | StandsStill) -> Response:
+    note = f"{exc}; what was asked of {workflow_id(kind, message_id)} is kept, and takes effect then"
+    return answer({"kind": kind, "id": message_id, "outcome": "kept", "note": note}, HTTPStatus.ACCEPTED)
+
+
+def _fields_of(kind: type[Any]) -> list[str]:
+    return [field.name for field in fields(kind) if field.name not in RECORDS_ONLY]
+
+
+def _describe_signal(kind: type[Any]) -> Schema:
+    required = [field.name for field in fields(kind) if field.default is MISSING]
+    return describe_object(required, **{name: _SCHEMAS.get(name, TEXT) for name in _fields_of(kind)})

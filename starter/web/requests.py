@@ -1,0 +1,143 @@
+"""Requests: reads what a caller has sent, within limits of size and time; raises Problem for what can't be used."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any, cast
+from urllib.parse import unquote
+
+from starlette.requests import ClientDisconnect, Request
+
+from shared.messages.json_value import parse_json
+from shared.messages.timespan import parse_moment
+from starter.steering.selection import Selection
+from starter.web.problems import Problem
+from starter.web.tokens import Access
+
+BODY_SECONDS = 10.0
+BODY_EXTRA_BYTES = 16_384
+"""What a body may have beside the largest payload."""
+LIMIT_MAX = 1000
+_FILTERS = ("kind", "lane", "state", "due_before")
+_TRUTH = {"true": True, "false": False}
+
+
+def find_access(request: Request) -> Access:
+    """Give what this caller may do."""
+    return request.scope["access"]
+
+
+def read_part(request: Request, name: str) -> str:
+    """Read a part of the path, which the router leaves as it was sent."""
+    try:
+        return unquote(request.path_params[name], errors="strict")
+    except UnicodeDecodeError as exc:
+        raise Problem(HTTPStatus.BAD_REQUEST, f"{name}: is not UTF-8; encode the path as UTF-8", name) from exc
+
+
+def read_name(request: Request) -> tuple[str, str]:
+    """Read the kind and id of the path, of a message that this caller may know of."""
+    kind, message_id = read_part(request, "kind"), read_part(request, "id")
+    find_access(request).check_kind(kind)
+    return kind, message_id
+
+
+async def read_object(request: Request, payload_max_bytes: int) -> dict[str, Any]:
+    """Read a body that is one JSON object; none at all is an empty one."""
+    body = await _read_body(request, payload_max_bytes + BODY_EXTRA_BYTES)
+    if not body.strip():
+        return {}
+    check_media_type(request, "application/json")
+    try:
+        value = parse_json(body)
+    except ValueError as exc:
+        raise Problem(HTTPStatus.BAD_REQUEST, f"body: {exc}; send one JSON object", "body") from exc
+    if not isinstance(value, dict):
+        raise Problem(HTTPStatus.BAD_REQUEST, "body: is no JSON object; send one", "body")
+    return cast("dict[str, Any]", value)
+
+
+def check_media_type(request: Request, *wanted: str) -> None:
+    """Raise Problem for a body of another type: a form of a browser's page may not pass for JSON."""
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given not in wanted:
+        sentence = f"Content-Type: is {given[:60]!r}; send {' or '.join(wanted)}"
+        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, sentence, "Content-Type")
+
+
+async def _read_body(request: Request, most: int) -> bytes:
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > most:
+                    sentence = f"body: has more than {most} bytes; keep bulk data elsewhere"
+                    raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, sentence, "body")
+    except TimeoutError as exc:
+        sentence = f"body: did not come within {BODY_SECONDS:.0f} s; send it again"
+        raise Problem(HTTPStatus.REQUEST_TIMEOUT, sentence, "body") from exc
+    except ClientDisconnect as exc:
+        raise Problem(HTTPStatus.BAD_REQUEST, "body: the caller hung up", "body") from exc
+    return bytes(body)
+
+
+def read_query(request: Request, known: Collection[str]) -> dict[str, str]:
+    """Read the parameters of the address, each at most once."""
+    found: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name not in known:
+            sentence = f"{name[:60]}: is no parameter here; use {', '.join(known) or 'none'}"
+            raise Problem(HTTPStatus.BAD_REQUEST, sentence, name[:60])
+        if name in found:
+            raise Problem(HTTPStatus.BAD_REQUEST, f"{name}: is given twice; leave one out", name)
+        found[name] = value
+    return found
+
+
+def read_flag(query: Mapping[str, str], name: str, default: bool) -> bool:  # noqa: FBT001 — read by position everywhere
+    """Read a parameter that is true or false."""
+    if (text := query.get(name)) is None:
+        return default
+    if text not in _TRUTH:
+        raise Problem(HTTPStatus.BAD_REQUEST, f"{name}: is {text[:60]!r}; write true or false", name)
+    return _TRUTH[text]
+
+
+def read_number(query: Mapping[str, str], name: str, default: int | None, least: int, most: int) -> int | None:
+    """Read a parameter that is a whole number within bounds."""
+    if (text := query.get(name)) is None:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < 19) or not least <= int(text) <= most:
+        raise Problem(
+            HTTPStatus.BAD_REQUEST, f"{name}: is {text[:60]!r}; give a whole number from {least} to {most}", name
+        )
+    return int(text)
+
+
+def read_moment(query: Mapping[str, str], name: str) -> datetime | None:
+    """Read a parameter that is a moment, as the command line takes it."""
+    if (text := query.get(name)) is None:
+        return None
+    try:
+        return parse_moment(text[:60])
+    except ValueError as exc:
+        raise Problem(HTTPStatus.BAD_REQUEST, f"{name}: {exc}", name) from exc
+
+
+def read_selection(request: Request, *others: str) -> tuple[Selection, dict[str, str]]:
+    """Read a filter that this caller may use, and the other parameters."""
+    query = read_query(request, (*_FILTERS, *others))
+    selection = Selection(
+        kind=query.get("kind"),
+        lane=query.get("lane"),
+        state=query.get("state"),
+        due_before=read_moment(query, "due_before"),
+    )
+    try:
+        selection.to_query()
+    except ValueError as exc:
+        raise Problem(HTTPStatus.BAD_REQUEST, str(exc).removeprefix("--"), str(exc)[2:].partition(" ")[0]) from exc
+    find_access(request).check_whole(selection.kind)
+    return selection, query

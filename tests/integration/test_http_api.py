@@ -1,0 +1,475 @@
+"""The HTTP API: messages by kind and id, lists, bulk and refusals, in both encodings and beside workers."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import hypothesis
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase
+from temporalio.client import Client
+
+from activities import Again, Context, Done, Message, Reject, handler
+from activities.api.handler import Handler
+from shared.errors import InvalidSetting
+from shared.settings import Settings
+from starter.web.application import make_application
+from starter.web.documents import Installation
+from starter.web.server import serving
+from starter.web.tokens import Tokens
+from tests.conftest import Serve, wait_until
+from tests.integration.test_control import registry_of
+from tests.subjects import Subject
+
+pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
+
+LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
+AT = LATER.isoformat()
+NDJSON = {"Content-Type": "application/x-ndjson"}
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture
+def sleeper(kind: str) -> Handler:
+    """A handler that is done, rejects, or comes back tomorrow, as the payload says."""
+
+    @handler(kind)
+    async def sleep(message: Message, ctx: Context) -> Again | Done | Reject:
+        match message.payload:
+            case "last":
+                return Done({"was": message.version})
+            case "bad":
+                return Reject("it is bad")
+            case _:
+                return Again(after=timedelta(days=1))
+
+    return sleep
+
+
+@pytest.fixture
+def installation(client: Client, settings: Settings, sleeper: Handler, encoding: str) -> Installation:
+    """What the API speaks for."""
+    return Installation(client=client, settings=settings, registry=registry_of(sleeper, encoding))
+
+
+@pytest.fixture
+async def api(installation: Installation) -> AsyncIterator[httpx.AsyncClient]:
+    """The API on this machine, without tokens and without a worker."""
+    application = make_application(installation, "1", None, {"127.0.0.1"})
+    async with serving(application, "127.0.0.1", 0) as address, httpx.AsyncClient(base_url=address, timeout=60) as api:
+        yield api
+
+
+@pytest.fixture
+async def worked(api: httpx.AsyncClient, serve: Serve, sleeper: Handler) -> AsyncIterator[httpx.AsyncClient]:
+    """The API beside a worker."""
+    async with serve(sleeper):
+        yield api
+
+
+@pytest.fixture
+def message(installation: Installation, kind: str, encoding: str) -> Subject:
+    """The message of these tests, whose id has a slash and a colon."""
+    return Subject(installation.client, installation.control, encoding, kind, "a/b:c")
+
+
+def path_of(kind: str, verb: str = "") -> str:
+    """Give the path of the message of these tests."""
+    return f"/v1/messages/{kind}/a%2Fb%3Ac{verb and '/'}{verb}"
+
+
+async def test_a_message_is_started_shown_steered_and_stopped(
+    worked: httpx.AsyncClient, message: Subject, kind: str
+) -> None:
+    """Each answer says what came of it; what it shows is what the message itself says."""
+    body = {"payload": {"n": 1}, "scheduled_at": AT, "priority": 2, "correlation_id": "order 7"}
+    started = await worked.post(path_of(kind), json=body)
+    again = await worked.post(path_of(kind), json={})
+    shown = (await worked.get(path_of(kind))).json()
+    hidden = (await worked.get(path_of(kind), params={"payload": "false"})).json()
+    moved = await worked.post(path_of(kind, "reschedule"), json={"due_at": "2036-01-01T00:00:00Z", "reason": "asked"})
+    status = await message.status()
+    paused = await worked.post(path_of(kind, "pause"))
+    await wait_until(lambda: message.has(state="paused"), "it is paused")
+    note = (await worked.post(path_of(kind, "run_now"))).json()["note"]
+    stopped = await worked.delete(path_of(kind), params={"reason": "enough"})
+
+    assert (started.status_code, started.json()["outcome"], started.json()["id"]) == (201, "started", "a/b:c")
+    assert (again.status_code, again.json()["type"]) == (409, "urn:dormice:message-alive")
+    assert (shown["payload"], shown["priority"], shown["correlation_id"]) == ({"n": 1}, 2, "order 7")
+    assert datetime.fromisoformat(shown["due_at"]) == LATER
+    assert "payload" not in hidden
+    assert (moved.status_code, status["due_at"]) == (200, "2036-01-01 00:00:00 UTC")
+    assert paused.status_code == stopped.status_code == 200
+    assert note.startswith(f"{kind}:a/b:c is paused and runs once")
+    await wait_until(lambda: _is_stopped(worked, kind), "it is stopped")
+
+
+async def _is_stopped(api: httpx.AsyncClient, kind: str) -> bool:
+    return (await api.get(path_of(kind))).json()["state"] == "stopped"
+
+
+async def test_an_upsert_is_one_call_once_a_key(worked: httpx.AsyncClient, message: Subject, kind: str) -> None:
+    """It starts or changes, by header or field; with a condition that does not hold it is refused with 412."""
+    first = await worked.put(path_of(kind), json={"payload": 1, "scheduled_at": AT})
+    second = await worked.put(path_of(kind), json={"payload": 2, "scheduled_at": AT}, headers={"Idempotency-Key": "k"})
+    third = await worked.put(path_of(kind), json={"payload": 2, "scheduled_at": AT, "idempotency_key": "k"})
+    unmet = await worked.put(path_of(kind), json={"payload": 3}, params={"if_version": 9})
+    nobody = await worked.put(f"/v1/messages/{kind}/nobody", json={}, params={"if_due_before": "+1d"})
+
+    assert [each.status_code for each in (first, second, third, unmet, nobody)] == [201, 200, 200, 412, 404]
+    assert (unmet.json()["type"], unmet.headers["content-type"]) == (
+        "urn:dormice:condition-unmet",
+        "application/problem+json",
+    )
+    assert await message.has(payload=2, revision=1)
+
+
+async def test_what_no_worker_can_answer_is_kept(
+    api: httpx.AsyncClient, serve: Serve, sleeper: Handler, message: Subject, kind: str
+) -> None:
+    """A packed message or a signal that waits for a worker is answered with 202, and takes effect once there is one."""
+    await api.post(f"/v1/messages/{kind}/first", json={"scheduled_at": AT})  # a pack that begins answers at once
+    neighbours = message.neighbours(1)
+    started = await api.post(path_of(kind), json={"payload": 1, "scheduled_at": AT})
+    if neighbours:
+        started = await api.post(f"/v1/messages/{kind}/{quote(neighbours[0], safe='')}", json={"scheduled_at": AT})
+    moved = await api.post(path_of(kind, "reprioritize"), json={"priority": 1})
+
+    assert started.status_code == (202 if neighbours else 201)
+    assert moved.status_code == (202 if neighbours else 200)
+    async with serve(sleeper, lanes=("short",)):
+        await wait_until(lambda: message.has(priority=1), "the signal takes effect")
+
+
+async def test_lists_are_read_by_pages_to_their_end(worked: httpx.AsyncClient, kind: str) -> None:
+    """Each message comes once, whatever the size of the pages; counts, kinds and filters agree with it."""
+    lines = "".join(f'{{"kind":"{kind}","id":"{n:03}","scheduled_at":"{AT}"}}\n' for n in range(23))
+    lines += f'{{"kind":"{kind}","id":"bad","payload":"bad"}}\n'
+    receipts = (await worked.post("/v1/messages:bulk", content=lines, headers=NDJSON)).text.splitlines()
+    await wait_until(lambda: _count(worked, kind=kind, state="parked", is_exact=1), "one is parked, and indexed")
+    await wait_until(lambda: _count(worked, kind=kind, is_exact=24), "all are indexed")
+
+    found = [each["id"] async for each in _list(worked, kind=kind, limit="5")]
+    parked = [each async for each in _list(worked, kind=kind, state="parked")]
+    kinds = (await worked.get("/v1/kinds")).json()["kinds"]
+
+    assert {json.loads(line)["outcome"] for line in receipts} == {"started"}
+    assert sorted(found) == [*(f"{n:03}" for n in range(23)), "bad"]
+    assert [(each["id"], each["parked_reason"]) for each in parked] == [("bad", "it is bad")]
+    assert [each["kind"] for each in kinds] == [kind]
+
+
+async def _count(api: httpx.AsyncClient, *, is_exact: int, **filters: str) -> bool:
+    return (await api.get("/v1/messages:count", params=filters)).json()["count"] == is_exact
+
+
+async def _list(api: httpx.AsyncClient, **parameters: str) -> AsyncIterator[dict[str, Any]]:
+    cursor: str | None = ""
+    while cursor is not None:
+        page = (await api.get("/v1/messages", params={**parameters, "cursor": cursor})).json()
+        for each in page["messages"]:
+            yield each
+        cursor = page["cursor"]
+
+
+async def test_a_bulk_answers_each_line(worked: httpx.AsyncClient, message: Subject, kind: str) -> None:
+    """Wrong lines are rejected with their field; an upsert changes what is alive; a key makes it once."""
+    line = {"kind": kind, "id": message.id, "payload": 1, "scheduled_at": AT}
+    sent = [line, {**line, "id": "", "kind": kind}, {**line, "kind": "alien"}, line]
+
+    async def post(*lines: dict[str, Any], **options: Any) -> dict[int, dict[str, Any]]:
+        content = "\n\n".join(map(json.dumps, lines))
+        response = await worked.post("/v1/messages:bulk", content=content, headers=NDJSON, **options)
+        return {(found := json.loads(text))["line"]: found for text in response.text.splitlines()}
+
+    first = await post(*sent)
+    second = await post({**line, "payload": 2}, params={"upsert": "true"})
+    third = await post({**line, "payload": 2})
+
+    assert {n: each["outcome"] for n, each in first.items()} == {
+        1: "started",
+        3: "rejected",
+        5: "rejected",
+        7: "already running",
+    }
+    assert (first[3]["field"], first[5]["field"]) == ("id", "kind")
+    assert (second[1]["outcome"], third[1]["outcome"]) == ("revised", "already running")
+    assert await message.has(payload=2, revision=1)
+
+
+async def test_a_caller_that_sends_all_before_it_reads_is_served(worked: httpx.AsyncClient, kind: str) -> None:
+    """Receipts wait outside of the connection, so neither side blocks the other."""
+    lines = (f'{{"kind":"alien","id":"{"x" * 150}{n}"}}\n'.encode() for n in range(60_000))
+    host, port = worked.base_url.host, worked.base_url.port
+    reader, writer = await asyncio.open_connection(host, port)
+    head = f"POST /v1/messages:bulk HTTP/1.0\r\nHost: {host}:{port}\r\nContent-Type: application/x-ndjson\r\n"
+    body = b"".join(lines)
+    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode())
+    for begin in range(0, len(body), 1_000_000):
+        writer.write(body[begin : begin + 1_000_000])
+        await writer.drain()  # nothing is read before everything is written
+    answer = await reader.read()
+    writer.close()
+
+    assert answer.count(b'"outcome":"rejected"') == 60_000
+
+
+REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
+    ("GET", "/", {}, 404, ""),
+    ("GET", "/v1", {}, 404, ""),
+    ("GET", "/v1/messages/{kind}", {}, 404, ""),
+    ("GET", "/v1/messages/{kind}/a/b/c", {}, 404, ""),
+    ("POST", "/v1/messages", {}, 405, ""),
+    ("PATCH", "/v1/messages/{kind}/a", {}, 405, ""),
+    ("PUT", "/v1/messages/{kind}/a/pause", {}, 405, ""),
+    ("POST", "/v1/messages/{kind}/a/dance", {}, 404, ""),
+    ("GET", "/v1/messages/{kind}/nobody", {}, 404, ""),
+    ("GET", "/v1/messages/{kind}/%FF", {}, 400, "id"),
+    ("GET", "/v1/messages/{kind}/a?payload=maybe", {}, 400, "payload"),
+    ("GET", "/v1/messages/{kind}/a?colour=red", {}, 400, "colour"),
+    ("DELETE", "/v1/messages/{kind}/nobody", {}, 404, ""),
+    ("DELETE", "/v1/messages/{kind}/a?reason=a&reason=b", {}, 400, "reason"),
+    ("POST", "/v1/messages/alien/a", {"json": {}}, 422, "kind"),
+    ("POST", "/v1/messages/Alien/a", {"json": {}}, 422, "kind"),
+    ("POST", "/v1/messages/{kind}/%00", {"json": {}}, 422, "id"),
+    ("POST", "/v1/messages/{kind}/" + "x" * 201, {"json": {}}, 422, "id"),
+    ("POST", "/v1/messages/{kind}/a?upsert=true", {"json": {}}, 400, "upsert"),
+    ("POST", "/v1/messages/{kind}/a", {"json": []}, 400, "body"),
+    ("POST", "/v1/messages/{kind}/a", {"json": "text"}, 400, "body"),
+    ("POST", "/v1/messages/{kind}/a", {"content": b"{", "headers": JSON}, 400, "body"),
+    (
+        "POST",
+        "/v1/messages/{kind}/a",
+        {"content": b"\xff", "headers": JSON},
+        400,
+        "body",
+    ),
+    (
+        "POST",
+        "/v1/messages/{kind}/a",
+        {"content": b'{"a":1,"a":2}', "headers": JSON},
+        400,
+        "body",
+    ),
+    (
+        "POST",
+        "/v1/messages/{kind}/a",
+        {"content": b"NaN", "headers": JSON},
+        400,
+        "body",
+    ),
+    ("POST", "/v1/messages/{kind}/a", {"content": b"{}"}, 415, "Content-Type"),
+    ("POST", "/v1/messages/{kind}/a", {"data": {"payload": "1"}}, 415, "Content-Type"),
+    (
+        "POST",
+        "/v1/messages/{kind}/a",
+        {"content": b"1", "headers": {"Content-Type": "text/x"}},
+        415,
+        "Content-Type",
+    ),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"payload": "x" * 30_000}}, 413, "body"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"payload": "x" * 4095}}, 422, "payload"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"kind": "b"}}, 422, "kind"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"id": "b"}}, 422, "id"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"colour": "red"}}, 422, "colour"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"lane": "fast"}}, 422, "lane"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"priority": 6}}, 422, "priority"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"priority": True}}, 422, "priority"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"tenant": 7}}, 422, "tenant"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"tenant": "x" * 65}}, 422, "tenant"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"scheduled_at": "soon"}}, 422, "scheduled_at"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"scheduled_at": "2026-01-01T00:00:00"}}, 422, "scheduled_at"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"scheduled_at": 5}}, 422, "scheduled_at"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"tolerance_seconds": -1}}, 422, "tolerance_seconds"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {"schema_version": 2}}, 422, "schema_version"),
+    (
+        *("POST", "/v1/messages/{kind}/a"),
+        *({"json": {"idempotency_key": "a"}, "headers": {"Idempotency-Key": "b"}}, 422, "idempotency_key"),
+    ),
+    ("PUT", "/v1/messages/{kind}/a?if_version=-1", {"json": {}}, 400, "if_version"),
+    ("PUT", "/v1/messages/{kind}/a?if_version=x", {"json": {}}, 400, "if_version"),
+    ("PUT", "/v1/messages/{kind}/a?if_version=" + "9" * 40, {"json": {}}, 400, "if_version"),
+    ("PUT", "/v1/messages/{kind}/a?if_due_before=soon", {"json": {}}, 400, "if_due_before"),
+    ("POST", "/v1/messages/{kind}/a/reschedule", {"json": {}}, 422, "due_at"),
+    ("POST", "/v1/messages/{kind}/a/reschedule", {"json": {"due_at": "soon"}}, 422, "due_at"),
+    ("POST", "/v1/messages/{kind}/a/reschedule", {"json": {"due_at": 7}}, 422, "due_at"),
+    ("POST", "/v1/messages/{kind}/a/reprioritize", {"json": {"priority": 9}}, 422, "priority"),
+    ("POST", "/v1/messages/{kind}/a/revise", {"json": {}}, 422, "payload"),
+    ("POST", "/v1/messages/{kind}/a/revise", {"json": {"payload": 1, "source": "t/0"}}, 422, "source"),
+    ("POST", "/v1/messages/{kind}/a/revise", {"json": {"payload": 1, "lane": "fast"}}, 422, "lane"),
+    ("POST", "/v1/messages/{kind}/a/pause", {"json": {"reason": 7}}, 422, "reason"),
+    ("POST", "/v1/messages/{kind}/a/pause", {"json": {"why": "so"}}, 422, "why"),
+    ("POST", "/v1/messages:bulk", {"json": []}, 415, "Content-Type"),
+    ("POST", "/v1/messages:bulk?upsert=1", {"content": b"", "headers": NDJSON}, 400, "upsert"),
+    ("GET", "/v1/messages?state=asleep", {}, 400, "state"),
+    ("GET", "/v1/messages?lane=fast", {}, 400, "lane"),
+    ("GET", "/v1/messages?due_before=then", {}, 400, "due_before"),
+    ("GET", "/v1/messages?limit=0", {}, 400, "limit"),
+    ("GET", "/v1/messages?limit=1001", {}, 400, "limit"),
+    ("GET", "/v1/messages?cursor=x", {}, 422, ""),
+    ("GET", "/v1/messages?cursor=WzEsMiwzXQ==", {}, 422, ""),
+    ("GET", "/v1/messages:count?exact=yes", {}, 400, "exact"),
+    ("GET", "/v1/forecast?hours=0", {}, 400, "hours"),
+    ("PUT", "/v1/gates/%0A", {"json": {}}, 422, "gate"),
+    ("PUT", "/v1/gates/g", {"json": {"opens_at": "later"}}, 422, "opens_at"),
+    ("PUT", "/v1/gates/g", {"json": {"for": "1h"}}, 422, "for"),
+    ("GET", "/v1/kinds", {"headers": {"Host": "evil.example"}}, 421, "Host"),
+    ("POST", "/v1/messages/{kind}/a", {"json": {}, "headers": {"Origin": "http://evil.example"}}, 403, "Origin"),
+    ("GET", "/v1/kinds", {"headers": {"Origin": "null"}}, 403, "Origin"),
+]
+
+
+@pytest.mark.parametrize("encoding", ["solo"], indirect=True)
+async def test_each_wrong_request_gets_one_sentence(api: httpx.AsyncClient, kind: str) -> None:
+    """A problem with its status, the sentence and the field that it is about; nothing is started by any of them."""
+    for method, path, options, status, field in REFUSED:
+        response = await api.request(method, path.format(kind=kind), **options)
+        problem = response.json()
+        case = (method, path, options)
+
+        assert (response.status_code, problem.get("field", "")) == (status, field), (case, problem)
+        assert response.headers["content-type"] == "application/problem+json", case
+        assert problem["status"] == status, case
+        assert 10 < len(problem["detail"]) < 400, case
+        assert "\n" not in problem["detail"], case
+    assert (await api.get("/v1/messages:count", params={"kind": kind})).json()["count"] == 0
+
+
+TOKENS = """
+[reader]
+token = "reader-0123456789"
+
+[shop]
+token = "shop-0123456789abc"
+write = true
+kinds = ["{kind}"]
+
+[acme]
+token = "acme-0123456789abc"
+write = true
+tenants = ["acme"]
+"""
+
+
+@pytest.fixture
+async def guarded(installation: Installation, kind: str, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """The API with tokens."""
+    file = tmp_path / "tokens.toml"
+    file.write_text(TOKENS.replace("{kind}", kind))
+    application = make_application(installation, "1", Tokens.load(file), set())
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(serving(application, "127.0.0.1", 0))
+        yield await stack.enter_async_context(httpx.AsyncClient(base_url=address, timeout=60))
+
+
+async def test_a_token_allows_what_its_file_says(
+    guarded: httpx.AsyncClient, serve: Serve, sleeper: Handler, kind: str
+) -> None:
+    """Reading or writing, some kinds, some tenants; who has none may only ask whether the process is well."""
+
+    async def ask(method: str, path: str, token: str, **options: Any) -> int:
+        headers = {b"Authorization": f"Bearer {token}".encode("latin-1")} if token else {}
+        return (await guarded.request(method, path, headers=headers, **options)).status_code
+
+    reader, shop, acme = "reader-0123456789", "shop-0123456789abc", "acme-0123456789abc"
+    mine: dict[str, Any] = {"json": {"tenant": "acme", "scheduled_at": AT}}
+    one, other = f"/v1/messages/{kind}/one", f"/v1/messages/{kind}/other"
+    async with serve(sleeper, lanes=("short",)):
+        assert [await ask("GET", path, "") for path in ("/healthz", "/readyz", "/openapi.json")] == [200, 200, 200]
+        assert [await ask("GET", "/v1/kinds", token) for token in ("", "wrong-0123456789", "ré")] == [401, 401, 401]
+        assert [await ask(m, one, reader, **mine) for m in ("POST", "PUT", "DELETE")] == [403, 403, 403]
+        assert await ask("POST", one, acme, **mine) == 201
+        assert await ask("POST", other, shop, json={"scheduled_at": AT}) == 201
+        readable = (one, other, f"/v1/messages?kind={kind}", "/v1/gates")
+        assert [await ask("GET", path, reader) for path in readable] == [200] * 4
+        assert [await ask("GET", path, acme) for path in (one, other)] == [200, 403]
+        assert [await ask("PUT", path, acme, **mine) for path in (one, other)] == [200, 403]
+        assert await ask("POST", f"/v1/messages/{kind}/new", acme, json={"tenant": "evil"}) == 403
+        assert [await ask("POST", f"{path}/pause", acme) for path in (one, other)] == [200, 403]
+        whole = ("/v1/messages", "/v1/messages:count", "/v1/gates")
+        assert [await ask("GET", path, acme) for path in whole] == [403] * 3
+        assert await ask("POST", "/v1/messages/echo/x", shop, json={}) == 403
+        lists = ("/v1/messages", f"/v1/messages?kind={kind}", "/v1/messages?kind=echo", "/v1/forecast")
+        assert [await ask("GET", path, shop) for path in lists] == [403, 200, 403, 403]
+
+
+async def test_the_document_describes_every_route(worked: httpx.AsyncClient, kind: str) -> None:
+    """Each path and method of it is routed: nothing in it is answered as unknown, whatever else is wrong."""
+    document = (await worked.get("/openapi.json")).json()
+    values = {"{kind}": kind, "{id}": "x", "{gate}": "g"}
+    for path, methods in document["paths"].items():
+        address = path
+        for name, value in values.items():
+            address = address.replace(name, value)
+        for method, operation in methods.items():
+            has_kind = any(each["name"] == "kind" and each["in"] == "query" for each in operation.get("parameters", ()))
+            response = await worked.request(method.upper(), address, params={"kind": kind} if has_kind else {})
+            assert response.status_code != 405, (method, path)
+            assert "there is nothing at" not in response.text, (method, path)
+            assert str(response.status_code) in operation["responses"], (method, path, response.text)
+
+
+@schemathesis.serializer("application/x-ndjson")
+def _write_lines(_: Any, value: list[Any]) -> bytes:
+    return b"".join(json.dumps(each).encode() + b"\n" for each in value)
+
+
+async def test_no_request_that_the_document_allows_fails(worked: httpx.AsyncClient, kind: str) -> None:
+    """Whatever a generator makes of the document, the API never answers that it has a defect."""
+    document = (await worked.get("/openapi.json")).json()
+    for methods in document["paths"].values():
+        for parameter in (each for operation in methods.values() for each in operation.get("parameters", ())):
+            if parameter["name"] == "kind":  # others are refused before anything happens, or are those of other tests
+                parameter |= {"schema": {"enum": [kind]}, "required": True}
+            elif parameter["name"] == "id":
+                parameter["schema"] = {"anyOf": [{"enum": ["one"]}, parameter["schema"]]}
+    schema: Any = schemathesis.openapi.from_dict(document)
+    seen: Counter[int] = Counter()
+
+    def call(operation: Any) -> None:
+        @hypothesis.settings(
+            max_examples=2 if "forecast" in operation.path else 8,  # it asks the packs of all tests
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+        )
+        @hypothesis.given(case=operation.as_strategy())
+        def run(case: Any) -> None:
+            response = case.call(base_url=str(worked.base_url), timeout=60)
+            seen[response.status_code] += 1
+            assert response.status_code != 500, response.text
+
+        run()
+
+    for found in schema.get_all_operations():
+        await asyncio.to_thread(call, found.ok())
+
+    assert {200, 201} <= set(seen), seen
+
+
+def test_a_wrong_file_of_tokens_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """It names the table and what to write."""
+    file = tmp_path / "tokens.toml"
+    for text, sentence in (
+        ("", "holds no token"),
+        ("x", "can't be read as TOML"),
+        ("a = 1", "a: is no table"),
+        ("[a]\nwrite = true", "token has fewer than 16 characters"),
+        ('[a]\ntoken = "0123456789abcdef"\nwrites = true', "has writes, which is no field"),
+        ('[a]\ntoken = "0123456789abcdef"\nwrite = 1', "write is 1; write true or false"),
+        ('[a]\ntoken = "0123456789abcdef"\nkinds = []', "kinds is"),
+    ):
+        file.write_text(text)
+        with pytest.raises(InvalidSetting, match=sentence) as caught:
+            Tokens.load(file)
+        assert "0123456789abcdef" not in str(caught.value)
