@@ -75,7 +75,17 @@ class BulkStarter:
 
     async def start(self, envelope: Envelope, tag: Tag) -> Receipt[Tag]:
         """Start one message and return its receipt; raises Misconfigured when the server refuses this client."""
-        (receipt,) = [receipt async for receipt in self.start_all([(tag, envelope)])]
+        try:
+            layout = self._layouts.known(envelope.kind) or await self._find_layout(envelope)
+        except RetryLater as exc:
+            (receipt,) = await _fail(envelope, tag, str(exc), self._layouts.attempts)
+            return receipt
+        if layout is None or envelope.lane is None:
+            (receipt,) = await self._start_solo(envelope, tag)
+            return receipt
+        chunk = _gather(ChunkBuffer[Tag](1), layout, envelope, envelope, tag)
+        assert chunk is not None, "the buffer has room for one"
+        (receipt,) = await self._start_chunk(chunk)
         return receipt
 
     async def start_all(self, wishes: Wishes[Tag]) -> AsyncIterator[Receipt[Tag]]:
