@@ -212,7 +212,8 @@ async def test_a_caller_that_sends_all_before_it_reads_is_served(worked: httpx.A
     lines = (f'{{"kind":"alien","id":"{"x" * 150}{n}"}}\n'.encode() for n in range(60_000))
     host, port = worked.base_url.host, worked.base_url.port
     reader, writer = await asyncio.open_connection(host, port)
-    head = f"POST /v1/messages:bulk HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\nContent-Type: application/x-ndjson\r\n"
+    head = f"POST /v1/messages:bulk HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n"
+    head += "Content-Type: application/x-ndjson\r\n"
     body = b"".join(lines)
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode())
     for begin in range(0, len(body), 1_000_000):
