@@ -34,8 +34,16 @@ def record(value: Any, headers: Pairs | dict[str, bytes] = (), key: bytes | None
 
 
 def decode(given_record: Record, **options: Any) -> Delivery:
-    """Read one record with options as they are typed."""
-    return Formats(FormatOptions.read(**options), RULES).decode(given_record)
+    """Read one record with options as they are typed, both alone and as one of many."""
+    formats = Formats(FormatOptions.read(**options), RULES)
+    (found,) = formats.decode_many([given_record])
+    if isinstance(found, DeadRecord):
+        with pytest.raises(DeadRecord) as caught:
+            formats.decode(given_record)
+        assert str(caught.value) == str(found)
+        raise found
+    assert found == formats.decode(given_record)
+    return found
 
 
 def start(given_record: Record, **options: Any) -> dict[str, Any]:

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, cast
 
+import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from shared.errors import InvalidEnvelope
 from shared.lanes import LANES
-from shared.messages.json_value import find_flaw, find_size_flaw, parse_json
+from shared.messages.json_value import MAX_DEPTH, find_flaw, find_size_flaw, parse_json
 from shared.messages.timespan import HORIZON
 
 ID_MAX_BYTES = 200
@@ -95,7 +96,7 @@ def _within_horizon(moment: datetime) -> datetime:
     if moment.tzinfo is None:
         raise ValueError(f"is {moment.isoformat()}, which has no offset; add one, for example Z")
     try:
-        moment = moment.astimezone(UTC)
+        moment = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
     except OverflowError as exc:
         raise ValueError(f"is {moment.isoformat()}, outside the calendar; correct the date") from exc
     if moment > _HORIZON and moment > datetime.now(UTC) + HORIZON:
@@ -147,6 +148,13 @@ class Envelope(BaseModel):
     idempotency_key: Annotated[str, BeforeValidator(lambda v: _text(v, ID_MAX_BYTES))] = ""
 
 
+_DEFAULTS: dict[str, Any] = {
+    name: None if at.is_required() else at.default for name, at in Envelope.model_fields.items()
+}
+_SELDOM_TEXTS = (("tenant", TENANT_MAX_BYTES), ("correlation_id", ID_MAX_BYTES), ("idempotency_key", ID_MAX_BYTES))
+_set = object.__setattr__  # the model is frozen
+
+
 def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -> Envelope:
     """Check an envelope, as JSON text or an object, against every rule and fill in its lane; raises InvalidEnvelope."""
     if isinstance(raw, str | bytes):
@@ -167,6 +175,73 @@ def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -
     if too_large := find_size_flaw(envelope.payload, rules.payload_max_bytes):
         raise InvalidEnvelope("payload", too_large, "TooLarge")
     return envelope
+
+
+def read_ordinary(given: Mapping[str, Any], rules: EnvelopeRules) -> Envelope | None:
+    """Give what `parse_envelope` gives for ordinary fields, parsed from JSON, in half its time; None if in doubt."""
+    fields = {**_DEFAULTS, **given}
+    kind, message_id, lane, at = fields["kind"], fields["id"], fields["lane"], fields["scheduled_at"]
+    if len(fields) > len(_DEFAULTS) or type(kind) is not str or kind not in rules.kinds:
+        return None
+    if lane is None:
+        lane = fields["lane"] = rules.kinds[kind]
+    if type(lane) is not str or lane not in _LANES or not _KIND.fullmatch(kind) or len(kind) > KIND_MAX_BYTES:
+        return None
+    if type(message_id) is int:
+        message_id = fields["id"] = str(message_id)
+    if not message_id or not _is_plain(message_id, ID_MAX_BYTES) or not _has_plain_options(fields):
+        return None
+    if at is not None:
+        if type(at) is not str:
+            return None
+        try:
+            fields["scheduled_at"] = _scheduled_at(at)
+        except ValueError:
+            return None
+    if not _is_small(fields["payload"], rules.payload_max_bytes):
+        return None
+    envelope = Envelope.__new__(Envelope)  # all that `model_construct` does for such a model, which takes much longer
+    _set(envelope, "__dict__", fields)
+    _set(envelope, "__pydantic_fields_set__", {*given, "lane"})
+    _set(envelope, "__pydantic_extra__", None)
+    _set(envelope, "__pydantic_private__", None)
+    return envelope
+
+
+def _is_plain(text: Any, bytes_max: int) -> bool:
+    """Return whether this is text of a good length without any character that the rules may refuse."""
+    if type(text) is not str or not text.isprintable():  # lone surrogates are not printable either
+        return False
+    return len(text if text.isascii() else text.encode()) <= bytes_max
+
+
+def _has_plain_options(fields: dict[str, Any]) -> bool:
+    """Return whether the fields that most messages leave out are surely valid; makes the tolerance a float."""
+    tolerance, priority, version = fields["tolerance_seconds"], fields["priority"], fields["schema_version"]
+    if type(tolerance) is not float:
+        if type(tolerance) is not int or tolerance > _TOLERANCE_SECONDS_MAX:
+            return False
+        tolerance = fields["tolerance_seconds"] = float(tolerance)
+    if not 0 <= tolerance <= _TOLERANCE_SECONDS_MAX or type(version) is not int or version != 1:
+        return False
+    if type(priority) is not int or not 1 <= priority <= 5:
+        return False
+    for name, bytes_max in _SELDOM_TEXTS:
+        if (text := fields[name]) != "" and not _is_plain(text, bytes_max):
+            return False
+    return True
+
+
+def _is_small(payload: Any, bytes_max: int) -> bool:
+    """Return whether a payload parsed from JSON is surely valid: it is not large, and small ones can't be too deep."""
+    try:
+        text = orjson.dumps(payload)
+    except TypeError:  # whole numbers of more than 64 bits, lone surrogates, or too deep
+        return False
+    if bytes_max and len(text) > bytes_max:
+        return False
+    # each level takes a bracket at both ends, and a number like 1e400, which is parsed as infinity, is written as null
+    return (len(text) <= 2 * MAX_DEPTH and b"null" not in text) or find_flaw(payload) is None
 
 
 def _fill_in_lane(raw: Mapping[str, Any], rules: EnvelopeRules) -> Mapping[str, Any]:

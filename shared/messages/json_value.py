@@ -69,7 +69,7 @@ def _may_repeat_keys(text: str | bytes, value: Any) -> bool:
         raw = text.encode() if isinstance(text, str) else text
     except (TypeError, UnicodeEncodeError):
         return True
-    return raw.count(b":") != colons or (raw.count(b"\\") > 0 and rb"\u003" in raw)
+    return raw.count(b":") != colons or (b"\\" in raw and rb"\u003" in raw)
 
 
 def _parse_strict(text: str | bytes, decoder: json.JSONDecoder | None = None) -> Any:

@@ -3,6 +3,7 @@
 import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, cast
 
 from shared.lanes import LANES
@@ -16,6 +17,7 @@ FIRST = "first"
 STEPS = 12
 """Steps of a due curve. A herd of a twelfth of a lane's messages is as sharp in it as it is in the pack."""
 
+NONE: Mapping[str, Any] = MappingProxyType({})
 _NUMBERS = ("asleep", "paused", "parked", "running")
 
 
@@ -85,8 +87,15 @@ def count_entries(entries: Iterable[Entry], running: Iterable[Entry], usual_lane
             due.setdefault(lane, []).append(entry[DUE])
     for entry in running:
         _add(counts, lane_of(entry, usual_lane), "running")
+    return count_due(due, at, counts)
+
+
+def count_due(
+    due: Mapping[str, list[int]], at: float, others: Mapping[str, Mapping[str, int]] = NONE
+) -> dict[str, Any]:
+    """Count messages asleep, by lane and when they are due (milliseconds); gives the same wire form with `others`."""
     begin = round(at)
-    lanes: dict[str, Any] = dict(counts)
+    lanes: dict[str, Any] = dict(others)
     for lane, moments in due.items():
         if moments:
             lanes[lane] = {"asleep": len(moments), **lanes.get(lane, {}), "due": _to_curve(moments, begin)}

@@ -16,7 +16,7 @@ from shared.errors import RetryLater
 from shared.telemetry.sdk import Telemetry
 from starter.bridge.delivery_loop import DeliveryLoop, WriteDeadLetter
 from starter.bridge.offsets import Assignment, Partition, PartitionOffsets
-from starter.bridge.pending_record import RecordSpans, decode_record
+from starter.bridge.pending_record import RecordSpans, decode_records
 from starter.bridge.record_scheduler import RecordScheduler
 from starter.bridge.watchdog import LOOKS, Watchdog
 from starter.bridge.window import FEWEST, limits_of
@@ -156,10 +156,11 @@ class Bridge(ConsumerRebalanceListener):
             self.apply_pauses()
 
     def _take_in(self, offsets: PartitionOffsets, messages: Collection[Any]) -> None:
-        now, partition, epoch = time.monotonic(), offsets.partition, offsets.epoch
-        for message in messages:
-            offsets.received(message.offset, now, message.timestamp)
-            self.intake.offer(decode_record(to_record(message), partition, epoch, self._formats))
+        now, records = time.monotonic(), [to_record(message) for message in messages]
+        for record in records:
+            offsets.received(record.offset, now, record.timestamp)
+        for pending in decode_records(records, offsets.partition, offsets.epoch, self._formats):
+            self.intake.offer(pending)
         self.received += len(messages)
         self._watchdog.note_progress()
 

@@ -13,10 +13,10 @@ from shared.temporal.backoff import backoff_seconds
 from starter.bridge.offsets import Assignment
 from starter.bridge.pending_record import PendingRecord, RecordSpans, describe_held
 from starter.bridge.record_scheduler import RecordScheduler
-from starter.bridge.window import limits_of, size_for
+from starter.bridge.window import STEP, limits_of, size_for
 from starter.records.formats import Formats
 from starter.records.record import Record
-from starter.starting.bulk import BulkStarter
+from starter.starting.bulk import BulkStarter, Wish
 from starter.starting.delivery import Delivery
 from starter.starting.receipts import ChunkReceipts, Receipt, StartOutcome
 
@@ -90,24 +90,29 @@ class DeliveryLoop:
             task.cancel()
         await asyncio.gather(*self._beside, return_exceptions=True)
 
-    async def _wishes(self) -> AsyncIterator[tuple[PendingRecord, Delivery]]:
+    async def _wishes(self) -> AsyncIterator[list[tuple[PendingRecord, Wish]]]:
         while True:
             if self._deliveries.empty():  # the starter asks for more, so the window has grown
                 self.pump()
             if (batch := await self._deliveries.get()) is None:
                 return
-            for pending in batch:
-                # decoded again for a retry: retries are few, and kept deliveries take several times a record's memory
-                delivery, pending.delivery = pending.delivery or self.formats.decode(pending.record), None
-                self._in_hand += 1
-                yield pending, self.spans.begin(pending, delivery)
+            for first in range(0, len(batch), STEP):  # the window follows the starter in steps of this size
+                some = batch[first : first + STEP]
+                self._in_hand += len(some)
+                yield [(pending, self.spans.begin(pending, self._take_delivery(pending))) for pending in some]
+
+    def _take_delivery(self, pending: PendingRecord) -> Delivery:
+        """Give a record's delivery and forget it: kept deliveries take several times a record's memory."""
+        if (delivery := pending.delivery) is None:  # a retry, which is seldom
+            return self.formats.decode(pending.record)
+        pending.delivery = None
+        return delivery
 
     def _handle_started(self, started: Sequence[PendingRecord]) -> None:
         """Do what `_handle_receipt` does for the records of a chunk that were all started, as most are."""
         self._in_hand -= len(started)
         self.outcomes[StartOutcome.STARTED] += len(started)
-        for pending in started:
-            self._acknowledge(pending, StartOutcome.STARTED)
+        self._acknowledge(started, StartOutcome.STARTED)
 
     def _handle_receipt(self, receipt: Receipt[PendingRecord]) -> None:
         pending = receipt.tag
@@ -120,7 +125,7 @@ class DeliveryLoop:
         elif receipt.outcome is StartOutcome.REJECTED:
             self._run_beside(self._write_dead_letter(pending, REFUSED, receipt.reason))
         else:
-            self._acknowledge(pending, receipt.outcome)
+            self._acknowledge([pending], receipt.outcome)
 
     def _log_failure(self, pending: PendingRecord, receipt: Receipt[PendingRecord]) -> None:
         if (now := time.monotonic()) >= self._silent_until:
@@ -149,16 +154,18 @@ class DeliveryLoop:
         if attempts:
             self.scheduler.unblock(pending.partition)
         self.outcomes[DEAD] += 1
-        self._acknowledge(pending, DEAD, error_class)
+        self._acknowledge([pending], DEAD, error_class)
 
-    def _acknowledge(self, pending: PendingRecord, outcome: str, error_class: str = "") -> None:
-        if pending.span is not NO_SPAN:
-            pending.span.end({"outcome": outcome, "attempts": pending.attempts + 1}, error_class)
-        if logger.isEnabledFor(logging.DEBUG):
-            extra = {**describe_held(pending, self.formats), "outcome": outcome, "error_class": error_class}
-            logger.debug("record settled", extra={"action": "record_settled", **extra})
-        self.scheduler.finished(pending)
-        self.assignment.acknowledged(pending.partition, pending.epoch, pending.offset)
+    def _acknowledge(self, records: Sequence[PendingRecord], outcome: str, error_class: str = "") -> None:
+        is_logged = logger.isEnabledFor(logging.DEBUG)
+        for pending in records:
+            if pending.span is not NO_SPAN:
+                pending.span.end({"outcome": outcome, "attempts": pending.attempts + 1}, error_class)
+            if is_logged:
+                extra = {**describe_held(pending, self.formats), "outcome": outcome, "error_class": error_class}
+                logger.debug("record settled", extra={"action": "record_settled", **extra})
+            self.scheduler.finished(pending)
+            self.assignment.acknowledged(pending.partition, pending.epoch, pending.record.offset)
         if not self._is_pumping:  # once per loop iteration: one answer of a pack acknowledges hundreds
             self._is_pumping = True
             asyncio.get_running_loop().call_soon(self._pump_again)

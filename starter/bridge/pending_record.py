@@ -1,5 +1,6 @@
 """A pending record: received by the bridge and not yet acknowledged, with what traces and log lines say about it."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,13 +37,16 @@ class PendingRecord:
         return self.record.offset
 
 
-def decode_record(record: Record, partition: Partition, epoch: int, formats: Formats) -> PendingRecord:
-    """Decode a record; one that can't become a message is given with `dead` set."""
-    try:
-        delivery = formats.decode(record)
-    except DeadRecord as exc:
-        return PendingRecord(record, partition, epoch, dead=exc)
-    return PendingRecord(record, partition, epoch, workflow_id(delivery.kind, delivery.id).encode(), delivery)
+def decode_records(
+    records: Sequence[Record], partition: Partition, epoch: int, formats: Formats
+) -> Iterator[PendingRecord]:
+    """Decode records of a partition; one that can't become a message is given with `dead` set."""
+    for record, decoded in zip(records, formats.decode_many(records), strict=True):
+        if isinstance(decoded, DeadRecord):
+            yield PendingRecord(record, partition, epoch, dead=decoded)
+        else:
+            key = workflow_id(decoded.kind, decoded.id).encode()
+            yield PendingRecord(record, partition, epoch, key, decoded)
 
 
 class RecordSpans:

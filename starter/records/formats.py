@@ -2,11 +2,12 @@
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from shared.errors import InvalidEnvelope
-from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope
+from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope, read_ordinary
+from shared.messages.json_value import parse_plain_objects
 from shared.messages.message import NO_TRACE
 from starter.records.cloud_events import CloudEvent, read_event
 from starter.records.dead_letters import find_origin
@@ -16,6 +17,9 @@ from starter.starting.delivery import Delivery
 
 RECORD_MAX_BYTES = 1_000_000
 """Larger records become dead letters without being parsed."""
+
+ORDINARY_MAX_BYTES = RECORD_MAX_BYTES // 2
+"""Key and value of ordinary records are not larger, so that both together are not too large."""
 
 CORRELATION_HEADERS = ("correlation_id", "correlation-id")
 TRACESTATE_MAX_BYTES = 512  # W3C Trace Context §3.3.1.5: the least that everybody propagates
@@ -32,10 +36,28 @@ class Formats:
     def __init__(self, options: FormatOptions, rules: EnvelopeRules) -> None:
         self._options = options
         self._rules = rules
+        self._are_envelopes = options.kind is None and options.id_from is None
         options.check_kind(rules)
 
-    def decode(self, record: Record) -> Delivery:
+    def decode_many(self, records: Sequence[Record]) -> Iterator[Delivery | DeadRecord]:
+        """Say what each record asks for, or why it is dead, as `decode` does; ordinary records take half the time."""
+        values = (record.value or b"" for record in records)
+        documents = parse_plain_objects([value if len(value) <= ORDINARY_MAX_BYTES else b"" for value in values])
+        for record, document in zip(records, documents, strict=True):
+            if document is not None and self._are_envelopes and not record.headers:
+                envelope = read_ordinary(document, self._rules)
+                if envelope is not None and len(record.key or b"") <= ORDINARY_MAX_BYTES:
+                    yield Delivery(envelope.kind, envelope.id, record.source, record.offset, envelope)
+                    continue
+            try:
+                yield self.decode(record, document)
+            except DeadRecord as exc:
+                yield exc
+
+    def decode(self, record: Record, document: dict[str, Any] | None = None) -> Delivery:
         """Say what a record asks for; raises DeadRecord and nothing else. Its source and offset are a replay's origin.
+
+        `document` is the record's value if it is parsed already.
 
         A null value is a tombstone, also of a binary event. Otherwise the headers decide whether a record is a
         CloudEvent, whatever the options are. A record that is none is any JSON with `--id-from`, and an envelope
@@ -54,10 +76,13 @@ class Formats:
             return Delivery(kind, message_id, source, offset)
         event = read_event(record.value, headers) if headers else None
         if event is None:
-            fields = self._read_fields(record.key, record.value, headers)
+            if document is None:
+                document = read_json(record.value, "value")
+            fields = self._read_fields(record.key, document, headers)
         else:
             fields = self._read_event_fields(event, RecordView(record.key, headers, event.data, event.attributes))
-        if fields.get("correlation_id", "") == "" and (correlation_id := _read_correlation_id(headers)):
+        is_open = headers and fields.get("correlation_id", "") == ""
+        if is_open and (correlation_id := _read_correlation_id(headers)):
             fields = {**fields, "correlation_id": correlation_id}
         envelope = self._check(fields)
         trace = read_trace_context(headers) if headers else NO_TRACE
@@ -65,12 +90,11 @@ class Formats:
 
     def _check(self, fields: dict[str, Any]) -> Envelope:
         try:
-            return parse_envelope(fields, self._rules)
+            return read_ordinary(fields, self._rules) or parse_envelope(fields, self._rules)
         except InvalidEnvelope as exc:
             raise DeadRecord(exc.flaw, exc.problem, exc.field) from exc
 
-    def _read_fields(self, key: bytes | None, value: bytes, headers: Headers) -> dict[str, Any]:
-        document = read_json(value, "value")
+    def _read_fields(self, key: bytes | None, document: Any, headers: Headers) -> dict[str, Any]:
         if self._options.id_from is not None:
             return map_fields(self._options, RecordView(key, headers, document))
         if not isinstance(document, dict):
@@ -118,7 +142,8 @@ class Formats:
 
 def _check_size(record: Record) -> None:
     size = len(record.value or b"") + len(record.key or b"")
-    size += sum(len(name) + len(value or b"") for name, value in record.headers)
+    if record.headers:
+        size += sum(len(name) + len(value or b"") for name, value in record.headers)
     if size > RECORD_MAX_BYTES:
         reason = f"is {size} bytes with key and headers, the limit is {RECORD_MAX_BYTES}; keep bulk data elsewhere"
         raise DeadRecord("TooLarge", reason, "record")

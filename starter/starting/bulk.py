@@ -37,7 +37,8 @@ GATHERED_SECONDS = 10.0
 
 Item = TypeVar("Item")
 Wish = Envelope | Delivery
-Wishes = AsyncIterable[tuple[Tag, Wish] | Chunk[Tag]] | Iterable[tuple[Tag, Wish] | Chunk[Tag]]
+_Item = tuple[Tag, Wish] | list[tuple[Tag, Wish]] | Chunk[Tag]
+Wishes = AsyncIterable[_Item[Tag]] | Iterable[_Item[Tag]]
 Receipts = list[Receipt[Tag]] | ChunkReceipts[Tag]
 
 
@@ -98,7 +99,8 @@ class BulkStarter:
     async def start_groups(self, wishes: Wishes[Tag]) -> AsyncGenerator[Receipts[Tag]]:
         """Start a stream of (tag, envelope) or (tag, delivery) and yield the receipts of each call, in no fixed order.
 
-        A sender that has the messages of a pack side by side may give chunks instead, which are sent as they are.
+        A stream may give lists of those, which takes less time. A sender that has the messages of a pack side by side
+        may give chunks instead, which are sent as they are.
 
         The stream is read only as fast as receipts are consumed: memory holds at most `in_flight` calls, and
         `pack_room` messages in at most ROOM_BYTES. An error of the stream is raised when it is reached, and cancels
@@ -139,18 +141,15 @@ class BulkStarter:
                 if isinstance(item, Chunk):
                     await self._hand_over([item], pool)
                     continue
-                tag, wish = item
-                try:
-                    layout = self._layouts.known(wish.kind) or await self._find_layout(wish)
-                except RetryLater as exc:
-                    await pool.submit(_fail(wish, tag, str(exc), self._layouts.attempts))
-                    continue
-                envelope = wish.envelope if isinstance(wish, Delivery) else wish
-                lacks_lane = envelope is not None and envelope.lane is None
-                if layout is None or lacks_lane:  # without a lane the solo starter rejects it
-                    await pool.submit(self._start_solo(wish, tag))
-                elif (chunk := _gather(buffer, layout, wish, envelope, tag)) is not None:
-                    await self._hand_over([chunk], pool)
+                layout: Layout | None = None
+                for tag, wish in item if isinstance(item, list) else [item]:
+                    envelope = wish.envelope if isinstance(wish, Delivery) else wish
+                    lacks_lane = envelope is not None and envelope.lane is None
+                    if layout is None or layout.kind != wish.kind or lacks_lane:
+                        layout = await self._start_unless_packed(wish, tag, pool, lacks_lane=lacks_lane)
+                    if layout is not None and (chunk := _gather(buffer, layout, wish, envelope, tag)) is not None:
+                        await self._hand_over([chunk], pool)
+                        layout = None  # that may have taken long, and another layout may hold now
             async with flushing:  # let a flush finish: its chunk is no longer in the buffer
                 flusher.cancel()
         finally:
@@ -161,6 +160,20 @@ class BulkStarter:
         for chunk in chunks:
             await pool.submit(self._start_chunk(chunk))
             await asyncio.sleep(0)  # the call is sent now, and answered while the next chunk is gathered
+
+    async def _start_unless_packed(
+        self, wish: Wish, tag: Tag, pool: TaskPool[Receipts[Tag]], *, lacks_lane: bool
+    ) -> Layout | None:
+        """Give the layout of a message that goes to a pack; start any other, and give None."""
+        try:
+            layout = self._layouts.known(wish.kind) or await self._find_layout(wish)
+        except RetryLater as exc:
+            await pool.submit(_fail(wish, tag, str(exc), self._layouts.attempts))
+            return None
+        if layout is not None and not lacks_lane:
+            return layout
+        await pool.submit(self._start_solo(wish, tag))  # which rejects a message without a lane
+        return None
 
     async def _find_layout(self, wish: Wish) -> Layout | None:
         if isinstance(wish, Delivery):

@@ -8,7 +8,7 @@ from typing import Generic
 
 from shared.messages.json_value import encode_json
 from shared.messages.placement import Layout
-from shared.packs.entry import CHUNK_BYTES_MAX, ID, Entry
+from shared.packs.entry import CHUNK_BYTES_MAX, DUE, ID, Entry, is_ended, lane_of
 from starter.starting.receipts import Tag
 from starter.starting.start_request import REQUEST_NAMESPACE
 
@@ -28,6 +28,8 @@ class Chunk(Generic[Tag]):
     """The ids, one a line: in one buffer they take a quarter of the memory."""
     body: bytearray = field(default_factory=bytearray)
     """The entries as JSON, in one buffer too, because orjson leaves 4 KB unused behind each result."""
+    due: dict[str, list[int]] | None = field(default_factory=dict[str, list[int]])
+    """By lane, when the messages are due, for the pack's first counts; None when entries came as JSON."""
 
     @property
     def is_full(self) -> bool:
@@ -47,6 +49,8 @@ class Chunk(Generic[Tag]):
         self.body += encode_json(entry)
         self.names += entry[ID].encode()
         self.tags.append(tag)
+        if self.due is not None and not is_ended(entry):
+            self.due.setdefault(lane_of(entry, self.layout.lane), []).append(entry[DUE])
 
     def extend(self, tags: Sequence[Tag], ids: Sequence[str], entries: Sequence[str]) -> int:
         """Add messages whose entries are JSON already, in order, until the chunk is full; gives how many fit in."""
@@ -57,6 +61,7 @@ class Chunk(Generic[Tag]):
             count = _count_until(room, entries[:count])
             encoded = ",".join(entries[:count]).encode()
         if count:
+            self.due = None
             separated = bool(self.tags)
             self.body += b"," * separated + encoded
             self.names += b"\n" * separated + "\n".join(ids[:count]).encode()

@@ -12,7 +12,7 @@ from temporalio.service import RPCError
 from shared.errors import RetryLater
 from shared.messages.json_value import decode_json, encode_json
 from shared.messages.placement import Layout, pack_workflow_id
-from shared.packs.counts import FIRST, count_entries
+from shared.packs.counts import FIRST, count_due, count_entries
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue, to_raw_bytes
@@ -76,8 +76,11 @@ class PackStarter:
         argument = to_raw_bytes(encoded, is_compressed=self._settings.compress_packs)
         counts: dict[str, Any] | None = None
         if pack_workflow_id(layout.kind, chunk.index) not in self._begun:  # only the call that starts a pack needs them
-            entries = decode_json(b"[" + chunk.body + b"]")
-            counts = count_entries(entries, (), layout.lane, now) | {FIRST: True}
+            if chunk.due is None:
+                counts = count_entries(decode_json(b"[" + chunk.body + b"]"), (), layout.lane, now)
+            else:
+                counts = count_due(chunk.due, now)
+            counts[FIRST] = True
         given = (self._client, self._settings, layout, chunk.index)
         request = await build_pack_request(*given, signal=ADMIT, argument=argument, counts=counts)
         request.request_id = token

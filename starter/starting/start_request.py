@@ -59,8 +59,9 @@ def first_entry(
     A scheduled message is never pulled forward to before `scheduled_at`: that is its earliest time.
     """
     scheduled = None if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
-    tolerance = envelope.tolerance_seconds
-    offset = find_offset(workflow_id(envelope.kind, envelope.id), tolerance, spread) if tolerance else 0.0
+    tolerance, offset = envelope.tolerance_seconds, 0.0
+    if tolerance:
+        offset = spread(tolerance) if spread else find_offset(workflow_id(envelope.kind, envelope.id), tolerance, None)
     due, early, late, why = _find_moments(scheduled, tolerance, offset, now)
     started = [due - round(now * 1000), 0, "started", 0, why]
     entry: Entry = [envelope.id, due, early, late, 0, envelope.payload, [started]]
