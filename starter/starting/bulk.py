@@ -15,7 +15,7 @@ from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
 from shared.messages.message import NO_TRACE, MessageState
 from shared.messages.placement import Layout, PackSpread, pack_index, workflow_id
-from shared.packs.entry import to_entry
+from shared.packs.entry import Entry, to_entry
 from shared.settings import Settings
 from starter.starting.calls import RetryingCaller, TaskPool
 from starter.starting.chunks import Chunk, ChunkBuffer
@@ -84,8 +84,8 @@ class BulkStarter:
         if layout is None or envelope.lane is None:
             (receipt,) = await self._start_solo(envelope, tag)
             return receipt
-        chunk = _gather(ChunkBuffer[Tag](1), layout, envelope, envelope, tag)
-        assert chunk is not None, "the buffer has room for one"
+        chunk = Chunk[Tag](layout, pack_index(envelope.id, layout.packs))
+        chunk.add(tag, _to_entry(layout, chunk.index, envelope, envelope))
         (receipt,) = await self._start_chunk(chunk)
         return receipt
 
@@ -199,14 +199,18 @@ async def _fail(wish: Wish, tag: Tag, reason: str, attempts: int) -> Receipts[Ta
 def _gather(
     buffer: ChunkBuffer[Tag], layout: Layout, wish: Wish, envelope: Envelope | None, tag: Tag
 ) -> Chunk[Tag] | None:
-    index, now = pack_index(wish.id, layout.packs), time.time()
+    index = pack_index(wish.id, layout.packs)
+    return buffer.add(layout, index, tag, _to_entry(layout, index, wish, envelope))
+
+
+def _to_entry(layout: Layout, index: int, wish: Wish, envelope: Envelope | None) -> Entry:
+    now = time.time()
     sources, trace = (wish.sources, wish.trace) if isinstance(wish, Delivery) else (NO_SOURCES, NO_TRACE)
     if envelope is None:
         ended = MessageState(wish.kind, wish.id, layout.lane, now, now, ended="stopped", sources=sources)
-        return buffer.add(layout, index, tag, to_entry(ended, layout.lane))
+        return to_entry(ended, layout.lane)
     spread = _find_spread(layout.kind, index, layout.coalesce) if envelope.tolerance_seconds else None
-    entry = first_entry(envelope, now, layout.lane, sources=sources, trace=trace, spread=spread)
-    return buffer.add(layout, index, tag, entry)
+    return first_entry(envelope, now, layout.lane, sources=sources, trace=trace, spread=spread)
 
 
 _find_spread = lru_cache(maxsize=10_000)(PackSpread.of)
