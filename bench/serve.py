@@ -27,15 +27,15 @@ _numbers = itertools.count()
 
 
 async def main(arguments: list[str]) -> None:
-    """Compare starts, pair by pair; then time `GET` beside a busy worker. The argument is a factor of the sizes."""
+    """Compare starts, pair by pair; and time `GET` beside a busy worker. The argument is a factor of the sizes."""
     factor = float(arguments[0]) if arguments else 1.0
     async with AsyncExitStack() as stack:
         server, prefix = await stack.enter_async_context(fresh_server()), new_prefix()
         api = await stack.enter_async_context(_serving(server, prefix))
         client = await server.connect()
-        rows = await _compare(client, api, prefix, factor)
-        await stack.enter_async_context(noting(server, prefix))
-        rows.append(await _show(api, int(GETS * factor)))
+        async with noting(server, prefix):  # first, while there is nothing else for the worker to do
+            shown = await _show(api, int(GETS * factor))
+        rows = [*await _compare(client, api, prefix, factor), shown]
     note = f"single starts by {CALLERS} callers at once; GET one after the other, beside {BUSY // 2} cycles a second"
     report("serve", rows, note)
 
