@@ -25,7 +25,7 @@ from chaos.workload import Sizes
 from shared.errors import DormiceError, InvalidSetting
 from starter.cli.arguments import CommandParser, count
 from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, UNREACHABLE, code_of
-from starter.terminal import echo_err
+from starter.local.terminal import echo_err
 
 DESCRIPTION = """\
 Solo and packed messages on two workers, a bridge from a Kafka broker and a Spark start, under faults drawn from a seed.

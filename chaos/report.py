@@ -17,7 +17,7 @@ from chaos.checkers import Impact
 from chaos.faults import TASK_TIMEOUT_SECONDS
 from chaos.run import LAG, TASKS_MOST, ChaosOptions, Outcome
 from chaos.workload import count_messages
-from starter.terminal import print_fields
+from starter.local.terminal import print_fields
 
 HITS_LEAST_SHARE = 0.25
 """Least share of the faults that must hit calls in flight; otherwise the run tested nothing."""

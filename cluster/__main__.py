@@ -15,7 +15,7 @@ from shared.errors import DormiceError
 from shared.stop_signals import find_stop_signals
 from starter.cli.arguments import CommandParser, count
 from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, PIPE_CLOSED, code_of
-from starter.terminal import echo_err, print_fields, print_json
+from starter.local.terminal import echo_err, print_fields, print_json
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from shared.errors import Misconfigured
 from starter.local.kafka.jars import find_cache
 from starter.local.supervised_process import last_line
-from starter.terminal import echo_err
+from starter.local.terminal import echo_err
 
 VERSION = "1.32.0"  # the version of the embedded server too, so that the two differ only in the database
 MODULE = f"go.temporal.io/server@v{VERSION}"

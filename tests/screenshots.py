@@ -20,8 +20,8 @@ from shared.settings import Settings
 from starter.control import Control
 from starter.local.embedded import EmbeddedOptions, run_embedded
 from starter.local.supervised_process import find_free_port
+from starter.local.terminal import echo_err
 from starter.starting.bulk import BulkStarter
-from starter.terminal import echo_err
 from tests.web_ui import WebUi, find_chromium, open_web_ui
 from worker.run import WorkerPlan, run_workers
 

@@ -12,7 +12,7 @@ from spark.cli.session import add_session, open_session, read_conf, read_pairs
 from starter.cli.arguments import COUNT, DURATION, MOMENT, REPEATED, Commands, add_field_refs, read_format
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.files.duplicates import DUPLICATE_RULES
-from starter.terminal import echo_err, plural, print_json, print_table
+from starter.local.terminal import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
     from spark.prepare.manifest import Manifest

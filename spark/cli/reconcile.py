@@ -13,7 +13,7 @@ from starter.cli.arguments import Commands
 from starter.cli.connection import open_control
 from starter.cli.exit_codes import FINE, PARTLY
 from starter.cli.interruption import run_beside, run_interruptibly
-from starter.terminal import echo_err, plural, print_json, print_table
+from starter.local.terminal import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -7,7 +7,7 @@ from shared.settings import Settings
 from spark.cli.session import add_manifest, add_session, open_session
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE
-from starter.terminal import echo_err, print_json, print_table
+from starter.local.terminal import echo_err, print_json, print_table
 
 REPORT_HELP = """\
 Outcomes are events as dormice writes them: a Parquet file or folder, JSON lines, or kafka:TOPIC. Without them the

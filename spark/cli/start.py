@@ -8,7 +8,7 @@ from shared.settings import Settings
 from spark.cli.session import BRIEF, add_manifest, add_session, open_session
 from starter.cli.arguments import COUNT, Commands
 from starter.cli.exit_codes import FINE, PARTLY
-from starter.terminal import echo_err, plural, print_json
+from starter.local.terminal import echo_err, plural, print_json
 
 if TYPE_CHECKING:
     from spark.prepare.manifest import Manifest

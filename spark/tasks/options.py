@@ -32,7 +32,7 @@ CONNECTION = {"address": "TEMPORAL_ADDRESS", "namespace": "TEMPORAL_NAMESPACE", 
 
 OF_SPARK = ("path", "checkpointLocation", "queryName")  # options that Spark itself adds to a stream or a save
 
-_WRITE = ("receipts", "progress", "session", "run", "tasksAtOnce", "restartFinished")
+_WRITE = ("receipts", "progress", "session", "run", "tasksAtOnce", "restartFinished", "upsert")
 _WORDS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _RUN = re.compile(r"[A-Za-z0-9-]{1,64}")
 
@@ -56,6 +56,7 @@ class WriteOptions:
     session: str  # names one start as a whole: a repeated start in the same session gets the same answer
     run: str  # part of the names of the receipt files
     restarts_finished: bool
+    is_upsert: bool  # messages that are alive get what their row says
 
 
 def read_write_options(given: Mapping[str, str]) -> WriteOptions:
@@ -69,6 +70,9 @@ def read_write_options(given: Mapping[str, str]) -> WriteOptions:
         raise InvalidSetting("receipts: is missing; name a folder")
     if not re.match(r"[a-z][a-z0-9]+:", receipts):  # no URI; executors work in other folders
         receipts = str(Path(receipts).absolute())
+    restarts_finished, is_upsert = options.flag("restartFinished"), options.flag("upsert")
+    if restarts_finished and is_upsert:
+        raise InvalidSetting("restartFinished: says nothing beside upsert, which starts them anew; leave it out")
     return WriteOptions(
         connection=options.connection(),
         settings=options.settings(options.count("tasksAtOnce", 0)),
@@ -76,7 +80,8 @@ def read_write_options(given: Mapping[str, str]) -> WriteOptions:
         progress=options.text("progress"),
         session=options.text("session") or made,
         run=run,
-        restarts_finished=options.flag("restartFinished"),
+        restarts_finished=restarts_finished,
+        is_upsert=is_upsert,
     )
 
 

@@ -38,8 +38,9 @@ class StartCounts:
         return sum(astuple(self))
 
     def add(self, outcome: StartOutcome, count: int = 1) -> None:
-        """Add rows of one outcome; a start that failed has none."""
-        name = outcome.name.lower()
+        """Add rows of one outcome; a start that failed has none. What an upsert met alive counts as already running."""
+        is_met = outcome in (StartOutcome.REVISED, StartOutcome.IGNORED)
+        name = (StartOutcome.ALREADY_RUNNING if is_met else outcome).name.lower()
         setattr(self, name, getattr(self, name) + count)
 
     def __add__(self, other: "StartCounts") -> "StartCounts":

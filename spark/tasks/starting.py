@@ -25,8 +25,9 @@ from spark.tasks.pickling import PicklableByName
 from spark.tasks.placement import to_index
 from spark.tasks.receipts import ReceiptFile, open_receipts
 from starter.files.columns import Columns
-from starter.starting.bulk import BulkStarter
+from starter.starting.bulk import BulkStarter, Wish
 from starter.starting.chunks import Chunk
+from starter.starting.delivery import Delivery
 from starter.starting.receipts import Receipt, StartOutcome
 
 ROW = "row"  # a manifest's own column: the row that a message comes from; not a part of the message
@@ -126,6 +127,7 @@ async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt:
         restarts_finished=options.restarts_finished,
         session=options.session,
         encodings=spec.packs,
+        revises=options.is_upsert,
     )
     failures: list[str] = []
     with open_receipts(options.receipts, name, attempt, options.progress) as file:
@@ -139,8 +141,8 @@ async def start_rows(spec: TaskSpec, batches: Iterator[Any], name: str, attempt:
 
 async def _read_wishes(
     spec: TaskSpec, batches: Iterator[Any], starter: BulkStarter, file: ReceiptFile
-) -> AsyncIterator[tuple[str, Envelope] | Chunk[str]]:
-    chunks = SortedChunks()
+) -> AsyncIterator[tuple[str, Wish] | Chunk[str]]:
+    chunks, options = SortedChunks(), spec.options
     # in a thread, because waiting for Spark would block the starts in flight
     while (batch := await asyncio.to_thread(next, batches, None)) is not None:
         is_clear = spec.places is not None and are_clearly_valid(batch, spec.rules)
@@ -150,6 +152,8 @@ async def _read_wishes(
                 for row in read_batch(rows, spec.names, spec.rules):
                     if isinstance(row, Receipt):
                         file.add([row])
+                    elif options.is_upsert:
+                        yield row.id, Delivery.of_upsert(row, f"{options.session}|{workflow_id(row.kind, row.id)}")
                     else:
                         yield row.id, row
                 continue

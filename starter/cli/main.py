@@ -21,7 +21,7 @@ from starter.cli.operations import doctor, forecast, gates, idle, plan, repack
 from starter.cli.processes import codec_server, completion, dev, inventory, serve, worker
 from starter.cli.records import bridge, bridge_status, dead_letters
 from starter.local.disk import is_full_error
-from starter.terminal import echo_err
+from starter.local.terminal import echo_err
 
 WARNED_VARIABLE = "_DORMICE_WARNED"
 """Holds the names of variables that a parent process has already warned of."""

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from shared.messages.timespan import format_seconds
-from starter.terminal import echo_err
+from starter.local.terminal import echo_err
 
 if TYPE_CHECKING:
     import rich.progress

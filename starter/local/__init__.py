@@ -1,1 +1,1 @@
-"""Servers for one machine: Temporal's, Kafka's, and the codec server."""
+"""What is of one machine: servers of Temporal, Kafka and codecs, its disk, and the terminal."""

@@ -11,7 +11,7 @@ from temporalio.client import Client
 from activities.registry import Registry
 from shared.settings import Settings
 from starter.control import Control
-from starter.terminal import write_json
+from starter.local.terminal import write_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

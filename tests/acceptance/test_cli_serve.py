@@ -70,6 +70,7 @@ async def receipts(url: str, body: bytes) -> AsyncIterator[dict[str, str]]:
             yield json.loads(line)
 
 
+@pytest.mark.long
 async def test_killed_in_the_middle_of_a_bulk_and_repeated_nothing_is_doubled_or_missing(
     spawn: Spawn, serving_environment: dict[str, str], kind: str, encoding: str, ledger: Ledger
 ) -> None:

@@ -354,7 +354,7 @@ async def test_a_stream_that_never_pauses_has_its_messages_started_meanwhile(
     client: Client, settings: Settings, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of more than a few that wait for others of their pack none waits for long while the server has room."""
-    monkeypatch.setattr(bulk, "GATHERED_SECONDS", 0.5)
+    monkeypatch.setattr(bulk, "GATHERED_SECONDS", 3.0)
     given, found, is_told = 0, list[StartOutcome](), asyncio.Event()
 
     async def flow() -> AsyncIterator[tuple[int, Envelope]]:

@@ -425,6 +425,7 @@ def _write_lines(_: Any, value: list[Any]) -> bytes:
     return b"".join(json.dumps(each).encode() + b"\n" for each in value)
 
 
+@pytest.mark.long
 async def test_no_request_that_the_document_allows_fails(worked: httpx.AsyncClient, kind: str) -> None:
     """Whatever a generator makes of the document, the API never answers that it has a defect."""
     document = (await worked.get("/openapi.json")).json()

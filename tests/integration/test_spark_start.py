@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import sys
+import uuid
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from temporalio.client import Client
 
+from activities.handlers.echo import echo
 from shared.errors import ServerUnreachable
 from shared.messages.placement import workflow_id
 from shared.settings import Settings
@@ -24,6 +27,7 @@ from spark.prepare.manifest import Manifest
 from spark.session.session import DAEMON
 from spark.start import StartOptions, StartSummary, start_manifest
 from spark.tasks.options import write_settings_options
+from starter.control import Control
 from starter.local.embedded import EmbeddedServer
 from tests.alive import check_alive, count_alive, end_packs
 from tests.conftest import Serve, wait_until
@@ -281,6 +285,30 @@ async def test_a_frame_is_appended(frame: "DataFrame", options: dict[str, str], 
     assert {(r["workflow_id"], r["run_id"]) for r in both} == {(r["workflow_id"], r["run_id"]) for r in first}
     name = first[0]["workflow_id"]
     assert await alive(client, [name]) == {name: first[0]["run_id"]}
+
+
+async def test_a_frame_is_upserted_once_a_session(
+    frame: "DataFrame", options: dict[str, str], serve: Serve, control: Control
+) -> None:
+    """What is alive gets its row's payload, however often the save is repeated; a new id is started."""
+    from pyspark.sql.functions import lit  # noqa: PLC0415 — imports Spark's functions for this test alone
+
+    session = frame.sparkSession
+    frame = frame.limit(20).cache()
+    append = frame.limit(19).write.format("temporal").mode("append").options(**options)
+    upsert = frame.withColumn("payload", lit('{"delay": 6}')).write.format("temporal").mode("append")
+    upsert = upsert.options(**options, upsert="true", session=uuid.uuid4().hex)
+    await in_thread(session, append.save)
+    await in_thread(session, upsert.save)
+    await in_thread(session, upsert.save)
+    outcomes = Counter(r["outcome"] for r in read_receipts(options["receipts"]))
+    ids = [row.id for row in frame.select("id").collect()]
+
+    async with serve(echo):
+        found = [(await control.show("echo", message_id)).status for message_id in ids]
+    assert outcomes == {"started": 19 + 1 + 1, "revised": 19 + 19}
+    assert [status and status["payload"] for status in found] == [{"delay": 6}] * 20
+    assert Counter(status and status["revision"] for status in found) == {1: 19, 0: 1}
 
 
 async def test_a_task_that_fails_twice_starts_nothing_twice(

@@ -124,6 +124,10 @@ def test_the_server_is_that_of_the_driver_unless_options_say_otherwise(monkeypat
         ),
         ({"receipts": "/r", "apiKey": "x"}, "apiKey: there is no such option; known: "),
         ({"receipts": "/r", "restartFinished": "maybe"}, "restartFinished: is 'maybe'; write true or false"),
+        (
+            {"receipts": "/r", "restartFinished": "true", "upsert": "true"},
+            "restartFinished: says nothing beside upsert",
+        ),
         ({"receipts": "/r", "run": "../x"}, "run: is '../x'; use at most 64 letters, digits and '-'"),
         ({"receipts": "/r", "tasksAtOnce": "0"}, "tasksAtOnce: is '0'; give a whole number of at least 1"),
         ({"receipts": "/r", "startsPerSecond": "9"}, "tasksAtOnce: is missing; say how many tasks share startsPerS"),

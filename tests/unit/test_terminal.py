@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from starter.terminal import print_table, shorten
+from starter.local.terminal import print_table, shorten
 
 LONG = "feed:https://example.org/" + "x" * 100 + "/end"
 ROWS = [(LONG, "short", "in 3 h"), ("feed:1", "short", "soon")]

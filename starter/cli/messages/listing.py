@@ -11,7 +11,7 @@ from shared.settings import Settings
 from starter.cli.arguments import COUNT, Commands, add_filter, read_filter
 from starter.cli.connection import open_control
 from starter.cli.exit_codes import FINE
-from starter.terminal import describe_distance, echo_err, print_json, print_table
+from starter.local.terminal import describe_distance, echo_err, print_json, print_table
 
 if TYPE_CHECKING:
     from starter.control import Control

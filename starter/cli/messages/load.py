@@ -19,7 +19,7 @@ from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, WRONG
 from starter.cli.interruption import call_at_signals
 from starter.files.duplicates import DUPLICATE_RULES
 from starter.files.progress import Progress, open_progress
-from starter.terminal import echo_err, plural, print_json
+from starter.local.terminal import echo_err, plural, print_json
 
 if TYPE_CHECKING:
     from starter.files.load import Load, LoadCounts

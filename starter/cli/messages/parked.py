@@ -14,8 +14,8 @@ from starter.cli.arguments import COUNT, DURATION, CommandParser, Commands
 from starter.cli.connection import open_control
 from starter.cli.exit_codes import FINE
 from starter.cli.messages.sending import SignalRun, add_names
+from starter.local.terminal import describe_moment, echo_err, print_items
 from starter.steering.selection import Selection
-from starter.terminal import describe_moment, echo_err, print_items
 
 if TYPE_CHECKING:
     from starter.steering.status.listing import ListedMessage

@@ -11,7 +11,7 @@ from shared.settings import Settings
 from starter.cli.arguments import Commands, read_name
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE, PARTLY
-from starter.terminal import echo_err, plural, print_json
+from starter.local.terminal import echo_err, plural, print_json
 
 if TYPE_CHECKING:
     from temporalio.client import Client

@@ -13,8 +13,8 @@ from shared.settings import Settings
 from starter.cli.arguments import CommandParser, read_name
 from starter.cli.connection import open_control
 from starter.cli.exit_codes import FINE, PARTLY, WRONG
+from starter.local.terminal import echo_err, plural, print_json
 from starter.steering.selection import Selection
-from starter.terminal import echo_err, plural, print_json
 
 if TYPE_CHECKING:
     from starter.control import Control

@@ -14,7 +14,7 @@ from starter.cli.arguments import Commands, read_name
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE, code_of
 from starter.cli.processes.dev import DEFAULT_DATA
-from starter.terminal import describe_moment, echo_err, plural, print_fields, print_json
+from starter.local.terminal import describe_moment, echo_err, plural, print_fields, print_json
 
 if TYPE_CHECKING:
     from starter.steering.message_view import MessageView

@@ -9,7 +9,7 @@ from shared.settings import Settings
 from starter.cli.arguments import DURATION, MOMENT, OFFSET, PAYLOAD, PRIORITY, CommandParser, Commands
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE, PARTLY
-from starter.terminal import echo_err, print_json, print_table
+from starter.local.terminal import echo_err, print_json, print_table
 
 if TYPE_CHECKING:
     from shared.messages.envelope import Envelope

@@ -12,7 +12,7 @@ from shared.settings import Settings
 from starter.cli.arguments import REPEATED, SECONDS, Commands
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE, PARTLY, UNREACHABLE, WRONG
-from starter.terminal import clean, echo_err, plural, print_json
+from starter.local.terminal import clean, echo_err, plural, print_json
 
 if TYPE_CHECKING:
     from starter.insight.doctor.checks import Finding

@@ -14,7 +14,7 @@ from shared.settings import Settings
 from starter.cli.arguments import REPEATED, Commands, number
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE
-from starter.terminal import echo_err, plural, print_json, print_table
+from starter.local.terminal import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
     from starter.insight.forecast import Forecast, LaneCapacity

@@ -12,7 +12,7 @@ from shared.settings import Settings
 from starter.cli.arguments import DURATION, Commands
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE
-from starter.terminal import echo_err, print_items
+from starter.local.terminal import echo_err, print_items
 
 if TYPE_CHECKING:
     from shared.keepers.gates import GateClosure

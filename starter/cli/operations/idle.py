@@ -12,7 +12,7 @@ from shared.settings import Settings
 from starter.cli.arguments import COUNT, DURATION, CommandParser, Commands, number
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE
-from starter.terminal import echo_err, print_items
+from starter.local.terminal import echo_err, print_items
 
 if TYPE_CHECKING:
     from starter.steering.keepers import IdleControl, IdleStatus

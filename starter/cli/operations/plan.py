@@ -11,7 +11,7 @@ from shared.messages.timespan import HORIZON, format_seconds
 from shared.settings import Settings
 from starter.cli.arguments import Commands, duration
 from starter.cli.exit_codes import FINE
-from starter.terminal import echo_err, print_json, print_table
+from starter.local.terminal import echo_err, print_json, print_table
 
 if TYPE_CHECKING:
     from starter.insight.plan import Plan, Workload

@@ -6,7 +6,7 @@ from shared.settings import Settings
 from starter.cli.arguments import COUNT, Commands
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE
-from starter.terminal import echo_err, plural, print_json
+from starter.local.terminal import echo_err, plural, print_json
 
 TOLD_EVERY = 100
 

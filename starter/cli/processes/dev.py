@@ -17,7 +17,7 @@ from shared.settings import ENV_PREFIX, Settings
 from starter.cli.arguments import COUNT, Commands, port
 from starter.cli.exit_codes import FINE, WRONG
 from starter.cli.interruption import run_until_signal
-from starter.terminal import echo_err
+from starter.local.terminal import echo_err
 
 if TYPE_CHECKING:
     from starter.local.embedded import EmbeddedOptions, EmbeddedServer

@@ -7,7 +7,7 @@ from typing import Any
 from shared.settings import Settings, describe_settings, write_setting
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE
-from starter.terminal import echo_err, print_items
+from starter.local.terminal import echo_err, print_items
 
 
 def add(commands: Commands) -> None:

@@ -14,7 +14,7 @@ from starter.cli.arguments import Commands, port
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import call_at_signals
-from starter.terminal import echo_err
+from starter.local.terminal import echo_err
 
 if TYPE_CHECKING:
     from starter.web.tokens import Tokens

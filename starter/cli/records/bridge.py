@@ -11,7 +11,7 @@ from shared.settings import Settings
 from starter.cli.arguments import SECONDS, Commands, add_field_refs, add_health, read_format
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import call_at_signals
-from starter.terminal import echo_err
+from starter.local.terminal import echo_err
 
 if TYPE_CHECKING:
     from starter.bridge.bridge import Bridge, BridgeOptions

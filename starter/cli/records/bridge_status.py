@@ -11,7 +11,7 @@ from shared.settings import Settings
 from starter.cli.arguments import REPEATED, Commands
 from starter.cli.connection import check_kafka
 from starter.cli.exit_codes import FINE, UNREACHABLE
-from starter.terminal import echo_err, plural, print_fields, print_json, print_table
+from starter.local.terminal import echo_err, plural, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
     from starter.bridge.group_lag import GroupLag, PartitionLag

@@ -16,7 +16,7 @@ from shared.settings import Settings
 from starter.cli.arguments import COUNT, MOMENT, OFFSET, CommandParser, Commands
 from starter.cli.connection import check_kafka
 from starter.cli.exit_codes import FINE, PARTLY, WRONG
-from starter.terminal import describe_moment, echo_err, plural, print_fields, print_items, print_json
+from starter.local.terminal import describe_moment, echo_err, plural, print_fields, print_items, print_json
 
 if TYPE_CHECKING:
     from starter.records.dead_letter_topic import DeadLetterTopic, LetterPosition, LetterSelection, LetterState

@@ -10,8 +10,8 @@ from shared.kafka.connection import check_broker, kafka_options
 from shared.kafka.safe_producer import BrokerError, open_admin
 from shared.settings import Settings
 from starter.insight.doctor.checks import NOT_LOOKED_AT, Check, Finding, Found, Severity, fine, unknown, warning, wrong
+from starter.local.terminal import plural
 from starter.records.dead_letters import SUFFIX, make_topic
-from starter.terminal import plural
 
 IN_SYNC = "min.insync.replicas"
 REPLICAS_WANTED = 3

@@ -21,10 +21,10 @@ from shared.temporal.deployment import Version, find_taking, name_version, takeo
 from shared.temporal.search_attributes import KIND
 from starter.insight.doctor.checks import NOT_LOOKED_AT, Check, Finding, Found, fine, unknown, warning, wrong
 from starter.insight.doctor.server import Server
+from starter.local.terminal import plural
 from starter.steering.selection import Selection, quote
 from starter.steering.status.failing_workflows import query_reported
 from starter.steering.stored.memo_counts import MemoCounts, read_memo_counts
-from starter.terminal import plural
 
 POLL_LASTS = timedelta(seconds=75)
 """A worker polls again within a minute; the server remembers each poller for five minutes."""

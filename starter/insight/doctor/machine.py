@@ -12,7 +12,7 @@ from shared.lanes import LANES
 from shared.settings import Settings
 from shared.temporal.encryption import build_converter
 from starter.insight.doctor.checks import Finding, fine, stamp, unknown, warning, wrong
-from starter.terminal import plural
+from starter.local.terminal import plural
 from worker.deployment import check_deployment
 from worker.lanes.profiles import PROFILES
 from worker.lanes.starting import check_lanes, read_weights

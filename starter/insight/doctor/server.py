@@ -27,8 +27,8 @@ from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, command_to_create, is_missing, read_attribute_types
 from shared.temporal.search_attributes import REQUIRED
 from starter.insight.doctor.checks import Check, Finding, Found, fine, unknown, warning, wrong
+from starter.local.terminal import plural
 from starter.local.visibility_indexes import find_unneeded
-from starter.terminal import plural
 
 TRIED_FROM = "1.30"
 """The oldest server that was tried successfully; 1.29 can't change a priority."""
