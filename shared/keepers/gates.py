@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from shared.messages.message import clip_reason
 from shared.messages.signal_reading import is_moment, is_text, read_object, require
-from shared.messages.timespan import HORIZON
+from shared.messages.timespan import HORIZON, format_exact
 
 GATES_WORKFLOW = "gates"  # workflow type that keeps the list of closed gates
 GATES_MEMO = "gates"  # the memo field that holds the list; a memo can be read while no worker runs
@@ -35,6 +35,11 @@ class GateClosure(NamedTuple):
     def lasts_for_good(self) -> bool:
         """Whether nobody gave an opening time: then it lasts the maximum, less what a worker took to learn of it."""
         return self.opens_at - self.closed_at >= (HORIZON - HEARD_WITHIN).total_seconds()
+
+    def to_document(self, gate: str) -> dict[str, Any]:
+        """Give it, and the gate that it closes, as an object for JSON."""
+        opens_at, closed_at = None if self.lasts_for_good else format_exact(self.opens_at), format_exact(self.closed_at)
+        return {"gate": gate, "closed_at": closed_at, "opens_at": opens_at, "reason": self.reason}
 
 
 class CloseRequest(NamedTuple):

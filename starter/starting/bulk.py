@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Iterable, Mapping
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from temporalio.client import Client
 
@@ -74,19 +74,18 @@ class BulkStarter:
         self._solo = SoloStarter(client, settings, self.caller)
         self._packs = PackStarter(client, settings, self.caller, restarts_finished=restarts_finished, revises=revises)
 
-    async def start(self, envelope: Envelope, tag: Tag) -> Receipt[Tag]:
-        """Start one message and return its receipt; raises Misconfigured when the server refuses this client."""
-        try:
-            layout = self._layouts.known(envelope.kind) or await self._find_layout(envelope)
-        except RetryLater as exc:
-            (receipt,) = await _fail(envelope, tag, str(exc), self._layouts.attempts)
-            return receipt
-        if layout is None or envelope.lane is None:
-            (receipt,) = await self._start_solo(envelope, tag)
-            return receipt
-        chunk = Chunk[Tag](layout, pack_index(envelope.id, layout.packs))
-        chunk.add(tag, _to_entry(layout, chunk.index, envelope, envelope))
-        (receipt,) = await self._start_chunk(chunk)
+    async def start(self, wish: Wish, tag: Tag) -> Receipt[Tag]:
+        """Start one message, or deliver it, and return its receipt.
+
+        Raises Misconfigured when the server refuses this client.
+        """
+        envelope = wish.envelope if isinstance(wish, Delivery) else wish
+        found = await self._find_pack(wish, tag, lacks_lane=_lacks_lane(envelope))
+        if isinstance(found, Layout):
+            chunk = Chunk[Tag](found, pack_index(wish.id, found.packs))
+            chunk.add(tag, _to_entry(found, chunk.index, wish, envelope))
+            found = self._start_chunk(chunk)
+        (receipt,) = await found
         return receipt
 
     async def start_all(self, wishes: Wishes[Tag]) -> AsyncIterator[Receipt[Tag]]:
@@ -144,7 +143,7 @@ class BulkStarter:
                 layout: Layout | None = None
                 for tag, wish in item if isinstance(item, list) else [item]:
                     envelope = wish.envelope if isinstance(wish, Delivery) else wish
-                    lacks_lane = envelope is not None and envelope.lane is None
+                    lacks_lane = _lacks_lane(envelope)
                     if layout is None or layout.kind != wish.kind or lacks_lane:
                         layout = await self._start_unless_packed(wish, tag, pool, lacks_lane=lacks_lane)
                     if layout is not None and (chunk := _gather(buffer, layout, wish, envelope, tag)) is not None:
@@ -165,15 +164,23 @@ class BulkStarter:
         self, wish: Wish, tag: Tag, pool: TaskPool[Receipts[Tag]], *, lacks_lane: bool
     ) -> Layout | None:
         """Give the layout of a message that goes to a pack; start any other, and give None."""
+        found = await self._find_pack(wish, tag, lacks_lane=lacks_lane)
+        if isinstance(found, Layout):
+            return found
+        await pool.submit(found)
+        return None
+
+    async def _find_pack(
+        self, wish: Wish, tag: Tag, *, lacks_lane: bool
+    ) -> Layout | Coroutine[Any, Any, Receipts[Tag]]:
+        """Give the layout of a message that goes to a pack, and what starts or fails any other."""
         try:
             layout = self._layouts.known(wish.kind) or await self._find_layout(wish)
         except RetryLater as exc:
-            await pool.submit(_fail(wish, tag, str(exc), self._layouts.attempts))
-            return None
-        if layout is not None and not lacks_lane:
-            return layout
-        await pool.submit(self._start_solo(wish, tag))  # which rejects a message without a lane
-        return None
+            return _fail(wish, tag, str(exc), self._layouts.attempts)
+        if layout is None or lacks_lane:
+            return self._start_solo(wish, tag)  # which rejects a message without a lane
+        return layout
 
     async def _find_layout(self, wish: Wish) -> Layout | None:
         if isinstance(wish, Delivery):
@@ -194,6 +201,10 @@ class BulkStarter:
 
 async def _fail(wish: Wish, tag: Tag, reason: str, attempts: int) -> Receipts[Tag]:
     return [Receipt(tag, workflow_id(wish.kind, wish.id), StartOutcome.FAILED, "", reason, attempts)]
+
+
+def _lacks_lane(envelope: Envelope | None) -> bool:
+    return envelope is not None and envelope.lane is None
 
 
 def _gather(

@@ -58,11 +58,10 @@ class UpsertSender:
         delivery = Delivery.of_upsert(envelope)
         if conditions.are_any:
             return await self._change(delivery, conditions.add_to(delivery.to_revision(envelope)))
-        async for receipt in self._starter.start_all([(None, delivery)]):
-            if receipt.outcome is StartOutcome.REVISED:
-                return receipt._replace(reason=await self._find_obstacle(delivery))
-            return receipt
-        raise AssertionError("a delivery without a receipt")
+        receipt = await self._starter.start(delivery, None)
+        if receipt.outcome is StartOutcome.REVISED:
+            return receipt._replace(reason=await self._find_obstacle(delivery))
+        return receipt
 
     async def _find_obstacle(self, delivery: Delivery) -> str:
         name, (state, sentence) = workflow_id(delivery.kind, delivery.id), find_obstacle(delivery.to_signal())

@@ -1,6 +1,7 @@
 """Documents: what the API answers with, and what every endpoint has at hand."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any
 
@@ -14,17 +15,18 @@ from starter.control import Control
 from starter.local.terminal import write_json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Installation:
     """What the API speaks for."""
 
     client: Client
     settings: Settings
     registry: Registry
-    control: Control = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "control", Control(self.client, self.settings, self.registry))
+    @cached_property
+    def control(self) -> Control:
+        """The verbs."""
+        return Control(self.client, self.settings, self.registry)
 
 
 def find_api(request: Request) -> Installation:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from shared.errors import InvalidSetting
 from shared.keepers.gates import GateClosure, check_gate
 from shared.messages.message import clip_reason
-from shared.messages.timespan import HORIZON, format_exact, parse_moment
+from shared.messages.timespan import HORIZON, parse_moment
 from starter.insight.forecast import make_forecast
 from starter.steering.keepers import GateControl
 from starter.steering.packs import Packs
@@ -107,7 +107,7 @@ async def list_gates(request: Request) -> Response:
     read_query(request, ())
     _check_unlimited(request)
     found = await _open_gates(request).fetch(time.time())
-    return answer({"gates": [_describe_gate(gate, closing) for gate, closing in sorted(found.items())]})
+    return answer({"gates": [closing.to_document(gate) for gate, closing in sorted(found.items())]})
 
 
 async def close_gate(request: Request) -> Response:
@@ -122,7 +122,7 @@ async def close_gate(request: Request) -> Response:
         await _open_gates(request).close(gate, closing)
     except InvalidSetting as exc:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc), "gate") from exc
-    return answer(_describe_gate(gate, closing))
+    return answer(closing.to_document(gate))
 
 
 async def open_gate(request: Request) -> Response:
@@ -167,8 +167,3 @@ def _read_duration(opens_at: Any) -> timedelta:
 def _open_gates(request: Request) -> GateControl:
     api = find_api(request)
     return GateControl(api.client, api.settings)
-
-
-def _describe_gate(gate: str, closing: GateClosure) -> dict[str, Any]:
-    opens_at = None if closing.lasts_for_good else format_exact(closing.opens_at)
-    return {"gate": gate, "closed_at": format_exact(closing.closed_at), "opens_at": opens_at, "reason": closing.reason}

@@ -59,7 +59,7 @@ async def begin(spawn: Spawn, environment: dict[str, str]) -> tuple[asyncio.subp
     return process, found[0]
 
 
-async def receipts(url: str, body: bytes) -> AsyncIterator[dict[str, str]]:
+async def receipts(url: str, body: bytes | AsyncIterator[bytes]) -> AsyncIterator[dict[str, str]]:
     """Send a bulk and give its receipts as they come."""
     headers = {"Content-Type": "application/x-ndjson", "Idempotency-Key": "the first of May"}
     async with (
@@ -81,8 +81,7 @@ async def test_killed_in_the_middle_of_a_bulk_and_repeated_nothing_is_doubled_or
     body = b"".join(b'{"kind":"%b","id":"%d"}\n' % (kind.encode(), n) for n in range(lines))
     process, url = await begin(spawn, serving_environment)
     with pytest.raises(httpx.HTTPError):  # the connection breaks
-        await _kill_after(lines // 10, process, receipts(url, body))
-    await wait_until(lambda: _count_done(ledger), "some have finished")
+        [_ async for _ in receipts(url, _kill_halfway(process, body, ledger))]
     _, url = await begin(spawn, serving_environment)
 
     outcomes = Counter([(each["outcome"], each.get("reason", "")) async for each in receipts(url, body)])
@@ -95,11 +94,14 @@ async def test_killed_in_the_middle_of_a_bulk_and_repeated_nothing_is_doubled_or
     assert Counter(entry.id for entry in ledger.entries if entry.what == "began") == {f"{n}": 1 for n in range(lines)}
 
 
-async def _kill_after(count: int, process: asyncio.subprocess.Process, answers: AsyncIterator[object]) -> None:
-    async for _ in answers:
-        count -= 1
-        if count == 0:
-            process.kill()
+async def _kill_halfway(process: asyncio.subprocess.Process, body: bytes, ledger: Ledger) -> AsyncIterator[bytes]:
+    """Give half of a body, kill the process once some of its messages have finished, and give the rest."""
+    half = len(body) // 2
+    yield body[:half]
+    await wait_until(lambda: _count_done(ledger), "some have finished")
+    process.kill()
+    await process.wait()
+    yield body[half:]
 
 
 def _count_done(ledger: Ledger) -> int:

@@ -248,36 +248,12 @@ REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", "/v1/messages/{kind}/a", {"json": []}, 400, "body"),
     ("POST", "/v1/messages/{kind}/a", {"json": "text"}, 400, "body"),
     ("POST", "/v1/messages/{kind}/a", {"content": b"{", "headers": JSON}, 400, "body"),
-    (
-        "POST",
-        "/v1/messages/{kind}/a",
-        {"content": b"\xff", "headers": JSON},
-        400,
-        "body",
-    ),
-    (
-        "POST",
-        "/v1/messages/{kind}/a",
-        {"content": b'{"a":1,"a":2}', "headers": JSON},
-        400,
-        "body",
-    ),
-    (
-        "POST",
-        "/v1/messages/{kind}/a",
-        {"content": b"NaN", "headers": JSON},
-        400,
-        "body",
-    ),
+    ("POST", "/v1/messages/{kind}/a", {"content": b"\xff", "headers": JSON}, 400, "body"),
+    ("POST", "/v1/messages/{kind}/a", {"content": b'{"a":1,"a":2}', "headers": JSON}, 400, "body"),
+    ("POST", "/v1/messages/{kind}/a", {"content": b"NaN", "headers": JSON}, 400, "body"),
     ("POST", "/v1/messages/{kind}/a", {"content": b"{}"}, 415, "Content-Type"),
     ("POST", "/v1/messages/{kind}/a", {"data": {"payload": "1"}}, 415, "Content-Type"),
-    (
-        "POST",
-        "/v1/messages/{kind}/a",
-        {"content": b"1", "headers": {"Content-Type": "text/x"}},
-        415,
-        "Content-Type",
-    ),
+    ("POST", "/v1/messages/{kind}/a", {"content": b"1", "headers": {"Content-Type": "text/x"}}, 415, "Content-Type"),
     ("POST", "/v1/messages/{kind}/a", {"json": {"payload": "x" * 30_000}}, 413, "body"),
     ("POST", "/v1/messages/{kind}/a", {"json": {"payload": "x" * 4095}}, 422, "payload"),
     ("POST", "/v1/messages/{kind}/a", {"json": {"kind": "b"}}, 422, "kind"),
@@ -378,7 +354,7 @@ async def test_a_token_allows_what_its_file_says(
 ) -> None:
     """Reading or writing, some kinds, some tenants; who has none may only ask whether the process is well."""
 
-    async def ask(method: str, path: str, token: str, **options: Any) -> int:
+    async def status_of(method: str, path: str, token: str, **options: Any) -> int:
         headers = {b"Authorization": f"Bearer {token}".encode("latin-1")} if token else {}
         return (await guarded.request(method, path, headers=headers, **options)).status_code
 
@@ -386,22 +362,30 @@ async def test_a_token_allows_what_its_file_says(
     mine: dict[str, Any] = {"json": {"tenant": "acme", "scheduled_at": AT}}
     one, other = f"/v1/messages/{kind}/one", f"/v1/messages/{kind}/other"
     async with serve(sleeper, lanes=("short",)):
-        assert [await ask("GET", path, "") for path in ("/healthz", "/readyz", "/openapi.json")] == [200, 200, 200]
-        assert [await ask("GET", "/v1/kinds", token) for token in ("", "wrong-0123456789", "ré")] == [401, 401, 401]
-        assert [await ask(m, one, reader, **mine) for m in ("POST", "PUT", "DELETE")] == [403, 403, 403]
-        assert await ask("POST", one, acme, **mine) == 201
-        assert await ask("POST", other, shop, json={"scheduled_at": AT}) == 201
+        assert [await status_of("GET", path, "") for path in ("/healthz", "/readyz", "/openapi.json")] == [
+            200,
+            200,
+            200,
+        ]
+        assert [await status_of("GET", "/v1/kinds", token) for token in ("", "wrong-0123456789", "ré")] == [
+            401,
+            401,
+            401,
+        ]
+        assert [await status_of(m, one, reader, **mine) for m in ("POST", "PUT", "DELETE")] == [403, 403, 403]
+        assert await status_of("POST", one, acme, **mine) == 201
+        assert await status_of("POST", other, shop, json={"scheduled_at": AT}) == 201
         readable = (one, other, f"/v1/messages?kind={kind}", "/v1/gates")
-        assert [await ask("GET", path, reader) for path in readable] == [200] * 4
-        assert [await ask("GET", path, acme) for path in (one, other)] == [200, 403]
-        assert [await ask("PUT", path, acme, **mine) for path in (one, other)] == [200, 403]
-        assert await ask("POST", f"/v1/messages/{kind}/new", acme, json={"tenant": "evil"}) == 403
-        assert [await ask("POST", f"{path}/pause", acme) for path in (one, other)] == [200, 403]
+        assert [await status_of("GET", path, reader) for path in readable] == [200] * 4
+        assert [await status_of("GET", path, acme) for path in (one, other)] == [200, 403]
+        assert [await status_of("PUT", path, acme, **mine) for path in (one, other)] == [200, 403]
+        assert await status_of("POST", f"/v1/messages/{kind}/new", acme, json={"tenant": "evil"}) == 403
+        assert [await status_of("POST", f"{path}/pause", acme) for path in (one, other)] == [200, 403]
         whole = ("/v1/messages", "/v1/messages:count", "/v1/gates")
-        assert [await ask("GET", path, acme) for path in whole] == [403] * 3
-        assert await ask("POST", "/v1/messages/echo/x", shop, json={}) == 403
+        assert [await status_of("GET", path, acme) for path in whole] == [403] * 3
+        assert await status_of("POST", "/v1/messages/echo/x", shop, json={}) == 403
         lists = ("/v1/messages", f"/v1/messages?kind={kind}", "/v1/messages?kind=echo", "/v1/forecast")
-        assert [await ask("GET", path, shop) for path in lists] == [403, 200, 403, 403]
+        assert [await status_of("GET", path, shop) for path in lists] == [403, 200, 403, 403]
 
 
 async def test_the_document_describes_every_route(worked: httpx.AsyncClient, kind: str) -> None:

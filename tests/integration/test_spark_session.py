@@ -63,9 +63,10 @@ def test_workers_are_forked_with_their_imports(spark: "SparkSession") -> None:
             arrow: Any = importlib.import_module("pyarrow")
             yield arrow.RecordBatch.from_pydict({"found": found, "after": ["pandas" in sys.modules] * 2})
 
-    rows = spark.range(1).mapInArrow(find, "found boolean, after boolean").collect()  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
+    columns = "found boolean, after boolean"
+    frame = spark.range(1).mapInArrow(find, columns)  # pyright: ignore[reportUnknownMemberType] — pyarrow is untyped
 
-    assert [tuple(row) for row in rows] == [(True, False), (False, False)]
+    assert [tuple(row) for row in frame.collect()] == [(True, False), (False, False)]
 
 
 def test_a_running_session_is_used(spark: "SparkSession") -> None:

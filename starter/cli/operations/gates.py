@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import InvalidSetting
 from shared.messages.message import clip_reason
-from shared.messages.timespan import HORIZON, format_exact, format_moment, format_seconds
+from shared.messages.timespan import HORIZON, format_moment, format_seconds
 from shared.settings import Settings
 from starter.cli.arguments import DURATION, Commands
 from starter.cli.connection import open_client
@@ -73,8 +73,7 @@ async def _open_gates(settings: Settings) -> "GateControl":
 
 def _to_document(item: "tuple[str, GateClosure]") -> dict[str, Any]:
     gate, closing = item
-    opens_at = None if closing.lasts_for_good else format_exact(closing.opens_at)
-    return {"gate": gate, "closed_at": format_exact(closing.closed_at), "opens_at": opens_at, "reason": closing.reason}
+    return closing.to_document(gate)
 
 
 def _to_cells(item: "tuple[str, GateClosure]") -> tuple[str, ...]:
