@@ -15,13 +15,13 @@ async def count_alive(client: Client, settings: Settings) -> int:
     return (await client.count_workflows(f"TaskQueue = '{settings.task_queue_prefix}-short'")).count
 
 
-async def check_alive(client: Client, settings: Settings, count: int) -> None:
+async def check_alive(client: Client, settings: Settings, count: int, seconds: float = 45.0) -> None:
     """Fail unless this test's task queue has `count` messages once the index, which lags, has them."""
 
     async def is_reached() -> bool:
         return await count_alive(client, settings) >= count
 
-    await wait_until(is_reached, f"{count} messages in the index")
+    await wait_until(is_reached, f"{count} messages in the index", seconds)
     assert await count_alive(client, settings) == count
 
 
