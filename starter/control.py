@@ -3,7 +3,7 @@
 import math
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,7 @@ from shared.settings import Settings
 from shared.temporal.connect import translate_rpc_errors
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import Receipt, StartOutcome
-from starter.steering.message_view import MessageView, look_up, show
+from starter.steering.message_view import MessageView, look_up, show, wait_until_it_rests
 from starter.steering.packs import Packs
 from starter.steering.selection import Selection
 from starter.steering.sender import Sender, SignalCounts
@@ -27,6 +27,7 @@ from starter.steering.stored.memo_counts import MessageCount
 from starter.steering.upsert import UpsertConditions, UpsertSender
 
 PAGE_SIZE = 500
+NO_WAIT = timedelta(0)
 
 
 class Control:
@@ -214,8 +215,13 @@ class Control:
         """Look up one message, alive or finished, at the server or its pack, never in the index: always up to date."""
         return await look_up(self._client, self._packs, kind, message_id)
 
-    async def show(self, kind: str, message_id: str) -> MessageView:
-        """Show one message, alive or finished; without a worker, only what the server knows, or PackNotServed."""
+    async def show(self, kind: str, message_id: str, *, wait: timedelta = NO_WAIT) -> MessageView:
+        """Show one message, alive or finished; without a worker, only what the server knows, or PackNotServed.
+
+        With `wait` it is shown once it has ended or is parked, or else, as it then is, when that time is over.
+        """
+        if wait > NO_WAIT:
+            await wait_until_it_rests(self._client, self._packs, kind, message_id, wait)
         return await show(self._client, self._packs, kind, message_id)
 
 

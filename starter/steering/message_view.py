@@ -1,8 +1,9 @@
 """What is known of one message: by the server, and by the message itself or its pack."""
 
 import asyncio
+import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
@@ -16,6 +17,10 @@ from starter.steering.packs import Packs
 from starter.steering.status.failing_workflows import to_standstill
 from starter.steering.status.listing import ENDED_OTHERWISE, ListedMessage, from_status, to_listed
 
+HAS_ENDED = frozenset({"done", "stopped", *ENDED_OTHERWISE.values()})
+RESTS = HAS_ENDED | {"parked"}
+"""States in which nothing more happens to a message unless somebody acts."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, PAUSE_GROWTH = 0.1, 2.0, 1.4
 UNKNOWN = "no message {} is known; 'dormice list' shows those that are alive"
 
 
@@ -108,6 +113,18 @@ async def show(client: Client, packs: Packs, kind: str, message_id: str) -> Mess
         lives_in=described.id,
         note=note,
     )
+
+
+async def wait_until_it_rests(client: Client, packs: Packs, kind: str, message_id: str, wait: timedelta) -> None:
+    """Wait until a message has ended or is parked, but no longer than `wait`; asked ever less often meanwhile."""
+    pause = FIRST_PAUSE_SECONDS
+    deadline = time.monotonic() + wait.total_seconds()
+    while (await look_up(client, packs, kind, message_id)).state not in RESTS:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return
+        await asyncio.sleep(min(pause, left))
+        pause = min(pause * PAUSE_GROWTH, LONGEST_PAUSE_SECONDS)
 
 
 async def _show_packed(client: Client, packs: Packs, layout: Layout, message_id: str) -> MessageView:

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -42,6 +43,8 @@ from starter.web.requests import (
 PATH = "/v1/messages/{kind}/{id}"
 KEY_HEADER = "Idempotency-Key"
 VERSION_MAX = 2**53
+WAIT_SECONDS_MAX = 40
+"""A request may take a minute in all, and the answer itself may take a while."""
 RECORDS_ONLY = ("source", "offset", "trace")
 """Fields of a signal that only records of a source may set."""
 VERBS = {name: kind for kind, name in SIGNAL_NAMES.items()}
@@ -62,7 +65,7 @@ def list_operations(settings: Settings) -> list[Operation]:
         Parameter("if_due_before", "change it only while it is alive and due before then"),
     )
     changed: dict[str, Any] = {**started, "answers": {**begun, 200: "it is changed, or this key was applied before"}}
-    found: dict[str, Any] = {"answers": {200: "the message"}}
+    wait = Parameter("wait", "answer when it has ended or is parked, or after so many seconds", {"type": "integer"})
     sent = {200: "the message has taken it; `note` says what keeps it from running", 202: "kept until a worker answers"}
     shown = Parameter("payload", "whether to show payload and result; true when left out", {"type": "boolean"})
     summary = "start a message, or give it payload, lane, priority and moment if it is alive"
@@ -74,7 +77,11 @@ def list_operations(settings: Settings) -> list[Operation]:
             method="POST", endpoint=start_message, summary="start one that is not alive", parameters=(key,), **started
         ),
         make(
-            method="GET", endpoint=show_message, summary="show it, and why it is due then", parameters=(shown,), **found
+            method="GET",
+            endpoint=show_message,
+            summary="show it, and why it is due then",
+            parameters=(shown, wait),
+            answers={200: "the message"},
         ),
         make(method="DELETE", endpoint=stop_message, summary="end it for good", parameters=(reason,), answers=sent),
         *(
@@ -119,8 +126,10 @@ async def upsert_message(request: Request) -> Response:
 async def show_message(request: Request) -> Response:
     """Show a message."""
     api, (kind, message_id) = find_api(request), read_name(request)
-    has_payload = read_flag(read_query(request, ("payload",)), "payload", True)
-    view = await api.control.show(kind, message_id)
+    query = read_query(request, ("payload", "wait"))
+    has_payload = read_flag(query, "payload", True)
+    seconds = read_number(query, "wait", 0, 0, WAIT_SECONDS_MAX) or 0
+    view = await api.control.show(kind, message_id, wait=timedelta(seconds=seconds))
     _check_tenant(request, view.status)
     document = to_document(view)
     hidden = ("web_ui",) if has_payload else ("web_ui", "payload", "result")

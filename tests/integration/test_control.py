@@ -247,6 +247,22 @@ async def test_a_message_that_has_ended_takes_no_signal_but_is_shown(served: Con
     await wait_until(lambda: is_counted(served, Selection(kind=kind, state="stopped"), 1), "it is counted as stopped")
 
 
+async def test_a_message_is_shown_once_it_rests(served: Control, begin: Begin, kind: str) -> None:
+    """Whoever waits learns that it has ended or is parked, and after the time given what it is then."""
+    await begin(kind, "a")
+    await begin(kind, "b", payload={"reject": "it is bad"})
+    waiting = asyncio.ensure_future(served.show(kind, "a", wait=timedelta(seconds=40)))
+
+    parked = await served.show(kind, "b", wait=timedelta(seconds=40))
+    asleep = await served.show(kind, "a", wait=timedelta(milliseconds=300))
+    assert not waiting.done()
+    await served.stop(kind, "a")
+    stopped = await waiting
+
+    assert [view.listed.state for view in (parked, asleep, stopped)] == ["parked", "active", "stopped"]
+    assert parked.listed.parked_reason == "it is bad"
+
+
 async def test_a_message_that_has_ended_is_shown_without_a_worker(
     control: Control, serve: Serve, start: Start, sleeper: Handler, kind: str
 ) -> None:

@@ -101,8 +101,10 @@ async def test_a_message_is_started_shown_steered_and_stopped(
     paused = await worked.post(path_of(kind, "pause"))
     await wait_until(lambda: message.has(state="paused"), "it is paused")
     note = (await worked.post(path_of(kind, "run_now"))).json()["note"]
+    waiting = asyncio.ensure_future(worked.get(path_of(kind), params={"wait": 40}))
     stopped = await worked.delete(path_of(kind), params={"reason": "enough"})
 
+    assert (await waiting).json()["state"] == "stopped"
     assert (started.status_code, started.json()["outcome"], started.json()["id"]) == (201, "started", "a/b:c")
     assert (again.status_code, again.json()["type"]) == (409, "urn:dormice:message-alive")
     assert (shown["payload"], shown["priority"], shown["correlation_id"]) == ({"n": 1}, 2, "order 7")
@@ -111,11 +113,6 @@ async def test_a_message_is_started_shown_steered_and_stopped(
     assert (moved.status_code, status["due_at"]) == (200, "2036-01-01 00:00:00 UTC")
     assert paused.status_code == stopped.status_code == 200
     assert note.startswith(f"{kind}:a/b:c is paused and runs once")
-    await wait_until(lambda: _is_stopped(worked, kind), "it is stopped")
-
-
-async def _is_stopped(api: httpx.AsyncClient, kind: str) -> bool:
-    return (await api.get(path_of(kind))).json()["state"] == "stopped"
 
 
 async def test_an_upsert_is_one_call_once_a_key(worked: httpx.AsyncClient, message: Subject, kind: str) -> None:
