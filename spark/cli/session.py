@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting
 from shared.settings import Settings
+from spark.session.session import JAVA_OPTIONS, SERIAL
 from starter.cli.arguments import REPEATED, CommandParser, read_pair
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-BRIEF: Mapping[str, str] = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
+BRIEF: Mapping[str, str] = {JAVA_OPTIONS: f"-XX:TieredStopAtLevel=1 {SERIAL}"}
 """Configuration of a command whose jobs are short: Java's best code would take longer to make than it would save."""
 
 

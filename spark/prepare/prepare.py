@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,6 +24,10 @@ from starter.local.disk import explain_write_error, is_full_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
+
+_NO_LANE = "lane=__HIVE_DEFAULT_PARTITION__"
+"""Folder in which Spark keeps what has no lane: the rejects."""
+_TOLD_AT = "told_at timestamp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +73,8 @@ def _configure(spark: "SparkSession", source: Source, options: PrepareOptions) -
     session.conf.set("spark.sql.session.timeZone", "UTC")
     # counts are small: no more tasks for them than run at once
     session.conf.set("spark.sql.shuffle.partitions", str(spark.sparkContext.defaultParallelism))
-    # a task writes the files of all lanes at once, and need not sort its messages by lane
-    session.conf.set("spark.sql.maxConcurrentOutputFileWriters", str(len(LANES)))
-    # verdicts are read twice: to compress them takes longer than to write them
-    session.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
+    # a task writes the files of all lanes and of its rejects at once, and need not sort them
+    session.conf.set("spark.sql.maxConcurrentOutputFileWriters", str(len(LANES) + 1))
     pieces = 1 if source.spans_lines else options.partitions  # a cell that spans lines must not be cut in two
     if pieces is not None:
         session.conf.set("spark.sql.files.minPartitionNum", str(pieces))
@@ -96,33 +98,34 @@ def _in_place(target: Path) -> Generator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _write_rows(spark: "SparkSession", source: Source, folder: Path, options: PrepareOptions) -> "Row":
-    """Write messages and rejects; gives the number of rows and of rejects, and the digest of the rows."""
-    from pyspark import StorageLevel  # noqa: PLC0415 — an extra, and slow to import
+def _write_rows(spark: "SparkSession", source: Source, folder: Path, options: PrepareOptions) -> Mapping[str, int]:
+    """Write messages and rejects in one pass; gives the number of rows and of rejects, and the digest of the rows."""
+    from pyspark.sql import Observation  # noqa: PLC0415 — an extra, and slow to import
+    from pyspark.sql import functions as f  # noqa: PLC0415
 
     frame, reader = open_source(spark, source)
     validator = Validator(reader, options.rules, options.begin, options.spread)
     checked = frame.mapInArrow(validator.validate, VERDICTS_DDL)  # pyright: ignore[reportUnknownMemberType] — pyarrow has no types
-    verdicts = checked.persist(StorageLevel.DISK_ONLY)
-    try:
-        measures = ("count(*) AS `rows`", "count(field) AS rejects", "bit_xor(digest) AS digest")
-        (all_rows,) = verdicts.selectExpr(*measures).collect()
-        if not all_rows["rows"]:
-            raise GiveUp(f"{source.name}: holds no rows; there is nothing to start")
-        kept = _drop_duplicates(verdicts.where("field is null"), options)
-        kept.write.partitionBy("lane").parquet(to_uri(folder / "messages"))
-        # a frame without rows still leaves a file with the columns, and spares a pass over all verdicts
-        refused = verdicts.where("field is not null") if all_rows["rejects"] else verdicts.limit(0)
-        refused.selectExpr(*columns_of(REJECTS_DDL)).sortWithinPartitions("row").write.parquet(
-            to_uri(folder / "rejects")
-        )
-    finally:
-        verdicts.unpersist()
-    return all_rows
+    seen = Observation()
+    measures = ("count(*) AS `rows`", "count(field) AS rejects", "bit_xor(digest) AS digest")
+    messages, rejects = folder / "messages", folder / "rejects"
+    checked.observe(seen, *map(f.expr, measures)).drop("digest").write.partitionBy("lane").parquet(to_uri(messages))
+    counts: Mapping[str, int] = seen.get
+    if not counts["rows"]:
+        raise GiveUp(f"{source.name}: holds no rows; there is nothing to start")
+    refused = read_table(spark, messages / _NO_LANE, REJECTS_DDL)
+    refused.sortWithinPartitions("row").write.parquet(to_uri(rejects))
+    shutil.rmtree(messages / _NO_LANE, ignore_errors=True)
+    if _has_duplicates(read_table(spark, messages, MESSAGES_DDL), counts["rows"] - counts["rejects"]):
+        verdicts = messages.rename(folder / "verdicts")
+        kept = _drop_duplicates(read_table(spark, verdicts, f"{MESSAGES_DDL}, {_TOLD_AT}"), options)
+        kept.write.partitionBy("lane").parquet(to_uri(messages))
+        shutil.rmtree(verdicts)
+    return counts
 
 
 def _describe(
-    source: Source, folder: Path, options: PrepareOptions, all_rows: "Row", counted: "Sequence[Row]"
+    source: Source, folder: Path, options: PrepareOptions, all_rows: Mapping[str, int], counted: "Sequence[Row]"
 ) -> Manifest:
     messages, digest = 0, 0
     for row in counted:
@@ -147,8 +150,14 @@ def _describe(
     )
 
 
+def _has_duplicates(valid: "DataFrame", count: int) -> bool:
+    """Say whether a (kind, id) may have come twice: by hashes, which take a small part of the time of a look at all."""
+    (found,) = valid.selectExpr("count(DISTINCT xxhash64(kind, id)) AS names").collect()
+    return found["names"] < count
+
+
 def _drop_duplicates(valid: "DataFrame", options: PrepareOptions) -> "DataFrame":
-    """Keep one row of each (kind, id); each task's messages are in the order of kind and id, by which it ranks them."""
+    """Keep one row of each (kind, id)."""
     order = "told_at DESC NULLS LAST, `row` DESC" if options.duplicates == "newest" else "`row`"
     partitions = options.partitions or valid.sparkSession.sparkContext.defaultParallelism
     ranked = valid.repartition(partitions, "kind", "id").selectExpr(

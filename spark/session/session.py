@@ -26,6 +26,10 @@ LOOPBACK = "127.0.0.1"
 GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"  # set when spark-submit has already started the JVM and chosen the master
 CONFIGURING = (GATEWAY_VARIABLE, "HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME")  # may name another file system
 SPECULATION = "spark.speculation"
+JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+SERIAL = "-XX:+UseSerialGC"
+"""On a machine of few cores, Java's other collectors take processor time from the tasks and save none."""
+FEW_CORES = 4
 DAEMON = "spark.tasks.daemon"
 PRELOADED = ("pandas", "pyspark.testing.utils", "spark.tasks.starting")
 """Slow imports that Spark's start or a command comes to in any case."""
@@ -88,6 +92,8 @@ def _configure(
         wanted["spark.master"] = place or LOCAL
     if _is_local(wanted):
         wanted |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        if (os.cpu_count() or 1) <= FEW_CORES:
+            wanted[JAVA_OPTIONS] = SERIAL
         wanted["spark.ui.enabled"] = "false"  # a job that ends by itself needs no web page
         wanted["spark.python.daemon.module"] = DAEMON  # on a cluster, a node may lack dormice and has to say so
     if packages:

@@ -153,6 +153,7 @@ def test_every_row_is_a_message_a_duplicate_or_a_reject(
     assert messages_of(first, spark) == messages_of(second, spark)
     assert rejects == rejects_of(second, spark)
     assert first.id != second.id
+    assert {path.name for path in (first.folder / "messages").glob("*=*")} == {"lane=short", "lane=long"}
 
 
 def _distinct_ids(path: Path, rejected: set[int]) -> int:
