@@ -12,6 +12,7 @@ from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.envelope import Envelope
 from shared.messages.json_value import parse_json
 
+_FIELDS = frozenset(Envelope.model_fields)  # pydantic makes this mapping anew at each look
 _NUMBERS = ("schema_version", "priority", "tolerance_seconds")
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,30})(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?")
 _JSON_WORDS = {"true": True, "false": False, "null": None}
@@ -25,7 +26,7 @@ class Columns:
         """Take the names in order; raises GiveUp when no row can become a message. `is_text`: see `read_cell`."""
         self._names = tuple(names)
         self._to_json = read_cell if is_text else to_json
-        others = [name for name in names if name not in Envelope.model_fields]
+        others = [name for name in names if name not in _FIELDS]
         shown = ", ".join(repr(name[:40]) for name in names[:20]) or "none"
         self.has_kind = "kind" in names
         """Whether rows can name their kind themselves."""
@@ -54,7 +55,7 @@ class Columns:
                 fields[name] = _read_payload(cell)
             elif name in _NUMBERS:
                 fields[name] = read_number(cell)
-            elif name in Envelope.model_fields:
+            elif name in _FIELDS:
                 fields[name] = cell
             elif (value := self._to_json(cell)) is not None:
                 payload[name] = value
