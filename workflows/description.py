@@ -30,7 +30,10 @@ def explain_due(state: MessageState) -> str:
 
 
 def describe_status(state: MessageState, waiting: int = 0) -> dict[str, Any]:
-    """Answer the `status` query, moments as text; `waiting` counts signals that wait for the running handler."""
+    """Answer the `status` query, moments as text; `waiting` counts signals that wait for the running handler.
+
+    All is in one answer, because a server refuses a second query while one waits for a workflow's task.
+    """
     return {
         "kind": state.kind,
         "id": state.id,
@@ -53,13 +56,17 @@ def describe_status(state: MessageState, waiting: int = 0) -> dict[str, Any]:
         "correlation_id": state.correlation_id,
         "result": state.result,
         "waiting_signals": waiting,
+        "decisions": _describe_decisions(state),
     }
 
 
 def describe_decisions(state: MessageState) -> dict[str, Any]:
     """Answer the `explain` query: the reason in a sentence, then the last decisions, oldest first."""
-    decisions = [d._asdict() | {"at": format_moment(d.at), "due_at": format_moment(d.due_at)} for d in state.decisions]
-    return {"why": explain_due(state), "decisions": decisions}
+    return {"why": explain_due(state), "decisions": _describe_decisions(state)}
+
+
+def _describe_decisions(state: MessageState) -> list[dict[str, Any]]:
+    return [d._asdict() | {"at": format_moment(d.at), "due_at": format_moment(d.due_at)} for d in state.decisions]
 
 
 def describe_markdown(state: MessageState) -> str:

@@ -292,9 +292,7 @@ class PackWorkflow(PackSignals):
     @workflow.query
     def known(self, message_id: str) -> dict[str, Any]:
         """All about a message; an unknown one gets an answer too, so that "not here" differs from "no answer"."""
-        status, explained = self.status(message_id), self.explain(message_id)
-        found = None if status is None or explained is None else status | explained
-        return {"status": found, "moved_to": self._pack.moved_to(message_id)}
+        return {"status": self.status(message_id), "moved_to": self._pack.moved_to(message_id)}
 
     @workflow.query
     def explain(self, message_id: str) -> dict[str, Any] | None:

@@ -94,7 +94,10 @@ async def show(client: Client, packs: Packs, kind: str, message_id: str) -> Mess
         return await _show_packed(client, packs, layout, message_id)
     described = await _describe(client, kind, message_id)
     handle = client.get_workflow_handle(described.id, run_id=described.run_id)
-    status, explained = await asyncio.gather(query_or_none(handle, "status"), query_or_none(handle, "explain"))
+    status = await query_or_none(handle, "status")
+    told = status
+    if status is not None and "decisions" not in status:  # a worker of an older version
+        told = await query_or_none(handle, "explain")
     listed, ended, note = await to_listed(described), None, ""
     if described.status is WorkflowExecutionStatus.COMPLETED:
         with translate_rpc_errors():
@@ -107,7 +110,7 @@ async def show(client: Client, packs: Packs, kind: str, message_id: str) -> Mess
         listed=listed,
         status=status,
         ended=ended,
-        decisions=[] if explained is None else explained["decisions"],
+        decisions=[] if told is None else told["decisions"],
         priority=described.raw_description.workflow_execution_info.priority.priority_key or USUAL_PRIORITY,
         history_length=described.history_length,
         lives_in=described.id,
