@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import re
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -23,6 +24,8 @@ PAIRS = 3
 CALLERS = 16
 BUSY = 100
 """Messages that come back every two seconds while messages are shown."""
+SINGLE_BODY = b'{"payload":{"delay":3600},"scheduled_at":"2036-01-01T00:00:00Z"}'
+LENGTH = re.compile(rb"(?i)content-length: *([0-9]+)")
 _numbers = itertools.count()
 
 
@@ -106,12 +109,19 @@ async def _start_bare(client: Client, prefix: str, count: int) -> None:
 
 
 async def _start_single(api: httpx.AsyncClient, count: int) -> None:
-    ids = iter([next(_numbers) for _ in range(count)])
+    """Start messages one by one, over connections that cost their callers little: they share the machine."""
+    ids, host, port = iter([next(_numbers) for _ in range(count)]), api.base_url.host, api.base_url.port
 
     async def call() -> None:
+        reader, writer = await asyncio.open_connection(host, port)
         for number in ids:
-            body = {"payload": {"delay": 3600}, "scheduled_at": "2036-01-01T00:00:00Z"}
-            (await api.post(f"/v1/messages/echo/{number}", json=body)).raise_for_status()
+            head = f"POST /v1/messages/echo/{number} HTTP/1.1\r\nHost: {host}:{port}\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(SINGLE_BODY)}\r\n\r\n"
+            writer.write(head.encode() + SINGLE_BODY)
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 201 "), answer
+            await reader.readexactly(int(LENGTH.findall(answer)[0]))
+        writer.close()
 
     await asyncio.gather(*(call() for _ in range(CALLERS)))
 
