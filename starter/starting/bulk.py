@@ -77,6 +77,7 @@ class BulkStarter:
     async def start(self, wish: Wish, tag: Tag) -> Receipt[Tag]:
         """Start one message, or deliver it, and return its receipt.
 
+        With an idempotency key a repeated start is the first one, in a pack for as long as it keeps that one's receipt.
         Raises Misconfigured when the server refuses this client.
         """
         envelope = wish.envelope if isinstance(wish, Delivery) else wish
@@ -84,7 +85,7 @@ class BulkStarter:
         if isinstance(found, Layout):
             chunk = Chunk[Tag](found, pack_index(wish.id, found.packs))
             chunk.add(tag, _to_entry(found, chunk.index, wish, envelope))
-            found = self._start_chunk(chunk)
+            found = self._start_chunk(chunk, "" if isinstance(wish, Delivery) else wish.idempotency_key)
         (receipt,) = await found
         return receipt
 
@@ -189,8 +190,8 @@ class BulkStarter:
             wish = wish.envelope
         return await self._layouts.ensure(wish.kind, wish.lane or "short")
 
-    async def _start_chunk(self, chunk: Chunk[Tag]) -> Receipts[Tag]:
-        return await self._packs.admit(chunk, self._session or str(uuid.uuid4()))
+    async def _start_chunk(self, chunk: Chunk[Tag], key: str = "") -> Receipts[Tag]:
+        return await self._packs.admit(chunk, self._session or key or str(uuid.uuid4()))
 
     async def _start_solo(self, wish: Wish, tag: Tag) -> Receipts[Tag]:
         if isinstance(wish, Delivery):

@@ -54,7 +54,8 @@ from tests.sources import documented_checks, parse, table
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
-    path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "client" / "README.md"]
 }
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
 LINE_MAX = 120

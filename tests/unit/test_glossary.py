@@ -20,7 +20,7 @@ NOUNS = {*TERMS, *PLAIN["nouns"], *PLAIN["products"]}
 KNOWN = {*NOUNS, *PLAIN["adjectives"]}
 LINE_MAX = 120
 
-PACKAGES = ("shared", "activities", "workflows", "worker", "starter", "spark")
+PACKAGES = ("shared", "activities", "workflows", "worker", "starter", "spark", "client/dormice")
 PATHS = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 TREES = {path: parse(path.read_text("utf-8")) for path in PATHS}
 MODULES = {part for path in PATHS for part in path.relative_to(ROOT).with_suffix("").parts if not part.startswith("__")}

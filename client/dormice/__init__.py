@@ -1,0 +1,10 @@
+"""The client of dormice's HTTP API: starts, changes, looks at and stops messages from any application.
+
+`dormice.errors` has the errors, `dormice.documents` what the calls return.
+"""
+
+from dormice.client import Client, Message, connect, connect_sync
+from dormice.documents import Envelope
+from dormice.errors import GiveUp, Misconfigured, RetryLater
+
+__all__ = ["Client", "Envelope", "GiveUp", "Message", "Misconfigured", "RetryLater", "connect", "connect_sync"]
