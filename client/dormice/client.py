@@ -16,7 +16,7 @@ from dormice.bulk import BulkStream, Item, gather, gather_async
 from dormice.calls import Answer, AsyncCaller, SyncCaller
 from dormice.documents import ListedMessage, Receipt
 from dormice.errors import Misconfigured, RetryLater
-from dormice.verbs import ClientVerbs, Selection, MessageVerbs
+from dormice.verbs import ClientVerbs, MessageVerbs, Selection
 
 URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "DORMICE_API_URL", "DORMICE_API_TOKEN", "DORMICE_API_TOKEN_FILE"
 DEFAULT_URL = "http://127.0.0.1:8235"

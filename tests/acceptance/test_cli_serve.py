@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+import dormice
 from examples.ledger import LEDGER_VARIABLE, Ledger
 from tests.acceptance.conftest import Run, Spawn
 from tests.conftest import wait_until
@@ -49,9 +50,9 @@ def serving_environment(environment: dict[str, str], tmp_path: Path, kind: str, 
     }
 
 
-async def begin(spawn: Spawn, environment: dict[str, str]) -> tuple[asyncio.subprocess.Process, str]:
+async def begin(spawn: Spawn, environment: dict[str, str], port: str = "0") -> tuple[asyncio.subprocess.Process, str]:
     """Start the program; gives it and its address."""
-    process = await spawn("serve", "--port", "0", env=environment)
+    process = await spawn("serve", "--port", port, env=environment)
     assert process.stderr is not None
     told = (await process.stderr.readline()).decode()
     found = re.search(r"http://127\.0\.0\.1:\d+", told)
@@ -92,6 +93,33 @@ async def test_killed_in_the_middle_of_a_bulk_and_repeated_nothing_is_doubled_or
 
     assert outcomes.total() == lines
     assert Counter(entry.id for entry in ledger.entries if entry.what == "began") == {f"{n}": 1 for n in range(lines)}
+
+
+@pytest.mark.long
+async def test_killed_in_the_middle_of_a_clients_bulk_it_may_come_back_and_nobody_notices(
+    spawn: Spawn, serving_environment: dict[str, str], kind: str, encoding: str, ledger: Ledger
+) -> None:
+    """The client sends again what has no receipt: each item gets one, and each message runs exactly once."""
+    lines = LINES[encoding]
+    worker_environment = {**serving_environment, LEDGER_VARIABLE: os.environ[LEDGER_VARIABLE]}
+    worker = await spawn("worker", env=worker_environment, stderr=asyncio.subprocess.DEVNULL)
+    process, url = await begin(spawn, serving_environment)
+    outcomes, seen = Counter[str](), Counter[str]()
+    async with dormice.connect(url) as herd:
+        async for receipt in herd.start_many(dormice.Envelope(kind, f"{n}") for n in range(lines)):
+            outcomes[receipt.outcome] += 1
+            seen[receipt.item.id] += 1
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+                await begin(spawn, serving_environment, url.rpartition(":")[2])
+    await wait_until(lambda: _count_done(ledger) >= lines, "all have finished", RETURN_SECONDS)
+    worker.send_signal(signal.SIGTERM)
+    await worker.wait()
+
+    assert set(outcomes) <= {"started", "already running"}
+    assert seen == {f"{n}": 1 for n in range(lines)}
+    assert Counter(entry.id for entry in ledger.entries if entry.what == "began") == seen
 
 
 async def _kill_halfway(process: asyncio.subprocess.Process, body: bytes, ledger: Ledger) -> AsyncIterator[bytes]:
