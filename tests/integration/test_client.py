@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -395,7 +395,7 @@ class Cut:
             await writer.drain()
 
     @contextlib.asynccontextmanager
-    async def listening(self) -> AsyncIterator[str]:
+    async def listening(self) -> AsyncGenerator[str]:
         """Listen for the length of an `async with` block; gives the address."""
         async with await asyncio.start_server(self.pass_on, "127.0.0.1", 0) as server:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
