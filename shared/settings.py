@@ -23,6 +23,8 @@ from shared.errors import InvalidSetting
 from shared.messages.timespan import parse_duration
 
 ENV_PREFIX = "DORMICE_"
+CLIENT_VARIABLES = ("DORMICE_API_URL", "DORMICE_API_TOKEN", "DORMICE_API_TOKEN_FILE")
+"""Variables that the client of the HTTP API reads, in the environment of an application."""
 DEFAULT_FILE = "dormice.toml"
 
 _TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -183,7 +185,7 @@ def load_settings(
 def find_unknown_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Give each variable with our prefix that is no setting, with the name of a similar setting, or "" for none."""
     known = list(map(str.upper, _FIELDS))
-    for name in sorted(environ):
+    for name in sorted(environ.keys() - set(CLIENT_VARIABLES)):
         rest = name.removeprefix(ENV_PREFIX)
         if rest != name and rest not in known:
             yield name, "".join(ENV_PREFIX + like for like in difflib.get_close_matches(rest, known, n=1))

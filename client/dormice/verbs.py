@@ -28,6 +28,8 @@ from dormice.errors import MessageParked, MessageStopped, MessageUnfinished, Ret
 M = TypeVar("M")
 WAIT_SECONDS_MAX = 40
 """The longest that the API waits for an end before it answers."""
+ANSWER_SECONDS = 6.0
+"""What an answer may take beyond that: a message that no worker can ask is shown after five seconds."""
 
 
 class Selection(TypedDict, total=False):
@@ -55,7 +57,7 @@ class MessageVerbs:
     @Verb
     def show(self, *, payload: bool = True) -> Steps[MessageView]:
         """Show it, alive or finished; raises MessageNotFound."""
-        return (yield from self._show(0, payload=payload))
+        return (yield from self._show(self.patience, 0, payload=payload))
 
     @Verb
     def result(self, timeout: timedelta | None = None) -> Steps[Any]:
@@ -64,25 +66,23 @@ class MessageVerbs:
         Raises MessageParked, MessageStopped or WorkflowEnded when it has no result, MessageUnfinished at the timeout.
         """
         give_up_at = math.inf if timeout is None else time.monotonic() + timeout.total_seconds()
-        name, why = f"{self.kind}:{self.id}", "no worker has told its state yet"
-        while (left := give_up_at - time.monotonic()) > 0:
+        name = f"{self.kind}:{self.id}"
+        while True:
+            left = give_up_at - time.monotonic()
             try:
-                view = yield from self._show(math.ceil(min(left, WAIT_SECONDS_MAX)))
+                patience = min(self.patience, max(left, ANSWER_SECONDS))
+                view = yield from self._show(patience, math.ceil(min(max(left, 0), WAIT_SECONDS_MAX)))
             except RetryLater as exc:
-                why = str(exc)
                 if timeout is None:
                     raise
-                continue
-            if view.state == "done":
-                return view.result
-            why = view.why or f"it is {view.state}"
-            if view.state == "parked":
-                raise MessageParked(f"{name} is {why}; 'run_now' tries it again")
-            if view.state == "stopped":
-                raise MessageStopped(f"{name} was {why}, so it has no result")
-            if view.state not in ("active", "running", "paused"):
-                raise WorkflowEnded(f"{name} has no result: {why}")
-        raise MessageUnfinished(f"{name} has not ended within {timeout}: {why}; wait longer, or look at it")
+                why = str(exc)
+            else:
+                if view.state == "done":
+                    return view.result
+                why = view.why or f"it is {view.state}"
+                _check_end(name, view.state, why)
+            if left <= 0:
+                raise MessageUnfinished(f"{name} has not ended within {timeout}: {why}; wait longer, or look at it")
 
     @Verb
     def run_now(self, reason: str = "") -> Steps[Effect]:
@@ -140,10 +140,10 @@ class MessageVerbs:
         moment = to_moment(expected_due_at, field="expected_due_at")
         return (yield from self._signal("pull_forward", expected_due_at=moment, reason=reason))
 
-    def _show(self, wait: int, *, payload: bool = True) -> Steps[MessageView]:
+    def _show(self, patience: float, wait: int, *, payload: bool = True) -> Steps[MessageView]:
         query: dict[str, str | int] = {"wait": wait, "payload": "true" if payload else "false"}
         call = Call(method="GET", path=self._path, query=query, seconds=wait)
-        return read_document(MessageView, (yield from send(call, self.patience)))
+        return read_document(MessageView, (yield from send(call, patience)))
 
     def _signal(self, name: str, **given: Any) -> Steps[Effect]:
         fields = {key: value for key, value in given.items() if key == "payload" or value not in (None, "")}
@@ -239,6 +239,15 @@ class ClientVerbs(Generic[M]):
         fields = {"outcome": told["outcome"], "reason": told["note"], "run_id": told.get("run_id", "")}
         receipt = Receipt(item=None, kind=envelope.kind, id=envelope.id, **fields)
         return self._make(envelope.kind, envelope.id, receipt)
+
+
+def _check_end(name: str, state: str, why: str) -> None:
+    if state == "parked":
+        raise MessageParked(f"{name} is {why}; 'run_now' tries it again")
+    if state == "stopped":
+        raise MessageStopped(f"{name} was {why}, so it has no result")
+    if state not in ("active", "running", "paused"):
+        raise WorkflowEnded(f"{name} has no result: {why}")
 
 
 def path_of(*names: str) -> str:

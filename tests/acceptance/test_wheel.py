@@ -42,6 +42,21 @@ def test_the_installed_command_runs_outside_the_checkout(elsewhere: Path) -> Non
     assert '"http"' in listed
 
 
+def test_the_client_is_a_distribution_of_its_own(tmp_path: Path) -> None:
+    """With its types, and with what httpx needs; nothing of dormice itself comes with it, and none of its names."""
+    programs = make_environment(tmp_path, str(ROOT / "client"))
+    program = (
+        "import importlib.metadata as m, importlib.util as u, dormice, pathlib\n"
+        "assert (pathlib.Path(dormice.__file__).parent / 'py.typed').exists()\n"
+        f"assert not any(map(u.find_spec, {sorted(PACKAGES)}))\n"
+        "print(*sorted({d.name for d in m.distributions()}))"
+    )
+    installed = set(run(str(programs / "python"), "-c", program, cwd=tmp_path).split())
+
+    assert installed >= {"dormice-client", "httpx"}
+    assert installed <= {"dormice-client", "httpx", "httpcore", "h11", "anyio", "certifi", "idna", "typing_extensions"}
+
+
 def test_no_other_distribution_owns_our_names(elsewhere: Path) -> None:
     """Our import names are generic; in an environment of their own nobody else brings the same."""
     program = (

@@ -176,6 +176,8 @@ async def test_a_result_is_waited_for(worked: dormice.Client, kind: str) -> None
         errors.MessageUnfinished, match=f"{kind}:asleep has not ended within 0:00:01: due {LATER.date()}"
     ):
         await asleep.result(timeout=timedelta(seconds=1))
+    with pytest.raises(TimeoutError, match="has not ended within 0:00:00"):
+        await asleep.result(timeout=timedelta(0))
     with pytest.raises(errors.MessageNotFound):
         await worked.message(kind, "nobody").result()
 
@@ -358,6 +360,8 @@ async def test_calls_wait_for_an_api_that_comes_back(
                 [_ async for _ in hasty.start_many([dormice.Envelope(kind, "b")], idempotency_key="x")]
         async with api.serving():
             ada = await starting
+        with pytest.raises(errors.MessageUnfinished, match=r"within 0:00:01: the HTTP API does not answer"):
+            await ada.result(timeout=timedelta(seconds=1))
         revising = asyncio.ensure_future(ada.revise(2))
         async with api.serving():
             await revising

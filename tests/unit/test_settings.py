@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dormice import client as client_module
 from shared.errors import InvalidSetting
 from shared.settings import ENV_PREFIX, Secret, Settings, describe_settings, find_unknown_variables, load_settings
 
@@ -86,8 +87,11 @@ def test_other_variables_of_the_environment_are_left_alone() -> None:
 
 
 def test_a_variable_with_our_prefix_that_is_no_setting_is_found_with_what_it_is_like() -> None:
-    """The error for a typo names the setting it resembles; a name that resembles none gets no guess."""
+    """The error for a typo names the setting it resembles; what the client of the HTTP API reads is in order."""
     environ = {"DORMICE_HANDLER": "a", "DORMICE_UNHEARD_OF": "x", "DORMICE_IN_FLIGHT": "1", "HANDLER": "b"}
+    environ |= dict.fromkeys(
+        (client_module.URL_VARIABLE, client_module.TOKEN_VARIABLE, client_module.TOKEN_FILE_VARIABLE), "x"
+    )
 
     assert list(find_unknown_variables(environ)) == [
         ("DORMICE_HANDLER", "DORMICE_HANDLERS"),
