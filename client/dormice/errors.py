@@ -95,7 +95,10 @@ def to_error(answer: httpx.Response | Exception | None) -> DormiceError | None:
         return Misconfigured(f"{sentence}; give the address of 'dormice serve'", status=answer.status_code)
     if isinstance(answer, DormiceError):
         return answer
-    return RetryLater(f"the HTTP API does not answer ({answer or 'the connection broke'}); try again later")
+    why, where = "the connection broke", ""
+    if isinstance(answer, httpx.TransportError):
+        why, where = str(answer) or type(answer).__name__, f" at {answer.request.url.copy_with(raw_path=b'/')}"
+    return RetryLater(f"the HTTP API{where} does not answer ({why}); try again later")
 
 
 def read_problem(problem: dict[str, Any]) -> DormiceError:

@@ -23,7 +23,7 @@ from dormice.documents import (
     to_json,
     to_moment,
 )
-from dormice.errors import MessageParked, MessageStopped, MessageUnfinished, RetryLater, WorkflowEnded
+from dormice.errors import InvalidEnvelope, MessageParked, MessageStopped, MessageUnfinished, RetryLater, WorkflowEnded
 
 M = TypeVar("M")
 WAIT_SECONDS_MAX = 40
@@ -52,7 +52,7 @@ class MessageVerbs:
 
     @property
     def _path(self) -> str:
-        return path_of("messages", self.kind, self.id)
+        return path_of("messages", kind=self.kind, id=self.id)
 
     @Verb
     def show(self, *, payload: bool = True) -> Steps[MessageView]:
@@ -94,7 +94,9 @@ class MessageVerbs:
         self, *, at: datetime | None = None, after: timedelta | None = None, reason: str = ""
     ) -> Steps[Effect]:
         """Be due at a moment, or after a time, instead; wakes a parked message up for it."""
-        return (yield from self._signal("reschedule", due_at=to_moment(at, after), reason=reason))
+        if (due_at := to_moment(at, after)) is None:
+            raise InvalidEnvelope("at: is missing; give at, or after", field="at")
+        return (yield from self._signal("reschedule", due_at=due_at, reason=reason))
 
     @Verb
     def reprioritize(
@@ -215,13 +217,13 @@ class ClientVerbs(Generic[M]):
     ) -> Steps[GateClosure]:
         """Close a gate until a moment, for a time, or until somebody opens it."""
         body = to_json({"opens_at": to_moment(opens_at, after, "opens_at"), "reason": reason})
-        call = Call(method="PUT", path=path_of("gates", gate), content=body)
+        call = Call(method="PUT", path=path_of("gates", gate=gate), content=body)
         return read_document(GateClosure, (yield from send(call, self.patience)))
 
     @Verb
     def open_gate(self, gate: str) -> Steps[None]:
         """Open a gate; one that is open stays so."""
-        yield from send(Call(method="DELETE", path=path_of("gates", gate)), self.patience)
+        yield from send(Call(method="DELETE", path=path_of("gates", gate=gate)), self.patience)
 
     def _get(self, path: str, query: Mapping[str, str | int] | None = None) -> Steps[Any]:
         return (yield from send(Call(method="GET", path=path, query=query or {}), self.patience))
@@ -232,7 +234,7 @@ class ClientVerbs(Generic[M]):
 
     def _bring(self, method: str, envelope: Envelope, query: Mapping[str, str | int]) -> Steps[M]:
         document = envelope.to_document()
-        path = path_of("messages", document.pop("kind"), document.pop("id"))
+        path = path_of("messages", kind=document.pop("kind"), id=document.pop("id"))
         document.setdefault("idempotency_key", uuid.uuid4().hex)
         call = Call(method=method, path=path, query=query, content=to_json(document))
         told = yield from send(call, self.patience)
@@ -250,9 +252,12 @@ def _check_end(name: str, state: str, why: str) -> None:
         raise WorkflowEnded(f"{name} has no result: {why}")
 
 
-def path_of(*names: str) -> str:
-    """Give a path of the API; ids may hold slashes, or be dots, which must not change the path."""
-    return "/v1/" + "/".join(quote(name, safe="").replace(".", "%2E") for name in names)
+def path_of(folder: str, **names: str) -> str:
+    """Give a path of the API; ids may hold slashes, or be dots, which must not change it; raises InvalidEnvelope."""
+    for field, name in names.items():
+        if not name:
+            raise InvalidEnvelope(f"{field}: is empty; give one", field=field)
+    return "/v1/" + "/".join([folder, *(quote(name, safe="").replace(".", "%2E") for name in names.values())])
 
 
 def to_query(filters: Selection) -> dict[str, str | int]:

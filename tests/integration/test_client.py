@@ -243,6 +243,10 @@ async def test_payloads_are_plain_json(worked: dormice.Client, kind: str) -> Non
         assert raised.value.field == "payload"
     with pytest.raises(errors.InvalidEnvelope, match="at: is given beside after"):
         await worked.message(kind, "1").reschedule(at=LATER, after=timedelta(1))
+    with pytest.raises(errors.InvalidEnvelope, match="at: is missing; give at, or after"):
+        await worked.message(kind, "1").reschedule()
+    with pytest.raises(errors.InvalidEnvelope, match="id: is empty; give one"):
+        await worked.start(kind, "")
     with pytest.raises(errors.InvalidEnvelope, match=r"at: 2030.* has no time zone"):
         await worked.start(kind, "3", at=datetime(2030, 1, 1))  # noqa: DTZ001 — refused
     with pytest.raises(errors.InvalidEnvelope, match="priority: is 9") as raised:
@@ -354,13 +358,13 @@ async def test_calls_wait_for_an_api_that_comes_back(
     async with dormice.connect(api.url) as herd, serve(sleeper):
         starting = asyncio.ensure_future(herd.start(kind, ID, 1, at=LATER))
         async with dormice.connect(api.url, timeout=timedelta(seconds=0.5)) as hasty:
-            with pytest.raises(dormice.RetryLater, match=r"does not answer .* try again later"):
+            with pytest.raises(dormice.RetryLater, match=rf"API at {api.url}/ does not answer .* try again later"):
                 await hasty.kinds()
             with pytest.raises(dormice.RetryLater, match="1 lines have no receipt; go on with idempotency_key='x'"):
                 [_ async for _ in hasty.start_many([dormice.Envelope(kind, "b")], idempotency_key="x")]
         async with api.serving():
             ada = await starting
-        with pytest.raises(errors.MessageUnfinished, match=r"within 0:00:01: the HTTP API does not answer"):
+        with pytest.raises(errors.MessageUnfinished, match=r"within 0:00:01: the HTTP API at .* does not answer"):
             await ada.result(timeout=timedelta(seconds=1))
         revising = asyncio.ensure_future(ada.revise(2))
         async with api.serving():
