@@ -54,13 +54,16 @@ class BulkStream(Generic[Item]):
         self._count += len(part)
 
     def to_call(self) -> Call:
-        """Give the request that sends the lines that have no receipt."""
-        self._sent = list(self._waiting)
+        """Give the request that sends the lines that have no receipt; of one message's upserts only the first."""
+        firsts: dict[object, int] = {}
+        for number, (item, _) in self._waiting.items():
+            firsts.setdefault(tuple(_name(item).values()) if self._upsert else number, number)
+        self._sent = list(firsts.values())
         return Call(
             method="POST",
             path="/v1/messages:bulk",
             query={"upsert": "true" if self._upsert else "false"},
-            content=b"".join(line + b"\n" for _, line in self._waiting.values()),
+            content=b"".join(self._waiting[number][1] + b"\n" for number in self._sent),
             headers={"Content-Type": "application/x-ndjson", "Idempotency-Key": self._key},
             seconds=ANSWER_SECONDS,
         )
@@ -80,6 +83,8 @@ class BulkStream(Generic[Item]):
 
     def find_pause(self, answer: Answer | RetryLater | None) -> float:
         """Give how long to wait before the rest is sent again; raises the error after too long without a receipt."""
+        if answer is None and self._waiting.keys().isdisjoint(self._sent):
+            return 0.0  # others are left, for the next request
         self._attempts += 1
         try:
             return find_pause(answer, self._attempts, self._give_up_at)
@@ -131,7 +136,10 @@ async def gather_async(items: AsyncIterable[Item] | Iterable[Item]) -> AsyncGene
 
 
 def _to_receipt(item: Item, document: Mapping[str, Any]) -> Receipt[Item]:
-    named = {"kind": item.kind, "id": item.id} if isinstance(item, Envelope) else item
-    names = {name: str(named.get(name, "")) for name in ("kind", "id")}
     fields = {name: document.get(name, "") for name in ("reason", "field")}
-    return Receipt(item=item, outcome=document["outcome"], **names, **fields)
+    return Receipt(item=item, outcome=document["outcome"], **_name(item), **fields)
+
+
+def _name(item: Envelope | Mapping[str, Any]) -> dict[str, str]:
+    named = {"kind": item.kind, "id": item.id} if isinstance(item, Envelope) else item
+    return {name: str(named.get(name, "")) for name in ("kind", "id")}

@@ -14,9 +14,9 @@ import httpx
 
 from dormice.bulk import BulkStream, Item, gather, gather_async
 from dormice.calls import Answer, AsyncCaller, SyncCaller
-from dormice.documents import ListedMessage, Receipt
+from dormice.documents import ListedMessage, Receipt, Selection
 from dormice.errors import Misconfigured, RetryLater
-from dormice.verbs import ClientVerbs, MessageVerbs, Selection
+from dormice.verbs import ClientVerbs, MessageVerbs
 
 URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "DORMICE_API_URL", "DORMICE_API_TOKEN", "DORMICE_API_TOKEN_FILE"
 DEFAULT_URL = "http://127.0.0.1:8235"

@@ -28,6 +28,15 @@ class Options(TypedDict, total=False):
     idempotency_key: str
 
 
+class Selection(TypedDict, total=False):
+    """Which messages a list or a count is about; without any, all that are alive."""
+
+    kind: str
+    lane: str
+    state: str
+    due_before: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """A message to be started: due `at` a moment or `after` a time, at once without either."""
@@ -192,6 +201,13 @@ def to_moment(at: datetime | None, after: timedelta | None = None, field: str = 
         raise InvalidEnvelope(f"{field}: {at.isoformat()} has no time zone; add one, for example UTC", field=field)
     moment = at if after is None else datetime.now(UTC) + after
     return None if moment is None else moment.isoformat()
+
+
+def to_query(filters: Selection) -> dict[str, str | int]:
+    """Write a filter as parameters of the address."""
+    due_before = to_moment(filters.get("due_before"), field="due_before")
+    texts: dict[str, str | int] = {name: value for name, value in filters.items() if isinstance(value, str)}
+    return texts if due_before is None else {**texts, "due_before": due_before}
 
 
 def to_json(document: Mapping[str, Any]) -> bytes:

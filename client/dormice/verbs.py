@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, TypeVar, Unpack
 from urllib.parse import quote
 
 from dormice.calls import Call, Steps, Verb, send
@@ -19,9 +19,11 @@ from dormice.documents import (
     MessageView,
     Options,
     Receipt,
+    Selection,
     read_document,
     to_json,
     to_moment,
+    to_query,
 )
 from dormice.errors import InvalidEnvelope, MessageParked, MessageStopped, MessageUnfinished, RetryLater, WorkflowEnded
 
@@ -32,17 +34,8 @@ ANSWER_SECONDS = 6.0
 """What an answer may take beyond that: a message that no worker can ask is shown after five seconds."""
 
 
-class Selection(TypedDict, total=False):
-    """Which messages a list or a count is about; without any, all that are alive."""
-
-    kind: str
-    lane: str
-    state: str
-    due_before: datetime
-
-
 class MessageVerbs:
-    """What can be asked of one message, which need not exist; signals that are repeated change nothing more."""
+    """What can be asked of one message, which need not exist."""
 
     patience: float
     kind: str
@@ -258,10 +251,3 @@ def path_of(folder: str, **names: str) -> str:
         if not name:
             raise InvalidEnvelope(f"{field}: is empty; give one", field=field)
     return "/v1/" + "/".join([folder, *(quote(name, safe="").replace(".", "%2E") for name in names.values())])
-
-
-def to_query(filters: Selection) -> dict[str, str | int]:
-    """Write a filter as parameters of the address."""
-    due_before = to_moment(filters.get("due_before"), field="due_before")
-    texts: dict[str, str | int] = {name: value for name, value in filters.items() if isinstance(value, str)}
-    return texts if due_before is None else {**texts, "due_before": due_before}

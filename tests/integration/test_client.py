@@ -312,6 +312,17 @@ async def test_a_bulk_gives_a_receipt_for_each_item(worked: dormice.Client, subj
     assert await subject.has(payload=2)
 
 
+async def test_upserts_of_one_message_in_one_bulk_take_effect_one_after_the_other(
+    worked: dormice.Client, subject: Subject, kind: str
+) -> None:
+    """Each waits for the receipt of the one before, so the last one is what holds."""
+    items = [dormice.Envelope(kind, ID, n, at=LATER) for n in range(3)]
+    receipts = [receipt async for receipt in worked.start_many(items, upsert=True)]
+
+    assert [(each.item.payload, each.outcome) for each in receipts] == [(0, "started"), (1, "revised"), (2, "revised")]
+    assert await subject.has(payload=2, revision=2)
+
+
 @pytest.mark.parametrize("encoding", ["solo"], indirect=True)
 async def test_a_slow_source_does_not_delay_what_it_has_brought(worked: dormice.Client, kind: str) -> None:
     """The receipt of the first item comes while the source waits for it before it gives the second."""
