@@ -46,7 +46,7 @@ class BulkStream(Generic[Item]):
         for number, item in enumerate(part, self._count):
             try:
                 document = dict(item.to_document() if isinstance(item, Envelope) else item)
-                if self._upsert:  # the API numbers the lines of each request, but what is sent again is fewer lines
+                if self._upsert:
                     document["idempotency_key"] = document.get("idempotency_key") or f"{self._key}:{number}"
                 self._waiting[number] = item, to_json(document)
             except InvalidEnvelope as exc:
@@ -59,12 +59,14 @@ class BulkStream(Generic[Item]):
         for number, (item, _) in self._waiting.items():
             firsts.setdefault(tuple(_name(item).values()) if self._upsert else number, number)
         self._sent = list(firsts.values())
+        # upserts have a key each: with one for the request, two requests that name the same messages would be the same
+        keys = {} if self._upsert else {"Idempotency-Key": self._key}
         return Call(
             method="POST",
             path="/v1/messages:bulk",
             query={"upsert": "true" if self._upsert else "false"},
             content=b"".join(self._waiting[number][1] + b"\n" for number in self._sent),
-            headers={"Content-Type": "application/x-ndjson", "Idempotency-Key": self._key},
+            headers={"Content-Type": "application/x-ndjson", **keys},
             seconds=ANSWER_SECONDS,
         )
 

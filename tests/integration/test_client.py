@@ -19,7 +19,7 @@ from temporalio.client import Client as TemporalClient
 import dormice
 from activities import Again, Context, Done, Message, Reject, handler
 from activities.api.handler import Handler
-from dormice import errors
+from dormice import bulk, errors
 from shared.settings import Settings
 from starter.local.supervised_process import find_free_port
 from starter.web.application import make_application
@@ -441,9 +441,10 @@ async def test_a_call_whose_answer_is_lost_happens_once(
 
 @pytest.mark.parametrize("upsert", [False, True])
 async def test_a_bulk_that_breaks_sends_again_what_has_no_receipt(
-    worked: dormice.Client, api: Api, subject: Subject, kind: str, *, upsert: bool
+    worked: dormice.Client, api: Api, subject: Subject, kind: str, *, upsert: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each item gets one receipt, and nothing is done twice, neither a start nor a change."""
+    """Each item gets one receipt, and nothing is done twice, neither a start nor a change; in parts, too."""
+    monkeypatch.setattr(bulk, "PART_LINES", 20)
     items = [dormice.Envelope(kind, ID if n == 0 else f"{n:03}", n, at=LATER) for n in range(50)]
     if upsert:
         for item in items[:3]:
