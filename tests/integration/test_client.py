@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -494,6 +495,43 @@ async def test_a_wrong_address_or_token_is_for_a_person_to_correct(
         dormice.connect_sync()
     with pytest.raises(dormice.Misconfigured, match="token: has characters that no HTTP header may have"):
         dormice.connect(token="a\nb")  # noqa: S106 — no secret
+
+
+async def test_only_what_may_pass_is_repeated() -> None:
+    """An API that asks for patience is asked again; one that refuses is not, and what it refuses has its class."""
+    answers: list[tuple[str, str, dict[str, Any]]] = [
+        ("503 Busy", "Retry-After: 0\r\n", {"type": "urn:dormice:server-busy", "status": 503, "detail": "busy"}),
+        ("429 Slow", "", {"type": "urn:else", "status": 429, "detail": "slower"}),
+        ("200 OK", "", {"kinds": []}),
+        ("409 Conflict", "", {"type": "urn:dormice:start-refused", "status": 409, "detail": "full"}),
+        ("410 Gone", "", {"type": "urn:dormice:new-name", "status": 410, "detail": "gone", "field": "kind"}),
+        ("503 Off", "", {"type": "urn:dormice:server-not-ready", "status": 503, "detail": "no namespace"}),
+    ]
+    left = iter(answers)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            status, headers, document = next(left)
+            kind, body = "json" if status.startswith("200") else "problem+json", json.dumps(document)
+            head = f"HTTP/1.1 {status}\r\nContent-Type: application/{kind}\r\nContent-Length: {len(body)}\r\n"
+            writer.write(f"{head}{headers}Connection: close\r\n\r\n{body}".encode())
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, dormice.connect(url) as herd:
+        assert await herd.kinds() == []
+        with pytest.raises(errors.StartRefused, match="full"):
+            await herd.kinds()
+        with pytest.raises(dormice.GiveUp, match="gone") as gone:
+            await herd.kinds()
+        with pytest.raises(dormice.Misconfigured, match="no namespace"):
+            await herd.kinds()
+
+    assert (gone.value.field, gone.value.status) == ("kind", 410)
+    assert list(left) == []
 
 
 async def test_the_readmes_example_does_what_it_says(
