@@ -1,1 +1,1 @@
-"""The HTTP API: messages for applications that import nothing of dormice."""
+"""What dormice answers over HTTP: the API of programs, and the operations page of people."""

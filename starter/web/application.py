@@ -17,9 +17,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shared.errors import DormiceError
-from starter.web import bulk, lists, messages
+from starter.web.api import bulk, lists, messages
+from starter.web.api.openapi import Operation, describe_api
 from starter.web.documents import Installation, answer, find_api
-from starter.web.openapi import Operation, describe_api
 from starter.web.problems import Problem, to_problem
 from starter.web.tokens import EVERYTHING, Access, Tokens
 

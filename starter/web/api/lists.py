@@ -16,8 +16,8 @@ from starter.insight.forecast import make_forecast
 from starter.steering.keepers import GateControl
 from starter.steering.packs import Packs
 from starter.steering.pages import MessagePages
+from starter.web.api.openapi import FILTERS, TEXT, Endpoint, Operation, Parameter, describe_object
 from starter.web.documents import answer, find_api
-from starter.web.openapi import FILTERS, TEXT, Endpoint, Operation, Parameter, describe_object
 from starter.web.problems import Problem
 from starter.web.requests import (
     LIMIT_MAX,

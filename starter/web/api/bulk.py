@@ -17,8 +17,8 @@ from shared.messages.json_value import encode_json
 from starter.starting.bulk import BulkStarter
 from starter.starting.delivery import Delivery
 from starter.starting.receipts import Receipt, StartOutcome
+from starter.web.api.openapi import JSON_VALUE, TEXT, Operation, Parameter
 from starter.web.documents import find_api
-from starter.web.openapi import JSON_VALUE, TEXT, Operation, Parameter
 from starter.web.problems import Problem, to_problem
 from starter.web.requests import BODY_EXTRA_BYTES, check_media_type, find_access, read_flag, read_query
 from starter.web.tokens import Access

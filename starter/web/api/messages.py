@@ -19,8 +19,7 @@ from shared.settings import Settings
 from starter.starting.receipts import Receipt, StartOutcome
 from starter.steering.message_view import to_document
 from starter.steering.sender import check_signal
-from starter.web.documents import answer, find_api
-from starter.web.openapi import (
+from starter.web.api.openapi import (
     JSON_VALUE,
     TEXT,
     Operation,
@@ -29,6 +28,7 @@ from starter.web.openapi import (
     describe_envelope,
     describe_object,
 )
+from starter.web.documents import answer, find_api
 from starter.web.problems import Problem
 from starter.web.requests import (
     find_access,

@@ -1,0 +1,1 @@
+"""The HTTP API: messages for applications that import nothing of dormice."""
