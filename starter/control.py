@@ -19,7 +19,7 @@ from shared.temporal.connect import translate_rpc_errors
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import Receipt, StartOutcome
 from starter.steering.message_view import MessageView, look_up, show, wait_until_it_rests
-from starter.steering.packs import Packs
+from starter.steering.packs import Packs, PassOver
 from starter.steering.selection import Selection
 from starter.steering.sender import Sender, SignalCounts
 from starter.steering.status.listing import ListedMessage, to_listed
@@ -159,15 +159,20 @@ class Control:
         sender = Sender(self._client, self._settings, self._packs, signal, is_named=are_named)
         await sender.send_to_each(names, tally)
 
-    async def list(self, selection: Selection, limit: int | None = None) -> AsyncIterator[ListedMessage]:
-        """List at most `limit` of a selection: from the index, which lags, newest start first, then from the packs."""
+    async def list(
+        self, selection: Selection, limit: int | None = None, pass_over: PassOver | None = None
+    ) -> AsyncIterator[ListedMessage]:
+        """List at most `limit` of a selection: from the index, which lags, newest start first, then from the packs.
+
+        A pack that can't be read is an error; with `pass_over` it is left out, and that gets a sentence about it.
+        """
         left = math.inf if limit is None else limit
         with translate_rpc_errors():
             async for execution in self._client.list_workflows(selection.to_query(), limit=limit, page_size=PAGE_SIZE):
                 left -= 1
                 yield await to_listed(execution)
         if left > 0:
-            async for listed in self._packs.iterate(selection):
+            async for listed in self._packs.iterate(selection, pass_over):
                 yield listed
                 left -= 1
                 if left <= 0:

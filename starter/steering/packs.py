@@ -46,6 +46,8 @@ KNOWN: Sequence[dict[str, Any]] = ({}, {"state": "done"}, {"state": "stopped"})
 
 Pack = tuple[Layout, int]
 Found = TypeVar("Found")
+PassOver = Callable[[str], None]
+"""Gets a sentence for each pack that can't be read, and lets the others be read."""
 
 
 class PackBusy(PackNotServed):
@@ -93,9 +95,10 @@ class Packs:
                 await asyncio.sleep(backoff_seconds(1))
         return found
 
-    async def iterate(self, selection: Selection) -> AsyncIterator[ListedMessage]:
+    async def iterate(self, selection: Selection, pass_over: PassOver | None = None) -> AsyncIterator[ListedMessage]:
         """List the packed messages of a selection, pack by pack, see `read_each`."""
-        async for _, messages in self.read_each(self.find_packs(selection), [selection.to_page_request()]):
+        requests = [selection.to_page_request()]
+        async for _, messages in self.read_each(self.find_packs(selection), requests, pass_over):
             for message in messages:
                 yield message
 
@@ -106,24 +109,34 @@ class Packs:
                 yield each
 
     async def read_each(
-        self, packs: AsyncIterator[Pack], requests: Sequence[dict[str, Any]]
+        self, packs: AsyncIterator[Pack], requests: Sequence[dict[str, Any]], pass_over: PassOver | None = None
     ) -> AsyncIterator[tuple[Pack, list[ListedMessage]]]:
         """Read packs side by side, and give the messages that any of the requests (to the query `page`) selects.
 
         A pack is read without its worker where the server has stored all of it. Busy ones come last, and are asked for
         as long as any of them answers. Raises PackNotServed for one that only a worker can tell of when none serves it,
-        or when none of the busy ones answers any more.
+        or when none of the busy ones answers any more; `pass_over` gets the sentence in place of that, and the pack is
+        left out.
         """
 
         async def read(pack: Pack, is_patient: bool) -> list[ListedMessage]:  # noqa: FBT001 — called by one function
-            messages = await self._list(pack, requests, is_patient=is_patient)
+            try:
+                messages = await self._list(pack, requests, is_patient=is_patient)
+            except (PackNotServed, StandsStill) as exc:
+                if pass_over is None or isinstance(exc, PackBusy):
+                    raise
+                pass_over(str(exc))
+                return []
             return [from_pack(pack[0].kind, message) for message in messages]
 
-        async for pack, messages in self._read_ahead(packs, read):
+        async for pack, messages in self._read_ahead(packs, read, pass_over):
             yield pack, messages
 
     async def _read_ahead(
-        self, packs: AsyncIterator[Pack], read: Callable[[Pack, bool], Awaitable[list[Found]]]
+        self,
+        packs: AsyncIterator[Pack],
+        read: Callable[[Pack, bool], Awaitable[list[Found]]],
+        pass_over: PassOver | None = None,
     ) -> AsyncIterator[tuple[Pack, list[Found]]]:
         left, is_patient = packs, False
 
@@ -145,7 +158,8 @@ class Packs:
             if not busy:
                 return
             if is_patient and not answered:
-                raise next(iter(busy.values()))
+                _give_up(list(busy.values()), pass_over)
+                return
             left, is_patient = iterate_packs(busy), True
 
     async def _list(self, pack: Pack, requests: Sequence[dict[str, Any]], *, is_patient: bool) -> list[dict[str, Any]]:
@@ -167,10 +181,15 @@ class Packs:
             return await read_stored(self._client, pack_workflow_id(pack[0].kind, pack[1]))
 
     async def read_page(self, pack: Pack, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """Give what a request to the query `page` selects, without a worker where the server has stored all of it."""
+        """Give what a request to the query `page` selects, without a worker where the server has stored all of it.
+
+        Raises PackNotServed at once where no worker has polled for minutes, as far as the server remembers.
+        """
         stored = await self._read_stored(pack)
         if stored.is_current:
             return stored.page(request)
+        layout, index = pack
+        await self._look(layout, self._client.get_workflow_handle(pack_workflow_id(layout.kind, index)))
         return (await self.query(*pack, "page", request))["messages"]
 
     async def list_ids(self, layout: Layout, index: int, state: str) -> set[str]:
@@ -293,6 +312,13 @@ class Packs:
         is_begun = task.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_STARTED
         is_in_turn = task.attempt <= 1 and (is_begun or queue.stats.tasks_dispatch_rate > 0)
         return (described.run_id, described.history_length, task.attempt), is_in_turn
+
+
+def _give_up(busy: Sequence[PackBusy], pass_over: PassOver | None) -> None:
+    if pass_over is None:
+        raise busy[0]
+    for exc in busy:
+        pass_over(str(exc))
 
 
 async def iterate_packs(packs: Iterable[Pack]) -> AsyncIterator[Pack]:

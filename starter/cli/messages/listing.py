@@ -10,7 +10,7 @@ from shared.messages.timespan import format_moment
 from shared.settings import Settings
 from starter.cli.arguments import COUNT, Commands, add_filter, read_filter
 from starter.cli.connection import open_control
-from starter.cli.exit_codes import FINE
+from starter.cli.exit_codes import FINE, UNREACHABLE
 from starter.local.terminal import describe_distance, echo_err, print_json, print_table
 
 if TYPE_CHECKING:
@@ -35,13 +35,16 @@ def add(commands: Commands) -> None:
 async def _run(args: argparse.Namespace, settings: Settings) -> int:
     if args.exact and not args.count:
         raise InvalidSetting("--exact: goes with --count; a list is always exact")
+    from starter.steering.status.listing import describe_left_out
+
     control = await open_control(settings)
     selection = read_filter(args)
     if args.count:
         return await _count(control, selection, args)
     found: list[ListedMessage] = []
+    left_out = list[str]()
     shown = 0
-    async for listed in control.list(selection, args.limit):
+    async for listed in control.list(selection, args.limit, left_out.append):
         shown += 1
         if args.json:
             print_json(listed.to_document())
@@ -49,11 +52,13 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
             found.append(listed)
     if found:
         print_table(("MESSAGE", "LANE", "STATE", "DUE", "IN"), map(_to_cells, found), cuts_names=True)
-    if shown == 0:
+    if left_out:
+        echo_err(f"dormice: {describe_left_out(left_out)}")
+    elif shown == 0:
         echo_err("no message matches")
     if shown == args.limit and (total := await control.estimate(selection)).number > shown:
         echo_err(f"{shown:,} of {total.describe()}; --limit N lists more")
-    return FINE
+    return UNREACHABLE if left_out else FINE
 
 
 async def _count(control: "Control", selection: "Selection", args: argparse.Namespace) -> int:

@@ -66,13 +66,10 @@ def _to_cells(listed: "ListedMessage") -> tuple[str, str, str]:
 
 
 def _make_filter(args: argparse.Namespace) -> "Callable[[ListedMessage], bool]":
-    since = None if args.older_than is None else datetime.now(UTC) - args.older_than
+    from starter.steering.status.listing import ParkedFilter
 
-    def is_kept(listed: "ListedMessage") -> bool:
-        is_old = since is None or (listed.parked_at is not None and listed.parked_at < since)
-        return is_old and (args.reason is None or args.reason in listed.parked_reason)
-
-    return is_kept
+    before = None if args.older_than is None else datetime.now(UTC) - args.older_than
+    return ParkedFilter(reason=args.reason, before=before).keeps
 
 
 async def _run_verb(verb: str, signal: Signal, args: argparse.Namespace, settings: Settings) -> int:

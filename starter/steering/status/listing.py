@@ -1,6 +1,6 @@
 """Listing: what the server's index says of one message, without asking the message itself."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -46,6 +46,29 @@ class ListedMessage:
         if self.state == "parked":
             names += ("parked_reason", "parked_at")
         return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedFilter:
+    """Which parked messages are meant; None stands for all."""
+
+    reason: str | None = None
+    """Text that the reason for which they were parked holds."""
+    before: datetime | None = None
+    """They were parked before then."""
+
+    def keeps(self, listed: ListedMessage) -> bool:
+        """Whether a parked message is meant."""
+        is_old = self.before is None or (listed.parked_at is not None and listed.parked_at < self.before)
+        return is_old and (self.reason is None or self.reason in listed.parked_reason)
+
+
+def describe_left_out(sentences: Sequence[str]) -> str:
+    """Say in a sentence how many packs are missing in a list, and why the first of them is; empty without any."""
+    if not sentences:
+        return ""
+    are_missing = "1 pack is" if len(sentences) == 1 else f"{len(sentences):,} packs are"
+    return f"{are_missing} missing: {sentences[0]}"
 
 
 def from_pack(kind: str, message: Mapping[str, Any]) -> ListedMessage:

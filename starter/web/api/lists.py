@@ -64,7 +64,8 @@ async def list_messages(request: Request) -> Response:
     limit = read_number(query, "limit", PAGE_SIZE, 1, LIMIT_MAX) or PAGE_SIZE
     pages = MessagePages(api.client, Packs(api.client, api.settings), selection)
     page = await pages.read(limit, query.get("cursor", ""))
-    return answer({"messages": [each.to_document() for each in page.messages], "cursor": page.cursor or None})
+    messages = [each.to_document() for each in page.messages]
+    return answer({"messages": messages, "cursor": page.cursor or None, "left_out": list(page.left_out)})
 
 
 async def count_messages(request: Request) -> Response:
