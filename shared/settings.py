@@ -117,6 +117,12 @@ class Settings:
         ("http://127.0.0.1:8233", "http://localhost:8233"), "Web UIs whose pages may ask the codec server."
     )
     api_tokens_file: str = _setting("", "TOML file with the tokens of callers of 'dormice serve', a table each.")
+    page_writes: bool = _setting(
+        False, "Let people who have signed in change things on the operations page; without it they can only look."
+    )
+    page_bridges: tuple[str, ...] = _setting(
+        (), "Bridges that the operations page asks how they are, HOST:PORT of their --health-port, comma-separated."
+    )
     http_allow_private: bool = _setting(False, "Let the http handler reach private and loopback addresses.")
     http_max_bytes: int = _setting(5 * 1024 * 1024, "Largest response body the http handler reads.", 1)
     http_timeout: timedelta = _setting(timedelta(seconds=8), "Total time of one request of the http handler.", 0.001)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import httpx
 from pydantic import TypeAdapter
 
 from shared.telemetry import metrics
@@ -22,6 +23,8 @@ OUTCOMES = (*(outcome.value for outcome in StartOutcome), DEAD)
 """What can become of records. Failed ones are tried again, rejected ones become dead letters."""
 
 PUBLISH_SECONDS = 1.0
+ANSWER_SECONDS = 5.0
+"""Time limit for a bridge to answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,21 @@ class BridgeStatus:
     def load(cls, raw: bytes) -> "BridgeStatus":
         """Read what another process has sent as JSON; raises ValueError for anything else."""
         return TypeAdapter(cls).validate_json(raw)
+
+
+async def fetch_status(address: str) -> "BridgeStatus | str":
+    """Ask a bridge at HOST:PORT for its status; gives a sentence where none answers, with what to do."""
+    try:
+        async with httpx.AsyncClient(timeout=ANSWER_SECONDS, trust_env=False) as client:
+            answer = await client.get(f"http://{address}/status")
+    except (httpx.HTTPError, httpx.InvalidURL) as exc:
+        why = f"{address} does not answer ({type(exc).__name__})"
+        return f"{why}; start that bridge with --health-port, or leave it out"
+    try:
+        return BridgeStatus.load(answer.raise_for_status().content)
+    except (httpx.HTTPStatusError, ValueError):
+        why = f"{address} answers /status with code {answer.status_code} and not as a bridge does"
+        return f"{why}; wait until it has started, or correct the address"
 
 
 def read_status(bridge: Bridge) -> BridgeStatus:

@@ -34,6 +34,8 @@ from starter.records.dead_letters import (
 from starter.records.record import Record, to_record
 
 POLL_MILLISECONDS = 1_000
+TOGETHER = 200
+"""Letters held in memory at once while they are replayed or dropped."""
 
 LetterPosition = tuple[int, int]
 """Partition and offset in the dead-letter topic."""
@@ -115,7 +117,7 @@ class DeadLetterTopic:
 
     async def find(
         self, selection: LetterSelection, *, is_all: bool = False
-    ) -> AsyncIterator[tuple[DeadLetter, LetterState]]:
+    ) -> AsyncGenerator[tuple[DeadLetter, LetterState]]:
         """Give the selected letters, by partition and offset; only those that wait, or all.
 
         The topic is read twice, first for the letters' states: memory grows with their number, not with their size.
@@ -129,6 +131,18 @@ class DeadLetterTopic:
             letter = read_dead_letter(record)
             if selection.selects(letter):
                 yield letter, state
+
+    async def handle(self, verb: str, letters: AsyncIterator[DeadLetter]) -> AsyncIterator[int]:
+        """Replay or drop letters, TOGETHER at a time; gives after each lot how many are done."""
+        act, held, done = self.replay if verb == "replay" else self.drop, list[DeadLetter](), 0
+        async for letter in letters:
+            held.append(letter)
+            if len(held) == TOGETHER:
+                await act(held)
+                done, held = done + len(held), []
+                yield done
+        await act(held)
+        yield done + len(held)
 
     async def replay(self, letters: Sequence[DeadLetter]) -> None:
         """Send letters to their source topics again and mark them; raises BrokerError and TopicMissing.

@@ -9,9 +9,11 @@ from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect, Request
 
+from shared.errors import MessageNotFound
 from shared.messages.json_value import parse_json
 from shared.messages.timespan import parse_moment
 from starter.steering.selection import Selection
+from starter.web.documents import find_api
 from starter.web.problems import Problem
 from starter.web.tokens import Access
 
@@ -45,7 +47,7 @@ def read_name(request: Request) -> tuple[str, str]:
 
 async def read_object(request: Request, payload_max_bytes: int) -> dict[str, Any]:
     """Read a body that is one JSON object; none at all is an empty one."""
-    body = await _read_body(request, payload_max_bytes + BODY_EXTRA_BYTES)
+    body = await read_body(request, payload_max_bytes + BODY_EXTRA_BYTES)
     if not body.strip():
         return {}
     check_media_type(request, "application/json")
@@ -66,7 +68,8 @@ def check_media_type(request: Request, *wanted: str) -> None:
         raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, sentence, "Content-Type")
 
 
-async def _read_body(request: Request, most: int) -> bytes:
+async def read_body(request: Request, most: int) -> bytes:
+    """Read a body of at most so many bytes."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -124,6 +127,37 @@ def read_moment(query: Mapping[str, str], name: str) -> datetime | None:
         return parse_moment(text[:60])
     except ValueError as exc:
         raise Problem(HTTPStatus.BAD_REQUEST, f"{name}: {exc}", name) from exc
+
+
+def check_tenant(request: Request, status: Mapping[str, Any] | None) -> None:
+    """Raise Problem for a message of a tenant that this caller has nothing to do with."""
+    access = find_access(request)
+    if access.tenants is not None:
+        if status is None:
+            sentence = "no worker tells whose the message is, and this token is for some tenants; try again"
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, sentence)
+        access.check_tenant(status["tenant"])
+
+
+async def check_owner(request: Request, kind: str, message_id: str, *, is_new_fine: bool = False) -> None:
+    """Look whose a message is, and raise Problem if this caller has nothing to do with it."""
+    if find_access(request).tenants is None:
+        return
+    try:
+        view = await find_api(request).control.show(kind, message_id)
+    except MessageNotFound:
+        if not is_new_fine:
+            raise
+        return
+    if is_new_fine and view.ended is not None:
+        return
+    check_tenant(request, view.status)
+
+
+def check_unlimited(request: Request) -> None:
+    """Raise Problem where a token for some kinds or tenants would see what concerns all."""
+    if find_access(request).is_limited:
+        raise Problem(HTTPStatus.FORBIDDEN, "this is about all messages, and this token for some; use another one")
 
 
 def read_selection(request: Request, *others: str) -> tuple[Selection, dict[str, str]]:

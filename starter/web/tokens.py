@@ -13,6 +13,7 @@ from shared.errors import InvalidSetting
 from starter.web.problems import Problem
 
 TOKEN_LEAST = 16
+SESSION_SECONDS = 12 * 3600
 _FIELDS = ("token", "write", "kinds", "tenants")
 
 
@@ -53,6 +54,8 @@ class Access:
 
 EVERYTHING = Access()
 """What a caller on this machine may do where there are no tokens."""
+READING = Access(may_write=False)
+"""What a person at this machine's browser may do there, before signing in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,37 @@ class Tokens:
             if hmac.compare_digest(known, digest):
                 found = access
         return found
+
+    def open_session(self, given: str, now: float) -> str | None:
+        """Give what a browser may keep in place of a token, None for an unknown one.
+
+        It is the token's place, when the session ends, and a code that only who knows the token can make: so any
+        process with the same tokens knows it, and a changed token ends it.
+        """
+        digest, ends_at = _digest(given), int(now) + SESSION_SECONDS
+        place = next((n for n, (known, _) in enumerate(self.known) if hmac.compare_digest(known, digest)), None)
+        return None if place is None else f"{place}.{ends_at}.{_sign(digest, place, ends_at)}"
+
+    def find_session(self, session: str, now: float) -> Access | None:
+        """Give what a session allows, None for one that is unknown or over."""
+        place, _, rest = session.partition(".")
+        ends_at, _, code = rest.partition(".")
+        if not (place + ends_at).isascii() or not (place.isdecimal() and ends_at.isdecimal()) or len(session) > 120:
+            return None
+        if int(place) >= len(self.known) or int(ends_at) <= now:
+            return None
+        digest, access = self.known[int(place)]
+        signed = _sign(digest, int(place), int(ends_at))
+        return access if hmac.compare_digest(signed.encode(), code.encode("utf-8", "surrogateescape")) else None
+
+    @classmethod
+    def of_one(cls, token: str) -> Self:
+        """Make a table of a single token, for everything."""
+        return cls([(_digest(token), EVERYTHING)])
+
+
+def _sign(digest: bytes, place: int, ends_at: int) -> str:
+    return hmac.new(digest, f"session {place} {ends_at}".encode(), "sha256").hexdigest()
 
 
 def _digest(token: str) -> bytes:

@@ -14,26 +14,33 @@ from starter.cli.arguments import Commands, port
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import call_at_signals
+from starter.cli.processes.dev import DEFAULT_DATA
 from starter.local.terminal import echo_err
 
 if TYPE_CHECKING:
+    from starter.web.page.operations_page import OperationsPage
     from starter.web.tokens import Tokens
 
 DEFAULT_PORT = 8235
 PATIENCE_MAX = timedelta(seconds=20)
 """Callers repeat a request themselves, so none waits longer for the server."""
+NEEDED = "serving needs starlette, uvicorn and jinja2; install dormice with the extra web"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 HELP = """\
-Starts, upserts, shows, steers and lists messages for applications; /openapi.json describes it. It keeps nothing, so as
-many as you like may stand behind a load balancer. Without api_tokens_file it answers on this machine alone, and lets
-whoever calls it do everything. SIGTERM and Ctrl-C let requests under way finish."""
+Starts, upserts, shows, steers and lists messages for applications; /openapi.json describes it. People find the
+operations page at its address. It keeps nothing, so as many as you like may stand behind a load balancer. Without
+api_tokens_file it answers on this machine alone, and lets whoever calls it do everything. SIGTERM and Ctrl-C let
+requests under way finish."""
 
 
 def add(commands: Commands) -> None:
     purpose = "answer applications over HTTP until SIGTERM or Ctrl-C"
     add = commands.add("serve", _run, purpose, HELP, prints_data=False).add_argument
     add("--port", type=port, default=DEFAULT_PORT, help=f"where to listen ({DEFAULT_PORT}); 0: a free one")
+    add("--no-page", action="store_true", help="answer programs only: no operations page for people")
+    writes_help = "let people who sign in change things on the page; without it they can only look"
+    add("--page-writes", action="store_true", help=writes_help)
     add("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (127.0.0.1)")
 
 
@@ -42,25 +49,43 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
 
     from activities.registry import load_registry
     from shared.telemetry.logs import set_up_logs
+    from starter.steering.status.web_ui import find_ui_address
 
     try:
         from starter.web.application import make_application
         from starter.web.documents import Installation
+        from starter.web.page.operations_page import OperationsPage
         from starter.web.server import serving
     except ImportError as exc:
-        raise Misconfigured("serving needs starlette and uvicorn; install dormice with the extra web") from exc
+        raise Misconfigured(NEEDED) from exc
     set_up_logs(settings)
     tokens = _load_tokens(args, settings)
-    settings = replace(settings, patience=min(settings.patience, PATIENCE_MAX))
+    settings = replace(
+        settings,
+        patience=min(settings.patience, PATIENCE_MAX),
+        page_writes=settings.page_writes or args.page_writes,
+    )
     client = await open_client(settings, is_starting=True)
     installation = Installation(client=client, settings=settings, registry=load_registry(settings))
-    application = make_application(installation, version("dormice"), tokens, {*LOOPBACK, args.host})
+    ui_address = find_ui_address(settings, client.service_client.config.target_host, DEFAULT_DATA)
+    page = None if args.no_page else OperationsPage(installation, version("dormice"), tokens, ui_address=ui_address)
+    application = make_application(installation, version("dormice"), tokens, {*LOOPBACK, args.host}, page)
     stopping = asyncio.Event()
     call_at_signals(stopping.set)
     async with serving(application, args.host, args.port) as address:
         echo_err(f"HTTP API at {address}{'' if tokens else ', for whoever is on this machine'}")
+        if page is not None:
+            echo_err("\n".join(describe_page(page, address)))
         await stopping.wait()
     return FINE
+
+
+def describe_page(page: "OperationsPage", address: str) -> list[str]:
+    """Say where the page is and how to change things there, in lines."""
+    if page.token:
+        told = f"to change things, sign in at {address}/sign-in with this token, valid until this process ends:"
+        return [f"page     {address}", told, f"  {page.token}"]
+    return [f"page     {address}{'' if page.is_writable else ', read-only; --page-writes lets people change things'}"]
 
 
 def _load_tokens(args: argparse.Namespace, settings: Settings) -> "Tokens | None":

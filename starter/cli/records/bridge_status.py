@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from starter.bridge.group_lag import GroupLag, PartitionLag
     from starter.bridge.status import BridgeStatus, PartitionStatus
 
-ANSWER_SECONDS = 5.0
-"""Time limit for a bridge to answer."""
 _HEADER = ("PARTITION", "COMMITTED", "END", "LAG", "TIME LAG", "MEMBER")
 _HEADER_OF_BRIDGES = ("IN FLIGHT", "WAITING", "OLDEST", "STATE")
 
@@ -50,9 +48,12 @@ def _address(text: str) -> str:
 async def _run(args: argparse.Namespace, settings: Settings) -> int:
     options = await check_kafka(settings)
     from starter.bridge.group_lag import read_group_lag  # needs aiokafka, of which one sentence says that it is missing
+    from starter.bridge.status import fetch_status
 
     lag = await read_group_lag(options, args.group, args.topics)
-    answers: Answers = dict(zip(args.bridges, await asyncio.gather(*map(_fetch_status, args.bridges)), strict=True))
+    statuses = await asyncio.gather(*map(fetch_status, args.bridges))
+    told = (f"--bridge: {status}" if isinstance(status, str) else status for status in statuses)
+    answers: Answers = dict(zip(args.bridges, told, strict=True))
     if args.json:
         print_json(_to_document(lag, answers))
     else:
@@ -61,24 +62,6 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     for answer in away:
         echo_err(f"dormice: {answer}")
     return UNREACHABLE if away else FINE
-
-
-async def _fetch_status(address: str) -> "BridgeStatus | str":
-    import httpx
-
-    from starter.bridge.status import BridgeStatus
-
-    try:
-        async with httpx.AsyncClient(timeout=ANSWER_SECONDS, trust_env=False) as client:
-            answer = await client.get(f"http://{address}/status")
-    except httpx.HTTPError as exc:
-        why = f"--bridge: {address} does not answer ({type(exc).__name__})"
-        return f"{why}; start that bridge with --health-port, or leave it out"
-    try:
-        return BridgeStatus.load(answer.raise_for_status().content)
-    except (httpx.HTTPStatusError, ValueError):
-        why = f"--bridge: {address} answers /status with code {answer.status_code} and not as a bridge does"
-        return f"{why}; wait until it has started, or correct the address"
 
 
 def _to_document(lag: "GroupLag", answers: Answers) -> dict[str, Any]:

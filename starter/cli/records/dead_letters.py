@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     Found = tuple[DeadLetter, LetterState]
 
-TOGETHER = 200
-"""Letters held in memory at once while they are replayed or dropped."""
 DONE = {"replay": "replayed", "drop": "dropped"}
 _LETTER = re.compile(r"([0-9]{1,9})/([0-9]{1,18})")
 _HEADER = ("LETTER", "STATE", "SOURCE", "FAILED", "CLASS", "KEY", "REASON")
@@ -192,17 +190,10 @@ async def _pick_selected(box: "DeadLetterTopic", args: argparse.Namespace) -> "A
 
 async def _act(verb: str, box: "DeadLetterTopic", letters: "AsyncIterator[DeadLetter]", *, is_json: bool) -> None:
     """Replay or drop letters; at the end, also after an error, print how many."""
-    act = box.replay if verb == "replay" else box.drop
     done = 0
-    held: list[DeadLetter] = []
     try:
-        async for letter in letters:
-            held.append(letter)
-            if len(held) == TOGETHER:
-                await act(held)
-                done, held = done + len(held), []
-        await act(held)
-        done += len(held)
+        async for done in box.handle(verb, letters):  # noqa: B007 — the last one is printed
+            pass
     finally:
         if is_json:
             print_json({"verb": verb, DONE[verb]: done})

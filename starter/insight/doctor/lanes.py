@@ -1,7 +1,7 @@
 """The doctor's checks of the lanes: which workers serve them, what waits, and whether its kinds are known here."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -50,6 +50,8 @@ class LaneWorkers:
     waits: timedelta
     standby: Sequence[Version] = ()
     """Versions whose workers run but get no tasks, because another version is current."""
+    beats: Sequence[WorkerHeartbeat] = ()
+    """The last heartbeat of each worker that gets tasks; a killed one has an old one."""
 
 
 class Lanes:
@@ -60,6 +62,11 @@ class Lanes:
         self._registry = registry
         self._settings = server.settings
         self._serving: dict[str, LaneWorkers] = {}
+
+    @property
+    def serving(self) -> Mapping[str, LaneWorkers]:
+        """The workers of each lane, as far as they were looked at."""
+        return self._serving
 
     def checks(self) -> list[Check]:
         """Give the checks, in order."""
@@ -155,11 +162,12 @@ class Lanes:
                 raise
             beats = list[WorkerHeartbeat]()
         taking = find_taking(described.versioning_info)
-        standby = {v for beat in beats if is_fresh(beat) and (v := to_version(beat.deployment_version)) not in taking}
+        passive = {v for beat in beats if is_fresh(beat) and (v := to_version(beat.deployment_version)) not in taking}
         beats = [beat for beat in beats if to_version(beat.deployment_version) in taking]
-        versions = _find_versions(beats, described.pollers if not (beats or standby) else ())
+        versions = _find_versions(beats, described.pollers if not (beats or passive) else ())
         stats, waits = described.stats, described.stats.approximate_backlog_age.ToTimedelta()
-        return LaneWorkers(versions, stats.approximate_backlog_count, waits, sorted(standby, key=name_version))
+        standby = sorted(passive, key=name_version)
+        return LaneWorkers(versions, stats.approximate_backlog_count, waits, standby, beats)
 
     def _query_queues(self) -> str:
         return f"TaskQueue IN ({', '.join(quote(self._queue(lane)) for lane in LANES)})"

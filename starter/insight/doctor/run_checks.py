@@ -2,14 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from temporalio.client import Client
 
 from activities.registry import Registry
 from shared.settings import Settings
-from starter.insight.doctor.checks import Finding, run_checks
+from starter.insight.doctor.checks import Check, Finding, fine, run_checks, wrong
 from starter.insight.doctor.kafka import Kafka
-from starter.insight.doctor.lanes import Lanes
+from starter.insight.doctor.lanes import Lanes, LaneWorkers
 from starter.insight.doctor.server import OpenClient, Server
 
 
@@ -32,3 +34,26 @@ async def examine(
     groups = ([*server.checks(), *Lanes(server, registry).checks()], Kafka(settings, topics).checks())
     found = await asyncio.gather(*(run_checks(checks, seconds) for checks in groups))
     return [finding for findings in found for finding in findings]
+
+
+LANE_CHECKS = ("workers", "backlog", "overdue", "workflows", "kinds")
+"""What may go wrong from one minute to the next, and costs few calls however many messages there are."""
+
+
+async def examine_lanes(
+    client: Client, settings: Settings, registry: Registry, *, seconds: float = 5.0
+) -> tuple[list[Finding], Mapping[str, LaneWorkers]]:
+    """Make the checks of the lanes, and of nothing else but that the server answers; gives the lanes' workers, too."""
+
+    async def connect(_: Settings) -> Client:
+        return client
+
+    async def look() -> Finding:
+        is_serving = await client.service_client.check_health()
+        return fine("it answers") if is_serving else wrong("it is not serving", "see whether it is well")
+
+    server = Server(connect, settings, Path(), time.time)
+    server.client = client
+    lanes = Lanes(server, registry)
+    checks = [Check("server", look), *(check for check in lanes.checks() if check.name in LANE_CHECKS)]
+    return await run_checks(checks, seconds), lanes.serving

@@ -21,6 +21,7 @@ from starter.web.documents import answer, find_api
 from starter.web.problems import Problem
 from starter.web.requests import (
     LIMIT_MAX,
+    check_unlimited,
     find_access,
     read_flag,
     read_number,
@@ -97,7 +98,7 @@ async def list_kinds(request: Request) -> Response:
 async def show_forecast(request: Request) -> Response:
     """Forecast."""
     api, query = find_api(request), read_query(request, ("hours",))
-    _check_unlimited(request)
+    check_unlimited(request)
     hours = read_number(query, "hours", HOURS, 1, HOURS_MAX) or HOURS
     found = await make_forecast(api.client, api.settings, time.time(), timedelta(hours=hours), is_exact=False)
     return answer(found.to_document())
@@ -106,7 +107,7 @@ async def show_forecast(request: Request) -> Response:
 async def list_gates(request: Request) -> Response:
     """List gates."""
     read_query(request, ())
-    _check_unlimited(request)
+    check_unlimited(request)
     found = await _open_gates(request).fetch(time.time())
     return answer({"gates": [closing.to_document(gate) for gate, closing in sorted(found.items())]})
 
@@ -134,13 +135,8 @@ async def open_gate(request: Request) -> Response:
     return answer({"gate": gate, "closed_at": None, "opens_at": None, "reason": ""})
 
 
-def _check_unlimited(request: Request) -> None:
-    if find_access(request).is_limited:
-        raise Problem(HTTPStatus.FORBIDDEN, "this is about all messages, and this token for some; use another one")
-
-
 def _read_gate(request: Request) -> str:
-    _check_unlimited(request)
+    check_unlimited(request)
     try:
         return check_gate(read_part(request, "gate"))
     except ValueError as exc:

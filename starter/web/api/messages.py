@@ -5,16 +5,15 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shared.errors import MessageNotFound, PackNotServed, StandsStill
+from shared.errors import PackNotServed, StandsStill
 from shared.messages import signals
 from shared.messages.placement import workflow_id
-from shared.messages.signal_reading import read_signal
-from shared.messages.signals import SIGNAL_NAMES, Signal
+from shared.messages.signals import Signal
 from shared.settings import Settings
 from starter.starting.receipts import Receipt, StartOutcome
 from starter.steering.message_view import to_document
@@ -31,6 +30,8 @@ from starter.web.api.openapi import (
 from starter.web.documents import answer, find_api
 from starter.web.problems import Problem
 from starter.web.requests import (
+    check_owner,
+    check_tenant,
     find_access,
     read_flag,
     read_moment,
@@ -39,15 +40,13 @@ from starter.web.requests import (
     read_object,
     read_query,
 )
+from starter.web.verbs import VERBS, list_fields, read_verb
 
 PATH = "/v1/messages/{kind}/{id}"
 KEY_HEADER = "Idempotency-Key"
 VERSION_MAX = 2**53
 WAIT_SECONDS_MAX = 40
 """A request may take a minute in all, and the answer itself may take a while."""
-RECORDS_ONLY = ("source", "offset", "trace")
-"""Fields of a signal that only records of a source may set."""
-VERBS = {name: kind for kind, name in SIGNAL_NAMES.items()}
 _SCHEMAS: dict[str, Schema] = {
     "priority": {"type": "integer", "minimum": 1, "maximum": 5},
     "payload": JSON_VALUE,
@@ -116,7 +115,7 @@ async def upsert_message(request: Request) -> Response:
         "if_version": read_number(query, "if_version", None, 0, VERSION_MAX),
         "if_due_before": read_moment(query, "if_due_before"),
     }
-    await _check_owner(request, wish["kind"], wish["id"], is_new_fine=True)
+    await check_owner(request, wish["kind"], wish["id"], is_new_fine=True)
     try:
         return _answer_receipt(wish, await api.control.upsert(wish, **conditions))
     except PackNotServed as exc:
@@ -130,7 +129,7 @@ async def show_message(request: Request) -> Response:
     has_payload = read_flag(query, "payload", True)
     seconds = read_number(query, "wait", 0, 0, WAIT_SECONDS_MAX) or 0
     view = await api.control.show(kind, message_id, wait=timedelta(seconds=seconds))
-    _check_tenant(request, view.status)
+    check_tenant(request, view.status)
     document = to_document(view)
     hidden = ("web_ui",) if has_payload else ("web_ui", "payload", "result")
     return answer({name: value for name, value in document.items() if name not in hidden})
@@ -148,28 +147,16 @@ def _named(name: str) -> Any:
     async def steer(request: Request) -> Response:
         given = await read_object(request, find_api(request).settings.payload_max_bytes)
         read_query(request, ())
-        return await _send(request, name, _read_signal(name, given))
+        return await _send(request, name, read_verb(name, given))
 
     steer.__name__ = f"{name}_message" if name != "stop" else "stop_message_for_a_reason"
     return steer
 
 
-def _read_signal(name: str, given: Mapping[str, Any]) -> Signal:
-    kind = VERBS[name]
-    known = _fields_of(kind)
-    if unknown := sorted(set(given) - set(known)):
-        sentence = f"{unknown[0][:60]}: is no field of {name}; use {', '.join(known)}"
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, sentence, unknown[0][:60])
-    try:
-        return cast("Signal", read_signal(kind, [given]))
-    except ValueError as exc:
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"{name}: {exc}", str(exc).partition(" ")[0]) from exc
-
-
 async def _send(request: Request, verb: str, signal: Signal) -> Response:
     api, (kind, message_id) = find_api(request), read_name(request)
     check_signal(signal, api.settings)
-    await _check_owner(request, kind, message_id)
+    await check_owner(request, kind, message_id)
     try:
         note = await api.control.send(kind, message_id, signal)
     except (PackNotServed, StandsStill) as exc:
@@ -192,30 +179,6 @@ async def _read_wish(request: Request) -> dict[str, Any]:
     return {**given, "kind": kind, "id": message_id}
 
 
-async def _check_owner(request: Request, kind: str, message_id: str, *, is_new_fine: bool = False) -> None:
-    """Raise Problem if a message belongs to a tenant that this caller has nothing to do with."""
-    if find_access(request).tenants is None:
-        return
-    try:
-        view = await find_api(request).control.show(kind, message_id)
-    except MessageNotFound:
-        if not is_new_fine:
-            raise
-        return
-    if is_new_fine and view.ended is not None:
-        return
-    _check_tenant(request, view.status)
-
-
-def _check_tenant(request: Request, status: Mapping[str, Any] | None) -> None:
-    access = find_access(request)
-    if access.tenants is not None:
-        if status is None:
-            sentence = "no worker tells whose the message is, and this token is for some tenants; try again"
-            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, sentence)
-        access.check_tenant(status["tenant"])
-
-
 def _answer_receipt(wish: Mapping[str, Any], receipt: Receipt[None]) -> Response:
     status = HTTPStatus.CREATED if receipt.outcome is StartOutcome.STARTED else HTTPStatus.OK
     document = {"kind": wish["kind"], "id": wish["id"], "outcome": receipt.outcome.value, "run_id": receipt.run_id}
@@ -227,10 +190,6 @@ def _answer_kept(kind: str, message_id: str, exc: PackNotServed | StandsStill) -
     return answer({"kind": kind, "id": message_id, "outcome": "kept", "note": note}, HTTPStatus.ACCEPTED)
 
 
-def _fields_of(kind: type[Any]) -> list[str]:
-    return [field.name for field in fields(kind) if field.name not in RECORDS_ONLY]
-
-
 def _describe_signal(kind: type[Any]) -> Schema:
     required = [field.name for field in fields(kind) if field.default is MISSING]
-    return describe_object(required, **{name: _SCHEMAS.get(name, TEXT) for name in _fields_of(kind)})
+    return describe_object(required, **{name: _SCHEMAS.get(name, TEXT) for name in list_fields(kind)})

@@ -1,0 +1,96 @@
+"""The guard: lets in only who may call, programs by their token and people by the session of their browser."""
+
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from starter.web.page.operations_page import OperationsPage
+from starter.web.page.sign_in import name_cookie
+from starter.web.problems import Problem
+from starter.web.tokens import EVERYTHING, READING, Access, Tokens
+
+READ_METHODS = ("GET", "HEAD")
+
+
+class Guard:
+    """Lets in only who has a token, and no page of another origin: a browser adds what its user may do."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        tokens: Tokens | None,
+        hosts: Collection[str],
+        public: Collection[str],
+        page: OperationsPage | None,
+    ) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._hosts = hosts
+        self._public = public
+        self._page = page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request and pass it on, its path as it was sent: an id may hold an encoded slash."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        page = self._page if self._page is not None and self._page.has(request.url.path) else None
+        try:
+            self._check_place(request)
+            access = self._find_access(request) if page is None else self._find_visitor(request, page)
+        except Problem as problem:
+            response = problem.to_response() if page is None else page.refuse(request, problem)
+            await response(scope, receive, send)
+            return
+        path = scope.get("raw_path", b"").decode("latin-1") or scope["path"]
+        await self._app({**scope, "path": path, "access": access}, receive, send)
+
+    def _check_place(self, request: Request) -> None:
+        """Raise Problem for another host, and for a page of another origin."""
+        host = request.headers.get("host", "")
+        if self._tokens is None and _name_of(host) not in self._hosts:
+            sentence = f"Host: is {host[:60]!r}; without tokens, call it by {' or '.join(sorted(self._hosts))}"
+            raise Problem(HTTPStatus.MISDIRECTED_REQUEST, sentence, "Host")
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            raise Problem(HTTPStatus.FORBIDDEN, "Origin: pages of other origins may not call this", "Origin")
+
+    def _find_access(self, request: Request) -> Access:
+        if self._tokens is None or request.url.path in self._public:
+            return EVERYTHING
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        access = self._tokens.find(token.strip()) if scheme.lower() == "bearer" else None
+        if access is None:
+            sentence = "Authorization: names no token that is known; send 'Bearer' and a token of api_tokens_file"
+            raise Problem(HTTPStatus.UNAUTHORIZED, sentence, "Authorization")
+        if request.method not in READ_METHODS and not access.may_write:
+            raise Problem(HTTPStatus.FORBIDDEN, "this token is for reading; use one that may write")
+        return access
+
+    def _find_visitor(self, request: Request, page: OperationsPage) -> Access:
+        """Give what a person may do, who has signed in or needs not to."""
+        session = request.cookies.get(name_cookie(request), "")
+        access = page.tokens.find_session(session, time.time()) if page.tokens and session else None
+        if access is None and self._tokens is None:
+            access = READING
+        if page.is_open(request.url.path):
+            return replace(access or READING, may_write=False)
+        if access is None:
+            raise Problem(HTTPStatus.UNAUTHORIZED, "sign in first: this page shows nothing to people without a token")
+        if request.method not in READ_METHODS:
+            page.check_writing(access)
+        return replace(access, may_write=access.may_write and page.is_writable)
+
+
+def _name_of(host: str) -> str:
+    """Give the name of a Host header, without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,1 @@
+"""Views: each reads what it shows within a time limit, and gives its template plain values."""

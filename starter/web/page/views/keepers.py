@@ -1,0 +1,90 @@
+"""Gates and idle capacity: what is closed, until when and why, and what lanes do when they have nothing to do."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from shared.errors import InvalidSetting
+from shared.keepers.gates import GateClosure, check_gate
+from shared.lanes import LANES
+from shared.messages.message import clip_reason
+from shared.messages.timespan import HORIZON, parse_moment
+from starter.web.page.form import read_form
+from starter.web.page.operations_page import find_page
+from starter.web.page.template import redirect, render
+from starter.web.problems import Problem
+from starter.web.requests import check_unlimited, read_query
+from starter.web.requests import read_part as read_path
+
+LEAST = timedelta(seconds=1)
+
+
+async def show_keepers(request: Request) -> Response:
+    """Show both."""
+    read_query(request, ())
+    check_unlimited(request)
+    page = find_page(request)
+    gates, idle = await asyncio.gather(page.gates.look(), page.idle.look())
+    return render(
+        request,
+        "keepers.html",
+        gates=sorted(gates.value.items()) if gates.value is not None else None,
+        gates_problem=gates.problem,
+        idle=idle.value,
+        idle_problem=idle.problem,
+    )
+
+
+async def close_gate(request: Request) -> Response:
+    """Close a gate."""
+    check_unlimited(request)
+    form = await read_form(request, "gate", "opens_at", "reason")
+    gate = _read_gate(form.get("gate", ""))
+    reason = clip_reason(form.get("reason", "closed by hand"))
+    closure = GateClosure.lasting(_read_duration(form.get("opens_at")), reason)
+    try:
+        await find_page(request).gate_control.close(gate, closure)
+    except InvalidSetting as exc:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc), "gate") from exc
+    find_page(request).forget()
+    return redirect("/gates", f"Gate {gate}: closed.")
+
+
+async def open_gate(request: Request) -> Response:
+    """Open a gate."""
+    check_unlimited(request)
+    gate = _read_gate((await read_form(request, "gate")).get("gate", ""))
+    await find_page(request).gate_control.open(gate)
+    find_page(request).forget()
+    return redirect("/gates", f"Gate {gate}: open.")
+
+
+async def switch_idle(request: Request) -> Response:
+    """Switch a lane's use of its idle capacity."""
+    check_unlimited(request)
+    lane, form = read_path(request, "lane"), await read_form(request, "switch")
+    word = form.get("switch")
+    if lane not in LANES or word not in ("on", "off"):
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"lane: use one of {', '.join(LANES)}, and on or off", "lane")
+    await find_page(request).idle_control.switch(lane, is_on=word == "on")
+    find_page(request).forget()
+    return redirect("/gates", f"Idle capacity of lane {lane}: {word}.")
+
+
+def _read_gate(gate: str) -> str:
+    try:
+        return check_gate(gate)
+    except ValueError as exc:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"gate: {exc}", "gate") from exc
+
+
+def _read_duration(opens_at: str | None) -> timedelta:
+    if opens_at is None:
+        return HORIZON
+    try:
+        return max(parse_moment(opens_at[:60]) - datetime.now(UTC), LEAST)
+    except ValueError as exc:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"opens_at: {exc}", "opens_at") from exc

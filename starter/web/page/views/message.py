@@ -1,0 +1,147 @@
+"""One message: why it is due then, its last decisions, its payload if asked for, and the verbs that change it."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from shared.errors import MessageNotFound, PackNotServed, StandsStill
+from shared.messages.json_value import parse_json
+from shared.messages.placement import workflow_id
+from shared.messages.signals import Signal, write_moment
+from shared.messages.timespan import parse_moment
+from starter.steering.message_view import HAS_ENDED, to_document
+from starter.steering.sender import check_signal
+from starter.steering.status.web_ui import find_page as find_workflow_page
+from starter.web.documents import find_api
+from starter.web.page.form import read_form
+from starter.web.page.operations_page import find_page
+from starter.web.page.snapshot import DEADLINE_SECONDS
+from starter.web.page.template import message_path, redirect, render
+from starter.web.problems import Problem
+from starter.web.requests import check_owner, check_tenant, read_flag, read_name, read_part, read_query
+from starter.web.verbs import read_verb
+
+VERBS = {
+    "run_now": ("Run now", "as soon as a worker is free; parked, it gets fresh attempts"),
+    "reschedule": ("Reschedule", "give it another due time"),
+    "reprioritize": ("Reprioritize", "1 runs first, 5 last"),
+    "pause": ("Pause", "do not run it until it is resumed"),
+    "resume": ("Resume", "end its pause"),
+    "revise": ("Revise", "replace its payload"),
+    "stop": ("Stop", "end it for good"),
+}
+ASKED_AGAIN = {
+    "revise": "The payload it has now is lost.",
+    "stop": "It ends for good and does not run any more; its kind and id may be started anew.",
+}
+FIELDS = ("reason", "due_at", "priority", "payload", "sure")
+FINAL = ("done", "stop", "parked")
+"""Decisions after which nothing is due."""
+
+
+async def show_message(request: Request) -> Response:
+    """Show it; its payload only if the address asks for it."""
+    api, (kind, message_id) = find_api(request), read_name(request)
+    has_payload = read_flag(read_query(request, ("payload",)), "payload", False)
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            view = await api.control.show(kind, message_id)
+    except TimeoutError as exc:
+        sentence = f"{workflow_id(kind, message_id)}: nothing came within {DEADLINE_SECONDS:g} s; look again in a while"
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, sentence) from exc
+    check_tenant(request, view.status)
+    document = to_document(view)
+    ui = find_page(request).ui_address
+    return render(
+        request,
+        "message.html",
+        message=document,
+        has_payload=has_payload,
+        payload=_write_payload(document["payload"]) if has_payload and view.status is not None else "",
+        result=_write_payload(document["result"]) if has_payload and view.ended is not None else "",
+        is_known=view.status is not None,
+        is_over=document["state"] in HAS_ENDED,
+        decisions=[*reversed(document["decisions"])],
+        final=FINAL,
+        verbs=list_verbs(document["state"]),
+        base=message_path(kind, message_id),
+        web_ui=ui + find_workflow_page(api.client.namespace, view.lives_in) if ui else "",
+        lives_in=view.lives_in,
+    )
+
+
+def list_verbs(state: str) -> dict[str, tuple[str, str]]:
+    """Give the verbs that make sense in a state."""
+    hidden = {"pause"} if state == "paused" else {"resume"}
+    return {name: texts for name, texts in VERBS.items() if name not in hidden}
+
+
+def _write_payload(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+async def steer_message(request: Request) -> Response:
+    """Send a verb; one that can't be undone is asked again first."""
+    api, (kind, message_id), verb = find_api(request), read_name(request), read_part(request, "verb")
+    if verb not in VERBS:
+        raise Problem(HTTPStatus.NOT_FOUND, f"{verb[:60]!r} is no verb of this page; use one of its buttons")
+    form = await read_form(request, *FIELDS)
+    signal = read_given(verb, form)
+    check_signal(signal, api.settings)
+    await check_owner(request, kind, message_id)
+    if verb in ASKED_AGAIN and form.get("sure") != "yes":
+        return render(
+            request,
+            "confirm.html",
+            title=f"{VERBS[verb][0]} {workflow_id(kind, message_id)}?",
+            sentences=[ASKED_AGAIN[verb]],
+            action=message_path(kind, message_id, verb),
+            fields={**form, "sure": "yes"},
+            asks_reason="reason" not in form,
+            button=VERBS[verb][0],
+            back=message_path(kind, message_id),
+        )
+    notice = await _send(request, (kind, message_id), signal)
+    find_page(request).forget()
+    return redirect(message_path(kind, message_id), notice or f"{VERBS[verb][0]}: sent.")
+
+
+async def _send(request: Request, name: tuple[str, str], signal: Signal) -> str:
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS * 2):
+            return await find_api(request).control.send(*name, signal)
+    except (PackNotServed, StandsStill) as exc:
+        return f"{exc}; what was asked is kept, and takes effect then"
+    except MessageNotFound as exc:
+        raise Problem(HTTPStatus.NOT_FOUND, str(exc)) from exc
+    except TimeoutError:
+        return "nothing has come of it yet; look at the message, and send it again if it has not taken it"
+
+
+def read_given(verb: str, form: Mapping[str, str]) -> Signal:
+    """Read the signal that a form means; raises Problem for a wrong field."""
+    given: dict[str, Any] = {"reason": form["reason"]} if "reason" in form else {}
+    if verb == "reschedule" or (verb == "reprioritize" and "due_at" in form):
+        given["due_at"] = write_moment(_read_moment(form.get("due_at", "")))
+    if verb == "reprioritize":
+        priority = form.get("priority", "")
+        given["priority"] = int(priority) if priority in tuple("12345") else priority
+    if verb == "revise":
+        try:
+            given["payload"] = parse_json(form.get("payload", ""))
+        except ValueError as exc:
+            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"payload: {exc}; write JSON", "payload") from exc
+    return read_verb(verb, given)
+
+
+def _read_moment(text: str) -> datetime:
+    try:
+        return parse_moment(text[:60])
+    except ValueError as exc:
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, f"due_at: {exc}", "due_at") from exc

@@ -1,0 +1,179 @@
+"""Parked messages by reason, and the replaying and dropping of those that a filter selects, after they are counted."""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from shared.messages.signals import RunNow, Signal, Stop
+from shared.messages.timespan import parse_duration
+from starter.local.terminal import plural
+from starter.steering.selection import Selection
+from starter.steering.status.listing import ListedMessage, ParkedFilter, describe_left_out
+from starter.web.documents import find_api
+from starter.web.page.form import read_form
+from starter.web.page.operations_page import GROUPED_MAX, find_page
+from starter.web.page.sending import SelectionSending, send_to
+from starter.web.page.snapshot import DEADLINE_SECONDS, Part, read_part
+from starter.web.page.template import redirect, render, with_query
+from starter.web.problems import Problem
+from starter.web.requests import check_unlimited, find_access, read_query
+from starter.web.requests import read_part as read_path
+
+FILTERS = ("kind", "reason", "older_than")
+VERBS = {
+    "replay": ("Replay", "replayed", "They run again, with fresh attempts."),
+    "drop": ("Drop", "dropped while parked", "They end for good."),
+}
+SHOWN = 100
+COUNT_MAX = 10_000
+"""Messages that are counted before a person confirms; whatever matches beyond is meant, too."""
+BEGUN_SECONDS = 2.0
+"""How long an answer waits for a sending that may be over soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonGroup:
+    """Messages that were parked for one reason."""
+
+    reason: str
+    count: int
+    kinds: Sequence[str]
+    first: datetime | None
+    last: datetime | None
+
+
+async def show_parked(request: Request) -> Response:
+    """Show the groups, and the first messages."""
+    query = read_query(request, (*FILTERS, "cursor"))
+    find_access(request).check_whole(query.get("kind"))
+    selection, kept = read_filter(query)
+    page = find_page(request)
+    listed = await read_part(page.list_messages(selection).read(GROUPED_MAX, query.get("cursor", "")))
+    found = listed.value
+    messages = [message for message in found.messages if kept.keeps(message)] if found else []
+    filters = {name: query[name] for name in FILTERS if name in query}
+    return render(
+        request,
+        "parked.html",
+        groups=group_by_reason(messages),
+        messages=messages[:SHOWN],
+        read=len(found.messages) if found else 0,
+        shown=SHOWN,
+        matched=len(messages),
+        problem=listed.problem,
+        left_out=describe_left_out(found.left_out) if found else "",
+        filters=filters,
+        following=with_query("/parked", filters, cursor=found.cursor) if found and found.cursor else "",
+        is_first="cursor" not in query,
+        sendings=[each for each in page.sendings if each.where == "/parked"],
+        verbs=VERBS,
+        kinds=sorted(find_api(request).registry),
+    )
+
+
+def read_filter(query: Mapping[str, str]) -> tuple[Selection, ParkedFilter]:
+    """Read which parked messages are meant."""
+    before = None
+    if (older := query.get("older_than")) is not None:
+        try:
+            before = datetime.now(UTC) - min(parse_duration(older[:60]), timedelta(days=36500))
+        except ValueError as exc:
+            raise Problem(HTTPStatus.BAD_REQUEST, f"older_than: {exc}", "older_than") from exc
+    return Selection(kind=query.get("kind"), state="parked"), ParkedFilter(reason=query.get("reason"), before=before)
+
+
+def group_by_reason(messages: Sequence[ListedMessage]) -> list[ReasonGroup]:
+    """Group messages by the reason for which they were parked, the most frequent first."""
+    groups = defaultdict[str, list[ListedMessage]](list)
+    for message in messages:
+        groups[message.parked_reason].append(message)
+    found = [
+        ReasonGroup(
+            reason=reason,
+            count=len(group),
+            kinds=sorted({message.kind for message in group}),
+            first=min((m.parked_at for m in group if m.parked_at), default=None),
+            last=max((m.parked_at for m in group if m.parked_at), default=None),
+        )
+        for reason, group in groups.items()
+    ]
+    return sorted(found, key=lambda group: -group.count)
+
+
+async def ask_parked(request: Request) -> Response:
+    """Count what is meant, and ask whether it really is."""
+    verb, query = _read_verb(request), read_query(request, FILTERS)
+    _check(request, query)
+    count = await _count(request, query)
+    title, _, effect = VERBS[verb]
+    number = count.value or 0
+    sure = "at least " if number >= COUNT_MAX else ""
+    sentences = [f"{sure}{plural(number, 'parked message')} would be meant. {effect}"]
+    sentences += [f"Filter: {', '.join(f'{name} {value!r}' for name, value in query.items()) or 'none, all of them'}."]
+    return render(
+        request,
+        "confirm.html",
+        title=f"{title} {sure}{plural(number, 'parked message')}?" if number else "No parked message matches",
+        sentences=[f"They could not be counted: {count.problem}."] if count.problem else sentences,
+        action=f"/parked/{verb}",
+        fields=query,
+        asks_reason=True,
+        button=f"{title} {plural(number, 'message')}" if number else "",
+        back=with_query("/parked", query),
+    )
+
+
+async def send_parked(request: Request) -> Response:
+    """Replay or drop what is meant."""
+    verb, form = _read_verb(request), await read_form(request, *FILTERS, "reason_for")
+    query = {name: form[name] for name in FILTERS if name in form}
+    _check(request, query)
+    title, usual, _ = VERBS[verb]
+    reason = form.get("reason_for", usual)
+    signal: Signal = RunNow(reason) if verb == "replay" else Stop(reason)
+    about = ", ".join(f"{name} {value!r}" for name, value in query.items()) or "all that are parked"
+    control = find_api(request).control
+    sending = SelectionSending(f"{title}: {about}", "/parked", send_to(control, _names(request, query), signal))
+    find_page(request).sendings.appendleft(sending)
+    await sending.wait(BEGUN_SECONDS)
+    find_page(request).forget()
+    return redirect(with_query("/parked", query))
+
+
+def _read_verb(request: Request) -> str:
+    verb = read_path(request, "verb")
+    if verb not in VERBS:
+        raise Problem(HTTPStatus.NOT_FOUND, f"{verb[:60]!r} is nothing that can be done to parked messages")
+    return verb
+
+
+def _check(request: Request, query: Mapping[str, str]) -> None:
+    access = find_access(request)
+    find_page(request).check_writing(access)
+    if "kind" not in query:
+        check_unlimited(request)
+    access.check_whole(query.get("kind"))
+
+
+async def _count(request: Request, query: Mapping[str, str]) -> Part[int]:
+    async def count() -> int:
+        number = 0
+        async for _ in _names(request, query):
+            number += 1
+            if number >= COUNT_MAX:
+                break
+        return number
+
+    return await read_part(count(), DEADLINE_SECONDS)
+
+
+async def _names(request: Request, query: Mapping[str, str]) -> AsyncIterator[tuple[str, str]]:
+    """Give (kind, id) of what is meant; packs that do not answer are an error, for nobody would miss them."""
+    selection, kept = read_filter(query)
+    async for name in find_api(request).control.names(selection, kept.keeps):
+        yield name
