@@ -66,10 +66,10 @@ def _to_cells(listed: "ListedMessage") -> tuple[str, str, str]:
 
 
 def _make_filter(args: argparse.Namespace) -> "Callable[[ListedMessage], bool]":
-    from starter.steering.status.listing import ParkedFilter
+    from starter.steering.status.listing import ParkedSelection
 
     before = None if args.older_than is None else datetime.now(UTC) - args.older_than
-    return ParkedFilter(reason=args.reason, before=before).keeps
+    return ParkedSelection(reason=args.reason, before=before).keeps
 
 
 async def _run_verb(verb: str, signal: Signal, args: argparse.Namespace, settings: Settings) -> int:

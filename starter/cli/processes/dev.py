@@ -7,8 +7,9 @@ import os
 import random
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from shared.settings import ENV_PREFIX, Settings
 from starter.cli.arguments import COUNT, Commands, port
 from starter.cli.exit_codes import FINE, WRONG
 from starter.cli.interruption import run_until_signal
+from starter.cli.processes.page import has_web, serve_beside
 from starter.local.terminal import echo_err
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ DEFAULT_DATA = Path(".dormice")
 DEFAULT_PORT = 7233
 DEFAULT_UI_PORT = 8233
 DEFAULT_KAFKA_PORT = 9092
+DEFAULT_PAGE_PORT = 8236
+"""Beside that of 'dormice serve', which may run on the same machine."""
+NO_PAGE = "page     none; install dormice with the extra web for a page of what is wrong, waits and is parked"
 DRAIN_SECONDS = 10
 RESTART_SECONDS, RESTART_SECONDS_MAX = 0.5, 30.0
 LEAVE_SECONDS = 30.0
@@ -40,6 +45,10 @@ def add(commands: Commands) -> None:
     add("--port", type=port, default=DEFAULT_PORT, help=f"the server's port ({DEFAULT_PORT}); 0: a free one")
     add("--ui-port", type=port, default=DEFAULT_UI_PORT, help=f"the Web UI's port ({DEFAULT_UI_PORT}); 0: a free one")
     add("--no-ui", action="store_true", help="run without the Web UI")
+    page_port_help = f"the operations page's port ({DEFAULT_PAGE_PORT}); 0: a free one"
+    add("--page-port", type=port, default=DEFAULT_PAGE_PORT, help=page_port_help)
+    add("--no-page", action="store_true", help="run without the operations page")
+    add("--page-writes", action="store_true", help="let people who sign in change things on the page")
     normal = "normal: a killed process loses nothing, a power cut may lose the last moments"
     add("--sync", choices=("normal", "full"), default="normal", help=f"{normal}; full: nor does that (slower)")
     where = f"on this port ({DEFAULT_KAFKA_PORT}; 0: a free one)"
@@ -61,7 +70,9 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
         sync=args.sync,
     )
     broker_options = None if args.kafka is None else _plan_broker(options, args.kafka)
-    code = asyncio.run(run_until_signal(_serve(options, broker_options, args)))
+    if not args.no_page:
+        _check_page_port(args, options)
+    code = asyncio.run(run_until_signal(_serve(options, broker_options, args, settings)))
     return FINE if code is None else code
 
 
@@ -78,13 +89,39 @@ def _plan_broker(server: "EmbeddedOptions", port: int) -> "BrokerOptions":
     return BrokerOptions(data=server.data / "kafka", port=port or find_free_port())
 
 
-async def _serve(options: "EmbeddedOptions", broker_options: "BrokerOptions | None", args: argparse.Namespace) -> int:
+def _check_page_port(args: argparse.Namespace, server: "EmbeddedOptions") -> None:
+    from starter.local.supervised_process import check_free
+
+    for name, taken in (("--port", server.port), ("--ui-port", server.ui_port), ("--kafka", args.kafka)):
+        if args.page_port and args.page_port == taken:
+            raise InvalidSetting(f"--page-port: is {args.page_port}, the same as {name}; choose another")
+    if args.page_port and has_web():
+        check_free("page-port", args.page_port)
+
+
+async def _serve(
+    options: "EmbeddedOptions", broker_options: "BrokerOptions | None", args: argparse.Namespace, settings: Settings
+) -> int:
     from starter.local.disk import watch_disk
     from starter.local.embedded import run_embedded
 
     watching = watch_disk(options.data, options.log, echo_err)
-    async with run_embedded(options) as server, watching, _open_broker(broker_options) as broker:
-        return await _keep_working(args, server, broker)
+    async with (
+        run_embedded(options) as server,
+        watching,
+        _open_broker(broker_options) as broker,
+        _open_page(args, settings, server, broker) as page,
+    ):
+        return await _keep_working(args, server, broker, page)
+
+
+def _open_page(
+    args: argparse.Namespace, settings: Settings, server: "EmbeddedServer", broker: "EmbeddedBroker | None"
+) -> AbstractAsyncContextManager[list[str]]:
+    if args.no_page or not has_web():
+        return contextlib.nullcontext([] if args.no_page else [NO_PAGE])
+    settings = replace(settings, page_writes=settings.page_writes or args.page_writes)
+    return serve_beside(server, settings, args.page_port, None if broker is None else broker.address)
 
 
 def _open_broker(options: "BrokerOptions | None") -> "AbstractAsyncContextManager[EmbeddedBroker | None]":
@@ -98,7 +135,9 @@ def _open_broker(options: "BrokerOptions | None") -> "AbstractAsyncContextManage
     return run_broker(options)
 
 
-async def _keep_working(args: argparse.Namespace, server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> int:
+async def _keep_working(
+    args: argparse.Namespace, server: "EmbeddedServer", broker: "EmbeddedBroker | None", page: Sequence[str]
+) -> int:
     """Run the worker, and restart it when it dies; gives its exit code when it drained or refused its configuration."""
     from starter.local.supervised_process import start_supervised, stop_supervised
 
@@ -106,7 +145,7 @@ async def _keep_working(args: argparse.Namespace, server: "EmbeddedServer", brok
     while True:
         worker, began = await start_supervised(_worker_command(args), env=env), time.monotonic()
         if not deaths:
-            _greet(server, broker)
+            _greet(server, broker, page)
         try:
             code = await _first_end(worker, server, broker)
         finally:
@@ -162,10 +201,11 @@ def _environment(environ: Mapping[str, str], address: str, given: Mapping[str, s
     return {**kept, **settings, "TEMPORAL_ADDRESS": address, "TEMPORAL_CONFIG_FILE": os.devnull}
 
 
-def _greet(server: "EmbeddedServer", broker: "EmbeddedBroker | None") -> None:
+def _greet(server: "EmbeddedServer", broker: "EmbeddedBroker | None", page: Sequence[str]) -> None:
     lines = [f"server   {server.address}, messages are kept in {server.options.data}"]
     if server.ui_url is not None:
         lines.append(f"Web UI   {server.ui_url}")
+    lines += page
     if broker is not None:
         lines.append(f"Kafka    {broker.address}, records are kept in {broker.options.data}")
     lines.append("try, in another terminal:")

@@ -15,10 +15,10 @@ from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import call_at_signals
 from starter.cli.processes.dev import DEFAULT_DATA
+from starter.cli.processes.page import describe_page
 from starter.local.terminal import echo_err
 
 if TYPE_CHECKING:
-    from starter.web.page.operations_page import OperationsPage
     from starter.web.tokens import Tokens
 
 DEFAULT_PORT = 8235
@@ -78,14 +78,6 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
             echo_err("\n".join(describe_page(page, address)))
         await stopping.wait()
     return FINE
-
-
-def describe_page(page: "OperationsPage", address: str) -> list[str]:
-    """Say where the page is and how to change things there, in lines."""
-    if page.token:
-        told = f"to change things, sign in at {address}/sign-in with this token, valid until this process ends:"
-        return [f"page     {address}", told, f"  {page.token}"]
-    return [f"page     {address}{'' if page.is_writable else ', read-only; --page-writes lets people change things'}"]
 
 
 def _load_tokens(args: argparse.Namespace, settings: Settings) -> "Tokens | None":

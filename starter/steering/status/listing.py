@@ -49,7 +49,7 @@ class ListedMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParkedFilter:
+class ParkedSelection:
     """Which parked messages are meant; None stands for all."""
 
     reason: str | None = None

@@ -13,7 +13,7 @@ from shared.messages.signals import RunNow, Signal, Stop
 from shared.messages.timespan import parse_duration
 from starter.local.terminal import plural
 from starter.steering.selection import Selection
-from starter.steering.status.listing import ListedMessage, ParkedFilter, describe_left_out
+from starter.steering.status.listing import ListedMessage, ParkedSelection, describe_left_out
 from starter.web.documents import find_api
 from starter.web.page.form import read_form
 from starter.web.page.operations_page import GROUPED_MAX, find_page
@@ -76,7 +76,7 @@ async def show_parked(request: Request) -> Response:
     )
 
 
-def read_filter(query: Mapping[str, str]) -> tuple[Selection, ParkedFilter]:
+def read_filter(query: Mapping[str, str]) -> tuple[Selection, ParkedSelection]:
     """Read which parked messages are meant."""
     before = None
     if (older := query.get("older_than")) is not None:
@@ -84,7 +84,7 @@ def read_filter(query: Mapping[str, str]) -> tuple[Selection, ParkedFilter]:
             before = datetime.now(UTC) - min(parse_duration(older[:60]), timedelta(days=36500))
         except ValueError as exc:
             raise Problem(HTTPStatus.BAD_REQUEST, f"older_than: {exc}", "older_than") from exc
-    return Selection(kind=query.get("kind"), state="parked"), ParkedFilter(reason=query.get("reason"), before=before)
+    return Selection(kind=query.get("kind"), state="parked"), ParkedSelection(reason=query.get("reason"), before=before)
 
 
 def group_by_reason(messages: Sequence[ListedMessage]) -> list[ReasonGroup]:
