@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 
 from temporalio.client import Client
@@ -59,8 +60,8 @@ async def serve_page(
     """Serve a page, and the API beside it, for a `with` block."""
     registry = Registry([("the test", each) for each in handlers])
     installation = Installation(client=client, settings=settings, registry=registry)
-    page = OperationsPage(installation, "1", tokens)
-    application = make_application(installation, "1", tokens, HOSTS, page)
+    page = OperationsPage(installation, version("dormice"), tokens)
+    application = make_application(installation, page.version, tokens, HOSTS, page)
     async with serving(application, "127.0.0.1", 0) as address:
         yield ServedPage(address, page, installation)
 
@@ -69,8 +70,8 @@ def make_handlers(solo: str, packed: str, pack: Pack) -> tuple[Handler, Handler]
     """Make a handler of each encoding that comes back in an hour, or rejects what its payload says."""
 
     async def visit(message: Message, ctx: Context) -> Again | Reject:
-        if isinstance(message.payload, dict) and (reason := message.payload.get("reject")):
-            return Reject(reason)
+        if message.payload is not None and "reject" in message.payload:
+            return Reject(message.payload["reject"])
         return Again(after=timedelta(hours=1), tolerance=timedelta(0), reason="looked")
 
     async def look(message: Message, ctx: Context) -> Again | Reject:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 from temporalio.client import Client
@@ -57,7 +58,7 @@ def begin(spawn: Spawn, environment: dict[str, str]) -> Begin:
 
     async def begin(*arguments: str) -> Dev:
         variables = {**environment, "TEMPORAL_NAMESPACE": "elsewhere", "DORMICE_WORKFLOW_TASK_TIMEOUT": "5s"}
-        dev = Dev(await spawn("dev", "--port", "0", "--no-ui", *arguments, env=variables))
+        dev = Dev(await spawn("dev", "--port", "0", "--no-ui", "--page-port", "0", *arguments, env=variables))
         listening = asyncio.create_task(dev.listen())
         await wait_until(lambda: dev.address or listening.done(), "it greets or ends", 60)
         return dev
@@ -197,7 +198,7 @@ async def test_a_server_that_ends_by_itself_ends_it_all(begin: Begin) -> None:
 async def test_one_folder_serves_one_server(begin: Begin, run: Run) -> None:
     """A second one on other ports would believe that the same messages are its own."""
     dev = await begin()
-    second = await run("dev", "--port", "0", "--no-ui")
+    second = await run("dev", "--port", "0", "--no-ui", "--page-port", "0")
     dev.process.terminate()
 
     assert (second.code, second.out) == (2, "")
@@ -206,14 +207,15 @@ async def test_one_folder_serves_one_server(begin: Begin, run: Run) -> None:
     assert await dev.process.wait() == 0
 
 
-@pytest.mark.parametrize("flag", ["--port", "--ui-port"])
+@pytest.mark.parametrize("flag", ["--port", "--ui-port", "--page-port"])
 async def test_a_port_that_is_taken_is_named(run: Run, flag: str) -> None:
     """The sentence says what to change."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        ports = {"--port": str(find_free_port()), "--ui-port": str(find_free_port()), flag: str(port)}
+        free = {option: str(find_free_port()) for option in ("--port", "--ui-port", "--page-port")}
+        ports = {**free, flag: str(port)}
         ran = await run("dev", *(word for pair in ports.items() for word in pair))
 
     assert (ran.code, ran.out) == (2, "")
@@ -226,6 +228,7 @@ async def test_a_port_that_is_taken_is_named(run: Run, flag: str) -> None:
     [
         (["--data", "file"], "--data: file can't be used (File exists); choose another folder"),
         (["--port", "17233", "--ui-port", "17233"], "--ui-port: is 17233, the same as --port; choose another"),
+        (["--port", "17233", "--page-port", "17233"], "--page-port: is 17233, the same as --port; choose another"),
     ],
 )
 async def test_what_can_not_work_is_told_in_one_sentence(
@@ -234,6 +237,30 @@ async def test_what_can_not_work_is_told_in_one_sentence(
     """Exit code 2, before any process is started."""
     (tmp_path / "file").touch()
 
-    ran = await run("dev", *arguments)
+    ran = await run("dev", "--page-port", "0", *arguments)
 
     assert (ran.code, ran.out, ran.err) == (2, "", f"dormice: {sentence}\n")
+
+
+async def test_the_page_tells_of_its_messages_and_takes_changes_after_a_sign_in(begin: Begin, run: Run) -> None:
+    """It says where it is, and the token that it wants; without the page it says nothing of it."""
+    dev = await begin("--page-writes")
+    await start(run, dev)
+    told = dev.said.decode()
+    address = re.findall(r"^page     (\S+)$", told, re.MULTILINE)[0]
+    token = re.findall(r"sign in at .*/sign-in with this token.*\n  (\S+)\n", told)[0]
+    async with httpx.AsyncClient(base_url=address, timeout=60) as browser:
+        listed = await browser.get("/messages", params={"kind": "echo"})
+        refused = await browser.post("/messages/echo/hello/pause")
+        await browser.post("/sign-in", data={"token": token})
+        paused = await browser.post("/messages/echo/hello/pause", data={"reason": "by a person"})
+    dev.process.terminate()
+    code = await dev.process.wait()
+    silent = await begin("--no-page")
+    silent.process.terminate()
+
+    assert "/messages/echo/hello" in listed.text
+    assert (refused.status_code, paused.status_code, code) == (403, 303, 0)
+    assert await silent.process.wait() == 0
+    assert b"page  " not in silent.said
+    assert token.encode() not in dev.said.replace(f"  {token}".encode(), b"", 1)

@@ -56,7 +56,7 @@ def begin(spawn: Spawn, environment: dict[str, str]) -> Iterator[Begin]:
     ears: list[asyncio.Task[None]] = []
 
     async def begin() -> Dev:
-        dev = Dev(await spawn("dev", "--port", "0", "--no-ui", "--kafka", "0", env=environment))
+        dev = Dev(await spawn("dev", "--port", "0", "--no-ui", "--page-port", "0", "--kafka", "0", env=environment))
         listening = asyncio.create_task(dev.listen())
         ears.append(listening)
         await wait_until(lambda: dev.has_greeted or listening.done(), "it greets or ends", 50)
@@ -119,7 +119,7 @@ async def test_a_port_that_is_taken_is_named(run: Run, tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        ran = await run("dev", "--port", str(find_free_port()), "--no-ui", "--kafka", str(port))
+        ran = await run("dev", "--port", str(find_free_port()), "--no-ui", "--page-port", "0", "--kafka", str(port))
 
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"dormice: --kafka: port {port} is taken by another program (")
@@ -131,7 +131,7 @@ async def test_a_port_that_is_taken_is_named(run: Run, tmp_path: Path) -> None:
 async def test_one_port_can_not_be_two(run: Run, other: str) -> None:
     """The sentence names both options."""
     ports = {"--port": "17233", "--ui-port": "17234", other: "17235"}
-    ran = await run("dev", *(word for pair in ports.items() for word in pair), "--kafka", "17235")
+    ran = await run("dev", *(word for pair in ports.items() for word in pair), "--page-port", "0", "--kafka", "17235")
 
     assert (ran.code, ran.out) == (2, "")
     assert ran.err == f"dormice: --kafka: is 17235, the same as {other}; choose another\n"

@@ -25,11 +25,14 @@ def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_our_packages_and_nothing_else(wheel: Path) -> None:
-    """Tests, benchmarks and examples stay at home; every module of ours, jars' digests and figures are in."""
+    """Tests, benchmarks and examples stay at home; every module of ours, jars' digests, figures and the page are in."""
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    page = ROOT / "starter/web/page"
+    shown = {str(path.relative_to(ROOT)) for part in ("static", "templates") for path in (page / part).iterdir()}
 
-    assert names == sources | {"starter/local/kafka/jars.sha256", "starter/insight/measured.json"}
+    assert "starter/web/page/static/LICENSE-htmx.txt" in shown
+    assert names == sources | shown | {"starter/local/kafka/jars.sha256", "starter/insight/measured.json"}
 
 
 def test_the_installed_command_runs_outside_the_checkout(elsewhere: Path) -> None:

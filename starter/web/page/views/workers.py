@@ -13,6 +13,7 @@ from temporalio.api.worker.v1 import WorkerHeartbeat
 from activities.idle.capacity import is_fresh
 from shared.lanes import LANES
 from starter.bridge.status import BridgeStatus, fetch_status
+from starter.insight.doctor.checks import Severity
 from starter.insight.doctor.lanes import LaneWorkers
 from starter.steering.status.failing_workflows import FailingWorkflow, list_standstills
 from starter.steering.status.web_ui import find_page as find_workflow_page
@@ -23,6 +24,7 @@ from starter.web.page.template import render
 from starter.web.requests import check_unlimited, read_query
 
 STANDSTILLS_MAX = 20
+ORDER = [*Severity][::-1]
 WORKERS_MAX = 200
 
 
@@ -56,7 +58,7 @@ async def show_workers(request: Request) -> Response:
         request,
         "workers.html",
         problem=lanes.problem,
-        findings=findings,
+        findings=sorted(findings, key=lambda finding: ORDER.index(finding.level)),
         workers=rows[:WORKERS_MAX],
         hidden=max(0, len(rows) - WORKERS_MAX),
         standstills=standstills.value,
