@@ -1,19 +1,25 @@
 """Dead letters on a real broker: kept as they came, replayed and dropped, whatever crashes in between."""
 
 import asyncio
+import dataclasses
 import importlib
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx
 import pytest
+from temporalio.client import Client
 
 from shared.kafka.safe_producer import BrokerError, OutgoingRecord, SafeProducer, list_topics, open_admin
+from shared.settings import Settings
 from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.dead_letter_topic import DeadLetterTopic, LetterSelection, LetterState, TopicMissing, open_box
 from starter.records.dead_letters import SUFFIX, DeadLetter, DeadLetterWriter
 from starter.records.record import Record
+from tests.operations_pages import serve_page
 from tests.topics import create_topic
 
 pytestmark = pytest.mark.timeout(120)
@@ -346,3 +352,38 @@ async def test_a_letter_whose_topic_is_gone_says_so(
         assert offsets(await letters_of(box)) == [0]
         await box.drop(letters)
         assert await letters_of(box) == []
+
+
+async def test_the_operations_page_lists_letters_and_handles_those_that_a_person_confirms(
+    broker: EmbeddedBroker, client: Client, settings: Settings, writer: DeadLetterWriter, topic: str
+) -> None:
+    """By topic and class, counted before; a replay and a drop leave what the command line would find."""
+    await lay(writer, make(topic, 0), make(topic, 1, value=b"<b>"), make(topic, 2))
+    await writer.write(make(topic, 3), "<i>Odd</i>", "it is odd")
+    changed = dataclasses.replace(settings, page_writes=True, kafka_servers=broker.address)
+    async with (
+        serve_page(client, changed) as served,
+        httpx.AsyncClient(base_url=served.address, timeout=60, follow_redirects=True) as browser,
+    ):
+        await browser.post("/sign-in", data={"token": served.page.token})
+        topics = await browser.get("/dead-letters")
+        listed = await browser.get("/dead-letters", params={"topic": topic})
+        asked = await browser.get("/dead-letters/replay", params={"topic": topic, "error_class": "NotJson"})
+        replayed = await browser.post("/dead-letters/replay", data={"topic": topic, "error_class": "NotJson"})
+        dropped = await browser.post("/dead-letters/drop", data={"topic": topic})
+        empty = await browser.get("/dead-letters", params={"topic": topic})
+        nameless = await browser.post("/dead-letters/drop", data={"error_class": "NotJson"})
+        strange = await browser.get("/dead-letters", params={"topic": f"{topic}-strange"})
+
+    async with open_box({"bootstrap_servers": broker.address}, topic) as box:
+        states = Counter(state for _, state in await find(box, is_all=True))
+    assert f">{topic}</a>" in topics.text
+    assert "&lt;i&gt;Odd&lt;/i&gt;" in listed.text
+    assert "<i>" not in listed.text
+    assert "3 dead letters of topic" in asked.text
+    assert "3 sent" in replayed.text
+    assert "1 sent" in dropped.text
+    assert "No dead letter waits." in empty.text
+    assert nameless.status_code == 400
+    assert "there is no topic" in strange.text
+    assert states == {LetterState.REPLAYED: 3, LetterState.DROPPED: 1}
