@@ -73,13 +73,16 @@ async def show_overview(request: Request) -> Response:
     )
     findings, serving = lanes.value or ([], {})
     concerns = find_concerns(findings, counts.value, parked.value, gates.value, forecast.value)
+    is_away = any(finding.check == "server" and finding.level is not Severity.FINE for finding in findings)
+    # without the server each part would say so once more
+    silent = [] if is_away else list(_name_silent(lanes, counts, parked, gates, forecast))
     return render(
         request,
         "overview.html",
         concerns=concerns,
-        is_fine=not concerns and lanes.value is not None and parked.value is not None and not lanes.problem,
-        silent=list(_name_silent(lanes, counts, parked, gates, forecast)),
-        looked_at=lanes.age,
+        is_fine=not concerns and not silent,
+        silent=silent,
+        is_away=is_away,
         counts=describe_counts(counts.value),
         lanes=describe_lanes(serving, findings, forecast.value),
         plots=plot_forecast(forecast.value) if forecast.value else [],
