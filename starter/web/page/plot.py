@@ -63,7 +63,7 @@ def _plot_lane(lane: str, counts: Sequence[int], edges: Sequence[float], capacit
         for count, rate, (begin, end) in zip(counts, rates, intervals, strict=True)
     ]
     line = HEIGHT - able * scale[1] if is_drawn and able is not None else None
-    upper = f"{top * whole:,.4g} in {format_seconds(whole)}"
+    upper = f"{round(top * whole):,} in {format_seconds(whole)}"
     return LanePlot(lane, bars, sum(counts), upper, line, describe_capacity(capacity))
 
 

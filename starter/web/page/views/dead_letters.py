@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 FILTERS = ("topic", "error_class")
 SHOWN = 100
+TOPICS_SECONDS, LETTERS_SECONDS = 4.0, 6.0
+"""Most that each of the two readings takes, one after the other."""
 VERBS = {
     "replay": ("Replay", "The original records are sent to their topic again."),
     "drop": ("Drop", "They are given up; their records stay in the topic, marked."),
@@ -52,7 +54,7 @@ class LetterRow:
 
 @dataclass(frozen=True, slots=True)
 class LetterList:
-    """What a topic holds: the first letters, and how many of each class are among all that were read."""
+    """The first letters that wait, and whether there are more."""
 
     rows: list[LetterRow]
     is_cut: bool
@@ -62,8 +64,12 @@ async def show_dead_letters(request: Request) -> Response:
     """Show the letters of the topic that the address names, or which topics have any."""
     check_unlimited(request)
     query, settings = read_query(request, FILTERS), find_api(request).settings
-    topics = await read_part(find_topics(settings))
-    found = await read_part(read_letters(settings, query)) if "topic" in query and not topics.problem else None
+    topics = await read_part(find_topics(settings), TOPICS_SECONDS)
+    found = (
+        await read_part(read_letters(settings, query), LETTERS_SECONDS)
+        if "topic" in query and not topics.problem
+        else None
+    )
     is_set = settings.kafka_servers != Settings().kafka_servers
     return render(
         request,
