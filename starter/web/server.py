@@ -33,6 +33,7 @@ async def serving(application: Starlette, host: str, port: int) -> AsyncGenerato
             application,
             access_log=False,  # addresses hold ids, which may say whom a message is about
             log_config=None,
+            log_level="warning",  # the command says itself where it serves and when it ends
             server_header=False,
             lifespan="off",
             timeout_graceful_shutdown=DRAIN_SECONDS,
