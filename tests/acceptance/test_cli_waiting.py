@@ -85,7 +85,8 @@ async def test_show_waits_for_the_end(run: Run, serve: Serve, begin: Begin, kind
     """Solo or packed; all that are named share the time, and the worst of them is the exit code."""
     async with serve(handler(kind)(obey), lanes=("short",)):
         finished, stopped, asleep = await begin(kind, payload="done"), await begin(kind), await begin(kind)
-        waiting = asyncio.ensure_future(run("show", f"{kind}:{finished.id}", f"{kind}:{stopped.id}", "--wait", "--json"))
+        names = (f"{kind}:{finished.id}", f"{kind}:{stopped.id}")
+        waiting = asyncio.ensure_future(run("show", *names, "--wait", "--json"))
         await control.stop(kind, stopped.id, "not needed")
         ended = await waiting
         late = await run("show", f"{kind}:{asleep.id}", f"{kind}:{finished.id}", "--wait", "1s")

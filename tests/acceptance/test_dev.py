@@ -1,11 +1,8 @@
 """`dormice dev`: server and worker on one machine, which end together and lose nothing, however they end."""
 
-import asyncio
-import re
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -18,34 +15,10 @@ from starter.control import Control
 from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import Run, Spawn
 from tests.conftest import wait_until
+from tests.dev import Dev, begin_dev
 from tests.processes import is_gone
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@dataclass
-class Dev:
-    """One running `dormice dev` and what it has said so far."""
-
-    process: asyncio.subprocess.Process
-    said: bytes = b""
-
-    async def listen(self) -> None:
-        """Take in what it says until it ends."""
-        assert self.process.stderr is not None
-        while line := await self.process.stderr.readline():
-            self.said += line
-
-    @property
-    def address(self) -> str | None:
-        """Where its server answers, once it has said so."""
-        found = re.search(rb"server   (127\.0\.0\.1:\d+),", self.said)
-        return found.group(1).decode() if found and b"Ctrl-C ends both" in self.said else None
-
-    @property
-    def family(self) -> list[psutil.Process]:
-        """All processes below it: parent watches, server, worker."""
-        return psutil.Process(self.process.pid).children(recursive=True)
 
 
 Begin = Callable[..., Awaitable[Dev]]
@@ -57,10 +30,7 @@ def begin(spawn: Spawn, environment: dict[str, str]) -> Begin:
 
     async def begin(*arguments: str) -> Dev:
         variables = {**environment, "TEMPORAL_NAMESPACE": "elsewhere", "DORMICE_WORKFLOW_TASK_TIMEOUT": "5s"}
-        dev = Dev(await spawn("dev", "--port", "0", "--no-ui", *arguments, env=variables))
-        listening = asyncio.create_task(dev.listen())
-        await wait_until(lambda: dev.address or listening.done(), "it greets or ends", 60)
-        return dev
+        return await begin_dev(spawn, *arguments, env=variables)
 
     return begin
 

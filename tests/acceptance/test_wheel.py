@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from starter.local.project import FILES
 from tests.wheels import ROOT, build_wheel, make_environment, run
 
 pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(120)]
@@ -25,11 +26,12 @@ def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_our_packages_and_nothing_else(wheel: Path) -> None:
-    """Tests, benchmarks and examples stay at home; every module of ours, jars' digests and figures are in."""
+    """Tests, benchmarks and examples stay at home; every module, template, digest and figure of ours is in."""
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
 
-    assert names == sources | {"starter/local/kafka/jars.sha256", "starter/insight/measured.json"}
+    templates = {f"starter/local/project_files/{template}" for template in FILES.values()}
+    assert names == sources | templates | {"starter/local/kafka/jars.sha256", "starter/insight/measured.json"}
 
 
 def test_the_installed_command_runs_outside_the_checkout(elsewhere: Path) -> None:
