@@ -13,16 +13,20 @@ if TYPE_CHECKING:
 
 async def open_client(settings: Settings, *, is_starting: bool = False) -> "Client":
     """Connect; with `is_starting`, check first whether the server can take new messages."""
-    from temporalio.runtime import Runtime, TelemetryConfig
-
     from shared.temporal.connect import check_server, connect
 
-    # the SDK's core logs its retries to standard output, which belongs to a command's data
-    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)), error_if_already_set=False)
+    mute_core()
     client = await connect(settings)
     if is_starting:
         await check_server(client)
     return client
+
+
+def mute_core() -> None:
+    """Keep the SDK's core from logging its retries to standard output, which belongs to a command's data."""
+    from temporalio.runtime import Runtime, TelemetryConfig
+
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)), error_if_already_set=False)
 
 
 async def open_control(settings: Settings) -> "Control":
