@@ -36,9 +36,11 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
         f"{folder}: {', '.join(FILES)}\n"
         "try:\n"
         f"  cd {folder}\n"
-        "  PYTHONPATH=. dormice dev\n"
+        "  export PYTHONPATH=.\n"
+        "  dormice dev --reload\n"
         "and in a second terminal, in the same folder:\n"
-        "  PYTHONPATH=. dormice load messages.jsonl\n"
+        "  export PYTHONPATH=.\n"
+        "  dormice load messages.jsonl\n"
         f"  dormice list --kind {kind}"
     )
     return FINE
