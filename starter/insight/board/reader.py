@@ -38,6 +38,8 @@ HEALTH_TIMEOUT = timedelta(seconds=3)
 QUICK_CHECKS, SLOW_CHECKS = ("workers", "backlog"), ("overdue", "workflows")
 SLOW_REST = 50.0
 """What searches the index for what is overdue may read a row of each running workflow."""
+DUE_REST = 4.0
+"""Most of the time that counting what is due takes are pauses between its calls."""
 
 WRONG = (Severity.WRONG, Severity.WARNING)
 
@@ -78,7 +80,7 @@ class BoardReader:
         self._rates = Section(self._heartbeats.read, dict[str, float]())
         self._counts = Section(KindCounts(client, self._packs, selection).read, dict[str, StateCounts]())
         self._parked = Section(self._read_parked, Counter[str]())
-        self._due = Section(self._read_due, (dict[str, int](), list[SleepingWorkflow]()))
+        self._due = Section(self._read_due, (dict[str, int](), list[SleepingWorkflow]()), rest=DUE_REST)
         self._gates = Section(self._read_gates, dict[str, GateClosure]())
         self._sections = (
             *(self._health, self._quick, self._slow, self._rates, self._counts),
@@ -164,9 +166,9 @@ class BoardReader:
         count = (await self._client.count_workflows(active.to_query(), rpc_timeout=CALL_TIMEOUT)).count
         solo = Counter(await count_solo(self._client, active, edges))
         solo[0] += max(0, count - solo.total())  # has no due time in the index, so it is due soon
-        packed = await count_packed(self._packs, edges, is_exact=False)
-        for (kind, lane), counts in packed.due.items():
-            if self._selection.kind in (None, kind) and self._selection.lane in (None, lane):
+        packed = await count_packed(self._packs, edges, is_exact=False, selection=Selection(kind=self._selection.kind))
+        for (_, lane), counts in packed.due.items():
+            if self._selection.lane in (None, lane):
                 solo.update(counts)
         due = {name: solo[n] for n, name in enumerate(STRETCHES)}
         return due, await self._find_next(datetime.fromtimestamp(now, UTC))
