@@ -289,19 +289,21 @@ async def test_with_reload_the_worker_follows_its_handlers(
         file.write_text(text, "utf-8")
         await wait_until(lambda: dev.said.count(said) > seen, f"it says {said!r}")
 
+    await wait_until(lambda: b"worker.run: worker started" in dev.said, "the first worker runs", 60)
     server = [process for process in dev.family if "start-dev" in process.cmdline()]
     results = [(await call("1"))["result"]]
-    await edit(RELOADED.format(result="new"), b"reloaded.py has changed: the worker starts anew")
+    await edit(RELOADED.format(result="new"), b"worker.run: worker started")
     results.append((await call("2"))["result"])
     await edit(RELOADED.format(result="bad") + "def broken(:", b"the worker goes on with the code that it has")
     results.append((await call("3"))["result"])
-    await edit(RELOADED.format(result="mended"), b"reloaded.py has changed: the worker starts anew")
+    await edit(RELOADED.format(result="mended"), b"worker.run: worker started")
     results.append((await call("4"))["result"])
     stays = [process for process in dev.family if "start-dev" in process.cmdline()]
     dev.process.send_signal(signal.SIGINT)
 
     assert results == ["old", "new", "new", "mended"]
-    assert f"correct {file}, line 8".encode() in dev.said
+    assert dev.said.count(b"reloaded.py has changed: the worker starts anew") == 2
+    assert f"correct {file}, line 7".encode() in dev.said
     assert server == stays != []
     assert await dev.process.wait() == 0
 

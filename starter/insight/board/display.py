@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 
 from rich.console import Console
 from rich.live import Live
+from rich.padding import Padding
 
 from starter.insight.board.reader import BoardReader
 from starter.insight.board.view import draw
@@ -36,7 +37,8 @@ class Display:
         with Live(console=console, auto_refresh=False, screen=is_alone, vertical_overflow="crop") as live:
             while not self._stopping.is_set():
                 is_complete = self._reader.is_complete
-                live.update(draw(self._reader.status(), footer, is_complete=is_complete), refresh=True)
+                board = draw(self._reader.status(), footer, is_complete=is_complete)
+                live.update(board if is_alone else Padding(board, (1, 0, 0, 0)), refresh=True)
                 await self._pause(min(self._interval, DRAW_SECONDS_MAX) if is_complete else FIRST_SECONDS)
         if is_alone:
             console.print(draw(self._reader.status(), is_complete=self._reader.is_complete))

@@ -11,10 +11,10 @@ from rich.text import Text
 from activities.idle.due_index import SleepingWorkflow
 from shared.messages.timespan import format_moment, format_seconds
 from starter.insight.board.status import ALL_KINDS, BoardStatus, write_count
-from starter.local.terminal import clean, describe_distance, plural
+from starter.local.terminal import clean, describe_distance, plural, shorten
 
 STYLES = {"wrong": "bold red", "warning": "yellow", "parked": "yellow", "gone": "bold red", "gate": "yellow"}
-WORD_WIDTH = 8
+WORD_WIDTH, KIND_WIDTH, NAME_WIDTH = 8, 30, 40
 
 
 def draw(status: BoardStatus, footer: str = "", *, is_complete: bool = True) -> RenderableType:
@@ -73,7 +73,7 @@ def _find_troubles(status: BoardStatus) -> Iterator[tuple[str, str]]:
 
 def _draw_counts(status: BoardStatus) -> RenderableType:
     table = _make_table()
-    table.add_column("KIND", no_wrap=True, overflow="ellipsis", max_width=30)
+    table.add_column("KIND", overflow="fold")  # the only one that may be wrapped, so that no number is cut
     states = list(status.counts.get(ALL_KINDS, {}))
     for state in states:
         table.add_column(state.upper(), justify="right", no_wrap=True)
@@ -82,7 +82,7 @@ def _draw_counts(status: BoardStatus) -> RenderableType:
             cells = (
                 _write_cell(state, write_count(counts[state]), is_any=counts[state].number > 0) for state in states
             )
-            table.add_row(clean(kind), *cells)
+            table.add_row(Text(shorten(clean(kind), KIND_WIDTH)), *cells)
     return table
 
 
@@ -119,7 +119,7 @@ def _write_stretch(name: str) -> str:
 
 def _name(workflow: SleepingWorkflow) -> str:
     kind, _, index = workflow.workflow_id.rpartition("~")
-    return f"{kind} (pack {index})" if workflow.is_pack else workflow.workflow_id
+    return f"{kind} (pack {index})" if workflow.is_pack else shorten(workflow.workflow_id, NAME_WIDTH)
 
 
 def _make_table() -> Table:
