@@ -112,8 +112,8 @@ def describe_distance(moment: datetime) -> str:
 
 
 def has_foreground() -> bool:
-    """Say whether standard output is a terminal, and this process the one that it belongs to now."""
-    if not sys.stdout.isatty():
+    """Say whether standard output is a terminal that can be drawn on, and belongs to this process now."""
+    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         return False
     with contextlib.suppress(OSError):  # a terminal that is not ours, as of another session
         return os.tcgetpgrp(sys.stdout.fileno()) == os.getpgrp()

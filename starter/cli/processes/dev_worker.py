@@ -78,10 +78,12 @@ class DevWorker:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._process.returncode is None:
-            rest = "the server" if self._broker is None else "the broker and the server"
-            echo_err(f"draining the worker, then stopping {rest}; Ctrl-C leaves at once")
-        await self._stop()
+        try:
+            if self._process.returncode is None:
+                rest = "the server" if self._broker is None else "the broker and the server"
+                echo_err(f"draining the worker, then stopping {rest}; Ctrl-C leaves at once")
+        finally:  # also if the terminal is gone
+            await self._stop()
 
     async def keep(self) -> int:
         """Keep it running; gives its exit code when it has drained, or refused what a person must change first.

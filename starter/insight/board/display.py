@@ -34,7 +34,14 @@ class Display:
 
         `is_alone` takes the whole terminal, and gives it back as it was, with the last board below.
         """
-        with Live(console=console, auto_refresh=False, screen=is_alone, vertical_overflow="crop") as live:
+        live = Live(
+            console=console,
+            auto_refresh=False,
+            screen=is_alone,
+            vertical_overflow="crop",
+            redirect_stderr=sys.stderr.isatty(),  # what goes into a file must not come onto the terminal
+        )
+        with live:
             while not self._stopping.is_set():
                 is_complete = self._reader.is_complete
                 board = draw(self._reader.status(), footer, is_complete=is_complete)
