@@ -31,8 +31,8 @@ FINE = BoardStatus(
     lanes={"short": LaneStatus(12, 1234, 65.0, 1234.5), "long": LaneStatus()},
     due={"1 min": 12_345, "10 min": 100_000, "1 h": 0, "1 d": 5, "later": 1},
     next_due=[
-        SleepingWorkflow(datetime.fromtimestamp(NOW, UTC) + timedelta(minutes=2), "order~3", is_pack=True),
-        SleepingWorkflow(datetime.fromtimestamp(NOW, UTC) + timedelta(hours=2), "feed:" + "x" * 200, is_pack=False),
+        SleepingWorkflow(datetime.fromtimestamp(NOW, UTC) + timedelta(hours=2), "order~3", is_pack=True),
+        SleepingWorkflow(datetime.fromtimestamp(NOW, UTC) + timedelta(hours=5), "feed:" + "x" * 200, is_pack=False),
     ],
 )
 BAD = replace(

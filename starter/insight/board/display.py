@@ -83,12 +83,20 @@ def taking_keys(calls: Mapping[str, Callable[[], object]]) -> Generator[None]:
         return
 
     def take() -> None:
-        for key in os.read(keyboard, 64).decode(errors="replace"):
+        try:
+            pressed = os.read(keyboard, 64).decode(errors="replace")
+        except OSError:  # the terminal has gone
+            loop.remove_reader(keyboard)
+            return
+        for key in pressed:
             calls.get(key, lambda: None)()
 
     before = termios.tcgetattr(keyboard)
     loop = asyncio.get_running_loop()
     tty.setcbreak(keyboard)
+    modes = termios.tcgetattr(keyboard)
+    modes[6][termios.VMIN] = 0  # Ctrl-C takes back what is there to read: a read that waited would wait for ever
+    termios.tcsetattr(keyboard, termios.TCSANOW, modes)
     loop.add_reader(keyboard, take)
     try:
         yield
