@@ -34,7 +34,6 @@ from starter.steering.packs import Packs
 from starter.steering.selection import Selection, quote
 
 CHECK_SECONDS = 10.0
-CANCEL_SECONDS = 1.0
 HEALTH_TIMEOUT = timedelta(seconds=3)
 QUICK_CHECKS, SLOW_CHECKS = ("workers", "backlog"), ("overdue", "workflows")
 SLOW_REST = 50.0
@@ -106,11 +105,8 @@ class BoardReader:
             try:
                 yield
             finally:
-                while waiting := [task for task in tasks if not task.done()]:
-                    for task in waiting:
-                        task.cancel()
-                    # a call that fails at this very moment may take the place of the cancellation: then once more
-                    await asyncio.wait(waiting, timeout=CANCEL_SECONDS)
+                for task in tasks:
+                    task.cancel()
 
     def status(self) -> BoardStatus:
         """Give what was read last."""
