@@ -131,12 +131,15 @@ def add_settings(parser: CommandParser) -> None:
     add("--verbose", "-v", action="store_true", help="show where an error comes from")
 
 
-def add_filter(parser: CommandParser) -> None:
+def add_filter(parser: CommandParser, *, has_moment: bool = True) -> None:
     add = parser.add_argument_group("filter").add_argument
     add("--kind", help="messages of this kind")
     add("--lane", choices=list(LANES), help="messages on this lane")
     add("--state", choices=STATES, help="messages in this state; those that are alive when left out")
-    add("--due-before", **MOMENT, help="messages due before then")
+    if has_moment:
+        add("--due-before", **MOMENT, help="messages due before then")
+    else:
+        parser.set_defaults(due_before=None)
 
 
 def read_filter(args: argparse.Namespace) -> Selection:

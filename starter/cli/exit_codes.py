@@ -6,6 +6,8 @@ FINE = 0
 PARTLY = 1
 WRONG = 2
 UNREACHABLE = 3
+NOT_DONE = 4
+NOT_IN_TIME = 5
 DEFECT = 70
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -15,6 +17,8 @@ MEANINGS = {
     PARTLY: "done, but something was rejected, failed, already alive or not found",
     WRONG: "wrong input, usage or configuration",
     UNREACHABLE: "no server answers, or it has no room; the same command may succeed later",
+    NOT_DONE: "with --wait: the message is parked, was stopped, or has ended otherwise than done",
+    NOT_IN_TIME: "with --wait: the message has not ended in that time, and goes on",
     DEFECT: "a defect of dormice itself; --verbose shows where",
     INTERRUPTED: "interrupted by Ctrl-C",
     PIPE_CLOSED: "the reader of standard output went away (as in `| head`)",

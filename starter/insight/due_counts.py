@@ -17,6 +17,8 @@ from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
 from starter.steering.packs import ASK_SECONDS, ASKED_MAX, Packs
 from starter.steering.selection import Selection
 
+ALL = Selection()
+
 INDEX_PAUSE_SECONDS = 0.2
 """Between two queries of the index: a server allows ten a second in a namespace, for all clients together."""
 
@@ -69,30 +71,30 @@ async def _count_in_index(client: Client, selection: Selection, due_before: floa
 
 
 async def count_packed(
-    asker: Packs, edges: Sequence[float], sample: int = 0, *, is_exact: bool = True
+    asker: Packs, edges: Sequence[float], sample: int = 0, *, is_exact: bool = True, selection: Selection = ALL
 ) -> PackDueCounts:
-    """Count by kind and lane, in each interval that ends with one of the edges.
+    """Count by kind and lane, in each interval that ends with one of the edges, in the packs of a selection.
 
     `sample` is how many packs of a kind are asked in place of all of them; 0 asks every pack. Unless `is_exact`, packs
     are asked only if they are few and answer soon, else their memos are read. Raises RetryLater while the server does
     not answer.
     """
     if is_exact:
-        return await _ask_packs(asker, edges, sample)
-    if await asker.count_packs(Selection()) <= ASKED_MAX:
+        return await _ask_packs(asker, edges, sample, selection)
+    if await asker.count_packs(selection) <= ASKED_MAX:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
-                if not (found := await _ask_packs(asker, edges, 0)).silent:
+                if not (found := await _ask_packs(asker, edges, 0, selection)).silent:
                     return found
-    memos = await asker.read_memos(Selection())
+    memos = await asker.read_memos(selection)
     return PackDueCounts(
         due=memos.count_due(edges), packs=memos.packs, is_about=True, age=memos.age, uncounted=memos.uncounted
     )
 
 
-async def _ask_packs(asker: Packs, edges: Sequence[float], sample: int) -> PackDueCounts:
+async def _ask_packs(asker: Packs, edges: Sequence[float], sample: int, selection: Selection) -> PackDueCounts:
     of_kind = defaultdict[str, list[tuple[Layout, int]]](list)
-    async for layout, index in asker.find_packs(Selection()):
+    async for layout, index in asker.find_packs(selection):
         of_kind[layout.kind].append((layout, index))
     due: dict[tuple[str, str], Mapping[int, int]] = {}
     silent, asked = list[str](), 0

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -108,6 +109,15 @@ def describe_distance(moment: datetime) -> str:
     """Write how far away a time is: "in 3 h", "2 min ago"."""
     seconds = (moment - datetime.now(UTC)).total_seconds()
     return f"in {format_seconds(seconds)}" if seconds >= 0 else f"{format_seconds(-seconds)} ago"
+
+
+def has_foreground() -> bool:
+    """Say whether standard output is a terminal that can be drawn on, and belongs to this process now."""
+    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    with contextlib.suppress(OSError):  # a terminal that is not ours, as of another session
+        return os.tcgetpgrp(sys.stdout.fileno()) == os.getpgrp()
+    return True
 
 
 def plural(count: int, noun: str) -> str:

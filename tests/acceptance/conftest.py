@@ -70,8 +70,8 @@ async def spawn(environment: dict[str, str], tmp_path: Path) -> AsyncGenerator[S
 
     async def spawn(*arguments: str, **changes: Any) -> asyncio.subprocess.Process:
         pipe = asyncio.subprocess.PIPE
-        options: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "env": environment, **changes}
-        process = await asyncio.create_subprocess_exec(str(PROGRAM), *arguments, cwd=tmp_path, **options)
+        options: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "env": environment, "cwd": tmp_path}
+        process = await asyncio.create_subprocess_exec(str(PROGRAM), *arguments, **options | changes)
         spawned.append(process)
         return process
 

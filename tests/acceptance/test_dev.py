@@ -1,52 +1,31 @@
 """`dormice dev`: server and worker on one machine, which end together and lose nothing, however they end."""
 
-import asyncio
+import os
 import re
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 import pytest
 from temporalio.client import Client
 
+from activities import Context, Done, Message, handler
+from activities.registry import Registry
 from shared.settings import Secret, Settings
 from shared.temporal.connect import connect
 from starter.control import Control
 from starter.local.supervised_process import find_free_port
-from tests.acceptance.conftest import Run, Spawn
+from tests.acceptance.conftest import PROGRAM, Run, Spawn
 from tests.conftest import wait_until
+from tests.dev import Dev, begin_dev
 from tests.processes import is_gone
+from tests.pseudo_terminal import at_terminal
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@dataclass
-class Dev:
-    """One running `dormice dev` and what it has said so far."""
-
-    process: asyncio.subprocess.Process
-    said: bytes = b""
-
-    async def listen(self) -> None:
-        """Take in what it says until it ends."""
-        assert self.process.stderr is not None
-        while line := await self.process.stderr.readline():
-            self.said += line
-
-    @property
-    def address(self) -> str | None:
-        """Where its server answers, once it has said so."""
-        found = re.search(rb"server   (127\.0\.0\.1:\d+),", self.said)
-        return found.group(1).decode() if found and b"Ctrl-C ends both" in self.said else None
-
-    @property
-    def family(self) -> list[psutil.Process]:
-        """All processes below it: parent watches, server, worker."""
-        return psutil.Process(self.process.pid).children(recursive=True)
 
 
 Begin = Callable[..., Awaitable[Dev]]
@@ -58,10 +37,7 @@ def begin(spawn: Spawn, environment: dict[str, str]) -> Begin:
 
     async def begin(*arguments: str) -> Dev:
         variables = {**environment, "TEMPORAL_NAMESPACE": "elsewhere", "DORMICE_WORKFLOW_TASK_TIMEOUT": "5s"}
-        dev = Dev(await spawn("dev", "--port", "0", "--no-ui", "--page-port", "0", *arguments, env=variables))
-        listening = asyncio.create_task(dev.listen())
-        await wait_until(lambda: dev.address or listening.done(), "it greets or ends", 60)
-        return dev
+        return await begin_dev(spawn, *arguments, env=variables)
 
     return begin
 
@@ -264,3 +240,120 @@ async def test_the_page_tells_of_its_messages_and_takes_changes_after_a_sign_in(
     assert await silent.process.wait() == 0
     assert b"page  " not in silent.said
     assert token.encode() not in dev.said.replace(f"  {token}".encode(), b"", 1)
+
+
+async def test_on_a_terminal_it_shows_a_board_and_keeps_the_log_in_a_file(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """What the worker says does not destroy the board; Ctrl-C drains below it and gives the terminal back as it was."""
+    command = (str(PROGRAM), "dev", "--port", "0", "--no-ui", "--page-port", "0")
+    async with at_terminal(*command, cwd=tmp_path, env=environment, size=(50, 100)) as terminal:
+        before = terminal.modes
+        await terminal.wait_for("nothing is wrong")
+        log = tmp_path / ".dormice" / "worker.log"
+        await wait_until(lambda: "worker started" in log.read_text("utf-8"), "the worker logs into the file")
+        terminal.press("\x03")
+        code = await terminal.process.wait()
+        await terminal.wait_for("draining the worker, then stopping the server")
+
+        assert code == 0
+        assert "log      .dormice/worker.log, what the worker and its handlers say" in terminal.said
+        assert "worker started" not in terminal.said
+        assert terminal.said.index("LANE") < terminal.said.index("draining the worker")
+        assert terminal.raw.rindex(b"\x1b[?25h") > terminal.raw.rindex(b"\x1b[?25l")
+        assert terminal.modes == before
+
+
+async def test_without_a_board_the_log_stands_on_the_terminal(environment: dict[str, str], tmp_path: Path) -> None:
+    """As it does in a pipe."""
+    command = (str(PROGRAM), "dev", "--port", "0", "--no-ui", "--page-port", "0", "--no-board")
+    async with at_terminal(*command, cwd=tmp_path, env=environment) as terminal:
+        await terminal.wait_for("worker started")
+        terminal.press("\x03")
+
+        assert await terminal.process.wait() == 0
+        assert "LANE" not in terminal.said
+        assert not (tmp_path / ".dormice" / "worker.log").exists()
+
+
+async def test_what_a_worker_refuses_is_said_above_the_board(environment: dict[str, str], tmp_path: Path) -> None:
+    """Its own sentence would be in the file alone."""
+    command = (str(PROGRAM), "dev", "--port", "0", "--no-ui", "--page-port", "0", "--set", "handlers=none_such")
+    async with at_terminal(*command, cwd=tmp_path, env=environment, size=(50, 200)) as terminal:
+        assert await terminal.process.wait() == 2
+        await terminal.wait_for("the worker has ended with code 2")
+        assert "dormice: handlers: module 'none_such' can't be imported" in terminal.said
+
+
+RELOADED = """
+from activities import Context, Done, Message, handler
+
+@handler("reloaded")
+async def tell(message: Message, ctx: Context) -> Done:
+    return Done({result!r})
+"""
+
+
+async def test_with_reload_the_worker_follows_its_handlers(
+    spawn: Spawn, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The next call is made by the new code; code that can't be loaded is told, and what ran before goes on."""
+    file = tmp_path / "reloaded.py"
+    file.write_text(RELOADED.format(result="old"), "utf-8")
+    path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
+    env = {**environment, "DORMICE_HANDLERS": "reloaded", "PYTHONPATH": path}
+    dev = await begin_dev(spawn, "--reload", env=env)
+    assert dev.address is not None
+    client = await Client.connect(dev.address)
+    settings = Settings(task_queue_prefix=environment["DORMICE_TASK_QUEUE_PREFIX"])
+    control = Control(client, settings, Registry([("the test", handler("reloaded")(stand_in))]))
+
+    async def call(name: str) -> Any:
+        await control.start({"kind": "reloaded", "id": name})
+        return await client.get_workflow_handle(f"reloaded:{name}").result()
+
+    async def edit(text: str, said: bytes) -> None:
+        seen = dev.said.count(said)
+        file.write_text(text, "utf-8")
+        await wait_until(lambda: dev.said.count(said) > seen, f"it says {said!r}")
+
+    await wait_until(lambda: b"worker.run: worker started" in dev.said, "the first worker runs", 60)
+    server = [process for process in dev.family if "start-dev" in process.cmdline()]
+    results = [(await call("1"))["result"]]
+    await edit(RELOADED.format(result="new"), b"worker.run: worker started")
+    results.append((await call("2"))["result"])
+    await edit(RELOADED.format(result="bad") + "def broken(:", b"the worker goes on with the code that it has")
+    results.append((await call("3"))["result"])
+    await edit(RELOADED.format(result="mended"), b"worker.run: worker started")
+    results.append((await call("4"))["result"])
+    stays = [process for process in dev.family if "start-dev" in process.cmdline()]
+    dev.process.send_signal(signal.SIGINT)
+
+    assert results == ["old", "new", "new", "mended"]
+    assert dev.said.count(b"reloaded.py has changed: the worker starts anew") == 2
+    assert f"correct {file}, line 7".encode() in dev.said
+    assert server == stays != []
+    assert await dev.process.wait() == 0
+
+
+async def stand_in(message: Message, ctx: Context) -> Done:
+    """Only its kind counts: the handler that runs is the one in the file."""
+    return Done()
+
+
+async def test_with_reload_handlers_that_can_not_be_loaded_wait_to_be_mended(
+    spawn: Spawn, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The server stays meanwhile, with all that is in it."""
+    file = tmp_path / "reloaded.py"
+    file.write_text("def broken(:", "utf-8")
+    path = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
+    env = {**environment, "DORMICE_HANDLERS": "reloaded", "PYTHONPATH": path}
+    dev = await begin_dev(spawn, "--reload", env=env)
+    await wait_until(lambda: b"the worker starts anew when its handlers have changed" in dev.said, "it waits", 60)
+    file.write_text(RELOADED.format(result="mended"), "utf-8")
+    await wait_until(lambda: b"worker.run: worker started" in dev.said, "a worker runs", 60)
+    dev.process.send_signal(signal.SIGINT)
+
+    assert await dev.process.wait() == 0
+    assert f"correct {file}, line 1".encode() in dev.said

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from starter.local.project import FILES
 from tests.wheels import ROOT, build_wheel, make_environment, run
 
 pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(120)]
@@ -25,14 +26,16 @@ def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_our_packages_and_nothing_else(wheel: Path) -> None:
-    """Tests, benchmarks and examples stay at home; every module of ours, jars' digests, figures and the page are in."""
+    """Tests, benchmarks and examples stay at home; all modules, templates, digests, figures and the page are in."""
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     sources = {str(path.relative_to(ROOT)) for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     page = ROOT / "starter/web/page"
     shown = {str(path.relative_to(ROOT)) for part in ("static", "templates") for path in (page / part).iterdir()}
 
+    templates = {f"starter/local/project_files/{template}" for template in FILES.values()}
+    others = {"starter/local/kafka/jars.sha256", "starter/insight/measured.json"}
     assert "starter/web/page/static/LICENSE-htmx.txt" in shown
-    assert names == sources | shown | {"starter/local/kafka/jars.sha256", "starter/insight/measured.json"}
+    assert names == sources | shown | templates | others
 
 
 def test_the_installed_command_runs_outside_the_checkout(elsewhere: Path) -> None:

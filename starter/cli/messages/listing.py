@@ -9,42 +9,58 @@ from shared.messages.placement import workflow_id
 from shared.messages.timespan import format_moment
 from shared.settings import Settings
 from starter.cli.arguments import COUNT, Commands, add_filter, read_filter
-from starter.cli.connection import open_control
+from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE, UNREACHABLE
+from starter.cli.interruption import run_until_signal
+from starter.cli.messages.following import Following
 from starter.local.terminal import describe_distance, echo_err, print_json, print_table
 
 if TYPE_CHECKING:
+    from temporalio.client import Client
+
     from starter.control import Control
     from starter.steering.selection import Selection
     from starter.steering.status.listing import ListedMessage
 
+LIMIT = 50
+
 EPILOG = """\
 IN says "soon" where the index does not know when: such a message is due by now, or within a minute or so, because
 moves by less than the setting index_after are not indexed. With --json its due_at is null and is_due_soon true.
-'dormice show' asks the message itself."""
+'dormice show' asks the message itself.
+
+--follow compares the list with what it was two seconds before, or longer if it is long. It can't see what the index
+does not show: that lags by a moment, messages that come back every few seconds seem to stand still, and one that begins
+and ends between two looks is not seen. Of more than 1,000 messages it follows those in front, where what has newly
+begun is; "seen" is then one that was not there before."""
 
 
 def add(commands: Commands) -> None:
     parser = commands.add("list", _run, "list messages, newest start first; the index may lag by a moment", EPILOG)
     add_filter(parser)
-    parser.add_argument("--limit", **COUNT, default=50, help="most messages to list (50)")
+    parser.add_argument("--limit", **COUNT, help=f"most messages to list ({LIMIT})")
     parser.add_argument("--count", action="store_true", help="only count them; beyond 200 packs about")
+    parser.add_argument("--follow", "-f", action="store_true", help="print what comes, changes or ends, until Ctrl-C")
     parser.add_argument("--exact", action="store_true", help="with --count: ask every pack, which needs workers")
 
 
 async def _run(args: argparse.Namespace, settings: Settings) -> int:
-    if args.exact and not args.count:
-        raise InvalidSetting("--exact: goes with --count; a list is always exact")
+    from starter.control import Control
     from starter.steering.status.listing import describe_left_out
 
-    control = await open_control(settings)
-    selection = read_filter(args)
+    _check(args)
+    client, selection = await open_client(settings), read_filter(args)
+    control = Control(client, settings)
+    if args.follow:
+        await run_until_signal(_follow(client, control, settings, args))
+        return FINE
     if args.count:
         return await _count(control, selection, args)
     found: list[ListedMessage] = []
     left_out = list[str]()
     shown = 0
-    async for listed in control.list(selection, args.limit, left_out.append):
+    limit = args.limit or LIMIT
+    async for listed in control.list(selection, limit, left_out.append):
         shown += 1
         if args.json:
             print_json(listed.to_document())
@@ -56,9 +72,25 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
         echo_err(f"dormice: {describe_left_out(left_out)}")
     elif shown == 0:
         echo_err("no message matches")
-    if shown == args.limit and (total := await control.estimate(selection)).number > shown:
+    if shown == limit and (total := await control.estimate(selection)).number > shown:
         echo_err(f"{shown:,} of {total.describe()}; --limit N lists more")
     return UNREACHABLE if left_out else FINE
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.exact and not args.count:
+        raise InvalidSetting("--exact: goes with --count; a list is always exact")
+    if args.follow and (args.count or args.limit):
+        other = "--count" if args.count else "--limit"
+        raise InvalidSetting(f"--follow: goes on without {other}; leave one of them out")
+
+
+async def _follow(client: "Client", control: "Control", settings: Settings, args: argparse.Namespace) -> None:
+    from starter.steering.packs import Packs
+    from starter.steering.pages import MessagePages
+
+    pages = MessagePages(client, Packs(client, settings), read_filter(args))
+    await Following(control, pages, args.json).run()
 
 
 async def _count(control: "Control", selection: "Selection", args: argparse.Namespace) -> int:

@@ -4,15 +4,18 @@ import argparse
 import functools
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import MessageNotFound, RetryLater
 from shared.messages.timespan import format_moment
 from shared.settings import Settings
-from starter.cli.arguments import Commands, read_name
+from starter.cli.arguments import CommandParser, Commands, read_name
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE, code_of
+from starter.cli.messages.waiting import EPILOG, add_wait, explain_end, wait_for_end
 from starter.cli.processes.dev import DEFAULT_DATA
 from starter.local.terminal import describe_moment, echo_err, plural, print_fields, print_json
 
@@ -28,17 +31,20 @@ FINAL = ("done", "stop", "parked")
 
 
 def add(commands: Commands) -> None:
-    for name, print_text, keys, summary in (
-        ("show", _print_all, (), "show messages: where each stands and why, alive or finished"),
-        ("explain", _print_why, WHY, "say why messages are due when they are: one sentence, and the last decisions"),
-    ):
-        parser = commands.add(name, functools.partial(_run, print_text, keys), summary)
-        help_text = "the messages; for a single one, KIND ID works too"
-        parser.add_argument("names", metavar="KIND:ID", nargs="+", help=help_text)
+    purpose = "show messages: where each stands and why, alive or finished"
+    add_wait(_add_names(commands.add("show", functools.partial(_run, _print_all, ()), purpose, EPILOG)))
+    purpose = "say why messages are due when they are: one sentence, and the last decisions"
+    _add_names(commands.add("explain", functools.partial(_run, _print_why, WHY), purpose)).set_defaults(wait=None)
+
+
+def _add_names(parser: CommandParser) -> CommandParser:
+    help_text = "the messages; for a single one, KIND ID works too"
+    parser.add_argument("names", metavar="KIND:ID", nargs="+", help=help_text)
+    return parser
 
 
 async def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace, settings: Settings) -> int:
-    """Print each message; exit code 1 if one is not known, 3 if one can't be asked now."""
+    """Print each message; exit code 1 if one is not known, 3 if one can't be asked now, 4 or 5 as --wait says."""
     from starter.control import Control
     from starter.steering.message_view import to_document
     from starter.steering.status.web_ui import find_page, find_ui_address
@@ -49,9 +55,14 @@ async def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace,
     control = Control(client, settings)
     ui_address = find_ui_address(settings, client.service_client.config.target_host, DEFAULT_DATA)
     code, separator = FINE, ""
+    waits_until = None if args.wait is None else time.monotonic() + args.wait.total_seconds()
     for kind, message_id in names:
         try:
-            view = await control.show(kind, message_id)
+            if waits_until is None:
+                view = await control.show(kind, message_id)
+            else:
+                left = max(0.0, waits_until - time.monotonic())
+                view = await wait_for_end(control, kind, message_id, timedelta(seconds=left))
         except (MessageNotFound, RetryLater) as exc:
             echo_err(f"dormice: {exc}")
             code = max(code, code_of(exc))
@@ -65,6 +76,11 @@ async def _run(print_text: Print, keys: Sequence[str], args: argparse.Namespace,
             separator = "\n"
         if view.note:
             echo_err(f"note: {view.note}; shown is what the server itself knows")
+        if args.wait is not None:
+            found, sentence = explain_end(view, args.wait)
+            code = max(code, found)
+            if sentence:
+                echo_err(f"dormice: {sentence}")
     return code
 
 

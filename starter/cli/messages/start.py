@@ -1,7 +1,8 @@
 """The commands `start` and `upsert`."""
 
 import argparse
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 from shared.errors import MessageAlive
 from shared.lanes import LANES
@@ -9,19 +10,21 @@ from shared.settings import Settings
 from starter.cli.arguments import DURATION, MOMENT, OFFSET, PAYLOAD, PRIORITY, CommandParser, Commands
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE, PARTLY
+from starter.cli.messages.waiting import EPILOG, add_wait, explain_end, to_cells, wait_for_end
 from starter.local.terminal import echo_err, print_json, print_table
 
 if TYPE_CHECKING:
     from shared.messages.envelope import Envelope
     from starter.control import Control
+    from starter.starting.receipts import Receipt
 
 FIELDS = ("kind", "id", "payload", "lane", "scheduled_at", "priority", "tenant", "correlation_id", "idempotency_key")
 
 
 def add(commands: Commands) -> None:
-    _add_envelope(commands.add("start", _start, "start one message; one that has finished is started anew"))
+    _add_envelope(commands.add("start", _start, "start one message; one that has finished is started anew", EPILOG))
     purpose = "start one message, or give it payload, lane, priority and moment if it is alive"
-    parser = commands.add("upsert", _upsert, purpose)
+    parser = commands.add("upsert", _upsert, purpose, EPILOG)
     _add_envelope(parser)
     add = parser.add_argument_group("conditions, without which it is changed whatever it is about to do").add_argument
     add("--if-version", **OFFSET, help="only if it is alive and still at this version")
@@ -40,6 +43,7 @@ def _add_envelope(parser: CommandParser) -> None:
     add("--tenant", help="whose it is: tenants get fair shares of a busy lane")
     add("--correlation-id", metavar="ID", help="goes into every log line about it")
     add("--idempotency-key", metavar="KEY", help="the same key never does this twice")
+    add_wait(parser)
 
 
 async def _start(args: argparse.Namespace, settings: Settings) -> int:
@@ -50,17 +54,13 @@ async def _start(args: argparse.Namespace, settings: Settings) -> int:
         _report(args, exc.workflow_id, "already running", exc.run_id)
         echo_err(f"dormice: {exc}")
         return PARTLY
-    _report(args, receipt.workflow_id, receipt.outcome.value, receipt.run_id)
-    return FINE
+    return await _finish(args, control, receipt)
 
 
 async def _upsert(args: argparse.Namespace, settings: Settings) -> int:
     control, envelope = await _open(args, settings)
     receipt = await control.upsert(envelope, if_version=args.if_version, if_due_before=args.if_due_before)
-    _report(args, receipt.workflow_id, receipt.outcome.value, receipt.run_id, receipt.reason)
-    if receipt.reason:
-        echo_err(f"dormice: {receipt.reason}")
-    return FINE
+    return await _finish(args, control, receipt)
 
 
 async def _open(args: argparse.Namespace, settings: Settings) -> "tuple[Control, Envelope]":
@@ -76,8 +76,41 @@ async def _open(args: argparse.Namespace, settings: Settings) -> "tuple[Control,
     return Control(await open_client(settings, is_starting=True), settings, registry), envelope
 
 
-def _report(args: argparse.Namespace, name: str, outcome: str, run_id: str, reason: str = "") -> None:
+async def _finish(args: argparse.Namespace, control: "Control", receipt: "Receipt[None]") -> int:
+    """Print a receipt and, with --wait, what becomes of the message; gives the exit code."""
+    given = (args, receipt.workflow_id, receipt.outcome.value, receipt.run_id, receipt.reason)
+    if args.wait is None or not args.json:
+        _report(*given)
+    if receipt.reason:
+        echo_err(f"dormice: {receipt.reason}")
+    if args.wait is None:
+        return FINE
+    sys.stdout.flush()
+    from starter.starting.receipts import StartOutcome
+    from starter.steering.message_view import to_document
+
+    found: dict[str, Any] = {"state": None, "version": None, "result": None}
+    try:
+        if receipt.outcome is StartOutcome.REVISED:
+            await control.show(args.kind, args.id)  # its answer comes after the change, so no older state is the end
+        view = await wait_for_end(control, args.kind, args.id, args.wait)
+        document = to_document(view)
+        found = {name: document[name] for name in found}
+    finally:
+        if args.json:
+            _report(*given, **found)
+    if not args.json:
+        print_table(to_cells(document), [])
+    if view.note:
+        echo_err(f"note: {view.note}")
+    code, sentence = explain_end(view, args.wait)
+    if sentence:
+        echo_err(f"dormice: {sentence}")
+    return code
+
+
+def _report(args: argparse.Namespace, name: str, outcome: str, run_id: str, reason: str = "", **found: Any) -> None:
     if args.json:
-        print_json({"workflow_id": name, "outcome": outcome, "run_id": run_id, "reason": reason})
+        print_json({"workflow_id": name, "outcome": outcome, "run_id": run_id, "reason": reason, **found})
     else:
         print_table([name, outcome], [])

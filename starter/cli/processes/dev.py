@@ -4,22 +4,21 @@ import argparse
 import asyncio
 import contextlib
 import os
-import random
-import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shared.errors import InvalidSetting, Misconfigured
+from shared.errors import InvalidSetting
 from shared.settings import ENV_PREFIX, Settings
 from starter.cli.arguments import COUNT, Commands, port
-from starter.cli.exit_codes import FINE, WRONG
+from starter.cli.connection import silence_core
+from starter.cli.exit_codes import FINE
 from starter.cli.interruption import run_until_signal
 from starter.cli.processes.page import has_web, serve_beside
-from starter.local.terminal import echo_err
+from starter.local.terminal import echo_err, has_foreground
+from starter.steering.selection import Selection
 
 if TYPE_CHECKING:
     from starter.local.embedded import EmbeddedOptions, EmbeddedServer
@@ -33,9 +32,7 @@ DEFAULT_PAGE_PORT = 8236
 """Beside that of 'dormice serve', which may run on the same machine."""
 NO_PAGE = "page     none; install dormice with the extra web for a page of what is wrong, waits and is parked"
 DRAIN_SECONDS = 10
-RESTART_SECONDS, RESTART_SECONDS_MAX = 0.5, 30.0
-LEAVE_SECONDS = 30.0
-"""Time limit for the worker to end: its drain time, and more to hand back what did not finish."""
+BOARD_SECONDS = 2.0
 
 
 def add(commands: Commands) -> None:
@@ -55,6 +52,8 @@ def add(commands: Commands) -> None:
     kafka_help = f"run a Kafka broker too, {where}; its first run fetches Kafka"
     add("--kafka", metavar="PORT", nargs="?", const=DEFAULT_KAFKA_PORT, type=port, help=kafka_help)
     add("--processes", **COUNT, default=1, help="worker processes (1)")
+    add("--reload", action="store_true", help="start the worker anew when a file of a handler's module changes")
+    add("--no-board", action="store_true", help="on a terminal, print the worker's log in place of the board")
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
@@ -102,9 +101,13 @@ def _check_page_port(args: argparse.Namespace, server: "EmbeddedOptions") -> Non
 async def _serve(
     options: "EmbeddedOptions", broker_options: "BrokerOptions | None", args: argparse.Namespace, settings: Settings
 ) -> int:
+    from starter.cli.processes.dev_worker import DevWorker, WorkerLog
     from starter.local.disk import watch_disk
     from starter.local.embedded import run_embedded
+    from starter.local.handler_files import HandlerFiles
 
+    has_board = has_foreground() and not args.no_board
+    silence_core()
     watching = watch_disk(options.data, options.log, echo_err)
     async with (
         run_embedded(options) as server,
@@ -112,7 +115,23 @@ async def _serve(
         _open_broker(broker_options) as broker,
         _open_page(args, settings, server, broker) as page,
     ):
-        return await _keep_working(args, server, broker, page)
+        log = WorkerLog(options.data / "worker.log" if has_board else None)
+        env = _environment(os.environ, server.address, dict(args.set))
+        if args.reload:  # the compiled code of a file is taken for new if two versions have one size and one second
+            env["PYTHONDONTWRITEBYTECODE"] = "1"
+        worker = DevWorker(
+            server,
+            broker,
+            env=env,
+            options=("--processes", str(args.processes), "--drain-seconds", str(DRAIN_SECONDS)),
+            config=args.config,
+            log=log,
+            changes=HandlerFiles(settings.handlers) if args.reload else None,
+        )
+        async with worker:
+            _greet(server, broker, page, log.path)
+            async with _open_board(server, settings) if has_board else contextlib.nullcontext():
+                return await worker.keep()
 
 
 def _open_page(
@@ -122,6 +141,33 @@ def _open_page(
         return contextlib.nullcontext([] if args.no_page else [NO_PAGE])
     settings = replace(settings, page_writes=settings.page_writes or args.page_writes)
     return serve_beside(server, settings, args.page_port, None if broker is None else broker.address)
+
+
+@contextlib.asynccontextmanager
+async def _open_board(server: "EmbeddedServer", settings: Settings) -> AsyncGenerator[None]:
+    """Show the board below what is printed; a defect of it leaves everything else at work."""
+    from rich.console import Console
+
+    from starter.insight.board.display import Display, taking_keys
+    from starter.insight.board.reader import BoardReader
+
+    stopping = asyncio.Event()
+    reader = BoardReader(await server.connect(settings), settings, Selection(), BOARD_SECONDS)
+
+    async def show() -> None:
+        with taking_keys({}):
+            async with reader.reading():
+                footer = "Ctrl-C ends all of it; nothing is lost"
+                await Display(reader, BOARD_SECONDS, stopping).draw(Console(), footer, is_alone=False)
+
+    showing = asyncio.create_task(show())
+    try:
+        yield
+    finally:
+        stopping.set()
+        (fault,) = await asyncio.gather(showing, return_exceptions=True)
+        if fault is not None:
+            echo_err(f"dormice: the board has ended by a defect of its own ({fault!r})")
 
 
 def _open_broker(options: "BrokerOptions | None") -> "AbstractAsyncContextManager[EmbeddedBroker | None]":
@@ -135,62 +181,6 @@ def _open_broker(options: "BrokerOptions | None") -> "AbstractAsyncContextManage
     return run_broker(options)
 
 
-async def _keep_working(
-    args: argparse.Namespace, server: "EmbeddedServer", broker: "EmbeddedBroker | None", page: Sequence[str]
-) -> int:
-    """Run the worker, and restart it when it dies; gives its exit code when it drained or refused its configuration."""
-    from starter.local.supervised_process import start_supervised, stop_supervised
-
-    env, deaths = _environment(os.environ, server.address, dict(args.set)), 0
-    while True:
-        worker, began = await start_supervised(_worker_command(args), env=env), time.monotonic()
-        if not deaths:
-            _greet(server, broker, page)
-        try:
-            code = await _first_end(worker, server, broker)
-        finally:
-            if worker.returncode is None:
-                rest = "the server" if broker is None else "the broker and the server"
-                echo_err(f"draining the worker, then stopping {rest}; Ctrl-C leaves at once")
-            await stop_supervised(worker, LEAVE_SECONDS)
-        if code in (FINE, WRONG):
-            echo_err(f"the worker has ended with code {code}")
-            return code
-        deaths = 1 if time.monotonic() - began > RESTART_SECONDS_MAX else deaths + 1
-        pause = min(RESTART_SECONDS_MAX, RESTART_SECONDS * 2**deaths) * random.uniform(0.5, 1)  # noqa: S311 — no secret
-        echo_err(f"the worker has ended with code {code}; the server stays, and a new worker starts in {pause:.1f} s")
-        await asyncio.sleep(pause)
-
-
-async def _first_end(
-    worker: asyncio.subprocess.Process, server: "EmbeddedServer", broker: "EmbeddedBroker | None"
-) -> int:
-    """Wait until one of them ends; gives the worker's exit code, and raises if it was the server or the broker."""
-    from starter.local.disk import check_room
-
-    worker_end = asyncio.create_task(worker.wait())
-    logs = {asyncio.create_task(server.wait()): ("server", server.options.log)}
-    if broker is not None:
-        logs[asyncio.create_task(broker.wait())] = ("broker", broker.options.log)
-    try:
-        ended, _ = await asyncio.wait({worker_end, *logs}, return_when=asyncio.FIRST_COMPLETED)
-        if worker_end in ended:
-            return worker_end.result()
-        name, log = logs[ended.pop()]
-        check_room(server.options.data)
-        raise Misconfigured(f"the embedded {name} has ended by itself; read {log}")
-    finally:
-        for task in (worker_end, *logs):
-            task.cancel()
-
-
-def _worker_command(args: argparse.Namespace) -> list[str]:
-    # -P: a folder named like our packages in the working folder must not be imported
-    command = [sys.executable, "-P", "-m", "starter", "worker"]
-    command += ["--processes", str(args.processes), "--drain-seconds", str(DRAIN_SECONDS)]
-    return command if args.config is None else [*command, "--config", str(args.config)]
-
-
 def _environment(environ: Mapping[str, str], address: str, given: Mapping[str, str]) -> dict[str, str]:
     """Give the worker's environment: it connects to this server, whatever Temporal's own settings say.
 
@@ -201,13 +191,15 @@ def _environment(environ: Mapping[str, str], address: str, given: Mapping[str, s
     return {**kept, **settings, "TEMPORAL_ADDRESS": address, "TEMPORAL_CONFIG_FILE": os.devnull}
 
 
-def _greet(server: "EmbeddedServer", broker: "EmbeddedBroker | None", page: Sequence[str]) -> None:
+def _greet(server: "EmbeddedServer", broker: "EmbeddedBroker | None", page: Sequence[str], log: Path | None) -> None:
     lines = [f"server   {server.address}, messages are kept in {server.options.data}"]
     if server.ui_url is not None:
         lines.append(f"Web UI   {server.ui_url}")
     lines += page
     if broker is not None:
         lines.append(f"Kafka    {broker.address}, records are kept in {broker.options.data}")
+    if log is not None:
+        lines.append(f"log      {log}, what the worker and its handlers say")
     lines.append("try, in another terminal:")
     if server.options.port != DEFAULT_PORT:
         lines.append(f"  export TEMPORAL_ADDRESS={server.address}")

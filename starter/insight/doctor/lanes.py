@@ -1,7 +1,7 @@
 """The doctor's checks of the lanes: which workers serve them, what waits, and whether its kinds are known here."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -61,12 +61,9 @@ class Lanes:
         self._server = server
         self._registry = registry
         self._settings = server.settings
-        self._serving: dict[str, LaneWorkers] = {}
-
-    @property
-    def serving(self) -> Mapping[str, LaneWorkers]:
-        """The workers of each lane, as far as they were looked at."""
-        return self._serving
+        self.serving: dict[str, LaneWorkers] = {}
+        """What the check of workers has found, by lane."""
+        self._overdue: dict[str, OverdueIndex] = {}
 
     def checks(self) -> list[Check]:
         """Give the checks, in order."""
@@ -82,8 +79,8 @@ class Lanes:
 
     async def _check_workers(self) -> Found:
         for lane in LANES:
-            self._serving[lane] = await self._find_serving(lane)
-        return [await self._check_served(lane, serving) for lane, serving in self._serving.items()]
+            self.serving[lane] = await self._find_serving(lane)
+        return [await self._check_served(lane, serving) for lane, serving in self.serving.items()]
 
     async def _check_served(self, lane: str, serving: LaneWorkers) -> Finding:
         if not serving.versions:
@@ -108,17 +105,19 @@ class Lanes:
         return fine("no worker, and nothing that needs one", about=lane)
 
     async def _check_backlog(self) -> Found:
-        return [check_backlog(lane, serving) for lane, serving in self._serving.items()]
+        return [check_backlog(lane, serving) for lane, serving in self.serving.items()]
 
     async def _check_overdue(self) -> Found:
-        served = [lane for lane, serving in self._serving.items() if serving.versions]
+        served = [lane for lane, serving in self.serving.items() if serving.versions]
         if not served:
             return unknown(f"{NOT_LOOKED_AT}, see workers")
         now = datetime.fromtimestamp(self._server.now(), UTC)
-        client, after = self._server.client, self._settings.index_after
-        indexes = [OverdueIndex(client, self._queue(lane), after) for lane in served]
-        found = await asyncio.gather(*(index.find_oldest(NAMED_MAX, now, OVERDUE_LONG) for index in indexes))
-        return [check_overdue(lane, one, self._serving[lane], now) for lane, one in zip(served, found, strict=True)]
+        for lane in served:
+            index = OverdueIndex(self._server.client, self._queue(lane), self._settings.index_after)
+            self._overdue.setdefault(lane, index)
+        looks = (self._overdue[lane].find_oldest(NAMED_MAX, now, OVERDUE_LONG) for lane in served)
+        found = await asyncio.gather(*looks)
+        return [check_overdue(lane, one, self.serving[lane], now) for lane, one in zip(served, found, strict=True)]
 
     async def _check_workflows(self) -> Finding:
         query = query_reported(self._settings.task_queue_prefix)

@@ -1,0 +1,82 @@
+"""The command `watch`."""
+
+import argparse
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from shared.errors import InvalidSetting
+from shared.messages.timespan import format_seconds
+from shared.settings import Settings
+from starter.cli.arguments import DURATION, Commands, add_filter, read_filter
+from starter.cli.connection import open_client
+from starter.cli.exit_codes import FINE
+from starter.cli.interruption import call_at_signals
+from starter.local.terminal import has_foreground
+
+if TYPE_CHECKING:
+    from starter.insight.board.reader import BoardReader
+
+INTERVAL, INTERVAL_LEAST, INTERVAL_MOST = (timedelta(seconds=seconds) for seconds in (2, 0.5, 3600))
+
+EPILOG = """\
+On a terminal it keeps a board up to date: what is wrong first (lanes that stand still or are behind, workers that have
+gone, reasons of parked messages, closed gates), then counts, lanes and what is due. Into a pipe it writes a line for
+each look, with --json a document. Many packs are counted about, by their memos. What takes long to read is read less
+often. CALLS/S is what workers have finished between their last two heartbeats, of packs in batches. While the server is
+away it says so, and goes on when it is back. q and Ctrl-C end it, with exit code 0."""
+
+
+def add(commands: Commands) -> None:
+    purpose = "watch messages and lanes on a board that follows: what is wrong, counts, lanes, what is due"
+    parser = commands.add("watch", _run, purpose, EPILOG)
+    add_filter(parser, has_moment=False)
+    seconds = INTERVAL.total_seconds()
+    parser.add_argument("--interval", **DURATION, default=INTERVAL, help=f"time between two looks ({seconds:g}s)")
+    parser.add_argument("--once", action="store_true", help="look once")
+
+
+async def _run(args: argparse.Namespace, settings: Settings) -> int:
+    from starter.insight.board.reader import BoardReader
+
+    if not INTERVAL_LEAST <= args.interval <= INTERVAL_MOST:
+        given = format_seconds(args.interval.total_seconds())
+        raise InvalidSetting(f"--interval: is {given}; give 500ms to 1h")
+    stopping = asyncio.Event()
+    call_at_signals(stopping.set)
+    client = await open_client(settings, is_starting=True)
+    reader = BoardReader(client, settings, read_filter(args), args.interval.total_seconds())
+    if args.once:
+        await _show_once(reader, is_json=args.json)
+    else:
+        await _follow(reader, args, stopping)
+    return FINE
+
+
+async def _show_once(reader: "BoardReader", *, is_json: bool) -> None:
+    from rich.console import Console
+
+    from starter.insight.board.display import write_status
+    from starter.insight.board.view import draw
+
+    await reader.read_once()
+    if is_json or not has_foreground():
+        write_status(reader, is_json=is_json)
+    else:
+        Console().print(draw(reader.status()))
+
+
+async def _follow(reader: "BoardReader", args: argparse.Namespace, stopping: asyncio.Event) -> None:
+    from rich.console import Console
+
+    from starter.insight.board.display import Display, taking_keys
+    from starter.insight.board.view import describe_interval
+
+    interval = args.interval.total_seconds()
+    display = Display(reader, interval, stopping)
+    async with reader.reading():
+        if args.json or not has_foreground():
+            await display.write(is_json=args.json)
+        else:
+            with taking_keys({"q": stopping.set}):
+                await display.draw(Console(), describe_interval(interval), is_alone=True)

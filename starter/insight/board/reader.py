@@ -1,0 +1,200 @@
+"""Reads what the board shows: its sections, each at its own pace, so that no slow one holds up another."""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from temporalio.client import Client
+
+from activities.idle.due_index import SleepingWorkflow, format_query_time
+from shared.errors import ServerUnreachable
+from shared.keepers.gates import GateClosure
+from shared.lanes import LANES
+from shared.messages.placement import HAS_PARKED, MESSAGE_WORKFLOW, PACK_WORKFLOW
+from shared.messages.timespan import HORIZON
+from shared.settings import Settings
+from shared.temporal.connect import CALL_TIMEOUT
+from shared.temporal.search_attributes import DUE_AT
+from starter.control import Control
+from starter.insight.board.counts import KindCounts
+from starter.insight.board.heartbeats import Heartbeats
+from starter.insight.board.section import Section
+from starter.insight.board.status import BoardStatus, LaneStatus, StateCounts
+from starter.insight.doctor.checks import Finding, Severity, run_checks
+from starter.insight.doctor.lanes import Lanes
+from starter.insight.doctor.server import Server
+from starter.insight.due_counts import count_packed, count_solo
+from starter.steering.keepers import GateControl, GatesNotServed
+from starter.steering.packs import Packs
+from starter.steering.selection import Selection, quote
+
+CHECK_SECONDS = 10.0
+HEALTH_TIMEOUT = timedelta(seconds=3)
+QUICK_CHECKS, SLOW_CHECKS = ("workers", "backlog"), ("overdue", "workflows")
+SLOW_REST = 50.0
+"""What searches the index for what is overdue may read a row of each running workflow."""
+DUE_REST = 4.0
+"""Most of the time that counting what is due takes are pauses between its calls."""
+
+WRONG = (Severity.WRONG, Severity.WARNING)
+
+PARKED_READ = 100
+REASONS_MAX = 3
+
+STRETCHES = {
+    "1 min": timedelta(minutes=1),
+    "10 min": timedelta(minutes=10),
+    "1 h": timedelta(hours=1),
+    "1 d": timedelta(days=1),
+    "later": HORIZON,
+}
+NEXT_MAX = 3
+NEXT_LISTED = 200
+NARROWED_MAX = 6
+"""How often the stretch in which the next one is looked for is cut to a quarter, until it holds few enough."""
+
+
+class BoardReader:
+    """Keeps the status of a selection up to date during `async with reader.reading()`, every `interval` seconds."""
+
+    def __init__(self, client: Client, settings: Settings, selection: Selection, interval: float) -> None:
+        self._client = client
+        self._settings = settings
+        self._selection = selection
+        self._interval = interval
+        self._control, self._packs = Control(client, settings), Packs(client, settings)
+        shown = [lane for lane in LANES if selection.lane in (None, lane)]
+        self._heartbeats = Heartbeats(client, settings.task_queue_prefix, shown)
+        server = Server(self._open, settings, Path(), time.time)
+        server.client = client
+        self._lanes, self._shown = Lanes(server, None), shown
+        self._answered_at = time.time()
+        self._health = Section(self._check_health, None)
+        self._quick = Section(lambda: self._check(QUICK_CHECKS), list[Finding]())
+        self._slow = Section(lambda: self._check(SLOW_CHECKS), list[Finding](), rest=SLOW_REST)
+        self._rates = Section(self._heartbeats.read, dict[str, float]())
+        self._counts = Section(KindCounts(client, self._packs, selection).read, dict[str, StateCounts]())
+        self._parked = Section(self._read_parked, Counter[str]())
+        self._due = Section(self._read_due, (dict[str, int](), list[SleepingWorkflow]()), rest=DUE_REST)
+        self._gates = Section(self._read_gates, dict[str, GateClosure]())
+        self._sections = (
+            *(self._health, self._quick, self._slow, self._rates, self._counts),
+            *(self._parked, self._due, self._gates),
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every section has been read."""
+        return all(section.has_value for section in self._sections)
+
+    async def read_once(self) -> None:
+        """Read every section once. Raises RetryLater and Misconfigured."""
+        await self._quick.read_once()  # tells which lanes have workers
+        await asyncio.gather(*(section.read_once() for section in self._sections if section is not self._quick))
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncGenerator[None]:
+        """Read on and on for the length of an `async with` block."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(section.keep(self._interval)) for section in self._sections]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    def status(self) -> BoardStatus:
+        """Give what was read last."""
+        faulty = next((section for section in self._sections if section.fault), None)
+        due, next_due = self._due.value
+        found = [*self._quick.value, *self._slow.value]
+        return BoardStatus(
+            at=time.time(),
+            server=f"{self._client.service_client.config.target_host} {self._client.namespace}",
+            fault="" if faulty is None else faulty.fault,
+            answered_at=self._answered_at,
+            next_try=0.0 if faulty is None else max(0.0, faulty.next_at - time.monotonic()),
+            findings=sorted((each for each in found if each.level in WRONG), key=lambda each: WRONG.index(each.level)),
+            gone=self._heartbeats.gone,
+            parked=self._parked.value.most_common(REASONS_MAX),
+            counts=self._counts.value,
+            lanes={lane: self._describe_lane(lane) for lane in self._shown},
+            due=due,
+            next_due=next_due,
+            gates=self._gates.value,
+        )
+
+    def _describe_lane(self, lane: str) -> LaneStatus:
+        rate = self._rates.value.get(lane)
+        if (serving := self._lanes.serving.get(lane)) is None:
+            return LaneStatus(calls_per_second=rate)
+        return LaneStatus(len(serving.versions), serving.waiting, serving.waits.total_seconds(), rate)
+
+    async def _open(self, _: Settings) -> Client:
+        return self._client
+
+    async def _check_health(self) -> None:
+        if not await self._client.service_client.check_health(timeout=HEALTH_TIMEOUT):
+            raise ServerUnreachable("the server says that it is not ready; look at its log")
+        self._answered_at = time.time()
+
+    async def _check(self, names: Sequence[str]) -> list[Finding]:
+        checks = [check for check in self._lanes.checks() if check.name in names]
+        return await run_checks([replace(check, needs=()) for check in checks], CHECK_SECONDS)
+
+    async def _read_parked(self) -> Counter[str]:
+        parked = replace(self._selection, state="parked")
+        return Counter([listed.parked_reason async for listed in self._control.list(parked, PARKED_READ)])
+
+    async def _read_gates(self) -> dict[str, GateClosure]:
+        with contextlib.suppress(GatesNotServed):  # what no worker has taken in yet closes nothing yet
+            return await GateControl(self._client, self._settings).fetch(time.time())
+        return {}
+
+    async def _read_due(self) -> tuple[dict[str, int], list[SleepingWorkflow]]:
+        """Count what is due within each stretch, and find what is due next; the nearest ones are not indexed."""
+        if self._selection.state not in (None, "active"):
+            return {}, []
+        now = time.time()
+        edges = [now + stretch.total_seconds() for stretch in STRETCHES.values()]
+        active = replace(self._selection, state="active")
+        count = (await self._client.count_workflows(active.to_query(), rpc_timeout=CALL_TIMEOUT)).count
+        solo = Counter(await count_solo(self._client, active, edges))
+        solo[0] += max(0, count - solo.total())  # has no due time in the index, so it is due soon
+        packed = await count_packed(self._packs, edges, is_exact=False, selection=Selection(kind=self._selection.kind))
+        for (_, lane), counts in packed.due.items():
+            if self._selection.lane in (None, lane):
+                solo.update(counts)
+        due = {name: solo[n] for n, name in enumerate(STRETCHES)}
+        return due, await self._find_next(datetime.fromtimestamp(now, UTC))
+
+    async def _find_next(self, now: datetime) -> list[SleepingWorkflow]:
+        """Find some of those due first, by a stretch of time that is made shorter until a page holds all in it."""
+        selection, end, types = self._selection, now + HORIZON, [MESSAGE_WORKFLOW]
+        if selection.lane is None:  # a pack has messages of several lanes
+            types.append(PACK_WORKFLOW)
+        scope = f"WorkflowType IN ({', '.join(map(quote, types))}) AND ExecutionStatus = 'Running'"
+        scope += f" AND State IN ('active', {quote(HAS_PARKED)}) AND DueAt > '{format_query_time(now)}'"
+        for name, value in (("Kind", selection.kind), ("Lane", selection.lane)):
+            scope += f" AND {name} = {quote(value)}" if value else ""
+        for stretch in (*reversed(STRETCHES.values()), *(STRETCHES["1 min"] / 4**n for n in range(1, NARROWED_MAX))):
+            end = now + stretch
+            query = f"{scope} AND DueAt <= '{format_query_time(end)}'"
+            count = (await self._client.count_workflows(query, rpc_timeout=CALL_TIMEOUT)).count
+            if count <= NEXT_LISTED:
+                break
+        else:
+            return []
+        listing = self._client.list_workflows(query, page_size=NEXT_LISTED, rpc_timeout=CALL_TIMEOUT)
+        await listing.fetch_next_page()
+        found = [
+            SleepingWorkflow(due_at, execution.id, execution.workflow_type == PACK_WORKFLOW)
+            for execution in listing.current_page or ()
+            if (due_at := execution.typed_search_attributes.get(DUE_AT)) is not None
+        ]
+        return sorted(found)[:NEXT_MAX]

@@ -1,0 +1,131 @@
+"""The board as a terminal shows it: what is wrong first, then counts, lanes, what is due and closed gates."""
+
+import time
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from activities.idle.due_index import SleepingWorkflow
+from shared.messages.timespan import format_moment, format_seconds
+from starter.insight.board.status import ALL_KINDS, BoardStatus, write_count
+from starter.local.terminal import clean, describe_distance, plural, shorten
+
+STYLES = {"wrong": "bold red", "warning": "yellow", "parked": "yellow", "gone": "bold red", "gate": "yellow"}
+WORD_WIDTH, KIND_WIDTH, NAME_WIDTH = 8, 30, 40
+
+
+def draw(status: BoardStatus, footer: str = "", *, is_complete: bool = True) -> RenderableType:
+    """Draw the board, as wide as the console is."""
+    parts: list[RenderableType] = [_draw_title(status)]
+    if status.fault:
+        parts.append(Text(clean(status.describe_fault()), style="bold red"))
+    parts += _draw_troubles(status, is_complete=is_complete)
+    if status.counts:
+        parts += [Text(), _draw_counts(status)]
+        if about := status.describe_about():
+            parts.append(Text(about, style="dim"))
+    parts += [Text(), _draw_lanes(status)]
+    parts += _draw_due(status)
+    if footer:
+        parts += [Text(), Text(footer, style="dim")]
+    return Group(*parts)
+
+
+def _draw_title(status: BoardStatus) -> RenderableType:
+    title = Table.grid(expand=True)
+    title.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    title.add_column(no_wrap=True, justify="right")
+    title.add_row(Text(f"dormice at {clean(status.server)}", style="bold"), format_moment(status.at)[11:])
+    return title
+
+
+def _draw_troubles(status: BoardStatus, *, is_complete: bool) -> Iterator[RenderableType]:
+    """Draw a line for each thing that is wrong, its kind in front, wrapped beside it."""
+    lines = list(_find_troubles(status))
+    if not lines:
+        yield Text("nothing is wrong", style="green") if is_complete else Text("reading …", style="dim")
+        return
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=WORD_WIDTH, no_wrap=True)
+    grid.add_column()
+    for word, text in lines:
+        grid.add_row(Text(word, style=STYLES.get(word, "")), Text(clean(text)))
+    yield grid
+
+
+def _find_troubles(status: BoardStatus) -> Iterator[tuple[str, str]]:
+    for finding in status.findings:
+        yield finding.level.value, f"{finding.about} {finding.seen}".lstrip()
+        if finding.remedy:
+            yield "", f"do: {finding.remedy}"
+    for worker, heard_at in status.gone.items():
+        silent = format_seconds(time.time() - heard_at)
+        yield "gone", f"worker {worker}, not heard of for {silent}; it did not stop in good order"
+    for reason, count in status.parked:
+        yield "parked", f"{plural(count, 'message')}: {reason or 'no reason is known'}"
+    for gate, closing in sorted(status.gates.items()):
+        opens = "until it is opened" if closing.lasts_for_good else f"until {format_moment(closing.opens_at)}"
+        yield "gate", f"{gate} is closed {opens}{f' ({closing.reason})' if closing.reason else ''}"
+
+
+def _draw_counts(status: BoardStatus) -> RenderableType:
+    table = _make_table()
+    table.add_column("KIND", overflow="fold")  # the only one that may be wrapped, so that no number is cut
+    states = list(status.counts.get(ALL_KINDS, {}))
+    for state in states:
+        table.add_column(state.upper(), justify="right", no_wrap=True)
+    for kind, counts in status.counts.items():
+        if kind != ALL_KINDS or len(status.counts) != 2:  # of one kind, the sum says nothing new
+            cells = (
+                _write_cell(state, write_count(counts[state]), is_any=counts[state].number > 0) for state in states
+            )
+            table.add_row(Text(shorten(clean(kind), KIND_WIDTH)), *cells)
+    return table
+
+
+def _write_cell(state: str, text: str, *, is_any: bool) -> Text:
+    return Text(text, style=STYLES.get(state, "") if is_any else "dim")
+
+
+def _draw_lanes(status: BoardStatus) -> RenderableType:
+    table = _make_table()
+    table.add_column("LANE", no_wrap=True)
+    for name in ("WORKERS", "WAITING", "OLDEST", "CALLS/S"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for lane, each in status.lanes.items():
+        rate = "-" if each.calls_per_second is None else f"{each.calls_per_second:,.1f}"
+        waits = format_seconds(each.waits) if each.waiting else "-"
+        table.add_row(lane, f"{each.workers:,}", f"{each.waiting:,}", waits, rate)
+    return table
+
+
+def _draw_due(status: BoardStatus) -> Iterator[RenderableType]:
+    if not status.due:
+        return
+    counts = ", ".join(f"{count:,} {_write_stretch(name)}" for name, count in status.due.items() if count)
+    yield Text()
+    yield Text(f"due   {counts or 'nothing'}")
+    if status.next_due:
+        first = ", ".join(f"{_name(each)} {describe_distance(each.due_at)}" for each in status.next_due)
+        yield Padding(Text(f"next  {clean(first)}"), (0, 0))
+
+
+def _write_stretch(name: str) -> str:
+    return name if name == "later" else f"in {name}"
+
+
+def _name(workflow: SleepingWorkflow) -> str:
+    kind, _, index = workflow.workflow_id.rpartition("~")
+    return f"{kind} (pack {index})" if workflow.is_pack else shorten(workflow.workflow_id, NAME_WIDTH)
+
+
+def _make_table() -> Table:
+    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+
+
+def describe_interval(seconds: float) -> str:
+    """Say how often the board is read."""
+    return f"read every {format_seconds(seconds)}, what is costly less often; q or Ctrl-C ends"
