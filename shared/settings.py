@@ -12,6 +12,7 @@ environment configuration (`TEMPORAL_ADDRESS`, `TEMPORAL_PROFILE`, …), see `sh
 import contextlib
 import difflib
 import math
+import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -186,6 +187,14 @@ def load_settings(
     for source, given in (*_file_values(file), ("environment", variables), ("flag", flags or {})):
         values |= {name: _read(name, value, source) for name, value in given.items()}
     return Settings(**values)
+
+
+def add_handler_folder(file: Path | None = None) -> None:
+    """Let modules beside the file that `load_settings` reads be imported, after all else, so that they hide nothing."""
+    path = file or Path(DEFAULT_FILE)
+    folder = str(path.resolve().parent)
+    if path.exists() and folder not in sys.path:
+        sys.path.append(folder)
 
 
 def find_unknown_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from shared.lanes import LANES
-from shared.settings import load_settings
+from shared.settings import add_handler_folder, load_settings
 from shared.telemetry.logs import set_up_logs
 from worker.health import CHECK_EVERY, Report, encode_report
 from worker.main import EXIT_OK, StopRequest, WorkerOptions, leave, read_options, run_process, to_exit_code
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         settings = load_settings(environ=os.environ)
+        add_handler_folder()
         set_up_logs(settings)
         return serve(read_options(flags, settings))
 

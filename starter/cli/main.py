@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from shared.errors import DormiceError
-from shared.settings import find_unknown_variables, load_settings
+from shared.settings import add_handler_folder, find_unknown_variables, load_settings
 from starter.cli.arguments import CommandParser, Commands, add_settings
 from starter.cli.exit_codes import DEFECT, FINE, INTERRUPTED, MEANINGS, PIPE_CLOSED, WRONG, code_of
 from starter.cli.interruption import run_interruptibly
@@ -81,6 +81,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         args = build_parser()[0].parse_args(arguments)
         settings = load_settings(dict(args.set), os.environ, args.config)
+        add_handler_folder(args.config)
         _warn_of_unknown_variables()
         code = args.run(args, settings)
         return run_interruptibly(code) if asyncio.iscoroutine(code) else code

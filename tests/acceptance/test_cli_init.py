@@ -1,6 +1,5 @@
 """`dormice init`: a folder that works as it stands, or nothing at all."""
 
-import os
 import signal
 import sys
 from pathlib import Path
@@ -27,11 +26,10 @@ async def test_what_is_made_works_at_once(run: Run, spawn: Spawn, environment: d
     made = await run("init", "reminders")
     folder = tmp_path / "reminders"
     kept = {name: value for name, value in environment.items() if not name.startswith(("DORMICE_", "TEMPORAL_"))}
-    here = {**kept, "PYTHONPATH": os.pathsep.join([".", str(ROOT)])}
     code, out, err = await run_to_end(sys.executable, "-m", "pytest", "-q", cwd=folder, env=kept)
-    dev = await begin_dev(spawn, cwd=folder, env=here)
+    dev = await begin_dev(spawn, cwd=folder, env=kept)
     assert dev.address is not None, dev.said.decode()
-    loading = await spawn("load", "messages.jsonl", cwd=folder, env={**here, "TEMPORAL_ADDRESS": dev.address})
+    loading = await spawn("load", "messages.jsonl", cwd=folder, env={**kept, "TEMPORAL_ADDRESS": dev.address})
     _, said = await loading.communicate()
     control = Control(await Client.connect(dev.address), Settings())
 

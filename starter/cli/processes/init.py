@@ -36,10 +36,8 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
         f"{folder}: {', '.join(FILES)}\n"
         "try:\n"
         f"  cd {folder}\n"
-        "  export PYTHONPATH=.\n"
         "  dormice dev --reload\n"
         "and in a second terminal, in the same folder:\n"
-        "  export PYTHONPATH=.\n"
         "  dormice load messages.jsonl\n"
         f"  dormice list --kind {kind}"
     )
