@@ -44,12 +44,20 @@ def add(commands: Commands) -> None:
     add("--host", metavar="HOST", default="127.0.0.1", help="address to listen on (127.0.0.1)")
 
 
-async def _run(args: argparse.Namespace, settings: Settings) -> int:
+def _run(args: argparse.Namespace, settings: Settings) -> int:
+    from worker.process import new_event_loop
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_serve(args, settings))
+
+
+async def _serve(args: argparse.Namespace, settings: Settings) -> int:
     from importlib.metadata import version
 
     from activities.registry import load_registry
     from shared.telemetry.logs import set_up_logs
     from starter.steering.status.web_ui import find_ui_address
+    from worker.process import tune_memory
 
     try:
         from starter.web.application import make_application
@@ -72,6 +80,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     application = make_application(installation, version("dormice"), tokens, {*LOOPBACK, args.host}, page)
     stopping = asyncio.Event()
     call_at_signals(stopping.set)
+    tune_memory()
     async with serving(application, args.host, args.port) as address:
         echo_err(f"HTTP API at {address}{'' if tokens else ', for whoever is on this machine'}")
         if page is not None:
