@@ -1,7 +1,4 @@
-"""The client of dormice's HTTP API: starts, changes, looks at and stops messages from any application.
-
-`dormice.errors` has the errors, `dormice.documents` what the calls return.
-"""
+"""The client of dormice's HTTP API: starts, changes, looks at and stops messages from any application."""
 
 from dormice.client import Client, Message, connect, connect_sync
 from dormice.documents import Envelope

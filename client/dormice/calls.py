@@ -1,149 +1,92 @@
-"""Calls: what is sent, and how often, is written once as generators of steps; each client takes the steps its way."""
+"""Calls: requests that are sent again while that may help, written once, to be awaited or to block."""
 
 import asyncio
-import functools
+import json
 import random
 import time
-from collections.abc import Callable, Coroutine, Generator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, overload
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
-import httpx
+from httpx import AsyncClient, Client, Response, TransportError
 
-from dormice.errors import Misconfigured, RetryLater, to_error
+from dormice.documents import to_fields, to_json
+from dormice.errors import PASSING, Misconfigured, RetryLater, read_problem
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-PAUSE_FIRST_SECONDS, PAUSE_MAX_SECONDS = 0.1, 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One request, which may be repeated: by its method, its key or its meaning the API does nothing twice."""
-
-    method: str
-    path: str
-    query: Mapping[str, str | int] = field(default_factory=dict[str, str | int])
-    content: bytes | None = None
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    seconds: float = 0.0
-    """How long the API may wait before it answers; when it is sent, how long the client does."""
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """What httpx is called with."""
-        body = {} if self.content is None else {"Content-Type": "application/json"}
-        found = {"method": self.method, "url": self.path, "params": self.query, "content": self.content}
-        return found | {"headers": {**body, **self.headers}, "timeout": self.seconds}
+Made_co = TypeVar("Made_co", covariant=True)
+Http = TypeVar("Http", AsyncClient, Client)
 
 
-Answer: TypeAlias = httpx.Response | httpx.TransportError
-Steps: TypeAlias = Generator[Call | float, Any, T]
-"""Yields calls, which are answered with an Answer, and pauses in seconds; returns what the caller gets."""
+class Verb(Generic[P, Made_co]):
+    """Makes a method block where its owner's client of httpx blocks: it never waits then, and is run to its end."""
 
-
-def send(call: Call, patience: float) -> Steps[Any]:
-    """Send a call until it is answered, for `patience` seconds and those that the API may wait; gives the document."""
-    give_up_at, attempts = time.monotonic() + patience + call.seconds, 0
-    while True:
-        answer: Answer = yield replace(call, seconds=max(give_up_at - time.monotonic(), PAUSE_FIRST_SECONDS))
-        if isinstance(answer, httpx.Response) and answer.is_success:
-            return _read(answer)
-        attempts += 1
-        yield find_pause(answer, attempts, give_up_at)
-
-
-def find_pause(answer: Answer | Exception | None, attempts: int, give_up_at: float) -> float:
-    """Give how many seconds to wait before the next attempt; raises the error if there is to be none."""
-    ceiling = min(PAUSE_FIRST_SECONDS * 2 ** min(attempts, 10), PAUSE_MAX_SECONDS)
-    pause = ceiling * random.uniform(0.5, 1)  # noqa: S311 — jitter needs no cryptography
-    if isinstance(answer, httpx.Response) and (asked := answer.headers.get("retry-after", "")).isdecimal():
-        pause += float(asked)
-    error = to_error(answer)
-    if error is not None and (not isinstance(error, RetryLater) or time.monotonic() + pause > give_up_at):
-        raise error from (answer if isinstance(answer, httpx.TransportError) else None)
-    return pause
-
-
-def _read(answer: httpx.Response) -> Any:
-    if not answer.headers.get("content-type", "").startswith("application/json"):
-        sentence = f"{answer.url.copy_with(query=None)} answers, but is no dormice API"
-        raise Misconfigured(f"{sentence}; give the address of 'dormice serve'", status=answer.status_code)
-    return answer.json()
-
-
-class AsyncCaller:
-    """Takes steps with an asyncio client of httpx; each call has `patience` seconds in all."""
-
-    def __init__(self, http: httpx.AsyncClient, patience: float) -> None:
-        self.http = http
-        self.patience = patience
-
-    async def run(self, steps: Steps[T]) -> T:
-        """Take all steps."""
-        answer: Answer | None = None
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration as end:
-                return end.value
-            answer = await self._take(step)
-
-    async def _take(self, step: Call | float) -> Answer | None:
-        if not isinstance(step, Call):
-            return await asyncio.sleep(step)
-        try:
-            return await self.http.request(**step.arguments)
-        except httpx.TransportError as exc:
-            return exc
-
-
-class SyncCaller:
-    """Takes steps with a client of httpx that blocks; each call has `patience` seconds in all."""
-
-    def __init__(self, http: httpx.Client, patience: float) -> None:
-        self.http = http
-        self.patience = patience
-
-    def run(self, steps: Steps[T]) -> T:
-        """Take all steps."""
-        answer: Answer | None = None
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration as end:
-                return end.value
-            answer = self._take(step)
-
-    def _take(self, step: Call | float) -> Answer | None:
-        if not isinstance(step, Call):
-            return time.sleep(step)
-        try:
-            return self.http.request(**step.arguments)
-        except httpx.TransportError as exc:
-            return exc
-
-
-class Verb(Generic[P, T]):
-    """Makes a method of a generator of steps: one to await where its owner is an AsyncCaller, else a plain one."""
-
-    def __init__(self, steps: Callable[Concatenate[Any, P], Steps[T]]) -> None:
-        self.__doc__ = steps.__doc__
-        self.steps = steps
+    def __init__(self, method: Callable[Concatenate[Any, P], Made_co]) -> None:
+        self._method, self.__doc__ = method, method.__doc__
 
     @overload
-    def __get__(self, owner: None, kind: type) -> Self: ...
+    def __get__(self: "Verb[P, Coroutine[Any, Any, T]]", owner: "Caller[Client]", _: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, owner: AsyncCaller, kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self: "Verb[P, AsyncGenerator[T]]", owner: "Caller[Client]", _: type) -> Callable[P, Iterator[T]]: ...
     @overload
-    def __get__(self, owner: SyncCaller, kind: type) -> Callable[P, T]: ...
-    def __get__(self, owner: AsyncCaller | SyncCaller | None, kind: type) -> Any:
-        if owner is None:
-            return self
-
-        @functools.wraps(self.steps)
-        def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return owner.run(self.steps(owner, *args, **kwargs))
+    def __get__(self, owner: "Caller[AsyncClient]", _: type) -> Callable[P, Made_co]: ...
+    def __get__(self, owner: "Caller[Any]", _: type) -> Any:
+        def call(*args: P.args, **more: P.kwargs) -> Any:
+            made = self._method(owner, *args, **more)
+            return _run(made) if isinstance(owner.http, Client) else made
 
         return call
+
+
+class Caller(Generic[Http]):
+    """What speaks to the API, awaited or blocking as its client of httpx; a call takes `seconds` with its repeats."""
+
+    def __init__(self, http: Http, seconds: float) -> None:
+        self.http: Http = http
+        self.seconds = seconds
+
+    async def send(self, method: str, path: str, query: Any = None, body: Any = None, **more: Any) -> Any:
+        """Ask the API, such as GET /v1/gates, until it answers; gives its document, or those of all lines."""
+        pause, give_up_at = 0.1, time.monotonic() + more.pop("seconds", self.seconds)
+        more["content"] = body if body is None or isinstance(body, bytes) else to_json(body)
+        more["params"] = to_fields("due", **cast("dict[str, Any]", query or {}))
+        while True:
+            try:
+                answer = self.http.request(method, path, timeout=max(give_up_at - time.monotonic(), 0.1), **more)
+                return _read(answer if isinstance(answer, Response) else await answer)
+            except (TransportError, RetryLater) as exc:
+                why = f"the HTTP API at {self.http.base_url} does not answer ({str(exc) or type(exc).__name__})"
+                error = exc if isinstance(exc, RetryLater) else RetryLater(f"{why}; try again later")
+            wait = error.pause_seconds + pause * random.uniform(0.5, 1)  # noqa: S311 — jitter needs no cryptography
+            if time.monotonic() + wait > give_up_at:
+                raise error
+            _ = time.sleep(wait) if isinstance(self.http, Client) else await asyncio.sleep(wait)
+            pause = min(2 * pause, 5.0)
+
+    call = Verb(send)
+
+
+def _run(made: Any) -> Any:
+    if isinstance(made, AsyncGenerator):
+        return iter(lambda: _run(anext(cast("Any", made), None)), None)
+    try:
+        made.send(None)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("a method of a client that blocks has waited for an event loop")
+
+
+def _read(answer: Response) -> Any:
+    media_type, status = answer.headers.get("content-type", "").partition(";")[0], answer.status_code
+    if answer.is_success and media_type == "application/json":
+        return answer.json()
+    if answer.is_success and media_type == "application/x-ndjson":
+        documents = [json.loads(line) for line in answer.content.splitlines()]
+        if documents and "problem" in documents[-1]:
+            raise read_problem(documents[-1]["problem"])
+        return documents
+    if media_type == "application/problem+json" or status in PASSING:
+        problem = answer.json() if media_type == "application/problem+json" else {"status": status}
+        raise read_problem(problem, answer.headers.get("retry-after", ""))
+    where = f"{answer.url.copy_with(query=None)} answers with status {status}, but is no dormice API"
+    raise Misconfigured(f"{where}; give the address of 'dormice serve'", status=status)

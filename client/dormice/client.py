@@ -1,188 +1,186 @@
-"""Clients: the asynchronous one and its twin that blocks, each with the same verbs, and how to connect them."""
+"""Clients: what can be asked of messages, awaited or blocking, and how to connect."""
 
-import asyncio
-import contextlib
+import math
 import os
-import ssl
+import re
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from datetime import timedelta
+import uuid
+from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, TypeAlias, Unpack
+from urllib.parse import quote
 
 import httpx
 
-from dormice.bulk import BulkStream, Item, gather, gather_async
-from dormice.calls import Answer, AsyncCaller, SyncCaller
-from dormice.documents import ListedMessage, Receipt, Selection
-from dormice.errors import Misconfigured, RetryLater
-from dormice.verbs import ClientVerbs, MessageVerbs
+from dormice.calls import Caller, Http, Verb
+from dormice.documents import Envelope, MessageView, Options, Receipt, to_fields, to_json
+from dormice.errors import InvalidEnvelope, MessageParked, MessageStopped, Misconfigured, RetryLater
 
 URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "DORMICE_API_URL", "DORMICE_API_TOKEN", "DORMICE_API_TOKEN_FILE"
 DEFAULT_URL = "http://127.0.0.1:8235"
-DEFAULT_TIMEOUT = timedelta(minutes=1)
+PART_LINES = 2_000
 
 
-class Message(AsyncCaller, MessageVerbs):
-    """One message, by kind and id; its verbs are awaited."""
+def _make_verb(name: str, doc: str):  # noqa: ANN202 — a Verb with the parameters of `verb`
+    async def verb(message: "AnyMessage[Any]", reason: str = "") -> Receipt:
+        return await message.signal(name, reason=reason)
 
-    def __init__(self, caller: AsyncCaller, kind: str, id: str, receipt: Receipt[None] | None = None) -> None:  # noqa: A002 — the envelope's own word
-        super().__init__(caller.http, caller.patience)
+    verb.__doc__ = doc
+    return Verb(verb)
+
+
+class AnyMessage(Caller[Http]):
+    """One message, by kind and id; `receipt` says what became of the start or upsert that gave this object."""
+
+    def __init__(self, caller: Caller[Http], kind: str, id: str, receipt: Receipt | None = None) -> None:
+        super().__init__(caller.http, caller.seconds)
         self.kind, self.id, self.receipt = kind, id, receipt
+        if not (kind and id):
+            raise InvalidEnvelope("id: is empty, or kind is; give both", field="id" if kind else "kind")
+        self.path = "/v1/messages/" + "/".join(quote(name, safe="").replace(".", "%2E") for name in (kind, id))
+
+    run_now = _make_verb("run_now", "Run as soon as a worker is free; a parked message gets fresh attempts.")
+    pause = _make_verb("pause", "Run nothing until `resume`; other signals still change the message.")
+    resume = _make_verb("resume", "End a pause; a due time that has passed meanwhile counts as due now.")
+    stop = _make_verb("stop", "End the message for good; a running handler finishes first.")
+
+    @Verb
+    async def reschedule(self, at: datetime | None = None, after: timedelta | None = None, reason: str = "") -> Receipt:
+        """Be due at a moment, or after a time, instead; wakes a parked message up for it."""
+        return await self.signal("reschedule", at=at, after=after, reason=reason)
+
+    @Verb
+    async def reprioritize(self, priority: int, reason: str = "") -> Receipt:
+        """Take another priority, 1 (first) to 5 (last)."""
+        return await self.signal("reprioritize", priority=priority, reason=reason)
+
+    @Verb
+    async def revise(self, payload: Any, *, lane: str = "", priority: int | None = None, reason: str = "") -> Receipt:
+        """Take another payload, and lane and priority if they are given."""
+        return await self.signal("revise", payload=payload, lane=lane, priority=priority, reason=reason)
+
+    async def signal(self, name: str, **given: Any) -> Receipt:
+        """Send a signal, as each verb above does."""
+        told = await self.send("POST", f"{self.path}/{name}", {}, to_fields("due_at", **given))
+        return Receipt(None, told.get("outcome", "taken"), told["note"])
+
+    @Verb
+    async def show(self, *, payload: bool = True) -> MessageView:
+        """Show it, alive or finished; raises MessageNotFound."""
+        return MessageView(await self.send("GET", self.path, {"payload": payload}))
+
+    @Verb
+    async def result(self, timeout: timedelta | None = None) -> Any:
+        """Wait until it is done, and give its result; raises MessageParked, MessageStopped or RetryLater."""
+        give_up_at = math.inf if timeout is None else time.monotonic() + timeout.total_seconds()
+        while True:
+            left = max(give_up_at - time.monotonic(), 0)
+            wait = math.ceil(min(left, 40))  # what the API may wait; then it answers within 6 seconds
+            seconds = min(self.seconds, left + 6) + wait
+            view = MessageView(await self.send("GET", self.path, {"wait": wait}, seconds=seconds))
+            if view.state == "done":
+                return view.result
+            told = f"{self.kind}:{self.id} is {view.why or view.state}"
+            if view.state not in ("active", "running", "paused"):
+                raise (MessageParked if view.state == "parked" else MessageStopped)(f"{told}, so it has no result")
+            if not left:
+                raise RetryLater(f"{told}, and has not ended within {timeout}; wait longer, or look at it")
 
 
-class SyncMessage(SyncCaller, MessageVerbs):
-    """One message, by kind and id; its verbs block."""
+class AnyClient(Caller[Http]):
+    """All messages behind one HTTP API."""
 
-    def __init__(self, caller: SyncCaller, kind: str, id: str, receipt: Receipt[None] | None = None) -> None:  # noqa: A002 — as above
-        super().__init__(caller.http, caller.patience)
-        self.kind, self.id, self.receipt = kind, id, receipt
+    def message(self, kind: str, id: str) -> AnyMessage[Http]:
+        """Give a message by its name; nothing is sent."""
+        return AnyMessage(self, kind, id)
 
+    @Verb
+    async def start(self, kind: str, id: str, payload: Any = None, **options: Unpack[Options]) -> AnyMessage[Http]:
+        """Start a message, also one that has finished; raises MessageAlive, StartRefused and InvalidEnvelope."""
+        return await self._bring("POST", kind, id, payload=payload, **options)
 
-class Client(AsyncCaller, ClientVerbs[Message]):
-    """All messages behind one HTTP API; its verbs are awaited."""
+    @Verb
+    async def upsert(self, kind: str, id: str, payload: Any = None, **options: Unpack[Options]) -> AnyMessage[Http]:
+        """Start a message, or change it if it is alive; a condition that does not hold raises ConditionUnmet."""
+        return await self._bring("PUT", kind, id, payload=payload, **options)
 
-    def _make(self, kind: str, message_id: str, receipt: Receipt[None] | None) -> Message:
-        return Message(self, kind, message_id, receipt)
+    async def _bring(self, method: str, kind: str, message_id: str, **given: Any) -> AnyMessage[Http]:
+        message = self.message(kind, message_id)
+        query = {name: given.pop(name, None) for name in ("if_version", "if_due_before")}
+        body = {"idempotency_key": uuid.uuid4().hex, **to_fields("scheduled_at", **given)}
+        told = await self.send(method, message.path, query, body)
+        message.receipt = Receipt(None, told["outcome"], told["note"])
+        return message
 
-    async def messages(self, **filters: Unpack[Selection]) -> AsyncIterator[ListedMessage]:
-        """List messages; one that moves meanwhile may be missing or come twice."""
-        cursor: str | None = ""
-        while cursor is not None:
-            page, cursor = await self.run(self._list_page(cursor, filters))
-            for each in page:
-                yield each
-
+    @Verb
     async def start_many(
-        self, items: AsyncIterable[Item] | Iterable[Item], *, upsert: bool = False, idempotency_key: str = ""
-    ) -> AsyncIterator[Receipt[Item]]:
-        """Start any number of messages, and give the receipt of each as it comes, in any order.
+        self, items: Iterable[Envelope], *, upsert: bool = False, idempotency_key: str = ""
+    ) -> AsyncGenerator[Receipt]:
+        """Start any number of messages, and give their receipts part by part, as README.md says."""
+        key, part = idempotency_key or uuid.uuid4().hex, dict[Any, tuple[Envelope, bytes]]()
+        headers = {"Content-Type": "application/x-ndjson"} | ({} if upsert else {"Idempotency-Key": key})
+        for number, item in enumerate(chain(items, [None])):  # None ends the last part
+            name = item and (item.kind, item.id) if upsert else number
+            if part and (item is None or name in part or len(part) == PART_LINES):
+                sent, body = list(part.values()), b"\n".join(line for _, line in part.values())
+                for told in await self.send("POST", "/v1/messages:bulk", {"upsert": upsert}, body, headers=headers):
+                    yield Receipt(
+                        sent[told["line"] - 1][0], told["outcome"], told.get("reason", ""), told.get("field", "")
+                    )
+                part.clear()
+            try:
+                if item is not None:
+                    own_key = {"idempotency_key": f"{key}:{number}"} if upsert else {}
+                    part[name] = item, to_json(own_key | to_fields("scheduled_at", **vars(item)))
+            except InvalidEnvelope as exc:
+                yield Receipt(item, "rejected", str(exc), exc.field)
 
-        What is finished is not started again, unless `upsert`. Lines whose receipt gets lost are sent again with the
-        same key, so nothing is doubled; raises RetryLater once no receipt has come for the client's timeout.
-        """
-        bulk = BulkStream[Item](idempotency_key, self.patience, upsert=upsert)
-        async with contextlib.aclosing(gather_async(items)) as parts:
-            async for part in parts:
-                for receipt in bulk.add(part):
-                    yield receipt
-                while bulk.is_waiting:
-                    answer: Answer | RetryLater | None = None
-                    try:
-                        async with self.http.stream(**bulk.to_call().arguments) as response:
-                            if response.is_success:
-                                async for line in response.aiter_lines():
-                                    yield bulk.read(line)
-                            else:
-                                await response.aread()
-                                answer = response
-                    except (httpx.TransportError, RetryLater) as exc:
-                        answer = exc
-                    if bulk.is_waiting:
-                        await asyncio.sleep(bulk.find_pause(answer))
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self.http.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    @Verb
+    async def messages(
+        self, *, kind: str = "", lane: str = "", state: str = "", due_before: datetime | None = None
+    ) -> AsyncGenerator[MessageView]:
+        """List messages, without a filter all that are alive; one that moves meanwhile may be missing or come twice."""
+        query = {"kind": kind, "lane": lane, "state": state, "due_before": due_before, "limit": 1000}
+        page: dict[str, Any] = {"cursor": ""}
+        while page["cursor"] is not None:
+            page = await self.send("GET", "/v1/messages", {**query, "cursor": page["cursor"]})
+            for each in page["messages"]:
+                yield MessageView(each)
 
 
-class SyncClient(SyncCaller, ClientVerbs[SyncMessage]):
-    """All messages behind one HTTP API; its verbs block."""
-
-    def _make(self, kind: str, message_id: str, receipt: Receipt[None] | None) -> SyncMessage:
-        return SyncMessage(self, kind, message_id, receipt)
-
-    def messages(self, **filters: Unpack[Selection]) -> Iterator[ListedMessage]:
-        """List messages, as `Client.messages` does."""
-        cursor: str | None = ""
-        while cursor is not None:
-            page, cursor = self.run(self._list_page(cursor, filters))
-            yield from page
-
-    def start_many(
-        self, items: Iterable[Item], *, upsert: bool = False, idempotency_key: str = ""
-    ) -> Iterator[Receipt[Item]]:
-        """Start any number of messages, as `Client.start_many` does."""
-        bulk = BulkStream[Item](idempotency_key, self.patience, upsert=upsert)
-        for part in gather(items):
-            yield from bulk.add(part)
-            while bulk.is_waiting:
-                answer: Answer | RetryLater | None = None
-                try:
-                    with self.http.stream(**bulk.to_call().arguments) as response:
-                        if response.is_success:
-                            yield from map(bulk.read, response.iter_lines())
-                        else:
-                            response.read()
-                            answer = response
-                except (httpx.TransportError, RetryLater) as exc:
-                    answer = exc
-                if bulk.is_waiting:
-                    time.sleep(bulk.find_pause(answer))
-
-    def close(self) -> None:
-        """Close the connections."""
-        self.http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+Client: TypeAlias = AnyClient[httpx.AsyncClient]
+SyncClient: TypeAlias = AnyClient[httpx.Client]
+Message: TypeAlias = AnyMessage[httpx.AsyncClient]
 
 
-def connect(
-    url: str | None = None,
-    token: str | None = None,
-    *,
-    timeout: timedelta = DEFAULT_TIMEOUT,
-    verify: ssl.SSLContext | bool = True,
-) -> Client:
-    """Make a client for an `async with` block, or to be closed by `close`; nothing is sent yet.
-
-    Without `url` and `token` the environment has them: DORMICE_API_URL, DORMICE_API_TOKEN or DORMICE_API_TOKEN_FILE. A
-    call is repeated for `timeout` in all. `verify` is as in httpx. Raises Misconfigured.
-    """
-    return Client(httpx.AsyncClient(**_find_options(url, token), verify=verify), timeout.total_seconds())
+@asynccontextmanager
+async def connect(
+    url: str = "", token: str = "", *, timeout: timedelta = timedelta(minutes=1)
+) -> AsyncGenerator[Client]:
+    """Give a client for an `async with` block; a call takes `timeout` with its repeats. Raises Misconfigured."""
+    async with httpx.AsyncClient(**_find_options(url, token)) as http:
+        yield Client(http, timeout.total_seconds())
 
 
-def connect_sync(
-    url: str | None = None,
-    token: str | None = None,
-    *,
-    timeout: timedelta = DEFAULT_TIMEOUT,
-    verify: ssl.SSLContext | bool = True,
-) -> SyncClient:
-    """Make a client that blocks, for a `with` block, or to be closed by `close`; all else is as with `connect`."""
-    return SyncClient(httpx.Client(**_find_options(url, token), verify=verify), timeout.total_seconds())
+@contextmanager
+def connect_sync(url: str = "", token: str = "", *, timeout: timedelta = timedelta(minutes=1)) -> Generator[SyncClient]:
+    """Give a client that blocks, for a `with` block; all else is as with `connect`."""
+    with httpx.Client(**_find_options(url, token)) as http:
+        yield SyncClient(http, timeout.total_seconds())
 
 
-def _find_options(url: str | None, token: str | None) -> dict[str, Any]:
-    name, url = ("url", url) if url else (URL_VARIABLE, os.environ.get(URL_VARIABLE) or DEFAULT_URL)
+def _find_options(url: str, token: str) -> dict[str, Any]:
+    url, path = (url or os.environ.get(URL_VARIABLE, DEFAULT_URL)).rstrip("/"), os.environ.get(TOKEN_FILE_VARIABLE)
+    if not re.fullmatch(r"https?://([\w.-]+|\[[\da-f:]+\])(:\d+)?(/\S*)?", url):
+        raise Misconfigured(f"url: is {url!r}, which is no address of HTTP; write it like {DEFAULT_URL}")
     try:
-        address = httpx.URL(url.rstrip("/"))
-    except httpx.InvalidURL as exc:
-        raise Misconfigured(f"{name}: is {url!r}, which is no address ({exc}); write {DEFAULT_URL}") from exc
-    if address.scheme not in ("http", "https") or not address.host:
-        raise Misconfigured(f"{name}: is {url!r}, which is no address of HTTP; write it like {DEFAULT_URL}")
-    headers = {"User-Agent": "dormice-client"}
-    if token := token or os.environ.get(TOKEN_VARIABLE) or _read_token():
-        if not (token.isascii() and token.isprintable()):
-            raise Misconfigured("token: has characters that no HTTP header may have; check where it comes from")
-        headers["Authorization"] = f"Bearer {token}"
-    return {"base_url": address, "headers": headers}
-
-
-def _read_token() -> str:
-    if not (path := os.environ.get(TOKEN_FILE_VARIABLE)):
-        return ""
-    try:
-        return Path(path).read_text("utf-8").strip()
+        token = token or os.environ.get(TOKEN_VARIABLE) or (Path(path).read_text("utf-8").strip() if path else "")
     except (OSError, UnicodeDecodeError) as exc:
         raise Misconfigured(f"{TOKEN_FILE_VARIABLE}: {path} can't be read ({exc}); correct it") from exc
+    if not re.fullmatch(r"[!-~]*", token):
+        raise Misconfigured("token: has characters that no HTTP header may have; check where it comes from")
+    headers = {"User-Agent": "dormice-client", "Content-Type": "application/json"}
+    return {"base_url": url, "headers": headers | ({"Authorization": f"Bearer {token}"} if token else {})}

@@ -1,22 +1,17 @@
-"""Documents: what goes to the API and comes from it, as frozen dataclasses; moments always have a time zone."""
+"""Documents: what goes to the API and comes from it; moments always have a time zone."""
 
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, Literal, TypedDict, TypeVar, cast
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from dormice.errors import InvalidEnvelope
 
-Found = TypeVar("Found")
-Item = TypeVar("Item")
-State = Literal["active", "running", "paused", "parked", "done", "stopped"]
-Outcome = Literal["started", "already running", "revised", "stopped", "ignored", "rejected", "failed", "kept"]
-
 
 class Options(TypedDict, total=False):
-    """What may be said of a message beside kind, id and payload, see `Envelope`."""
+    """What may be said of a message beside its name and payload; `if_…` are the conditions of an upsert."""
 
     at: datetime | None
     after: timedelta | None
@@ -26,201 +21,72 @@ class Options(TypedDict, total=False):
     tenant: str
     correlation_id: str
     idempotency_key: str
+    if_version: int
+    if_due_before: datetime
 
 
-class Selection(TypedDict, total=False):
-    """Which messages a list or a count is about; without any, all that are alive."""
-
-    kind: str
-    lane: str
-    state: str
-    due_before: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(SimpleNamespace):
     """A message to be started: due `at` a moment or `after` a time, at once without either."""
 
-    kind: str
-    id: str
-    payload: Any = None
-    _: dataclasses.KW_ONLY
-    at: datetime | None = None
-    after: timedelta | None = None
-    tolerance: timedelta = timedelta(0)
-    """How much later than due it may run."""
-    lane: str = ""
-    priority: int = 3
-    """1 (first) to 5 (last)."""
-    tenant: str = ""
-    correlation_id: str = ""
-    idempotency_key: str = ""
-
-    def to_document(self) -> dict[str, Any]:
-        """Give it as the API takes it; raises InvalidEnvelope."""
-        texts = ("lane", "tenant", "correlation_id", "idempotency_key")
-        given = {name: text for name in texts if (text := getattr(self, name))}
-        times = {"scheduled_at": to_moment(self.at, self.after), "tolerance_seconds": self.tolerance.total_seconds()}
-        known = {"kind": self.kind, "id": self.id, "payload": self.payload, "priority": self.priority}
-        return known | times | given
+    def __init__(self, kind: str, id: str, payload: Any = None, **options: Unpack[Options]) -> None:
+        super().__init__(kind=kind, id=id, payload=payload, **options)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt(Generic[Item]):
-    """What became of one start or upsert.
+class Receipt(NamedTuple):
+    """What became of a start, an upsert or a signal, see README.md; `item` is the caller's."""
 
-    "already running": it is alive, or has finished, and was left unchanged. "ignored": this idempotency key was applied
-    before. "kept": the server has it, and no worker has taken it yet; it takes effect once one is there. "failed": the
-    server did not take it in time; the same start may succeed later. "rejected": `field` and `reason` say why.
-    """
-
-    item: Item
-    """What was given to `start_many`."""
-    kind: str
-    id: str
-    outcome: Outcome
-    reason: str
-    """Why it is so, or why a message that was changed does not run."""
+    item: Any
+    outcome: str
+    reason: str = ""
     field: str = ""
-    run_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effect:
-    """What became of a signal."""
+class MessageView(SimpleNamespace):
+    """One message with all that the API says of it; what nobody could tell, or a list does not have, is None."""
 
-    is_kept: bool
-    """The server has it, and no worker has taken it yet; it takes effect once one is there."""
-    note: str
-    """What keeps the message from running as asked, if anything does."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """One of the last decisions about a message."""
-
-    at: datetime
-    what: str
-    reason: str
-    version: int
-    due_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageView:
-    """One message in full; what nobody could tell without a worker is None, and `note` says so."""
-
-    kind: str
-    id: str
-    workflow_id: str
-    state: State | str
-    """One of State, or how its workflow was ended by something else: "failed", "terminated" and so on."""
-    lane: str
+    state: str
     due_at: datetime | None
-    earliest_at: datetime | None
-    is_due_soon: bool
     why: str | None
     version: int | None
-    attempt: int | None
-    priority: int
-    tenant: str | None
     payload: Any
-    is_payload_kept: bool
-    revision: int | None
-    correlation_id: str | None
     result: Any
-    decisions: tuple[Decision, ...]
-    started_at: datetime | None
+    decisions: list[dict[str, Any]] | None
+    parked_reason: str | None
     note: str | None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedMessage:
-    """One message of a list; an active one without `due_at` is due now or soon."""
-
-    kind: str
-    id: str
-    lane: str
-    state: State | str
-    due_at: datetime | None
-    earliest_at: datetime | None
-    started_at: datetime | None
-    parked_reason: str | None
-    parked_at: datetime | None
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        due_at = document["due_at"] and datetime.fromisoformat(document["due_at"])
+        super().__init__(**{**dict.fromkeys(MessageView.__annotations__), **document, "due_at": due_at})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageCount:
-    """How many messages there are; one that is not exact comes from counts of which the oldest has this age."""
-
-    count: int
-    is_exact: bool
-    oldest_count_seconds: int | None
-    packs_not_counted: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KindSummary:
-    """A kind that may be started."""
-
-    kind: str
-    lane: str
-    encoding: Literal["solo", "pack"]
-    max_attempts: int
-    summary: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateClosure:
-    """A closed gate; without `opens_at` it stays closed until somebody opens it."""
-
-    gate: str
-    closed_at: datetime
-    opens_at: datetime | None
-    reason: str
-
-
-def read_document(kind: type[Found], document: Mapping[str, Any]) -> Found:
-    """Read a dataclass from a document of the API; fields that this version does not know are left out."""
-    names = [field.name for field in dataclasses.fields(cast("Any", kind))]
-    return kind(**{name: _read_value(name, document.get(name)) for name in names})
-
-
-def _read_value(name: str, value: Any) -> Any:
-    if name == "decisions":
-        return tuple(read_document(Decision, each) for each in value)
-    is_moment = isinstance(value, str) and (name == "at" or name.endswith("_at"))
-    return datetime.fromisoformat(value) if is_moment else value
-
-
-def to_moment(at: datetime | None, after: timedelta | None = None, field: str = "at") -> str | None:
-    """Write a moment, given as such or as a time from now; raises InvalidEnvelope for both, or one without a zone."""
+def to_fields(due: str, at: datetime | None = None, after: timedelta | None = None, **given: Any) -> dict[str, Any]:
+    """Give arguments as the API takes them, `due` being its name for the moment; raises InvalidEnvelope."""
     if at is not None and after is not None:
-        raise InvalidEnvelope(f"{field}: is given beside after; leave one of them out", field=field)
-    if at is not None and at.tzinfo is None:
-        raise InvalidEnvelope(f"{field}: {at.isoformat()} has no time zone; add one, for example UTC", field=field)
-    moment = at if after is None else datetime.now(UTC) + after
-    return None if moment is None else moment.isoformat()
+        raise InvalidEnvelope("at: is given beside after; leave one of them out", field="at")
+    if tolerance := given.pop("tolerance", None):
+        given["tolerance_seconds"] = tolerance.total_seconds()
+    given[due] = at if after is None else datetime.now(UTC) + after
+    said = {name: value for name, value in given.items() if name == "payload" or value not in (None, "")}
+    return {name: _to_moment(value, name) if isinstance(value, datetime) else value for name, value in said.items()}
 
 
-def to_query(filters: Selection) -> dict[str, str | int]:
-    """Write a filter as parameters of the address."""
-    due_before = to_moment(filters.get("due_before"), field="due_before")
-    texts: dict[str, str | int] = {name: value for name, value in filters.items() if isinstance(value, str)}
-    return texts if due_before is None else {**texts, "due_before": due_before}
-
-
-def to_json(document: Mapping[str, Any]) -> bytes:
+def to_json(document: Any) -> bytes:
     """Write JSON; dataclasses, pydantic models and datetimes in it are translated; raises InvalidEnvelope."""
     try:
-        return json.dumps(document, default=_translate, allow_nan=False, separators=(",", ":")).encode()
+        return json.dumps(document, default=_translate, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as exc:
         raise InvalidEnvelope(f"payload: can't be written as JSON ({exc}); use plain values", field="payload") from exc
 
 
+def _to_moment(moment: datetime, field: str = "payload") -> str:
+    if moment.tzinfo is None:
+        raise InvalidEnvelope(f"{field}: {moment.isoformat()} has no time zone; add one, for example UTC", field=field)
+    return moment.isoformat()
+
+
 def _translate(value: Any) -> Any:
     if isinstance(value, datetime):
-        return to_moment(value, field="payload")
+        return _to_moment(value)
     if callable(dump := getattr(value, "model_dump", None)):
         return dump(mode="json")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
