@@ -20,8 +20,7 @@ from dormice.documents import Envelope, MessageView, Options, Receipt, to_fields
 from dormice.errors import InvalidEnvelope, MessageParked, MessageStopped, Misconfigured, RetryLater
 
 URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "DORMICE_API_URL", "DORMICE_API_TOKEN", "DORMICE_API_TOKEN_FILE"
-DEFAULT_URL = "http://127.0.0.1:8235"
-PART_LINES = 2_000
+DEFAULT_URL, PART_LINES, MINUTE = "http://127.0.0.1:8235", 2_000, timedelta(minutes=1)
 
 
 def _make_verb(name: str, doc: str):  # noqa: ANN202 — a Verb with the parameters of `verb`
@@ -125,11 +124,9 @@ class AnyClient(Caller[Http]):
         for number, item in enumerate(chain(items, [None])):  # None ends the last part
             name = item and (item.kind, item.id) if upsert else number
             if part and (item is None or name in part or len(part) == PART_LINES):
-                sent, body = list(part.values()), b"\n".join(line for _, line in part.values())
-                for told in await self.send("POST", "/v1/messages:bulk", {"upsert": upsert}, body, headers=headers):
-                    yield Receipt(
-                        sent[told["line"] - 1][0], told["outcome"], told.get("reason", ""), told.get("field", "")
-                    )
+                sent, body = [item for item, _ in part.values()], b"\n".join(line for _, line in part.values())
+                for got in await self.send("POST", "/v1/messages:bulk", {"upsert": upsert}, body, headers=headers):
+                    yield Receipt(sent[got["line"] - 1], got["outcome"], got.get("reason", ""), got.get("field", ""))
                 part.clear()
             try:
                 if item is not None:
@@ -157,16 +154,14 @@ Message: TypeAlias = AnyMessage[httpx.AsyncClient]
 
 
 @asynccontextmanager
-async def connect(
-    url: str = "", token: str = "", *, timeout: timedelta = timedelta(minutes=1)
-) -> AsyncGenerator[Client]:
+async def connect(url: str = "", token: str = "", *, timeout: timedelta = MINUTE) -> AsyncGenerator[Client]:
     """Give a client for an `async with` block; a call takes `timeout` with its repeats. Raises Misconfigured."""
     async with httpx.AsyncClient(**_find_options(url, token)) as http:
         yield Client(http, timeout.total_seconds())
 
 
 @contextmanager
-def connect_sync(url: str = "", token: str = "", *, timeout: timedelta = timedelta(minutes=1)) -> Generator[SyncClient]:
+def connect_sync(url: str = "", token: str = "", *, timeout: timedelta = MINUTE) -> Generator[SyncClient]:
     """Give a client that blocks, for a `with` block; all else is as with `connect`."""
     with httpx.Client(**_find_options(url, token)) as http:
         yield SyncClient(http, timeout.total_seconds())
