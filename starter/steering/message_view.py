@@ -92,16 +92,16 @@ async def show(client: Client, packs: Packs, kind: str, message_id: str) -> Mess
     """Show one message, see `Control.show`."""
     if (layout := await packs.layouts.find(kind)) is not None:
         return await _show_packed(client, packs, layout, message_id)
-    described = await _describe(client, kind, message_id)
-    handle = client.get_workflow_handle(described.id, run_id=described.run_id)
-    status = await query_or_none(handle, "status")
+    handle = client.get_workflow_handle(workflow_id(kind, message_id))
+    described, status = await asyncio.gather(_describe(client, kind, message_id), query_or_none(handle, "status"))
     told = status
     if status is not None and "decisions" not in status:  # a worker of an older version
         told = await query_or_none(handle, "explain")
     listed, ended, note = await to_listed(described), None, ""
     if described.status is WorkflowExecutionStatus.COMPLETED:
         with translate_rpc_errors():
-            ended = await handle.result(rpc_timeout=CALL_TIMEOUT)
+            run = client.get_workflow_handle(described.id, run_id=described.run_id)
+            ended = await run.result(rpc_timeout=CALL_TIMEOUT)
     if status is None:
         failing = await to_standstill(client, described)
         unserved = f"no worker of lane {listed.lane} could tell more within {QUERY_TIMEOUT.seconds} s"
