@@ -46,9 +46,6 @@ DYNAMIC_CONFIG = {
     "history.transferProcessorMaxPollRPS": 200,
     "history.timerProcessorMaxPollRPS": 200,
     "history.visibilityProcessorMaxPollRPS": 200,
-    # 1 by default: a query that comes while another waits for the same workflow's task is refused, and the client tries
-    # it again only a second later; a pack is queried for each of its messages
-    "history.MaxBufferedQueryCount": 100,
     # 1 by default, and deletes come last: on a busy server no delete would ever run, each would be retried forever, and
     # its queue's saved position could not move past it
     "history.shardIOConcurrency": 64,

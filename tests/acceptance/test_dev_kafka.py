@@ -7,33 +7,22 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 
 from starter.local.supervised_process import find_free_port
 from tests.acceptance.conftest import ROOT, Run, Spawn, install_all_but
 from tests.conftest import wait_until
+from tests.dev import Dev
 from tests.processes import is_gone
 from tests.topics import create_topic
 
 pytestmark = pytest.mark.timeout(120)
 
 
-@dataclass
-class Dev:
+class DevWithKafka(Dev):
     """One running `dormice dev --kafka` and what it has said so far."""
-
-    process: asyncio.subprocess.Process
-    said: bytes = b""
-
-    async def listen(self) -> None:
-        """Take in what it says until it ends."""
-        assert self.process.stderr is not None
-        while line := await self.process.stderr.readline():
-            self.said += line
 
     @property
     def has_greeted(self) -> bool:
@@ -47,7 +36,7 @@ class Dev:
         return found.group(1).decode()
 
 
-Begin = Callable[..., Awaitable[Dev]]
+Begin = Callable[..., Awaitable[DevWithKafka]]
 
 
 @pytest.fixture
@@ -55,8 +44,9 @@ def begin(spawn: Spawn, environment: dict[str, str]) -> Iterator[Begin]:
     """Start `dormice dev --kafka` in this test's folder, on free ports, and wait until it greets."""
     ears: list[asyncio.Task[None]] = []
 
-    async def begin() -> Dev:
-        dev = Dev(await spawn("dev", "--port", "0", "--no-ui", "--page-port", "0", "--kafka", "0", env=environment))
+    async def begin() -> DevWithKafka:
+        ports = ("--port", "0", "--page-port", "0", "--kafka", "0")
+        dev = DevWithKafka(await spawn("dev", *ports, "--no-ui", env=environment))
         listening = asyncio.create_task(dev.listen())
         ears.append(listening)
         await wait_until(lambda: dev.has_greeted or listening.done(), "it greets or ends", 50)
@@ -68,17 +58,12 @@ def begin(spawn: Spawn, environment: dict[str, str]) -> Iterator[Begin]:
         listening.cancel()  # what still runs is read to its end by who kills it
 
 
-def family_of(dev: Dev) -> list[psutil.Process]:
-    """All processes below it: parent watches, server, broker, worker."""
-    return psutil.Process(dev.process.pid).children(recursive=True)
-
-
 async def test_ctrl_c_ends_server_worker_and_broker(begin: Begin, run: Run, tmp_path: Path) -> None:
     """All of them serve until then, on the addresses that it says."""
     dev = await begin()
     await create_topic(dev.find_address("Kafka"), "topic")
     ran = await run("start", "echo", "hello", TEMPORAL_ADDRESS=dev.find_address("server"))
-    family = family_of(dev)
+    family = dev.family
     dev.process.send_signal(signal.SIGINT)
 
     assert ran.code == 0, ran.err
@@ -92,7 +77,7 @@ async def test_ctrl_c_ends_server_worker_and_broker(begin: Begin, run: Run, tmp_
 async def test_a_kill_9_takes_the_broker_along(begin: Begin) -> None:
     """No broker outlives the command that began it."""
     dev = await begin()
-    family = family_of(dev)
+    family = dev.family
     dev.process.kill()
     await dev.process.wait()
 
@@ -103,7 +88,7 @@ async def test_a_kill_9_takes_the_broker_along(begin: Begin) -> None:
 async def test_a_broker_that_ends_by_itself_ends_it_all(begin: Begin) -> None:
     """One sentence names the log to read."""
     dev = await begin()
-    family = family_of(dev)
+    family = dev.family
     for process in family:
         if process.name() == "java":
             process.kill()
