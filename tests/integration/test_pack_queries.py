@@ -52,7 +52,8 @@ SECOND = timedelta(seconds=1)
 async def ask_for_ever(pack: WorkflowHandle[Any, Any]) -> None:
     """Ask a pack how it is, again and again: the SDK's core ends a task early then, and begins another."""
     while True:
-        await pack.query("overview")
+        with contextlib.suppress(RPCError):  # a busy server may lose a task on its way to a worker, for a minute
+            await pack.query("overview")
 
 
 async def steer_for_ever(pack: WorkflowHandle[Any, Any]) -> None:
@@ -97,7 +98,9 @@ async def test_a_pack_that_is_queried_all_the_time_can_be_replayed(
         works = (ask_for_ever(pack), ask_for_ever(pack), following, *steering)
         beside = [asyncio.create_task(work) for work in works]
         try:
-            await wait_until(lambda: len(calls) >= MESSAGES * CYCLES or any(t.done() for t in beside), "enough cycles")
+            await wait_until(
+                lambda: len(calls) >= MESSAGES * CYCLES or any(t.done() for t in beside), "enough cycles", 100
+            )
             assert [task.exception() for task in beside if task.done()] == []
         finally:
             for task in beside:
