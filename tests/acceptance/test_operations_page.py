@@ -131,7 +131,13 @@ async def test_every_view_tells_what_the_command_line_tells(stage: Stage) -> Non
         for name in VIEWS:
             await page.get_by_role("navigation", name="Views").get_by_role("link", name=name, exact=True).click()
             await expect(page.get_by_role("heading", level=1)).to_be_visible()
-        workers = await read_table(page, "Process")
+
+        async def read_workers() -> list[list[str]] | None:
+            await page.goto("/workers")
+            found = await read_table(page, "Process")
+            return found if len(found) >= 3 else None
+
+        workers = await wait_until(read_workers, "the worker of each lane has sent a heartbeat")
         await page.goto("/messages")
         messages = {row[0].partition("\n")[0]: row[2] for row in await read_table(page, "Message")}
         await page.get_by_label("State").select_option("parked")
