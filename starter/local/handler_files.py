@@ -23,17 +23,17 @@ class HandlerFiles:
     def __init__(self, modules: Sequence[str]) -> None:
         installed = (point.value for point in entry_points(group=ENTRY_POINT_GROUP))
         self._packages = {name.split(":")[0].partition(".")[0] for name in (*modules, *installed)} - {OWN}
-        self._seen = self._look()
+        self._seen = self._read_times()
 
     async def wait(self) -> Path:
         """Wait until a file has come, gone or changed, and give it."""
-        while (found := self._look()) == self._seen:  # noqa: ASYNC110 — no event tells of a file
+        while (found := self._read_times()) == self._seen:  # noqa: ASYNC110 — no event tells of a file
             await asyncio.sleep(LOOK_SECONDS)
         changed = min(path for path, _ in found.items() ^ self._seen.items())
         self._seen = found
         return changed
 
-    def _look(self) -> dict[Path, int]:
+    def _read_times(self) -> dict[Path, int]:
         """Give when each file was changed, in nanoseconds."""
         found = dict[Path, int]()
         for path in self._list():

@@ -112,11 +112,11 @@ async def test_a_snapshot_is_read_once_for_all_who_look_and_shows_the_last_one_w
         return reads["all"]
 
     snapshot = Snapshot(read, fresh=60)
-    first = await asyncio.gather(*(snapshot.look() for _ in range(5)))
+    first = await asyncio.gather(*(snapshot.read() for _ in range(5)))
     snapshot.forget()
-    late = await snapshot.look(0.01)
+    late = await snapshot.read(0.01)
     gate.set()
-    failed = await snapshot.look()
+    failed = await snapshot.read()
 
     assert [part.value for part in first] == [1] * 5
     assert reads["all"] == 2

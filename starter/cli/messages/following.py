@@ -44,7 +44,7 @@ class Following:
 
     async def run(self) -> None:
         """Follow until cancelled; raises RetryLater only when the very first look fails."""
-        is_whole = await self._look(is_first=True)
+        is_whole = await self._read_and_compare(is_first=True)
         if is_whole:
             echo_err(f"following {plural(len(self.known), 'message')}; Ctrl-C ends it")
         else:
@@ -56,7 +56,7 @@ class Following:
             await asyncio.sleep(pause)
             began = time.monotonic()
             try:
-                await self._look()
+                await self._read_and_compare()
             except RetryLater as exc:
                 failures += 1
                 pause = max(INTERVAL_SECONDS, backoff_seconds(failures))
@@ -67,7 +67,7 @@ class Following:
                     echo_err("the server answers again")
                 failures, pause = 0, max(INTERVAL_SECONDS, REST * (time.monotonic() - began))
 
-    async def _look(self, *, is_first: bool = False) -> bool:
+    async def _read_and_compare(self, *, is_first: bool = False) -> bool:
         """Compare the list with the look before; gives whether all of it was read."""
         from starter.steering.status.listing import describe_left_out
 
@@ -89,11 +89,11 @@ class Following:
         # of what a silent pack holds nobody knows anything
         left = [] if left_out else [name for name in self.known if name not in found]
         for name in left[:LOOKED_UP_MAX]:
-            await self._look_up(name)
+            await self._print_why_gone(name)
         sys.stdout.flush()
         return not cursor
 
-    async def _look_up(self, name: tuple[str, str]) -> None:
+    async def _print_why_gone(self, name: tuple[str, str]) -> None:
         """Find out why a message is not in the list any more."""
         from starter.steering.message_view import HAS_ENDED
 

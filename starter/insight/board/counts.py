@@ -84,7 +84,7 @@ class KindCounts:
         if await packs.count_packs(self._selection) <= ASKED_MAX:
             with contextlib.suppress(PackNotServed, StandsStill, TimeoutError):
                 async with asyncio.timeout(ASK_SECONDS):
-                    return {kind: {state: await self._ask(kind, state) for state in self._states} for kind in kinds}
+                    return {kind: {state: await self._query(kind, state) for state in self._states} for kind in kinds}
         memos = await packs.read_memos(self._selection)
         found: Counts = {}
         for kind in kinds:
@@ -92,7 +92,7 @@ class KindCounts:
             found[kind] = {state: own.count(replace(self._selection, state=state)) for state in self._states}
         return found
 
-    async def _ask(self, kind: str, state: str) -> MessageCount:
+    async def _query(self, kind: str, state: str) -> MessageCount:
         return MessageCount(await self._packs.count(replace(self._selection, kind=kind, state=state)))
 
 

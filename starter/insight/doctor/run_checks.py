@@ -48,12 +48,12 @@ async def examine_lanes(
     async def connect(_: Settings) -> Client:
         return client
 
-    async def look() -> Finding:
+    async def check_health() -> Finding:
         is_serving = await client.service_client.check_health()
         return fine("it answers") if is_serving else wrong("it is not serving", "see whether it is well")
 
     server = Server(connect, settings, Path(), time.time)
     server.client = client
     lanes = Lanes(server, registry)
-    checks = [Check("server", look), *(check for check in lanes.checks() if check.name in LANE_CHECKS)]
+    checks = [Check("server", check_health), *(check for check in lanes.checks() if check.name in LANE_CHECKS)]
     return await run_checks(checks, seconds), lanes.serving

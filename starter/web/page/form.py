@@ -1,5 +1,6 @@
 """Forms: reads what a form of the page has sent, and what must not be lost on the way to its confirmation."""
 
+from collections.abc import Collection
 from http import HTTPStatus
 from urllib.parse import parse_qsl
 
@@ -7,7 +8,7 @@ from starlette.requests import Request
 
 from starter.web.documents import find_api
 from starter.web.problems import Problem
-from starter.web.requests import BODY_EXTRA_BYTES, check_media_type, read_body
+from starter.web.requests import BODY_EXTRA_BYTES, check_media_type, read_body, read_part
 
 MEDIA_TYPE = "application/x-www-form-urlencoded"
 FIELDS_MAX = 20
@@ -27,3 +28,11 @@ async def read_form(request: Request, *known: str) -> dict[str, str]:
     if unknown := sorted(set(form) - set(known)):
         raise Problem(HTTPStatus.BAD_REQUEST, f"{unknown[0][:60]}: is no field of this form; send it from the page")
     return form
+
+
+def read_verb(request: Request, verbs: Collection[str], things: str) -> str:
+    """Read the verb of the path; raises Problem for one that is none of those for `things`."""
+    verb = read_part(request, "verb")
+    if verb not in verbs:
+        raise Problem(HTTPStatus.NOT_FOUND, f"{verb[:60]!r} is nothing that can be done to {things}")
+    return verb

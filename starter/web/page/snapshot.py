@@ -60,7 +60,7 @@ class Snapshot(Generic[Value]):
         self._fresh_until = 0.0
         self._reading: asyncio.Task[None] | None = None
 
-    async def look(self, seconds: float = DEADLINE_SECONDS) -> Part[Value]:
+    async def read(self, seconds: float = DEADLINE_SECONDS) -> Part[Value]:
         """Give the value, a fresh one if it comes in time."""
         if self._reading is None and time.monotonic() >= self._fresh_until:
             self._reading = asyncio.create_task(self._renew())

@@ -1,7 +1,7 @@
 """Templates: fill them in, everything escaped, and send them with headers that let nothing else in."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from http import HTTPStatus
@@ -70,6 +70,16 @@ def render(request: Request, name: str, status: HTTPStatus = HTTPStatus.OK, **va
     if notice:
         response.delete_cookie(NOTICE, httponly=True, samesite="strict")
     return response
+
+
+def render_confirmation(
+    request: Request, fields: Mapping[str, str], *, title: str, button: str, sentences: Sequence[str], asks_reason: bool
+) -> Response:
+    """Ask before a form's `fields` are sent to the address of this request; without `button` nothing can be sent."""
+    action = request.url.path
+    back = with_query(action.rpartition("/")[0], fields)
+    values: dict[str, Any] = {"title": title, "button": button, "sentences": sentences, "asks_reason": asks_reason}
+    return render(request, "confirm.html", **values, action=action, fields=fields, back=back)
 
 
 def redirect(path: str, notice: str = "") -> Response:

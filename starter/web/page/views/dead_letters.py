@@ -13,14 +13,13 @@ from shared.kafka.connection import check_broker, kafka_options
 from shared.settings import Settings
 from starter.local.terminal import plural
 from starter.web.documents import find_api
-from starter.web.page.form import read_form
+from starter.web.page.form import read_form, read_verb
 from starter.web.page.operations_page import find_page
 from starter.web.page.sending import SelectionSending
 from starter.web.page.snapshot import DEADLINE_SECONDS, read_part
-from starter.web.page.template import redirect, render, with_query
+from starter.web.page.template import redirect, render, render_confirmation, with_query
 from starter.web.problems import Problem
 from starter.web.requests import check_unlimited, read_query
-from starter.web.requests import read_part as read_path
 
 if TYPE_CHECKING:
     from starter.records.dead_letter_topic import DeadLetterTopic, LetterSelection
@@ -136,31 +135,28 @@ def _to_row(letter: "DeadLetter") -> LetterRow:
     )
 
 
-async def ask_dead_letters(request: Request) -> Response:
+async def confirm_dead_letters(request: Request) -> Response:
     """Count what is meant, and ask whether it really is."""
-    verb, query = _read_verb(request), read_query(request, FILTERS)
+    verb, query = read_verb(request, VERBS, "dead letters"), read_query(request, FILTERS)
     _check(request, query)
     count = await read_part(_count(find_api(request).settings, query), DEADLINE_SECONDS)
     (title, effect), number = VERBS[verb], count.value or 0
     what = plural(number, "dead letter")
     of_class = f", of class {query['error_class']}" if "error_class" in query else ""
     sentences = [f"{what} of topic {query['topic']}{of_class} would be meant. {effect}"]
-    return render(
+    return render_confirmation(
         request,
-        "confirm.html",
+        query,
         title=f"{title} {what}?" if number else "No dead letter matches",
-        sentences=[f"They could not be counted: {count.problem}."] if count.problem else sentences,
-        action=f"/dead-letters/{verb}",
-        fields=query,
-        asks_reason=False,
         button=f"{title} {what}" if number else "",
-        back=with_query("/dead-letters", query),
+        sentences=[f"They could not be counted: {count.problem}."] if count.problem else sentences,
+        asks_reason=False,
     )
 
 
 async def send_dead_letters(request: Request) -> Response:
     """Replay or drop what is meant."""
-    verb, form = _read_verb(request), await read_form(request, *FILTERS)
+    verb, form = read_verb(request, VERBS, "dead letters"), await read_form(request, *FILTERS)
     _check(request, form)
     settings = find_api(request).settings
 
@@ -173,13 +169,6 @@ async def send_dead_letters(request: Request) -> Response:
     find_page(request).sendings.appendleft(sending)
     await sending.wait(DEADLINE_SECONDS)
     return redirect(with_query("/dead-letters", form))
-
-
-def _read_verb(request: Request) -> str:
-    verb = read_path(request, "verb")
-    if verb not in VERBS:
-        raise Problem(HTTPStatus.NOT_FOUND, f"{verb[:60]!r} is nothing that can be done to dead letters")
-    return verb
 
 
 def _check(request: Request, query: Mapping[str, str]) -> None:

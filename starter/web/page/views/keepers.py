@@ -27,7 +27,7 @@ async def show_keepers(request: Request) -> Response:
     read_query(request, ())
     check_unlimited(request)
     page = find_page(request)
-    gates, idle = await asyncio.gather(page.gates.look(), page.idle.look())
+    gates, idle = await asyncio.gather(page.gates.read(), page.idle.read())
     return render(
         request,
         "keepers.html",

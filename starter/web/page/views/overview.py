@@ -69,7 +69,7 @@ async def show_overview(request: Request) -> Response:
     hours = min(HOURS, key=lambda known: abs(known - hours))
     page = find_page(request)
     lanes, counts, parked, gates, forecast = await asyncio.gather(
-        page.lanes.look(), page.counts.look(), page.parked.look(), page.gates.look(), _foresee(page, hours)
+        page.lanes.read(), page.counts.read(), page.parked.read(), page.gates.read(), _foresee(page, hours)
     )
     findings, serving = lanes.value or ([], {})
     concerns = find_concerns(findings, counts.value, parked.value, gates.value, forecast.value)
@@ -95,7 +95,7 @@ async def show_overview(request: Request) -> Response:
 
 
 async def _foresee(page: OperationsPage, hours: int) -> Part[Forecast]:
-    return await page.forecasts[hours].look()
+    return await page.forecasts[hours].read()
 
 
 def find_concerns(

@@ -15,14 +15,13 @@ from starter.local.terminal import plural
 from starter.steering.selection import Selection
 from starter.steering.status.listing import ListedMessage, ParkedSelection, describe_left_out
 from starter.web.documents import find_api
-from starter.web.page.form import read_form
+from starter.web.page.form import read_form, read_verb
 from starter.web.page.operations_page import GROUPED_MAX, find_page
 from starter.web.page.sending import SelectionSending, send_to
 from starter.web.page.snapshot import DEADLINE_SECONDS, Part, read_part
-from starter.web.page.template import redirect, render, with_query
+from starter.web.page.template import redirect, render, render_confirmation, with_query
 from starter.web.problems import Problem
 from starter.web.requests import check_unlimited, find_access, read_query
-from starter.web.requests import read_part as read_path
 
 FILTERS = ("kind", "reason", "older_than")
 VERBS = {
@@ -105,9 +104,9 @@ def group_by_reason(messages: Sequence[ListedMessage]) -> list[ReasonGroup]:
     return sorted(found, key=lambda group: -group.count)
 
 
-async def ask_parked(request: Request) -> Response:
+async def confirm_parked(request: Request) -> Response:
     """Count what is meant, and ask whether it really is."""
-    verb, query = _read_verb(request), read_query(request, FILTERS)
+    verb, query = read_verb(request, VERBS, "parked messages"), read_query(request, FILTERS)
     _check(request, query)
     count = await _count(request, query)
     title, _, effect = VERBS[verb]
@@ -115,22 +114,19 @@ async def ask_parked(request: Request) -> Response:
     sure = "at least " if number >= COUNT_MAX else ""
     sentences = [f"{sure}{plural(number, 'parked message')} would be meant. {effect}"]
     sentences += [f"Filter: {', '.join(f'{name} {value!r}' for name, value in query.items()) or 'none, all of them'}."]
-    return render(
+    return render_confirmation(
         request,
-        "confirm.html",
+        query,
         title=f"{title} {sure}{plural(number, 'parked message')}?" if number else "No parked message matches",
-        sentences=[f"They could not be counted: {count.problem}."] if count.problem else sentences,
-        action=f"/parked/{verb}",
-        fields=query,
-        asks_reason=True,
         button=f"{title} {plural(number, 'message')}" if number else "",
-        back=with_query("/parked", query),
+        sentences=[f"They could not be counted: {count.problem}."] if count.problem else sentences,
+        asks_reason=True,
     )
 
 
 async def send_parked(request: Request) -> Response:
     """Replay or drop what is meant."""
-    verb, form = _read_verb(request), await read_form(request, *FILTERS, "reason_for")
+    verb, form = read_verb(request, VERBS, "parked messages"), await read_form(request, *FILTERS, "reason_for")
     query = {name: form[name] for name in FILTERS if name in form}
     _check(request, query)
     title, usual, _ = VERBS[verb]
@@ -143,13 +139,6 @@ async def send_parked(request: Request) -> Response:
     await sending.wait(BEGUN_SECONDS)
     find_page(request).forget()
     return redirect(with_query("/parked", query))
-
-
-def _read_verb(request: Request) -> str:
-    verb = read_path(request, "verb")
-    if verb not in VERBS:
-        raise Problem(HTTPStatus.NOT_FOUND, f"{verb[:60]!r} is nothing that can be done to parked messages")
-    return verb
 
 
 def _check(request: Request, query: Mapping[str, str]) -> None:

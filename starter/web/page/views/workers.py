@@ -48,7 +48,7 @@ async def show_workers(request: Request) -> Response:
     api, page = find_api(request), find_page(request)
     addresses = api.settings.page_bridges
     lanes, standstills, bridges = await asyncio.gather(
-        page.lanes.look(),
+        page.lanes.read(),
         read_part(find_standstills(api)),
         asyncio.gather(*(read_part(fetch_status(each)) for each in addresses)),
     )
