@@ -13,9 +13,9 @@ import uvloop
 from temporalio.testing import ActivityEnvironment
 
 from activities import Again, Context, Message, handler
-from activities.batch import BatchDispatch
-from activities.dispatch import Dispatch
-from activities.gates import Gates
+from activities.admission.gates import Gates
+from activities.calls.batch import BatchDispatch
+from activities.calls.dispatch import Dispatch
 from activities.http.client import HttpClient
 from activities.registry import Registry
 from shared.messages.message import Decision, MessageState

@@ -11,9 +11,9 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from activities.batch import BatchDispatch
-from activities.dispatch import Dispatch
-from activities.gates import Gates
+from activities.admission.gates import Gates
+from activities.calls.batch import BatchDispatch
+from activities.calls.dispatch import Dispatch
 from activities.http.client import HttpClient
 from activities.idle.pull import PullActivities
 from activities.registry import Registry

@@ -9,7 +9,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
-    from activities.dispatch import DISPATCH
+    from activities.calls.dispatch import DISPATCH
     from activities.server_calls import SET_PRIORITY
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.messages import signals

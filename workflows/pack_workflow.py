@@ -12,7 +12,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
-    from activities.batch import AT_WORK, RUN_BATCH
+    from activities.calls.batch import AT_WORK, RUN_BATCH
     from activities.server_calls import FORWARD
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.messages.message import SERIAL, MessageState, Outcome

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from activities.dispatch import Dispatch
-from activities.gates import Gates
+from activities.admission.gates import Gates
+from activities.calls.dispatch import Dispatch
 from activities.http.client import HttpClient
 from activities.registry import Registry
 from chaos.simulation.bridge import Bridge

@@ -12,8 +12,8 @@ from temporalio.bridge.proto.workflow_commands import ScheduleActivity, Schedule
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
-from activities.batch import RUN_BATCH, BatchDispatch
-from activities.dispatch import DISPATCH, Dispatch
+from activities.calls.batch import RUN_BATCH, BatchDispatch
+from activities.calls.dispatch import DISPATCH, Dispatch
 from activities.server_calls import (
     FORWARD,
     MARK_SERIAL,

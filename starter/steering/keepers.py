@@ -6,7 +6,7 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowExecutionDescription
 
-from activities.gates import fetch_closings, signal_gates
+from activities.admission.gates import fetch_closings, signal_gates
 from shared.errors import InvalidSetting, RetryLater
 from shared.keepers.gates import CLOSE, GATES_MAX, OPEN, GateClosure, check_gate, pick_closed
 from shared.keepers.idle import IDLE_MEMO, IDLE_WORKFLOW, IdleLimits, PullCounts, idle_workflow_id

@@ -22,10 +22,10 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 from activities import Again, Context, Done, Message, handler
+from activities.admission.gates import Gates
 from activities.api.handler import Handler
-from activities.batch import BatchDispatch
-from activities.dispatch import Dispatch
-from activities.gates import Gates
+from activities.calls.batch import BatchDispatch
+from activities.calls.dispatch import Dispatch
 from activities.http.client import HttpClient
 from activities.registry import Registry
 from shared.errors import PayloadKeyMissing, StandsStill

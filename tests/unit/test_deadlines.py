@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from activities.dispatch import Deadlines
+from activities.calls.deadlines import Deadlines
 
 
 async def _call(deadlines: Deadlines, seconds: float, *, is_deaf: bool = False) -> str:

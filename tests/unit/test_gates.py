@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from activities.gates import wait_at
+from activities.admission.gates import wait_at
 from shared.keepers.gates import GateClosure, pick_closed, read_closings
 from shared.messages.timespan import HORIZON
 

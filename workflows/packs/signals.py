@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from temporalio import workflow
 
-from activities.batch import REPORT
+from activities.calls.batch import REPORT
 from shared.messages.message import Outcome
 from shared.messages.signal_reading import PackSignal, read_pull_forward, read_steering
 from shared.messages.signals import PullMany, UnreadableSignal

@@ -15,7 +15,7 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities.batch import REPORT
+from activities.calls.batch import REPORT
 from activities.server_calls import MARK_SERIAL
 from shared.messages.json_value import decode_json
 from shared.messages.message import MessageState

@@ -12,7 +12,7 @@ from temporalio.common import RawValue
 from temporalio.service import RPCError
 
 from activities.api.context import no_heartbeat
-from activities.dispatch import Dispatch, fail, stamp_end
+from activities.calls.dispatch import Dispatch, fail, stamp_end
 from activities.server_calls import ContinuedRuns
 from shared.lanes import LANES
 from shared.messages.json_value import encode_json

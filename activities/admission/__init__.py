@@ -1,0 +1,1 @@
+"""What may put a message off before its handler is called."""
