@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from activities.api.context import Context
+from activities.api.limit import Limit
 from activities.api.outcome import Again, Done, Message, Reject, read_gate
 from shared.errors import InvalidHandler
 from shared.keepers.gates import check_gate
@@ -33,6 +34,7 @@ class Handler:
     backoff_max: timedelta
     encoding: Pack | None = None  # how messages of the kind become workflows: a workflow each, or packs of many
     gate: Gate = None  # the gate that its messages need, which may be closed for all of them; None if there is none
+    limit: Limit | None = None  # how many calls may begin in a period, or be at work at once
 
     def __call__(self, message: Message, ctx: Context) -> Awaitable[Again | Done | Reject]:
         """Call the function itself, as tests of a handler do."""
@@ -63,6 +65,7 @@ def handler(
     backoff_max: timedelta = timedelta(hours=1),
     encoding: Pack | None = None,
     gate: Gate = None,
+    limit: Limit | None = None,
 ) -> Callable[[HandlerFunction], Handler]:
     """Make an async function the handler of a kind.
 
@@ -72,6 +75,7 @@ def handler(
     `encoding=Pack(…)` keeps many messages in one workflow; left out, each has a workflow of its own.
     `gate` names what its messages need, or is a function of the message that names it: while that gate is closed, see
     `RetryAfter`, they wait without a call. The function must be quick, because it runs before each call.
+    `limit` says how many calls of a key may begin in a period, or be at work at once, see `Limit`.
     Raises InvalidHandler at import when a value is unusable.
 
         @handler("feed", lane="short", max_attempts=5)
@@ -102,6 +106,6 @@ def handler(
     def decorate(function: HandlerFunction) -> Handler:
         if not inspect.iscoroutinefunction(function):
             raise InvalidHandler(f"{where}: {function!r} is no 'async def'; handlers run on one event loop")
-        return Handler(kind, function, lane, max_attempts, timeout, backoff, backoff_max, encoding, gate)
+        return Handler(kind, function, lane, max_attempts, timeout, backoff, backoff_max, encoding, gate, limit)
 
     return decorate
