@@ -87,8 +87,10 @@ class _Shard:
 
     def end_call(self, key: str, lease_until: float, seconds: float) -> None:
         """Give a lease back with the next request."""
-        self._ended = [*self._ended[1 - ENDED_MAX :], (key, lease_until, seconds)]
-        self._begin()
+        self._ended.append((key, lease_until, seconds))
+        del self._ended[:-ENDED_MAX]
+        if asyncio.get_running_loop().time() >= self._closed_until:
+            self._begin()
 
     @property
     def again_seconds(self) -> float:
@@ -109,6 +111,8 @@ class _Shard:
             try:
                 async with asyncio.timeout(ASK_SECONDS):
                     answers = await self._request(client, wants, ended)
+                for (key, _), asked, answer in zip(wants, wants.values(), answers, strict=True):
+                    self._hand_out(key, asked, answer)
             except Unanswered:
                 self._failures += 1
                 self._closed_until = loop.time() + min(self.again_seconds, ASK_SECONDS * self._failures)
@@ -119,8 +123,6 @@ class _Shard:
                 self._wants.clear()
                 return
             self._failures = 0
-            for (key, _), asked, answer in zip(wants, wants.values(), answers, strict=True):
-                self._hand_out(key, asked, answer)
 
     async def _request(
         self, client: Client, wants: Mapping[tuple[str, Pace], list[_Want]], ended: Sequence[tuple[str, float, float]]

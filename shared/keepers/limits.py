@@ -15,6 +15,8 @@ LIMITS_WORKFLOW = "limits"  # workflow type that keeps the turns of a part of al
 TAKE = "take"  # update by which a worker process asks for its calls' turns
 SHARDS = 8  # workflows that share the keys; with another number, workers of two versions would not share their counts
 KEY_MAX_BYTES = 300
+NUMBER_MAX = 1e12  # far above any moment in seconds since the epoch
+WAITING_MAX = 100_000  # calls of one key that one request may be for
 KEYS_MAX = 20_000  # busy keys that one of the workflows keeps; calls of further keys wait until others are at rest
 FULL_SECONDS = 60.0  # how long these wait
 
@@ -227,13 +229,15 @@ def read_asks(wire: Mapping[str, Any]) -> list[TurnRequest]:
 
 
 def check_asks(wire: Any) -> None:
-    """Raise ValueError if `ShardTurns.take` could fail on something that was sent."""
+    """Raise ValueError if `ShardTurns.take` could fail on something that was sent, or take long."""
     try:
         asks = read_asks(wire)
         numbers = [*(n for ask in asks for n in (*ask.pace, *ask.held)), *(n for e in wire["ended"] for n in e[1:])]
         keys = [*(ask.key for ask in asks), *(key for key, _, _ in wire["ended"])]
-        is_right = all(map(is_number, numbers)) and all(isinstance(key, str) for key in keys)
-        is_right = is_right and all(is_int(ask.fresh) and is_int(ask.pace.at_once) for ask in asks)
+        counts = [n for ask in asks for n in (ask.fresh, ask.pace.at_once)]
+        is_right = all(is_number(n) and abs(n) <= NUMBER_MAX for n in numbers)
+        is_right = is_right and all(is_int(count) and 0 <= count <= WAITING_MAX for count in counts)
+        is_right = is_right and all(isinstance(key, str) and len(key) <= KEY_MAX_BYTES for key in keys)
     except (TypeError, KeyError, ValueError, IndexError, AttributeError) as exc:
         raise ValueError(f"the request can't be read ({exc}); let worker processes ask") from exc
     if not is_right:

@@ -226,20 +226,23 @@ def test_what_a_run_passes_on_changes_no_turn() -> None:
     assert copy.take(wire, NOW + 2) == shard.take(wire, NOW + 2)
 
 
-@pytest.mark.parametrize(
-    "wire",
-    [
-        None,
-        {},
-        {"asks": [], "ended": 1},
-        {"asks": [["key", [1, 1], [], 1]], "ended": []},
-        {"asks": [["key", [1, 1, 1, 1], ["x"], 1]], "ended": []},
-        {"asks": [["key", [1, 1, 1, 1], [], 1.5]], "ended": []},
-        {"asks": [[{}, [1, 1, 1, 1], [], 1]], "ended": []},
-        {"asks": [], "ended": [["key", None, 1]]},
-        {"asks": [], "ended": [["key", 1]]},
-    ],
-)
+UNREADABLE: list[Any] = [
+    None,
+    {},
+    {"asks": [], "ended": 1},
+    {"asks": [["key", [1, 1], [], 1]], "ended": []},
+    {"asks": [["key", [1, 1, 1, 1], ["x"], 1]], "ended": []},
+    {"asks": [["key", [1, 1, 1, 1], [], 1.5]], "ended": []},
+    {"asks": [["key", [1, 1, 1, 1], [], 1_000_000_000]], "ended": []},
+    {"asks": [["key", [1, 1, 1, 1e308], [], 1]], "ended": []},
+    {"asks": [["k" * 1000, [1, 1, 1, 1], [], 1]], "ended": []},
+    {"asks": [[{}, [1, 1, 1, 1], [], 1]], "ended": []},
+    {"asks": [], "ended": [["key", None, 1]]},
+    {"asks": [], "ended": [["key", 1]]},
+]
+
+
+@pytest.mark.parametrize("wire", UNREADABLE, ids=range(len(UNREADABLE)))
 def test_a_request_that_can_not_be_read_is_refused(wire: Any) -> None:
     """Before it can stop the workflow."""
     with pytest.raises(ValueError, match="let worker processes ask"):
