@@ -6,9 +6,9 @@ from activities import Context, Done, Message, Pack, handler
 from activities.api.limit import Limit
 from examples.ledger import ledgered
 
-MANY, HOT, FAST = "bench-limited-many", "bench-limited-hot", "bench-limited-fast"
+MANY, HOT = "bench-limited-many", "bench-limited-hot"
 MINUTE = timedelta(minutes=1)
-PER_MINUTE = {MANY: 3, HOT: 60, FAST: 3000}
+PER_MINUTE = {MANY: 2, HOT: 60}
 PACKS = 100
 
 
@@ -26,4 +26,4 @@ KINDS = [
     )(be_called)
     for kind, calls in PER_MINUTE.items()
 ]
-many, hot, fast = KINDS
+many, hot = KINDS
