@@ -2,6 +2,7 @@
 
 import bisect
 import heapq
+import json
 import random
 from datetime import timedelta
 from typing import Any
@@ -24,6 +25,10 @@ from shared.keepers.limits import (
     read_answers,
     write_asks,
 )
+from shared.messages.decision import begin, decide
+from shared.messages.message import MessageState, Outcome, Turn
+from shared.packs.cycle import to_call
+from shared.packs.entry import to_entry
 
 NOW = 1_800_000_000.0
 LEASE = 30.0
@@ -282,3 +287,54 @@ def test_a_key_is_a_string_or_nothing() -> None:
 def test_a_limit_says_what_it_allows() -> None:
     """In words, for people."""
     assert Limit(key="all", at_once=3, per=(60, MINUTE)).summary == "60 in 1 min, 3 at once"
+
+
+SLOT, IN_LINE = Turn(NOW + 9, is_slot=True, key="0a1b2c3d"), Turn(NOW + 9000, is_slot=False, key="0a1b2c3d")
+
+
+def make_state(turn: Turn | None = None) -> MessageState:
+    """Make a message that is due, perhaps with a turn."""
+    state = MessageState("a", "1", "short", NOW, NOW)
+    return state if turn is None else state._replace(turn=turn)
+
+
+def test_a_message_that_waits_is_due_at_its_moment_and_remembers_only_its_last_wait() -> None:
+    """However long its batch took; a pack of a thousand that wait would else be full of decisions."""
+    waits = Outcome("gated", "waits for its turn at b", after=9.0, at=NOW + 9, tolerance=1.0, turn=SLOT)
+    first = decide(begin(make_state()), waits, NOW + 2)
+    second = decide(begin(first), waits._replace(at=NOW + 9), NOW + 30)
+
+    assert first.latest_at == NOW + 10
+    assert NOW + 9 <= first.due_at <= NOW + 10
+    assert NOW + 30 <= second.due_at <= NOW + 31, "a batch may end after the slot; then it asks at once"
+    assert (first.turn, [d.what for d in second.decisions]) == (SLOT, ["gated"])
+
+
+@pytest.mark.parametrize("turn", [SLOT, IN_LINE])
+@pytest.mark.parametrize(
+    ("outcome", "kept"),
+    [
+        (Outcome("again", after=60.0), ()),
+        (Outcome("done"), ()),
+        (Outcome("failed", "no"), ()),
+        (Outcome("retry_after", after=9.0), ()),
+        (Outcome("gated", "a closed gate", after=9.0), (SLOT, IN_LINE)),
+        (Outcome("handed_back"), (IN_LINE,)),
+    ],
+)
+def test_a_turn_is_kept_until_the_handler_may_have_been_called(
+    turn: Turn, outcome: Outcome, kept: tuple[Turn, ...]
+) -> None:
+    """No call uses a slot twice, and a worker's restart sends nobody to the end of the line."""
+    assert decide(begin(make_state(turn)), outcome, NOW + 1).turn == (turn if turn in kept else ())
+
+
+def test_a_turn_travels_with_its_message() -> None:
+    """In the state of either encoding, and to the worker that calls; without one nothing is written."""
+    state = make_state(IN_LINE)
+    entry = json.loads(json.dumps(to_entry(state, "short")))
+
+    assert Turn.load(to_call(entry, "a", "short", 0).turn) == IN_LINE
+    assert Turn.load(MessageState.load(json.loads(json.dumps(state.dump()))).turn) == IN_LINE
+    assert "turn" not in make_state().dump()
+    assert len(to_entry(make_state(), "short")) == len(entry) - 1
