@@ -24,7 +24,7 @@ ASK_SECONDS = 2.5  # longest time that a call waits for an answer; less than wha
 TASK_TIMEOUT = timedelta(seconds=5)  # after it another worker goes on when one is killed while it counts
 AGAIN_LEAST, AGAIN_MAX = 5.0, 300.0  # seconds until a message asks again that got no answer; doubled with each failure
 ENDED_MAX = 10_000  # ends of calls kept while there is no answer; leases beyond them end by themselves
-SLOT_SHARE = 0.4  # part of the grace in which a pack may wait for further slots, so that one wake serves several
+SLOT_SHARE = 0.6  # part of the grace in which a pack may wait for further slots, so that one wake serves several
 LOOK_SHARE, LOOK_LEAST, LOOK_MOST = 0.125, 5.0, 300.0  # by how much later than asked for a message may ask again
 LEASE_LOOK_LEAST = 0.5
 KEY_SHOWN = 8  # characters of a key's digest by which a message knows its turn again
@@ -174,7 +174,7 @@ class Limits:
     ) -> Function | Outcome:
         """Give the function to call if it is a message's turn, else the outcome of one that waits.
 
-        `held` is the turn that the message came with. Without an answer the message keeps it and asks again later.
+        `held` is the turn that the message came with. Without an answer it keeps what it has, and asks again later.
         """
         digest = limits.digest_key(key)
         turn = Turn.load(held) if held else None
@@ -191,8 +191,8 @@ class Limits:
             place = await shard.ask(digest, pace, math.inf if turn is None else turn.moment)
         except TimeoutError:
             again = shard.again_seconds
-            kept = turn or Turn(time.time(), is_slot=False, key=digest[:KEY_SHOWN])
-            return _wait(key, kept, time.time() + again, again / 2, ", whose count can't be reached now")
+            reason = clip_reason(f"waits for its turn at {key}, whose count can't be reached now")
+            return Outcome("gated", reason, after=again, tolerance=again / 2)
         if isinstance(place, _Later):
             return _wait_in_line(key, Turn(place.position, is_slot=False, key=digest[:KEY_SHOWN]), place.look_at, pace)
         if place.slot > time.time():
@@ -223,8 +223,8 @@ def _wait_in_line(key: str, turn: Turn, look_at: float, pace: Pace) -> Outcome:
     return _wait(key, turn, look_at, min(max(least, (look_at - time.time()) * LOOK_SHARE), LOOK_MOST))
 
 
-def _wait(key: str, turn: Turn, at: float, tolerance: float, note: str = "") -> Outcome:
-    reason = clip_reason(f"waits for its turn at {key}{note}")
+def _wait(key: str, turn: Turn, at: float, tolerance: float) -> Outcome:
+    reason = clip_reason(f"waits for its turn at {key}")
     after = max(at - time.time(), 0.0)
     return Outcome(
         "gated", reason, after=after, at=at, tolerance=tolerance, turn=turn._replace(moment=round(turn.moment, 3))
