@@ -37,7 +37,6 @@ class Formats:
     def __init__(self, options: FormatOptions, rules: EnvelopeRules) -> None:
         self._options = options
         self._rules = rules
-        self._rules_of_names = replace(rules, payloads={})  # a tombstone has no payload
         self._are_envelopes = options.kind is None and options.id_from is None
         options.check_kind(rules)
 
@@ -138,7 +137,7 @@ class Formats:
                 raise DeadRecord("MissingField", reason, "kind")
             # with --id-from key, starts use the whole key as the id, so their tombstones do too
             message_id = message_id if header or id_from == KEY else rest
-        envelope = self._check({"kind": name, "id": message_id}, self._rules_of_names)
+        envelope = self._check({"kind": name, "id": message_id}, replace(self._rules, payloads={}))
         return envelope.kind, envelope.id
 
 
