@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema
 
 from shared.errors import EnvelopeFlaw, GiveUp, InvalidHandler, InvalidOutcome
 from shared.messages.json_value import copy_json, encode_json, find_flaw
@@ -70,8 +71,11 @@ class PayloadModel:
         return value
 
     def describe(self) -> dict[str, Any]:
-        """Give the JSON Schema of what a sender may write."""
-        return self.adapter.json_schema(mode="validation", by_alias=True)
+        """Give the JSON Schema of what a sender may write; one that takes anything if the model can't give it."""
+        try:
+            return self.adapter.json_schema(mode="validation", by_alias=True)
+        except PydanticInvalidForJsonSchema as exc:
+            return {"$comment": f"{self.name} has no JSON Schema ({_describe(exc)})"}
 
     def _validate(self, payload: Any) -> Any:
         if flaw := find_flaw(payload):

@@ -1,5 +1,6 @@
 """Typed payloads: what a model reads, writes and refuses, and where messages enter, without a server."""
 
+import importlib
 import json
 import pickle
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import pytest
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf
 from typing_extensions import TypedDict
 
 from activities import Again, Context, Done, Message, handler
@@ -29,7 +30,7 @@ from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord, Record
 from starter.starting.delivery import Delivery
-from tests.orders import BAD, GOOD, OLD, PRICE, PROBLEM, Item, Order, make_rules
+from tests.orders import BAD, GOOD, OLD, PRICE, PROBLEM, Item, Order, make_rules, read_older
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
 
@@ -139,7 +140,7 @@ def fail(_: Any) -> NoReturn:
 
 def test_a_validator_that_fails_is_a_flaw_like_others() -> None:
     """Whatever it raises; nothing comes through to whoever checks many payloads."""
-    for model in (model_of(Annotated[int, BeforeValidator(fail)]), model_of(Order, lambda _: fail(_))):  # noqa: PLW0108 — as users write it
+    for model in (model_of(Annotated[int, BeforeValidator(fail)]), model_of(Order, fail)):
         with pytest.raises(InvalidPayload, match="raised RuntimeError: broken;"):
             model.read(1)
 
@@ -157,9 +158,15 @@ def test_a_validator_that_fails_is_a_flaw_like_others() -> None:
 def test_a_returned_payload_that_could_not_be_read_again_is_no_outcome(returned: Any, phrase: str) -> None:
     """It is told at once and not at the next call; `before` is for what older models wrote."""
     with pytest.raises(InvalidOutcome) as caught:
-        to_outcome(Again(after=timedelta(1), payload=returned), 99, model_of(Order, lambda old: old))
+        to_outcome(Again(after=timedelta(1), payload=returned), 99, model_of(Order, read_older))
 
     assert phrase in str(caught.value)
+
+
+def test_a_model_without_a_schema_is_listed_as_one_that_takes_anything() -> None:
+    """Others are described by the names that a sender writes."""
+    assert [*model_of(InstanceOf[timedelta]).describe()] == ["$comment"]
+    assert model_of(Strict).describe()["required"] == ["dueAt"]
 
 
 class Undefined(BaseModel):
@@ -246,9 +253,8 @@ def test_a_task_of_spark_checks_by_the_model_that_it_imports(tmp_path: Path, has
     (tmp_path / "shipped_orders.py").write_text(Path(__file__).parents[1].joinpath("orders.py").read_text())
     sys.path.append(str(tmp_path))
     try:
-        from shipped_orders import make_rules as make_shipped  # pyright: ignore # noqa: PLC0415, PGH003 — written above
-
-        validator = Validator(LineReader({("a", 0): 0}, RowMapping()), make_shipped(), NOON, timedelta(0))
+        orders: Any = importlib.import_module("shipped_orders")
+        validator = Validator(LineReader({("a", 0): 0}, RowMapping()), orders.make_rules(), NOON, timedelta(0))
         sent = pickle.dumps(validator)
     finally:
         sys.path.remove(str(tmp_path))
