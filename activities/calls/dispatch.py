@@ -16,6 +16,7 @@ from activities.admission.gates import Gates, wait_at
 from activities.api.context import CallContext, build_context, no_heartbeat
 from activities.api.handler import Handler
 from activities.api.outcome import RetryAfter, build_message, to_outcome
+from activities.api.resources import Resources
 from activities.calls.deadlines import Deadlines
 from activities.http.client import HttpClient
 from activities.registry import Registry
@@ -47,6 +48,7 @@ class Dispatch:
     telemetry: Telemetry
     calls: Counter[str] = field(default_factory=Counter[str])  # calls of handlers that have ended, by lane
     events: OutcomeEvents | None = None  # where outcome events are sent; None without an outcomes topic
+    resources: Resources = field(default_factory=Resources)
 
     @activity.defn(name=DISPATCH)
     async def run_handler(self, wire: dict[str, Any]) -> dict[str, Any]:
@@ -153,7 +155,7 @@ class Dispatch:
             gate = found.gate and found.gate_of(message)
             if gate and (closing := await self.gates.find_closing(gate)):
                 return wait_at(gate, closing, time.time())
-            context = build_context(around, started_at, self.settings, self.http.client)
+            context = build_context(around, started_at, self.settings, self.http.client, self.resources)
             with around.span.around(), deadlines.begin():
                 returned = await found.function(message, context)
             if (task := asyncio.current_task()) is not None and task.cancelling():
