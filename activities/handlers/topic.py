@@ -56,7 +56,7 @@ async def open_producer(settings: Settings) -> AsyncGenerator[TopicProducer]:
 def find_topic_gate(message: Message) -> str:
     """Name the gate of a topic, which closes while the broker does not take its records; "" for an invalid payload."""
     given: Any = message.payload
-    name = given.get("topic") if isinstance(given, dict) else None
+    name: Any = cast("dict[str, Any]", given).get("topic") if isinstance(given, dict) else None
     return f"topic:{name}" if isinstance(name, str) and _TOPIC.fullmatch(name) else ""
 
 

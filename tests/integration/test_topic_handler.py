@@ -4,7 +4,6 @@ import asyncio
 import base64
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from activities.handlers.echo import echo
 from activities.handlers.topic import IDEMPOTENCY_HEADER, RecordRefused, read_record, topic
 from shared.kafka.safe_producer import BrokerError, OutgoingRecord
 from shared.kafka.topic_producer import TopicProducer
@@ -22,7 +22,7 @@ from shared.settings import Settings
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
 from starter.local.supervised_process import find_free_port
 from starter.starting.bulk import BulkStarter
-from tests.conftest import Begin, Serve, wait_until
+from tests.conftest import Begin, Serve, Start, wait_until
 from tests.processes import kill
 from tests.subjects import declare
 from tests.topics import create_topic, read_records
@@ -113,9 +113,9 @@ async def test_records_arrive_byte_for_byte(serve: Serve, begin: Begin, broker: 
 
 
 async def test_a_record_is_sent_once_however_often_it_is_asked_for(broker: EmbeddedBroker, kind: str) -> None:
-    """While it is under way; and many records at once go in few batches, each to the partition that Java would take."""
+    """While it is under way, or its result is not fetched; a topic that is not there is named."""
     await create_topic(broker.address, kind, 3)
-    producer = TopicProducer({"bootstrap_servers": broker.address}, 20.0)
+    producer = TopicProducer({"bootstrap_servers": broker.address}, 5.0)
     records = [OutgoingRecord(b"%d" % n, b"v" * 50, (("n", b"%d" % n),)) for n in range(500)]
     try:
         places = await asyncio.gather(*(producer.write(kind, None, record) for record in records + records))
@@ -127,23 +127,26 @@ async def test_a_record_is_sent_once_however_often_it_is_asked_for(broker: Embed
     found = [record for number in range(3) for record in await read_records(broker.address, kind, number)]
     assert sorted(int(record.key) for record in found) == list(range(500))
     assert places[:500] == places[500:]
-    assert len({record.timestamp for record in found}) < 50
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_a_broker_that_restarts_in_the_middle_gets_each_record_once(
-    serve: Serve, client: Client, settings: Settings, own_broker: EmbeddedBroker, *, kind: str, encoding: str
+    serve: Serve,
+    start: Start,
+    client: Client,
+    settings: Settings,
+    own_broker: EmbeddedBroker,
+    *,
+    kind: str,
+    encoding: str,
 ) -> None:
     """None is lost, parked or written twice, and the worker goes on with other work meanwhile."""
     await create_topic(own_broker.address, kind, 2)
     count, now = 600, datetime.now(UTC)
     pack = Pack(packs=2, size=1000, coalesce=timedelta(0))
     starter = BulkStarter(client, settings, encodings=declare(encoding, kind, pack))
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(
-            serve(replace(topic, kind=kind), lanes=("short",), kafka_servers=own_broker.address)
-        )
+    async with serve(replace(topic, kind=kind), echo, lanes=("short",), kafka_servers=own_broker.address):
 
         async def begin(number: int) -> None:
             due = now + timedelta(seconds=5 + number / 60)
@@ -157,6 +160,8 @@ async def test_a_broker_that_restarts_in_the_middle_gets_each_record_once(
         await wait_until(lambda: time.time() > now.timestamp() + 9, "some are due")
         await kill(own_broker)
         await wait_until(lambda: time.time() > now.timestamp() + 16, "all are due")
+        other = await start("echo", payload={"cycles": 1})
+        assert (await other.result())["state"] == "done"
         await own_broker.start()
 
         async def are_written() -> bool:

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from activities.api.outcome import UNCHANGED, Again, Done, Reject
 from shared.errors import RetryLater
 from shared.lanes import LANES
-from shared.messages.json_value import find_size_flaw, parse_json
+from shared.messages.json_value import find_flaw, find_size_flaw, parse_json
 from shared.messages.timespan import HORIZON, parse_moment
 
 WORDS = ("again", "done", "reject", "retry_after")
@@ -42,7 +42,7 @@ def read_answer(
     if len(said) > 1:
         raise InvalidAnswer(f"answer: says {' and '.join(said)}; say one thing")
     if "done" in said:
-        if flaw := find_size_flaw(said["done"], payload_max_bytes):
+        if flaw := find_flaw(said["done"]) or find_size_flaw(said["done"], payload_max_bytes):
             raise InvalidAnswer(f"answer.done: {flaw}")
         return Done(said["done"])
     return _read_again(said["again"], payload, payload_max_bytes) if "again" in said else _read_refusal(said)
@@ -92,14 +92,14 @@ def _read_again(value: Any, payload: Mapping[str, Any], payload_max_bytes: int) 
         earliest=None if earliest is None else _read_earliest(earliest),
         tolerance=None if tolerance is None else _read_duration(tolerance, "answer.again.tolerance"),
         payload=_replace_data(payload, said["data"], payload_max_bytes) if "data" in said else UNCHANGED,
-        reason=_read_text(said.get("reason") or "", "answer.again.reason"),
+        reason=_read_text(said.get("reason", ""), "answer.again.reason"),
         lane=lane,
     )
 
 
 def _replace_data(payload: Mapping[str, Any], data: Any, payload_max_bytes: int) -> dict[str, Any]:
     replaced = {**payload, "data": data}
-    if flaw := find_size_flaw(replaced, payload_max_bytes):
+    if flaw := find_flaw(replaced) or find_size_flaw(replaced, payload_max_bytes):
         raise InvalidAnswer(f"answer.again.data: the payload with it {flaw}")
     return replaced
 
