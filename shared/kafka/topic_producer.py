@@ -11,6 +11,7 @@ from shared.kafka.safe_producer import BrokerError, OutgoingRecord, SafeProducer
 HELD_MAX = 10_000  # records that one process holds while the broker is in trouble; further ones are refused
 LINGER_MS = 5  # how long a batch waits for more records: those of one pack come within a few milliseconds
 BATCH_MAX_BYTES = 256 * 1024  # far below the 1 MB that brokers take by default
+STOP_SECONDS = 2.0  # for what is on its way when the process ends
 TRIES = 3  # for a record that was not written because the broker refused another one
 
 Write = tuple[str, int | None, OutgoingRecord]
@@ -36,7 +37,7 @@ class TopicProducer(SafeProducer):
     """
 
     def __init__(self, options: Mapping[str, Any], patience_seconds: float) -> None:
-        """Take aiokafka's options; `send` of a caller waits for the patience at most, in seconds."""
+        """Take aiokafka's options; a caller of `write` waits for the patience at most, in seconds."""
         limits = {
             "linger_ms": LINGER_MS,
             "max_batch_size": BATCH_MAX_BYTES,
@@ -70,6 +71,7 @@ class TopicProducer(SafeProducer):
         for writing in writes:
             writing.cancel()
         await asyncio.gather(*writes, return_exceptions=True)
+        self._patience = STOP_SECONDS
         await super().stop()
 
     def _make_room(self, topic: str) -> None:

@@ -149,7 +149,7 @@ async def test_a_broker_that_restarts_in_the_middle_gets_each_record_once(
     async with serve(replace(topic, kind=kind), echo, lanes=("short",), kafka_servers=own_broker.address):
 
         async def begin(number: int) -> None:
-            due = now + timedelta(seconds=5 + number / 60)
+            due = now + timedelta(seconds=20 + number / 60)
             payload = {"topic": kind, "key": str(number), "value": ENCODED}
             envelope = Envelope(
                 kind=kind, id=str(number), lane="short", scheduled_at=due, tolerance_seconds=0, payload=payload
@@ -157,9 +157,9 @@ async def test_a_broker_that_restarts_in_the_middle_gets_each_record_once(
             assert (await starter.start(envelope, None)).run_id
 
         await asyncio.gather(*(begin(number) for number in range(count)))
-        await wait_until(lambda: time.time() > now.timestamp() + 9, "some are due")
+        await wait_until(lambda: time.time() > now.timestamp() + 24, "some are due")
         await kill(own_broker)
-        await wait_until(lambda: time.time() > now.timestamp() + 16, "all are due")
+        await wait_until(lambda: time.time() > now.timestamp() + 31, "all are due")
         other = await start("echo", payload={"cycles": 1})
         assert (await other.result())["state"] == "done"
         await own_broker.start()
