@@ -1,6 +1,7 @@
 """The producer of handlers: many callers at once, batches, and each record sent once by this process."""
 
 import asyncio
+import hashlib
 import importlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,10 +12,9 @@ from shared.kafka.safe_producer import BrokerError, OutgoingRecord, SafeProducer
 HELD_MAX = 10_000  # records that one process holds while the broker is in trouble; further ones are refused
 LINGER_MS = 5  # how long a batch waits for more records: those of one pack come within a few milliseconds
 BATCH_MAX_BYTES = 256 * 1024  # far below the 1 MB that brokers take by default
+WRITTEN_MAX = 50_000  # written records that one process remembers, by some 200 bytes each
 STOP_SECONDS = 2.0  # for what is on its way when the process ends
 TRIES = 3  # for a record that was not written because the broker refused another one
-
-Write = tuple[str, int | None, OutgoingRecord]
 
 
 class PartitionMissing(GiveUp):
@@ -32,8 +32,9 @@ class TopicProducer(SafeProducer):
     """Sends each record once: whoever sends an equal one again waits for the send that is under way, or has its result.
 
     A send goes on when its caller has left: an idempotent producer repeats it under the same sequence number until the
-    broker has it. So records are written twice only when an equal one is sent by another process, which can't know
-    whether the first one was written.
+    broker has it. A call whose outcome Temporal never got is repeated, and so finds the record written. So records are
+    written twice only when an equal one is sent by another process, which can't know about the first one, or after
+    very many others.
     """
 
     def __init__(self, options: Mapping[str, Any], patience_seconds: float) -> None:
@@ -44,7 +45,8 @@ class TopicProducer(SafeProducer):
             "request_timeout_ms": int(patience_seconds * 800),  # so that an unknown topic is known within the patience
         }
         super().__init__({**options, **limits}, patience_seconds)
-        self._writes: dict[Write, asyncio.Task[RecordOffset]] = {}
+        self._writes: dict[bytes, asyncio.Task[RecordOffset]] = {}  # what is under way, by its digest
+        self._written: dict[bytes, RecordOffset] = {}  # the last ones, oldest first
         self._errors: Any = importlib.import_module("aiokafka.errors")
         self._partitioner: Any = importlib.import_module("aiokafka.partitioner").DefaultPartitioner()
 
@@ -53,16 +55,18 @@ class TopicProducer(SafeProducer):
 
         Raises BrokerError, also when the patience ends first, and PartitionMissing.
         """
-        write = (topic, partition, record)
-        writing = self._writes.get(write)
+        digest = hashlib.blake2b(repr((topic, partition, record)).encode(), digest_size=16).digest()
+        if (written := self._written.get(digest)) is not None:
+            return written
+        writing = self._writes.get(digest)
         if writing is None:
-            self._make_room(topic)
-            writing = self._writes[write] = asyncio.create_task(self._write(topic, partition, record))
-            writing.add_done_callback(lambda task: self._note_failure(write, task))
+            if len(self._writes) >= HELD_MAX:
+                raise BrokerError(topic, TimeoutError())
+            writing = self._writes[digest] = asyncio.create_task(self._write(topic, partition, record))
+            writing.add_done_callback(lambda task: self._note_end(digest, task))
         await asyncio.wait([writing], timeout=self._patience)
         if not writing.done():
             raise BrokerError(topic, TimeoutError())
-        self._writes.pop(write, None)
         return writing.result()
 
     async def stop(self) -> None:
@@ -74,16 +78,13 @@ class TopicProducer(SafeProducer):
         self._patience = STOP_SECONDS
         await super().stop()
 
-    def _make_room(self, topic: str) -> None:
-        if len(self._writes) >= HELD_MAX:
-            self._writes = {write: task for write, task in self._writes.items() if not task.done()}
-        if len(self._writes) >= HELD_MAX:
-            raise BrokerError(topic, TimeoutError())
-
-    def _note_failure(self, write: Write, writing: asyncio.Task[RecordOffset]) -> None:
-        # it may be sent anew; asking for the error marks it as seen
-        if writing.cancelled() or writing.exception() is not None:
-            self._writes.pop(write, None)
+    def _note_end(self, digest: bytes, writing: asyncio.Task[RecordOffset]) -> None:
+        del self._writes[digest]
+        if writing.cancelled() or writing.exception() is not None:  # asking for the error marks it as seen
+            return
+        self._written[digest] = writing.result()
+        if len(self._written) > WRITTEN_MAX:
+            del self._written[next(iter(self._written))]
 
     async def _write(self, topic: str, partition: int | None, record: OutgoingRecord) -> RecordOffset:
         errors = self._errors

@@ -119,6 +119,7 @@ async def test_a_record_is_sent_once_however_often_it_is_asked_for(broker: Embed
     records = [OutgoingRecord(b"%d" % n, b"v" * 50, (("n", b"%d" % n),)) for n in range(500)]
     try:
         places = await asyncio.gather(*(producer.write(kind, None, record) for record in records + records))
+        assert [await producer.write(kind, None, record) for record in records] == places[500:]
         with pytest.raises(BrokerError, match="UnknownTopicOrPartitionError; create the topic"):
             await producer.write(f"{kind}-other", None, records[0])
     finally:
