@@ -74,7 +74,7 @@ async def topic(message: Message, ctx: Context) -> Done | Reject:
     record = OutgoingRecord(plan.key, plan.value, headers)
     try:
         producer = await ctx.shared(open_producer)
-        place = await producer.write(plan.topic, plan.partition, record)
+        place = await producer.write(plan.topic, plan.partition, record, ctx.due_at.isoformat())
     except PartitionMissing as exc:
         return Reject(f"payload.partition: {exc}; correct it, or leave it out for that of the key")
     except Misconfigured as exc:

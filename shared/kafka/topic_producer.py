@@ -32,9 +32,9 @@ class TopicProducer(SafeProducer):
     """Sends each record once: whoever sends an equal one again waits for the send that is under way, or has its result.
 
     A send goes on when its caller has left: an idempotent producer repeats it under the same sequence number until the
-    broker has it. A call whose outcome Temporal never got is repeated, and so finds the record written. So records are
-    written twice only when an equal one is sent by another process, which can't know about the first one, or after
-    very many others.
+    broker has it. A call whose outcome Temporal never got is repeated for the same cycle, and finds the record written.
+    So records are written twice only when an equal one is sent by another process, which can't know about the first
+    one, for another cycle, or after very many others.
     """
 
     def __init__(self, options: Mapping[str, Any], patience_seconds: float) -> None:
@@ -45,29 +45,33 @@ class TopicProducer(SafeProducer):
             "request_timeout_ms": int(patience_seconds * 800),  # so that an unknown topic is known within the patience
         }
         super().__init__({**options, **limits}, patience_seconds)
-        self._writes: dict[bytes, asyncio.Task[RecordOffset]] = {}  # what is under way, by its digest
-        self._written: dict[bytes, RecordOffset] = {}  # the last ones, oldest first
+        self._writes: dict[bytes, asyncio.Task[RecordOffset]] = {}  # by digest, until a caller has the result
+        self._written: dict[tuple[bytes, str], RecordOffset] = {}  # by digest and cycle, oldest first
         self._errors: Any = importlib.import_module("aiokafka.errors")
         self._partitioner: Any = importlib.import_module("aiokafka.partitioner").DefaultPartitioner()
 
-    async def write(self, topic: str, partition: int | None, record: OutgoingRecord) -> RecordOffset:
+    async def write(self, topic: str, partition: int | None, record: OutgoingRecord, cycle: str) -> RecordOffset:
         """Return once all replicas in sync have the record; None: its key decides the partition, as Java's client does.
 
-        Raises BrokerError, also when the patience ends first, and PartitionMissing.
+        `cycle` is the same only for repeated calls of one cycle. Raises BrokerError, also when the patience ends first,
+        and PartitionMissing.
         """
         digest = hashlib.blake2b(repr((topic, partition, record)).encode(), digest_size=16).digest()
-        if (written := self._written.get(digest)) is not None:
+        if (written := self._written.get((digest, cycle))) is not None:
             return written
         writing = self._writes.get(digest)
         if writing is None:
-            if len(self._writes) >= HELD_MAX:
-                raise BrokerError(topic, TimeoutError())
+            self._make_room(topic)
             writing = self._writes[digest] = asyncio.create_task(self._write(topic, partition, record))
-            writing.add_done_callback(lambda task: self._note_end(digest, task))
+            writing.add_done_callback(lambda task: self._forget_failure(digest, task))
         await asyncio.wait([writing], timeout=self._patience)
         if not writing.done():
             raise BrokerError(topic, TimeoutError())
-        return writing.result()
+        self._writes.pop(digest, None)
+        written = self._written[digest, cycle] = writing.result()
+        if len(self._written) > WRITTEN_MAX:
+            del self._written[next(iter(self._written))]
+        return written
 
     async def stop(self) -> None:
         """Give up what no caller waits for any more, and disconnect."""
@@ -78,13 +82,16 @@ class TopicProducer(SafeProducer):
         self._patience = STOP_SECONDS
         await super().stop()
 
-    def _note_end(self, digest: bytes, writing: asyncio.Task[RecordOffset]) -> None:
-        del self._writes[digest]
-        if writing.cancelled() or writing.exception() is not None:  # asking for the error marks it as seen
-            return
-        self._written[digest] = writing.result()
-        if len(self._written) > WRITTEN_MAX:
-            del self._written[next(iter(self._written))]
+    def _make_room(self, topic: str) -> None:
+        if len(self._writes) >= HELD_MAX:
+            self._writes = {digest: task for digest, task in self._writes.items() if not task.done()}
+        if len(self._writes) >= HELD_MAX:
+            raise BrokerError(topic, TimeoutError())
+
+    def _forget_failure(self, digest: bytes, writing: asyncio.Task[RecordOffset]) -> None:
+        # it may be sent anew; asking for the error marks it as seen
+        if writing.cancelled() or writing.exception() is not None:
+            self._writes.pop(digest, None)
 
     async def _write(self, topic: str, partition: int | None, record: OutgoingRecord) -> RecordOffset:
         errors = self._errors
