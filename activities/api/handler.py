@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from activities.api.context import Context
+from activities.api.limit import Limit
 from activities.api.outcome import Again, Done, Message, Reject, read_gate
 from activities.api.payload import PayloadModel, make_model
 from shared.errors import InvalidHandler
@@ -36,6 +37,7 @@ class Handler:
     encoding: Pack | None = None  # how messages of the kind become workflows: a workflow each, or packs of many
     gate: Gate = None  # the gate that its messages need, which may be closed for all of them; None if there is none
     payload: PayloadModel | None = None  # what its payloads are; None: any JSON
+    limit: Limit | None = None  # how many calls may begin in a period, or be at work at once
 
     def __call__(self, message: Message, ctx: Context) -> Awaitable[Again | Done | Reject]:
         """Call the function itself, as tests of a handler do."""
@@ -68,6 +70,7 @@ def handler(
     gate: Gate = None,
     payload: Any = None,
     before: Callable[[Any], Any] | None = None,
+    limit: Limit | None = None,
 ) -> Callable[[HandlerFunction], Handler]:
     """Make an async function the handler of a kind.
 
@@ -79,6 +82,7 @@ def handler(
     `RetryAfter`, they wait without a call. The function must be quick, because it runs before each call.
     `payload` is a pydantic model, dataclass or TypedDict: payloads are checked by it where messages enter, and
     `message.payload` is one. `before` gets JSON that the model can't read and gives JSON that it can.
+    `limit` says how many calls of a key may begin in a period, or be at work at once, see `Limit`.
     Raises InvalidHandler at import when a value is unusable.
 
         @handler("feed", lane="short", max_attempts=5)
@@ -111,6 +115,6 @@ def handler(
     def decorate(function: HandlerFunction) -> Handler:
         if not inspect.iscoroutinefunction(function):
             raise InvalidHandler(f"{where}: {function!r} is no 'async def'; handlers run on one event loop")
-        return Handler(kind, function, lane, max_attempts, timeout, backoff, backoff_max, encoding, gate, model)
+        return Handler(kind, function, lane, max_attempts, timeout, backoff, backoff_max, encoding, gate, model, limit)
 
     return decorate

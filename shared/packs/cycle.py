@@ -2,7 +2,7 @@
 
 from shared.messages.decision import Spread, begin, decide, plan_return
 from shared.messages.json_value import copy_json
-from shared.messages.message import NO_TRACE, HandlerCall, Outcome
+from shared.messages.message import NO_TRACE, NO_TURN, HandlerCall, Outcome
 from shared.packs.entry import (
     DECISIONS,
     DUE,
@@ -17,7 +17,14 @@ from shared.packs.entry import (
     to_state,
 )
 
-_USUAL_CALL = (3, "", "", NO_TRACE, "")  # the fields of a call that an entry without other fields leaves at defaults
+_USUAL_CALL = (
+    3,
+    "",
+    "",
+    NO_TRACE,
+    "",
+    NO_TURN,
+)  # the fields of a call that an entry without other fields leaves at defaults
 
 
 def to_call(entry: Entry, kind: str, lane: str, tries_before: int) -> HandlerCall:
