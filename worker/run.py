@@ -13,6 +13,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities.admission.gates import Gates
 from activities.admission.limits import Limits
+from activities.api.resources import Resources
 from activities.calls.batch import BatchDispatch
 from activities.calls.dispatch import Dispatch
 from activities.http.client import HttpClient
@@ -117,15 +118,17 @@ async def run_workers(
     workers as soon as they start. A worker that fails for good sets `stopping`, so that all lanes drain at once, and
     its error is raised.
     """
-    async with HttpClient(plan.settings) as http, contextlib.AsyncExitStack() as stack:
+    async with HttpClient(plan.settings) as http, Resources() as resources, contextlib.AsyncExitStack() as stack:
         has_topic = plan.settings.outcomes_topic
         events = await stack.enter_async_context(OutcomeEvents(plan.settings)) if has_topic else None
         prefix = plan.settings.task_queue_prefix
-        limits = Limits(prefix)
+        gates, limits = Gates(prefix), Limits(prefix)
         if any(handler.limit is not None for handler in plan.registry.values()):
             await stack.enter_async_context(_build_limits_worker(client, plan))
             stack.push_async_callback(limits.close)
-        dispatch = Dispatch(plan.registry, plan.settings, http, Gates(prefix), limits, plan.telemetry, events=events)
+        dispatch = Dispatch(
+            plan.registry, plan.settings, http, gates, limits, plan.telemetry, events=events, resources=resources
+        )
         batches = BatchDispatch(dispatch)
         workers = [_build_worker(client, plan, lane, dispatch, batches) for lane in plan.lanes]
         for worker in workers:

@@ -19,6 +19,7 @@ from activities.api.handler import Handler, HandlerFunction
 from activities.api.limit import Limit
 from activities.api.outcome import Message, RetryAfter, build_message, to_outcome
 from activities.api.payload import InvalidPayload
+from activities.api.resources import Resources
 from activities.calls.deadlines import Deadlines
 from activities.http.client import HttpClient
 from activities.registry import Registry
@@ -52,6 +53,7 @@ class Dispatch:
     telemetry: Telemetry
     calls: Counter[str] = field(default_factory=Counter[str])  # calls of handlers that have ended, by lane
     events: OutcomeEvents | None = None  # where outcome events are sent; None without an outcomes topic
+    resources: Resources = field(default_factory=Resources)
 
     @activity.defn(name=DISPATCH)
     async def run_handler(self, wire: dict[str, Any]) -> dict[str, Any]:
@@ -163,7 +165,7 @@ class Dispatch:
                 function = await self._take_turn(found, found.limit, message, around.call)
                 if isinstance(function, Outcome):
                     return function
-            context = build_context(around, started_at, self.settings, self.http.client)
+            context = build_context(around, started_at, self.settings, self.http.client, self.resources)
             with around.span.around(), deadlines.begin():
                 returned = await function(message, context)
             if (task := asyncio.current_task()) is not None and task.cancelling():
