@@ -97,7 +97,7 @@ class _Run:
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
-        ended_at, settings = stamp_end(), self._dispatch.settings
+        ended_at, settings = stamp_end(self._dispatch.clock), self._dispatch.settings
         answer = {
             "index_after": settings.index_after.total_seconds(),
             "payload_max_bytes": settings.payload_max_bytes,
@@ -247,6 +247,10 @@ class _Run:
             await asyncio.sleep(REPORT_EVERY.total_seconds())
             if fresh := self._unreported:
                 with contextlib.suppress(RPCError):  # then it is reported next time, or at the end
-                    news = {"batch": self._number, "outcomes": sorted(fresh.items()), "ended_at": stamp_end()}
+                    news = {
+                        "batch": self._number,
+                        "outcomes": sorted(fresh.items()),
+                        "ended_at": stamp_end(self._dispatch.clock),
+                    }
                     await self._pack.signal(REPORT, self._to_raw(news), rpc_timeout=CALL_TIMEOUT)
                     self._reported |= fresh.keys()

@@ -47,6 +47,7 @@ class Dispatch:
     telemetry: Telemetry
     calls: Counter[str] = field(default_factory=Counter[str])  # calls of handlers that have ended, by lane
     events: OutcomeEvents | None = None  # where outcome events are sent; None without an outcomes topic
+    clock: Callable[[], float] = time.time  # the present moment, in seconds since the epoch; a test's may be virtual
 
     @activity.defn(name=DISPATCH)
     async def run_handler(self, wire: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +73,7 @@ class Dispatch:
             cycles_per_run=settings.cycles_per_run,
             index_after=settings.index_after.total_seconds(),
             payload_max_bytes=settings.payload_max_bytes,
-            ended_at=outcome.ended_at or stamp_end(),
+            ended_at=outcome.ended_at or stamp_end(self.clock),
         )
         return stamped.dump()
 
@@ -97,7 +98,7 @@ class Dispatch:
 
         `spread` is what the decision will use for the due time, so that the outcome event has the same one.
         """
-        started_at = time.time()
+        started_at = self.clock()
         around = CallContext(call, beat, begin_cycle(self.telemetry, call, started_at))
         ABOUT.set(around)  # for good: each call has a task of its own
         run = self._measure if self.telemetry.is_on else self._run
@@ -106,7 +107,7 @@ class Dispatch:
             return outcome
         self.calls[call.lane] += 1
         if self.events is not None:
-            outcome = outcome._replace(ended_at=stamp_end())
+            outcome = outcome._replace(ended_at=stamp_end(self.clock))
             try:
                 await self.events.report(call, outcome, started_at, spread)
             except asyncio.CancelledError:
@@ -126,7 +127,7 @@ class Dispatch:
             raise
         finally:
             telemetry.record(AT_WORK, -1, of_lane)
-        record_cycle(telemetry, call, outcome, started_at, time.time())
+        record_cycle(telemetry, call, outcome, started_at, self.clock())
         # a message that a closed gate sends away has no cycle, and a span that never ends is not exported
         return outcome if outcome.verdict == "gated" else end_cycle(around.span, outcome)
 
@@ -152,7 +153,7 @@ class Dispatch:
             message = build_message(around.call)
             gate = found.gate and found.gate_of(message)
             if gate and (closing := await self.gates.find_closing(gate)):
-                return wait_at(gate, closing, time.time())
+                return wait_at(gate, closing, self.clock())
             context = build_context(around, started_at, self.settings, self.http.client)
             with around.span.around(), deadlines.begin():
                 returned = await found.function(message, context)
@@ -163,7 +164,7 @@ class Dispatch:
             return Outcome("reject", clip_reason(str(exc)))
         except RetryAfter as exc:
             if exc.gate:
-                await self.gates.close(exc.gate, GateClosure.lasting(exc.gate_delay, str(exc)))
+                await self.gates.close(exc.gate, GateClosure.lasting(exc.gate_delay, str(exc), self.clock()))
             return Outcome("retry_after", clip_reason(str(exc)), after=exc.delay.total_seconds())
         except TimeoutError as exc:
             return fail(found, _describe(exc) if str(exc) else f"no outcome within {deadlines.seconds:g} s")
@@ -195,13 +196,13 @@ def fail(found: Handler, reason: str) -> Outcome:
     )
 
 
-def stamp_end() -> float:
+def stamp_end(clock: Callable[[], float]) -> float:
     """Give the present time, rounded up to the millisecond, as the end of a cycle.
 
     A workflow's own clock runs behind after a local activity: the SDK's core counts from the start of the workflow task
     and leaves out the time before the activity began. A delay counted from there would end early.
     """
-    return math.ceil(time.time() * 1000) / 1000
+    return math.ceil(clock() * 1000) / 1000
 
 
 def _describe(exc: BaseException) -> str:

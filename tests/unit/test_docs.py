@@ -7,7 +7,6 @@ import importlib
 import inspect
 import itertools
 import json
-import logging
 import re
 import shlex
 import sys
@@ -15,7 +14,7 @@ import textwrap
 import tomllib
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -24,10 +23,11 @@ import httpx
 import pytest
 
 import activities
-from activities import Again, Context, Done, Message, Reject, RetryAfter
+from activities import Again, Done, Reject, RetryAfter
 from activities.api import policies
 from activities.http.client import HttpClient
 from activities.reporting import begin_cycle
+from activities.testing import make_context, make_message
 from shared.lanes import LANES, task_queue
 from shared.messages.decision import MAX_DELAY, MIN_DELAY, TOLERANCE_MAX, TOLERANCE_SHARE
 from shared.messages.envelope import Envelope
@@ -446,20 +446,11 @@ async def listening(status: int = 200) -> AsyncGenerator[Port]:
 
 
 async def call(module: ModuleType, name: str, payload: Any, version: int = 0) -> Any:
-    """Call a module's handler with a context built by hand."""
-    settings, now = Settings(http_allow_private=True), datetime.now(UTC)
+    """Call a module's handler as a worker would, with the client that workers give it."""
+    settings, found = Settings(http_allow_private=True), getattr(module, name)
+    message = make_message(found, payload, id="a", version=version)
     async with HttpClient(settings) as client:
-        found = getattr(module, name)
-        ctx = Context(
-            attempt=1,
-            idempotency_key=f"{found.kind}:a:{version}",
-            due_at=now,
-            started_at=now,
-            settings=settings,
-            http=client.client,
-            logger=logging.LoggerAdapter(logging.getLogger("test")),
-        )
-        return await found(Message(kind=found.kind, id="a", version=version, lane="short", payload=payload), ctx)
+        return await found(message, make_context(message, settings=settings, http=client.client))
 
 
 async def test_the_readmes_handler_does_what_the_readme_says(load: Load) -> None:
@@ -498,10 +489,11 @@ async def test_the_quickstarts_handler_does_what_the_quickstart_says(load: Load)
     assert rejected == Reject("payload.port: is 'smtp'; give a number")
 
 
-def test_the_example_of_a_test_passes(load: Load) -> None:
-    """The test in the handlers page runs as it stands, against the handler of the README."""
+def test_the_examples_of_tests_pass(load: Load) -> None:
+    """The tests in the handlers page run as they stand, against the handler of the README."""
     module = load("test_reminder")
     tests = [value for name, value in vars(module).items() if name.startswith("test_")]
 
-    assert len(tests) == 1
-    tests[0]()
+    assert len(tests) == 2
+    for test in tests:
+        test()
