@@ -43,7 +43,9 @@ def load_registry(settings: Settings) -> Registry:
 
 def envelope_rules(settings: Settings, registry: Registry) -> EnvelopeRules:
     """Give the rules by which this process checks envelopes."""
-    return EnvelopeRules({kind: h.lane for kind, h in registry.items()}, settings.payload_max_bytes)
+    lanes = {kind: h.lane for kind, h in registry.items()}
+    spans = {kind: h.expires_after for kind, h in registry.items() if h.expires_after is not None}
+    return EnvelopeRules(lanes, settings.payload_max_bytes, spans)
 
 
 def declared_packs(registry: Registry) -> dict[str, Pack]:

@@ -13,9 +13,11 @@ from shared.keepers.gates import check_gate
 from shared.lanes import LANES
 from shared.messages.encoding import Pack
 from shared.messages.envelope import KIND_MAX_BYTES
+from shared.messages.timespan import HORIZON
 
 Gate = str | Callable[[Message], str | None] | None
 HandlerFunction = Callable[[Message, Context], Awaitable[Again | Done | Reject]]
+ExpiryFunction = Callable[[Message, Context], Awaitable[None]]
 
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
@@ -33,6 +35,9 @@ class Handler:
     backoff_max: timedelta
     encoding: Pack | None = None  # how messages of the kind become workflows: a workflow each, or packs of many
     gate: Gate = None  # the gate that its messages need, which may be closed for all of them; None if there is none
+    expires_after: timedelta | None = None  # counted from the first due time, for messages that give no expiry
+    on_expiry: ExpiryFunction | None = None  # called before a message ends as expired
+    keeps_age: bool = False  # whether its messages keep when they were first due
 
     def __call__(self, message: Message, ctx: Context) -> Awaitable[Again | Done | Reject]:
         """Call the function itself, as tests of a handler do."""
@@ -63,6 +68,9 @@ def handler(
     backoff_max: timedelta = timedelta(hours=1),
     encoding: Pack | None = None,
     gate: Gate = None,
+    expires_after: timedelta | None = None,
+    on_expiry: ExpiryFunction | None = None,
+    keeps_age: bool = False,
 ) -> Callable[[HandlerFunction], Handler]:
     """Make an async function the handler of a kind.
 
@@ -72,6 +80,8 @@ def handler(
     `encoding=Pack(…)` keeps many messages in one workflow; left out, each has a workflow of its own.
     `gate` names what its messages need, or is a function of the message that names it: while that gate is closed, see
     `RetryAfter`, they wait without a call. The function must be quick, because it runs before each call.
+    A message ends as expired at `expires_after` from its first due time, unless it gives an expiry of its own;
+    `on_expiry`, an async function of (Message, Context), is called before. `keeps_age` fills `message.started_at`.
     Raises InvalidHandler at import when a value is unusable.
 
         @handler("feed", lane="short", max_attempts=5)
@@ -96,12 +106,21 @@ def handler(
             check_gate(gate)
         except ValueError as exc:
             raise InvalidHandler(f"{where}: {exc}") from exc
+    _check_expiry(where, expires_after, on_expiry)
     if not timedelta(0) < backoff <= backoff_max:
         raise InvalidHandler(f"{where}: backoff {backoff} must be above 0 and at most backoff_max {backoff_max}")
 
     def decorate(function: HandlerFunction) -> Handler:
         if not inspect.iscoroutinefunction(function):
             raise InvalidHandler(f"{where}: {function!r} is no 'async def'; handlers run on one event loop")
-        return Handler(kind, function, lane, max_attempts, timeout, backoff, backoff_max, encoding, gate)
+        limits = (lane, max_attempts, timeout, backoff, backoff_max)
+        return Handler(kind, function, *limits, encoding, gate, expires_after, on_expiry, keeps_age)
 
     return decorate
+
+
+def _check_expiry(where: str, expires_after: timedelta | None, on_expiry: object) -> None:
+    if expires_after is not None and not timedelta(0) < expires_after <= HORIZON:
+        raise InvalidHandler(f"{where}: expires_after {expires_after} is not between 0 and ten years; correct it")
+    if on_expiry is not None and not inspect.iscoroutinefunction(on_expiry):
+        raise InvalidHandler(f"{where}: on_expiry {on_expiry!r} is no 'async def'; it runs on the handlers' event loop")

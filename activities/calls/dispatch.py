@@ -6,16 +6,16 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
 
 from activities.admission.gates import Gates, wait_at
-from activities.api.context import CallContext, build_context, no_heartbeat
+from activities.api.context import CallContext, Context, build_context, no_heartbeat
 from activities.api.handler import Handler
-from activities.api.outcome import RetryAfter, build_message, to_outcome
+from activities.api.outcome import Done, Message, RetryAfter, build_message, to_outcome
 from activities.calls.deadlines import Deadlines
 from activities.http.client import HttpClient
 from activities.registry import Registry
@@ -25,6 +25,7 @@ from shared.keepers.gates import GateClosure
 from shared.lanes import LANES
 from shared.messages.decision import Spread
 from shared.messages.message import HandlerCall, Outcome, clip_reason
+from shared.messages.timespan import format_moment
 from shared.settings import Settings
 from shared.telemetry.logs import ABOUT
 from shared.telemetry.metrics import AT_WORK
@@ -61,7 +62,7 @@ class Dispatch:
         timeout = LANES[call.lane].heartbeat_timeout
         beating = None if timeout is None else asyncio.create_task(_beat(timeout))
         try:
-            outcome = self.find_exhausted(call.kind, call.attempt - 1)
+            outcome = self.find_exhausted(call, call.attempt - 1)
             if outcome is None:
                 beat = no_heartbeat if timeout is None else activity.heartbeat
                 outcome = await self.run(call, beat, self.make_deadlines(call.kind, call.lane))
@@ -77,12 +78,14 @@ class Dispatch:
         )
         return stamped.dump()
 
-    def find_exhausted(self, kind: str, attempts: int) -> Outcome | None:
+    def find_exhausted(self, call: HandlerCall, attempts: int) -> Outcome | None:
         """Give an outcome if the message's attempts are used up, all lost with their workers; else None."""
-        found = self.registry.get(kind)
+        found = self.registry.get(call.kind)
         if found is None or attempts < found.max_attempts:
             return None
         lost = f"its {attempts} calls before were lost with their workers, or blocked them"
+        if call.is_over(self.clock()):
+            return expire(call, lost)
         # a further `failed` would report an attempt that nobody made
         return Outcome("reject", f"attempt {attempts} of {found.max_attempts}: {lost}")
 
@@ -137,6 +140,36 @@ class Dispatch:
         if found is None:
             reason = f"no handler for kind {call.kind!r} is loaded in this worker"
             return Outcome("retry_after", reason, after=NO_HANDLER_DELAY.total_seconds())
+        begun_at = 0.0
+        if found.keeps_age and not call.started_at:
+            begun_at = round(min(call.due_at, started_at), 3)
+            around = around._replace(call=call._replace(started_at=begun_at))
+        if call.is_over(self.clock()):
+            return await self._run_expiry(found, around, deadlines, started_at)
+        outcome = await self._try(found, around, deadlines, started_at)
+        return outcome._replace(started_at=begun_at) if begun_at and outcome.verdict != "gated" else outcome
+
+    async def _run_expiry(
+        self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float
+    ) -> Outcome:
+        """End a message whose time is over, after its `on_expiry`, if that does not fail in every attempt."""
+        call, on_expiry = around.call, found.on_expiry
+        if on_expiry is None:
+            return expire(call)
+
+        async def function(message: Message, ctx: Context) -> Done:
+            await on_expiry(message, ctx)
+            return Done()
+
+        expiring = replace(found, function=function, gate=None)
+        outcome = await self._try(expiring, around, deadlines, started_at)
+        if outcome.verdict == "handed_back":
+            return outcome
+        if outcome.verdict == "done":
+            return expire(call)
+        return expire(call, outcome.reason) if call.attempt >= found.max_attempts else fail(found, outcome.reason)
+
+    async def _try(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
         try:
             return await self._attempt(found, around, deadlines, started_at)
         except BaseException as exc:
@@ -194,6 +227,13 @@ def fail(found: Handler, reason: str) -> Outcome:
         backoff=found.backoff.total_seconds(),
         backoff_max=found.backoff_max.total_seconds(),
     )
+
+
+def expire(call: HandlerCall, problem: str = "") -> Outcome:
+    """Give the outcome of a message whose time is over; `problem` is why its `on_expiry` has not succeeded."""
+    reason = f"its time was over {format_moment(call.expires_at)}"
+    reason += f"; on_expiry failed: {problem}" if problem else ""
+    return Outcome("done", clip_reason(reason), is_expired=True)
 
 
 def stamp_end(clock: Callable[[], float]) -> float:

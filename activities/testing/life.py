@@ -18,7 +18,7 @@ from activities.testing.context import refusing_client
 from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.decision import begin, decide, next_wake
 from shared.messages.json_value import decode_json, encode_json, find_flaw
-from shared.messages.message import Decision, HandlerCall, MessageState, Outcome, Verdict
+from shared.messages.message import Decision, HandlerCall, MessageState, Outcome
 from shared.messages.placement import PackSpread, pack_index
 from shared.messages.signals import Signal
 from shared.messages.timespan import format_moment
@@ -39,9 +39,9 @@ class EndlessLife(GiveUp):
 class Cycle:
     """One cycle of a life: when its handler was called, with what, what came of it, and what was decided.
 
-    `outcome` is "again", "done", "reject", "failed" or "retry_after"; or "gated" where a closed gate sent the message
-    away, without a call. `due_at` is when the message was due, `next_due_at` when it is due after the decision: None if
-    it is parked or has ended. `state` is "active", "parked" or "done".
+    `outcome` is "again", "done", "reject", "failed" or "retry_after"; "gated" where a closed gate sent the message
+    away, without a call; "expired" where its time was over. `due_at` is when the message was due, `next_due_at` when it
+    is due after the decision: None if it is parked or has ended. `state` is "active", "parked", "done" or "expired".
     """
 
     at: datetime
@@ -49,7 +49,7 @@ class Cycle:
     version: int
     attempt: int
     payload: Any
-    outcome: Verdict
+    outcome: str
     reason: str
     state: str
     next_due_at: datetime | None
@@ -90,6 +90,8 @@ class Life:
             clock=self._read_clock,
         )
         self._state = _begin_state(message, self._now)
+        if handler.expires_after is not None:
+            self._state = self._state._replace(expires_at=self._now + handler.expires_after.total_seconds())
         self.decisions: list[Decision] = [*self._state.decisions]
         self.cycles: list[Cycle] = []
 
@@ -100,7 +102,7 @@ class Life:
 
     @property
     def state(self) -> str:
-        """Where the message stands: "active", "paused", "parked", "done" or "stopped"."""
+        """Where the message stands: "active", "paused", "parked", "done", "stopped" or "expired"."""
         return self._state.phase
 
     @property
@@ -170,7 +172,7 @@ class Life:
                 version=before.version,
                 attempt=call.attempt,
                 payload=before.payload,
-                outcome=outcome.verdict,
+                outcome=outcome.word,
                 reason=self.decisions[-1].reason,
                 state=self.state,
                 next_due_at=self.next_due_at,

@@ -45,7 +45,7 @@ class FastPath:
     def of(cls, rules: EnvelopeRules) -> Self:
         """Make it for an installation's rules."""
         lanes: dict[str, str] = {}
-        for kind in rules.kinds:
+        for kind in rules.kinds.keys() - rules.expires_after.keys():
             with suppress(InvalidEnvelope):
                 lanes[kind] = parse_envelope({"kind": kind, "id": "-"}, rules).lane or ""
         # a day less, because the rules count from their import on

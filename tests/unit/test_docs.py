@@ -27,7 +27,7 @@ from activities import Again, Done, Reject, RetryAfter
 from activities.api import policies
 from activities.http.client import HttpClient
 from activities.reporting import begin_cycle
-from activities.testing import make_context, make_message
+from activities.testing import live, make_context, make_message
 from shared.lanes import LANES, task_queue
 from shared.messages.decision import MAX_DELAY, MIN_DELAY, TOLERANCE_MAX, TOLERANCE_SHARE
 from shared.messages.envelope import Envelope
@@ -497,3 +497,21 @@ def test_the_examples_of_tests_pass(load: Load) -> None:
     assert len(tests) == 2
     for test in tests:
         test()
+
+
+async def test_the_order_of_the_handlers_page_is_given_up_after_three_days(load: Load) -> None:
+    """It is looked at every hour on the first day, every six hours later, and then somebody is told."""
+    look_after, told = load("unpaid").look_after, list[Any]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            told.append(json.loads(request.content))
+        return httpx.Response(200, json={"is_paid": False})
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    life = await live(look_after, make_message(look_after, id="7"), http=client)
+
+    assert life.state == "expired"
+    assert life.cycles[-1].at - life.cycles[0].at == timedelta(days=3)
+    assert told == [{"order": "7", "looks": len(life.cycles) - 1}]
+    assert 24 + 4 < len(life.cycles) < 24 + 10
