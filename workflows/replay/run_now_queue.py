@@ -57,8 +57,8 @@ def to_signal(asked: MessageState) -> Signal:
     if asked.ended:
         return signals.Stop(signals.TOMBSTONE, source, offset)
     due_at, expires_at = (_write_moment(moment) for moment in (asked.due_at, asked.expires_at))
-    options = {"priority": asked.priority, "trace": dict(asked.trace), "expires_at": expires_at}
-    return signals.Revise(asked.payload, source, offset, asked.lane, due_at, **options)
+    given = (asked.payload, source, offset, asked.lane, due_at)
+    return signals.Revise(*given, priority=asked.priority, trace=dict(asked.trace), expires_at=expires_at)
 
 
 def _write_moment(moment: float) -> str | None:
