@@ -140,7 +140,16 @@ class Dispatch:
         if found is None:
             reason = f"no handler for kind {call.kind!r} is loaded in this worker"
             return Outcome("retry_after", reason, after=NO_HANDLER_DELAY.total_seconds())
-        begun_at = 0.0
+        if found.keeps_age or call.expires_at:
+            return await self._run_aging(found, around, deadlines, started_at)
+        try:
+            return await self._attempt(found, around, deadlines, started_at)
+        except BaseException as exc:  # noqa: BLE001 — whatever a handler raises is an outcome
+            return _fail_call(found, exc)
+
+    async def _run_aging(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
+        """Run a call of a message that may expire, or whose handler keeps its age: not the common one."""
+        call, begun_at = around.call, 0.0
         if found.keeps_age and not call.started_at:
             begun_at = round(min(call.due_at, started_at), 3)
             around = around._replace(call=call._replace(started_at=begun_at))
@@ -172,14 +181,8 @@ class Dispatch:
     async def _try(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
         try:
             return await self._attempt(found, around, deadlines, started_at)
-        except BaseException as exc:
-            if isinstance(exc, asyncio.CancelledError):
-                if activity.is_worker_shutdown():
-                    return Outcome("handed_back", "its worker was shutting down")
-                if activity.is_cancelled():
-                    raise
-                _take_cancel_back()
-            return fail(found, _describe(exc))
+        except BaseException as exc:  # noqa: BLE001 — whatever a handler raises is an outcome
+            return _fail_call(found, exc)
 
     async def _attempt(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
         try:
@@ -201,6 +204,17 @@ class Dispatch:
             return Outcome("retry_after", clip_reason(str(exc)), after=exc.delay.total_seconds())
         except TimeoutError as exc:
             return fail(found, _describe(exc) if str(exc) else f"no outcome within {deadlines.seconds:g} s")
+
+
+def _fail_call(found: Handler, exc: BaseException) -> Outcome:
+    """Give the outcome of a call that raised; raises what asks for the end of the activity itself."""
+    if isinstance(exc, asyncio.CancelledError):
+        if activity.is_worker_shutdown():
+            return Outcome("handed_back", "its worker was shutting down")
+        if activity.is_cancelled():
+            raise exc
+        _take_cancel_back()
+    return fail(found, _describe(exc))
 
 
 def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:

@@ -60,7 +60,8 @@ def first_entry(
     """
     scheduled = None if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
     tolerance, offset = envelope.tolerance_seconds, 0.0
-    expires_at = 0.0 if envelope.expires_at is None else envelope.expires_at.timestamp()
+    # to the millisecond, as the due time that it bounds
+    expires_at = 0.0 if envelope.expires_at is None else math.ceil(envelope.expires_at.timestamp() * 1000) / 1000
     if expires_at and tolerance:
         tolerance = min(tolerance, max(expires_at - max(scheduled or now, now), 0.0))
     if tolerance:

@@ -61,8 +61,8 @@ async def test_a_message_that_is_late_expires_without_a_call(begin: Begin, serve
         return Done()
 
     late = await begin(kind, expires_at=datetime.now(UTC) - timedelta(seconds=1))
-    early = await begin(kind, expires_at=datetime.now(UTC) + DAY)
     async with serve(work, lanes=("short",)):
+        early = await begin(kind, expires_at=datetime.now(UTC) + DAY)
         ends = [(await subject.wait_ended())["state"] for subject in (late, early)]
 
     assert ends == ["expired", "done"]
