@@ -65,7 +65,7 @@ def to_document(view: MessageView, web_ui: str = "") -> dict[str, Any]:
         "lane": known["lane"],
         "due_at": due_at if is_due else None,
         "earliest_at": earliest_at if is_due else None,
-        "expires_at": _read_moment(known["expires_at"]) if known.get("expires_at") else None,
+        "expires_at": _read_moment(expires_at) if (expires_at := (view.status or {}).get("expires_at")) else None,
         "is_due_soon": view.status is None and listed.is_due_soon,
         "why": why,
         **{name: known.get(name) for name in ("version", "attempt", "priority", "tenant", "payload")},

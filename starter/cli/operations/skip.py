@@ -34,7 +34,7 @@ async def _run(args: argparse.Namespace, settings: Settings) -> int:
     try:
         is_alive = await TimeSkipper(client).fast_forward(client.get_workflow_handle(view.lives_in), args.duration)
     except RPCError as exc:
-        if exc.status is RPCStatusCode.INVALID_ARGUMENT:
+        if exc.status in (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNIMPLEMENTED):
             remedy = "run it by 'dormice dev --time-skipping'"
             raise Misconfigured(f"the server does not move the clock of a workflow ({exc.message}); {remedy}") from exc
         raise translate_rpc_error(exc) from exc
