@@ -5,9 +5,11 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from activities.api.context import Context
 from activities.api.outcome import Again, Done, Message, Reject, read_gate
+from activities.api.payload import PayloadModel, make_model
 from shared.errors import InvalidHandler
 from shared.keepers.gates import check_gate
 from shared.lanes import LANES
@@ -35,6 +37,7 @@ class Handler:
     backoff_max: timedelta
     encoding: Pack | None = None  # how messages of the kind become workflows: a workflow each, or packs of many
     gate: Gate = None  # the gate that its messages need, which may be closed for all of them; None if there is none
+    payload: PayloadModel | None = None  # what its payloads are; None: any JSON
     expires_after: timedelta | None = None  # counted from the first due time, for messages that give no expiry
     on_expiry: ExpiryFunction | None = None  # called before a message ends as expired
     keeps_age: bool = False  # whether its messages keep when they were first due
@@ -68,6 +71,8 @@ def handler(
     backoff_max: timedelta = timedelta(hours=1),
     encoding: Pack | None = None,
     gate: Gate = None,
+    payload: Any = None,
+    before: Callable[[Any], Any] | None = None,
     expires_after: timedelta | None = None,
     on_expiry: ExpiryFunction | None = None,
     keeps_age: bool = False,
@@ -80,6 +85,8 @@ def handler(
     `encoding=Pack(…)` keeps many messages in one workflow; left out, each has a workflow of its own.
     `gate` names what its messages need, or is a function of the message that names it: while that gate is closed, see
     `RetryAfter`, they wait without a call. The function must be quick, because it runs before each call.
+    `payload` is a pydantic model, dataclass or TypedDict: payloads are checked by it where messages enter, and
+    `message.payload` is one. `before` gets JSON that the model can't read and gives JSON that it can.
     A message ends as expired at `expires_after` from its first due time, unless it gives an expiry of its own;
     `on_expiry`, an async function of (Message, Context), is called before. `keeps_age` fills `message.started_at`.
     Raises InvalidHandler at import when a value is unusable.
@@ -110,11 +117,13 @@ def handler(
     if not timedelta(0) < backoff <= backoff_max:
         raise InvalidHandler(f"{where}: backoff {backoff} must be above 0 and at most backoff_max {backoff_max}")
 
+    model = make_model(where, payload, before)
+
     def decorate(function: HandlerFunction) -> Handler:
         if not inspect.iscoroutinefunction(function):
             raise InvalidHandler(f"{where}: {function!r} is no 'async def'; handlers run on one event loop")
         limits = (lane, max_attempts, timeout, backoff, backoff_max)
-        return Handler(kind, function, *limits, encoding, gate, expires_after, on_expiry, keeps_age)
+        return Handler(kind, function, *limits, encoding, gate, model, expires_after, on_expiry, keeps_age)
 
     return decorate
 

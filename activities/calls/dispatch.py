@@ -16,6 +16,7 @@ from activities.admission.gates import Gates, wait_at
 from activities.api.context import CallContext, Context, build_context, no_heartbeat
 from activities.api.handler import Handler
 from activities.api.outcome import Done, Message, RetryAfter, build_message, to_outcome
+from activities.api.payload import InvalidPayload
 from activities.calls.deadlines import Deadlines
 from activities.http.client import HttpClient
 from activities.registry import Registry
@@ -186,7 +187,7 @@ class Dispatch:
 
     async def _attempt(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
         try:
-            message = build_message(around.call)
+            message = build_message(around.call, found.payload)
             gate = found.gate and found.gate_of(message)
             if gate and (closing := await self.gates.find_closing(gate)):
                 return wait_at(gate, closing, self.clock())
@@ -195,8 +196,8 @@ class Dispatch:
                 returned = await found.function(message, context)
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 await _let_cancel_pass()
-            return to_outcome(returned, self.settings.payload_max_bytes)
-        except InvalidOutcome as exc:
+            return to_outcome(returned, self.settings.payload_max_bytes, found.payload)
+        except (InvalidOutcome, InvalidPayload) as exc:
             return Outcome("reject", clip_reason(str(exc)))
         except RetryAfter as exc:
             if exc.gate:

@@ -89,7 +89,7 @@ class Life:
             Telemetry(is_on=False),
             clock=self._read_clock,
         )
-        self._state = _begin_state(message, self._now)
+        self._state = _begin_state(handler, message, self._now)
         if handler.expires_after is not None:
             self._state = self._state._replace(expires_at=self._now + handler.expires_after.total_seconds())
         self.decisions: list[Decision] = [*self._state.decisions]
@@ -225,12 +225,15 @@ async def live(
     return life
 
 
-def _begin_state(message: Message, now: float) -> MessageState:
-    if flaw := find_flaw(message.payload):
-        raise InvalidEnvelope("payload", f"{flaw}; give plain JSON")
+def _begin_state(handler: Handler, message: Message, now: float) -> MessageState:
+    payload = message.payload
+    if flaw := find_flaw(payload):
+        if handler.payload is None:
+            raise InvalidEnvelope("payload", f"{flaw}; give plain JSON")
+        payload = handler.payload.write(payload)
     state = MessageState(
         *(message.kind, message.id, message.lane, now, now),
-        payload=_copy(message.payload),
+        payload=_copy(payload),
         version=message.version,
         priority=message.priority,
         tenant=message.tenant,

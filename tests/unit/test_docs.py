@@ -25,6 +25,7 @@ import pytest
 import activities
 from activities import Again, Done, Reject, RetryAfter
 from activities.api import policies
+from activities.api.outcome import to_outcome
 from activities.http.client import HttpClient
 from activities.reporting import begin_cycle
 from activities.testing import live, make_context, make_message
@@ -487,6 +488,19 @@ async def test_the_quickstarts_handler_does_what_the_quickstart_says(load: Load)
     assert {again.reason for again in seen} == {"answers"}
     assert (silent.after, silent.reason) == (timedelta(seconds=10), "silent")
     assert rejected == Reject("payload.port: is 'smtp'; give a number")
+
+
+async def test_the_orders_of_the_handlers_page_are_read_and_written_as_it_says(load: Load) -> None:
+    """One of the older form becomes one of the present form, and is reminded of three times."""
+    module = load("orders")
+    model, payload = module.remind.payload, {"price": 2}
+    reminders: list[int] = []
+    for _ in range(3):
+        payload = to_outcome(await call(module, "remind", model.read(payload)), 4096, model).payload
+        reminders.append(payload["reminders"])
+
+    assert reminders == [1, 2, 3]
+    assert await call(module, "remind", model.read(payload)) == Done({"unpaid": 2.0})
 
 
 def test_the_examples_of_tests_pass(load: Load) -> None:

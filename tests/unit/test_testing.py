@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -165,6 +166,24 @@ async def test_a_payload_travels_as_json() -> None:
     assert [cycle.payload for cycle in life.cycles] == [{"a": 1}] * 2
     with pytest.raises(InvalidEnvelope, match="payload: holds a datetime, which JSON does not know; give plain JSON"):
         Life(vandal, make_message(vandal, {"at": BEGIN}))
+
+
+async def test_a_typed_payload_may_be_given_as_json_or_as_its_model() -> None:
+    """What is stored is JSON in both cases, and the handler gets its model."""
+
+    @dataclass
+    class Order:
+        looks: int = 0
+
+    @handler("typed", payload=Order)
+    async def look(message: Message, ctx: Context) -> Again | Done:
+        order: Order = message.payload
+        return Done(order.looks) if order.looks == 2 else Again(after=DAY, payload=Order(order.looks + 1))
+
+    lives = [await live(look, make_message(look, given)) for given in ({}, Order())]
+
+    assert [life.result for life in lives] == [2, 2]
+    assert [cycle.payload for cycle in lives[1].cycles] == [{"looks": n} for n in range(3)]
 
 
 async def test_a_context_has_all_defaults() -> None:
