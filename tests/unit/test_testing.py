@@ -180,7 +180,8 @@ async def test_a_typed_payload_may_be_given_as_json_or_as_its_model() -> None:
         order: Order = message.payload
         return Done(order.looks) if order.looks == 2 else Again(after=DAY, payload=Order(order.looks + 1))
 
-    lives = [await live(look, make_message(look, given)) for given in ({}, Order())]
+    payloads: list[Any] = [{}, Order()]
+    lives = [await live(look, make_message(look, payload)) for payload in payloads]
 
     assert [life.result for life in lives] == [2, 2]
     assert [cycle.payload for cycle in lives[1].cycles] == [{"looks": n} for n in range(3)]
