@@ -97,10 +97,7 @@ def handler(
             return Again(after=timedelta(hours=6), reason=f"status {answer.status_code}")
     """
     where = f"handler {kind!r}"
-    if not _KIND.fullmatch(kind) or len(kind) > KIND_MAX_BYTES:
-        raise InvalidHandler(f"{where}: a kind is 1 to {KIND_MAX_BYTES} of a-z 0-9 _ . -, letter or digit first")
-    if lane not in LANES:
-        raise InvalidHandler(f"{where}: there is no lane {lane!r}; use one of {', '.join(LANES)}")
+    _check_places(where, kind, lane, gate)
     if max_attempts < 1:
         raise InvalidHandler(f"{where}: max_attempts is {max_attempts}; give at least 1")
     if timeout is not None and not timedelta(0) < timeout <= LANES[lane].handler_timeout_max:
@@ -108,15 +105,9 @@ def handler(
             f"{where}: a timeout of {timeout} is not between 0 and {LANES[lane].handler_timeout_max} on lane {lane}; "
             "use a longer lane"
         )
-    if isinstance(gate, str):
-        try:
-            check_gate(gate)
-        except ValueError as exc:
-            raise InvalidHandler(f"{where}: {exc}") from exc
     _check_expiry(where, expires_after, on_expiry)
     if not timedelta(0) < backoff <= backoff_max:
         raise InvalidHandler(f"{where}: backoff {backoff} must be above 0 and at most backoff_max {backoff_max}")
-
     model = make_model(where, payload, before)
 
     def decorate(function: HandlerFunction) -> Handler:
@@ -126,6 +117,18 @@ def handler(
         return Handler(kind, function, *limits, encoding, gate, model, expires_after, on_expiry, keeps_age)
 
     return decorate
+
+
+def _check_places(where: str, kind: str, lane: str, gate: Gate) -> None:
+    if not _KIND.fullmatch(kind) or len(kind) > KIND_MAX_BYTES:
+        raise InvalidHandler(f"{where}: a kind is 1 to {KIND_MAX_BYTES} of a-z 0-9 _ . -, letter or digit first")
+    if lane not in LANES:
+        raise InvalidHandler(f"{where}: there is no lane {lane!r}; use one of {', '.join(LANES)}")
+    if isinstance(gate, str):
+        try:
+            check_gate(gate)
+        except ValueError as exc:
+            raise InvalidHandler(f"{where}: {exc}") from exc
 
 
 def _check_expiry(where: str, expires_after: timedelta | None, on_expiry: object) -> None:
