@@ -12,6 +12,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities.admission.gates import Gates
+from activities.api.resources import Resources
 from activities.calls.batch import BatchDispatch
 from activities.calls.dispatch import Dispatch
 from activities.http.client import HttpClient
@@ -92,11 +93,14 @@ async def run_workers(
     workers as soon as they start. A worker that fails for good sets `stopping`, so that all lanes drain at once, and
     its error is raised.
     """
-    async with HttpClient(plan.settings) as http, contextlib.AsyncExitStack() as stack:
+    async with HttpClient(plan.settings) as http, Resources() as resources, contextlib.AsyncExitStack() as stack:
         has_topic = plan.settings.outcomes_topic
         events = await stack.enter_async_context(OutcomeEvents(plan.settings)) if has_topic else None
         prefix = plan.settings.task_queue_prefix
-        dispatch = Dispatch(plan.registry, plan.settings, http, Gates(prefix), plan.telemetry, events=events)
+        gates = Gates(prefix)
+        dispatch = Dispatch(
+            plan.registry, plan.settings, http, gates, plan.telemetry, events=events, resources=resources
+        )
         batches = BatchDispatch(dispatch)
         workers = [_build_worker(client, plan, lane, dispatch, batches) for lane in plan.lanes]
         for worker in workers:

@@ -17,6 +17,7 @@ from activities.api.context import CallContext, Context, build_context, no_heart
 from activities.api.handler import Handler
 from activities.api.outcome import Done, Message, RetryAfter, build_message, to_outcome
 from activities.api.payload import InvalidPayload
+from activities.api.resources import Resources
 from activities.calls.deadlines import Deadlines
 from activities.http.client import HttpClient
 from activities.registry import Registry
@@ -49,6 +50,7 @@ class Dispatch:
     telemetry: Telemetry
     calls: Counter[str] = field(default_factory=Counter[str])  # calls of handlers that have ended, by lane
     events: OutcomeEvents | None = None  # where outcome events are sent; None without an outcomes topic
+    resources: Resources = field(default_factory=Resources)
     clock: Callable[[], float] = time.time  # the present moment, in seconds since the epoch; a test's may be virtual
 
     @activity.defn(name=DISPATCH)
@@ -191,7 +193,7 @@ class Dispatch:
             gate = found.gate and found.gate_of(message)
             if gate and (closing := await self.gates.find_closing(gate)):
                 return wait_at(gate, closing, self.clock())
-            context = build_context(around, started_at, self.settings, self.http.client)
+            context = build_context(around, started_at, self.settings, self.http.client, self.resources)
             with around.span.around(), deadlines.begin():
                 returned = await found.function(message, context)
             if (task := asyncio.current_task()) is not None and task.cancelling():

@@ -8,6 +8,7 @@ import httpx
 from activities.api.context import CallContext, Context, build_context, no_heartbeat
 from activities.api.handler import Handler
 from activities.api.outcome import Message
+from activities.api.resources import Resources
 from shared.messages.message import HandlerCall
 from shared.settings import Settings
 from shared.telemetry.spans import NO_SPAN
@@ -45,11 +46,12 @@ def make_context(
     started_at: datetime | None = None,
     settings: Settings | None = None,
     http: httpx.AsyncClient | None = None,
+    resources: Resources | None = None,
 ) -> Context:
     """Make the context of one call; its idempotency key is that of `message`.
 
     `started_at` is now when left out, and `due_at` is `started_at`. Without `http`, every request raises
-    `httpx.ConnectError`, so that no test reaches a network by accident.
+    `httpx.ConnectError`, so that no test reaches a network by accident. `resources` are what `ctx.shared` opens.
     """
     started = (started_at or due_at or datetime.now(UTC)).timestamp()
     about = message or Message(kind="test", id="1", version=0, lane="short", payload=None)
@@ -64,7 +66,8 @@ def make_context(
         correlation_id=about.correlation_id,
     )
     around = CallContext(call, no_heartbeat, NO_SPAN)
-    return build_context(around, started, settings or Settings(), http or refusing_client())
+    shared = Resources() if resources is None else resources
+    return build_context(around, started, settings or Settings(), http or refusing_client(), shared)
 
 
 def refusing_client() -> httpx.AsyncClient:

@@ -11,6 +11,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.admission.gates import Gates
 from activities.api.handler import Handler
 from activities.api.outcome import Message
+from activities.api.resources import Resources
 from activities.calls.dispatch import Dispatch
 from activities.http.client import HttpClient
 from activities.registry import Registry
@@ -70,9 +71,10 @@ class Life:
         begin_at: datetime = BEGIN,
         settings: Settings | None = None,
         http: httpx.AsyncClient | None = None,
+        resources: Resources | None = None,
         cycles_max: int = CYCLES_MAX,
     ) -> None:
-        """Start a message that is due at `begin_at`; for `http` see `make_context`."""
+        """Start a message that is due at `begin_at`; for `http` and `resources` see `make_context`."""
         settings = settings or Settings()
         self._handler = handler
         self._cycles_max = cycles_max
@@ -87,6 +89,7 @@ class Life:
             HttpClient(settings, client=http or refusing_client()),
             _LoneGates(self._read_clock),
             Telemetry(is_on=False),
+            resources=Resources() if resources is None else resources,
             clock=self._read_clock,
         )
         self._state = _begin_state(handler, message, self._now)
@@ -211,13 +214,15 @@ async def live(
     begin_at: datetime = BEGIN,
     settings: Settings | None = None,
     http: httpx.AsyncClient | None = None,
+    resources: Resources | None = None,
     cycles_max: int = CYCLES_MAX,
 ) -> Life:
     """Let a message live for `until`, or until it ends, in virtual time; `signals` come at their time after the start.
 
     A cycle that is due at the moment of a signal comes first. Raises EndlessLife after more than `cycles_max` cycles.
     """
-    life = Life(handler, message, begin_at=begin_at, settings=settings, http=http, cycles_max=cycles_max)
+    given: dict[str, Any] = {"settings": settings, "http": http, "resources": resources}
+    life = Life(handler, message, begin_at=begin_at, cycles_max=cycles_max, **given)
     for moment, signal in sorted((signals or {}).items(), key=lambda item: item[0]):
         await life.run(moment)
         life.signal(signal)

@@ -26,6 +26,7 @@ import activities
 from activities import Again, Done, Reject, RetryAfter
 from activities.api import policies
 from activities.api.outcome import to_outcome
+from activities.api.resources import Resources
 from activities.http.client import HttpClient
 from activities.reporting import begin_cycle
 from activities.testing import live, make_context, make_message
@@ -446,12 +447,12 @@ async def listening(status: int = 200) -> AsyncGenerator[Port]:
         yield port
 
 
-async def call(module: ModuleType, name: str, payload: Any, version: int = 0) -> Any:
+async def call(module: ModuleType, name: str, payload: Any, version: int = 0, **context: Any) -> Any:
     """Call a module's handler as a worker would, with the client that workers give it."""
     settings, found = Settings(http_allow_private=True), getattr(module, name)
     message = make_message(found, payload, id="a", version=version)
     async with HttpClient(settings) as client:
-        return await found(message, make_context(message, settings=settings, http=client.client))
+        return await found(message, make_context(message, settings=settings, http=client.client, **context))
 
 
 async def test_the_readmes_handler_does_what_the_readme_says(load: Load) -> None:
@@ -488,6 +489,29 @@ async def test_the_quickstarts_handler_does_what_the_quickstart_says(load: Load)
     assert {again.reason for again in seen} == {"answers"}
     assert (silent.after, silent.reason) == (timedelta(seconds=10), "silent")
     assert rejected == Reject("payload.port: is 'smtp'; give a number")
+
+
+async def test_the_example_of_what_handlers_share_works(load: Load) -> None:
+    """Its client is open for both calls, and closed afterwards."""
+    module = load("partner")
+    async with Resources() as resources, listening() as port:
+        url = f"http://127.0.0.1:{port.number}/"
+        outcomes = [await call(module, "ask", {"url": url}, resources=resources) for _ in range(2)]
+        client = await resources.get(module.open_partner, Settings())
+
+    assert outcomes == [Again(after=timedelta(hours=1), reason="asked, 200")] * 2
+    assert client.is_closed
+
+
+async def test_the_example_of_packed_records_sends_as_the_built_in_handler_does(load: Load) -> None:
+    """It is packed, declares the same gate, and refuses the same payloads."""
+    module = load("forward")
+
+    assert module.forward.encoding == activities.Pack()
+    assert module.forward.gate_of(Message(kind="record", id="a", version=0, lane="short", payload={"topic": "t"})) == (
+        "topic:t"
+    )
+    assert (await call(module, "forward", {"value": "v"})).reason.startswith("payload.topic: is no name of a topic")
 
 
 async def test_the_orders_of_the_handlers_page_are_read_and_written_as_it_says(load: Load) -> None:
