@@ -508,9 +508,7 @@ async def test_the_example_of_packed_records_sends_as_the_built_in_handler_does(
     module = load("forward")
 
     assert module.forward.encoding == activities.Pack()
-    assert module.forward.gate_of(Message(kind="record", id="a", version=0, lane="short", payload={"topic": "t"})) == (
-        "topic:t"
-    )
+    assert module.forward.gate_of(make_message(module.forward, {"topic": "t"})) == ("topic:t")
     assert (await call(module, "forward", {"value": "v"})).reason.startswith("payload.topic: is no name of a topic")
 
 
