@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from activities.api.context import Context
+from activities.api.limit import Limit
 from activities.api.outcome import Again, Done, Message, Reject, read_gate
 from activities.api.payload import PayloadModel, make_model
 from shared.errors import InvalidHandler
@@ -38,6 +39,7 @@ class Handler:
     encoding: Pack | None = None  # how messages of the kind become workflows: a workflow each, or packs of many
     gate: Gate = None  # the gate that its messages need, which may be closed for all of them; None if there is none
     payload: PayloadModel | None = None  # what its payloads are; None: any JSON
+    limit: Limit | None = None  # how many calls may begin in a period, or be at work at once
     expires_after: timedelta | None = None  # counted from the first due time, for messages that give no expiry
     on_expiry: ExpiryFunction | None = None  # called before a message ends as expired
     keeps_age: bool = False  # whether its messages keep when they were first due
@@ -73,6 +75,7 @@ def handler(
     gate: Gate = None,
     payload: Any = None,
     before: Callable[[Any], Any] | None = None,
+    limit: Limit | None = None,
     expires_after: timedelta | None = None,
     on_expiry: ExpiryFunction | None = None,
     keeps_age: bool = False,
@@ -87,6 +90,7 @@ def handler(
     `RetryAfter`, they wait without a call. The function must be quick, because it runs before each call.
     `payload` is a pydantic model, dataclass or TypedDict: payloads are checked by it where messages enter, and
     `message.payload` is one. `before` gets JSON that the model can't read and gives JSON that it can.
+    `limit` says how many calls of a key may begin in a period, or be at work at once, see `Limit`.
     A message ends as expired at `expires_after` from its first due time, unless it gives an expiry of its own;
     `on_expiry`, an async function of (Message, Context), is called before. `keeps_age` fills `message.started_at`.
     Raises InvalidHandler at import when a value is unusable.
@@ -113,8 +117,9 @@ def handler(
     def decorate(function: HandlerFunction) -> Handler:
         if not inspect.iscoroutinefunction(function):
             raise InvalidHandler(f"{where}: {function!r} is no 'async def'; handlers run on one event loop")
-        limits = (lane, max_attempts, timeout, backoff, backoff_max)
-        return Handler(kind, function, *limits, encoding, gate, model, expires_after, on_expiry, keeps_age)
+        numbers = (lane, max_attempts, timeout, backoff, backoff_max)
+        age = (expires_after, on_expiry, keeps_age)
+        return Handler(kind, function, *numbers, encoding, gate, model, limit, *age)
 
     return decorate
 

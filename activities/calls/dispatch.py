@@ -13,8 +13,10 @@ from typing import Any
 from temporalio import activity
 
 from activities.admission.gates import Gates, wait_at
+from activities.admission.limits import Limits
 from activities.api.context import CallContext, Context, build_context, no_heartbeat
-from activities.api.handler import Handler
+from activities.api.handler import Handler, HandlerFunction
+from activities.api.limit import Limit
 from activities.api.outcome import Done, Message, RetryAfter, build_message, to_outcome
 from activities.api.payload import InvalidPayload
 from activities.api.resources import Resources
@@ -24,6 +26,7 @@ from activities.registry import Registry
 from activities.reporting import FAILURES, OutcomeEvents, begin_cycle, end_cycle, record_cycle
 from shared.errors import InvalidOutcome
 from shared.keepers.gates import GateClosure
+from shared.keepers.limits import grace_of
 from shared.lanes import LANES
 from shared.messages.decision import Spread
 from shared.messages.message import HandlerCall, Outcome, clip_reason
@@ -47,6 +50,7 @@ class Dispatch:
     settings: Settings
     http: HttpClient
     gates: Gates
+    limits: Limits
     telemetry: Telemetry
     calls: Counter[str] = field(default_factory=Counter[str])  # calls of handlers that have ended, by lane
     events: OutcomeEvents | None = None  # where outcome events are sent; None without an outcomes topic
@@ -173,7 +177,7 @@ class Dispatch:
             await on_expiry(message, ctx)
             return Done()
 
-        expiring = replace(found, function=function, gate=None)
+        expiring = replace(found, function=function, gate=None, limit=None)
         outcome = await self._try(expiring, around, deadlines, started_at)
         if outcome.verdict == "handed_back":
             return outcome
@@ -193,9 +197,14 @@ class Dispatch:
             gate = found.gate and found.gate_of(message)
             if gate and (closing := await self.gates.find_closing(gate)):
                 return wait_at(gate, closing, self.clock())
+            function = found.function
+            if found.limit is not None:
+                function = await self._take_turn(found, found.limit, message, around.call)
+                if isinstance(function, Outcome):
+                    return function
             context = build_context(around, started_at, self.settings, self.http.client, self.resources)
             with around.span.around(), deadlines.begin():
-                returned = await found.function(message, context)
+                returned = await function(message, context)
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 await _let_cancel_pass()
             return to_outcome(returned, self.settings.payload_max_bytes, found.payload)
@@ -207,6 +216,15 @@ class Dispatch:
             return Outcome("retry_after", clip_reason(str(exc)), after=exc.delay.total_seconds())
         except TimeoutError as exc:
             return fail(found, _describe(exc) if str(exc) else f"no outcome within {deadlines.seconds:g} s")
+
+    async def _take_turn(
+        self, found: Handler, limit: Limit, message: Message, call: HandlerCall
+    ) -> HandlerFunction | Outcome:
+        key = limit.key_of(message)
+        if not key:
+            return found.function
+        pace = limit.pace(found.timeout_on(call.lane))
+        return await self.limits.admit(found.function, key, pace, grace_of(limit.period), call.turn)
 
 
 def _fail_call(found: Handler, exc: BaseException) -> Outcome:

@@ -1,7 +1,7 @@
 """Lives of messages in virtual time: handler, decision, jump to the next wake, with what workers and packs run."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +9,7 @@ import httpx
 from temporalio.testing import ActivityEnvironment
 
 from activities.admission.gates import Gates
+from activities.admission.limits import Limits
 from activities.api.handler import Handler
 from activities.api.outcome import Message
 from activities.api.resources import Resources
@@ -84,10 +85,11 @@ class Life:
             index = pack_index(message.id, pack.packs)
             self._spread = PackSpread.of(handler.kind, index, pack.coalesce.total_seconds())
         self._dispatch = Dispatch(
-            Registry([("the test", handler)]),
+            Registry([("the test", replace(handler, limit=None))]),  # a message alone stays below every limit
             settings,
             HttpClient(settings, client=http or refusing_client()),
             _LoneGates(self._read_clock),
+            Limits(""),
             Telemetry(is_on=False),
             resources=Resources() if resources is None else resources,
             clock=self._read_clock,

@@ -2,7 +2,7 @@
 
 from shared.messages.decision import Spread, begin, decide, plan_return
 from shared.messages.json_value import copy_json
-from shared.messages.message import NO_TRACE, HandlerCall, Outcome
+from shared.messages.message import NO_TRACE, NO_TURN, HandlerCall, Outcome
 from shared.packs.entry import (
     DECISIONS,
     DUE,
@@ -23,6 +23,7 @@ _USUAL_CALL = (
     "",
     NO_TRACE,
     "",
+    NO_TURN,
     0.0,
     0,
     0.0,

@@ -25,6 +25,7 @@ import pytest
 import activities
 from activities import Again, Done, Reject, RetryAfter
 from activities.api import policies
+from activities.api.handler import Handler
 from activities.api.outcome import to_outcome
 from activities.api.resources import Resources
 from activities.http.client import HttpClient
@@ -510,6 +511,20 @@ async def test_the_example_of_packed_records_sends_as_the_built_in_handler_does(
     assert module.forward.encoding == activities.Pack()
     assert module.forward.gate_of(make_message(module.forward, {"topic": "t"})) == ("topic:t")
     assert (await call(module, "forward", {"value": "v"})).reason.startswith("payload.topic: is no name of a topic")
+
+
+async def test_the_handler_of_the_page_about_limits_has_the_limit_that_it_says(load: Load) -> None:
+    """Sixty calls a minute and three at once for each customer; it looks at the account, and comes back in a day."""
+    module = load("accounts")
+    found: Handler = module.check_account
+    async with listening() as port:
+        payload = {"customer": "customer-7", "url": f"http://127.0.0.1:{port.number}/"}
+        outcome = await call(module, "check_account", payload)
+
+    message = make_message(found, payload)
+    assert outcome == Again(after=timedelta(days=1))
+    assert found.limit is not None
+    assert (found.limit.key_of(message), found.limit.summary) == ("customer-7", "60 in 1 min, 3 at once")
 
 
 async def test_the_orders_of_the_handlers_page_are_read_and_written_as_it_says(load: Load) -> None:
