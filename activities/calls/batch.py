@@ -97,7 +97,7 @@ class _Run:
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
-        ended_at, settings = stamp_end(), self._dispatch.settings
+        ended_at, settings = stamp_end(self._dispatch.clock), self._dispatch.settings
         answer = {
             "index_after": settings.index_after.total_seconds(),
             "payload_max_bytes": settings.payload_max_bytes,
@@ -178,7 +178,7 @@ class _Run:
             call = to_call(self._entries[position], self._kind, self._pack_lane, self._tries_before)
             # a lost batch of many does not show which message broke it; a single one was called in each try
             attempts = call.attempt - 1 - (self._tries_before if len(self._entries) > 1 else 0)
-            outcome = self._dispatch.find_exhausted(self._kind, attempts) if attempts else None
+            outcome = self._dispatch.find_exhausted(call, attempts) if attempts else None
             if outcome is None:
                 outcome = await self._dispatch.run(call, no_heartbeat, self._deadlines, self._spread)
             if position in self._at_work:  # else it was given up
@@ -247,6 +247,10 @@ class _Run:
             await asyncio.sleep(REPORT_EVERY.total_seconds())
             if fresh := self._unreported:
                 with contextlib.suppress(RPCError):  # then it is reported next time, or at the end
-                    news = {"batch": self._number, "outcomes": sorted(fresh.items()), "ended_at": stamp_end()}
+                    news = {
+                        "batch": self._number,
+                        "outcomes": sorted(fresh.items()),
+                        "ended_at": stamp_end(self._dispatch.clock),
+                    }
                     await self._pack.signal(REPORT, self._to_raw(news), rpc_timeout=CALL_TIMEOUT)
                     self._reported |= fresh.keys()

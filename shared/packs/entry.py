@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.messages.json_value import encode_json
-from shared.messages.message import SERIAL, Decision, MessageState
+from shared.messages.message import SERIAL, Decision, MessageState, Outcome
 
 Entry = list[Any]
 ID, DUE, EARLY, LATE, VERSION, PAYLOAD, DECISIONS, OTHERS = range(8)
@@ -131,6 +131,14 @@ def is_held(entry: Entry) -> bool:
 def is_ended(entry: Entry) -> bool:
     """Return whether the message is done or stopped; before it is in a pack: whether it is to be stopped."""
     return len(entry) > OTHERS and "ended" in entry[OTHERS]
+
+
+def to_end(entry: Entry) -> Outcome:
+    """Give the outcome that ended a message, from its entry after a cycle."""
+    others: dict[str, Any] = entry[OTHERS]
+    is_expired = others.get("is_expired", False)
+    reason = entry[DECISIONS][-1][4] if is_expired else ""
+    return Outcome("done", reason, result=others.get("result"), is_expired=is_expired)
 
 
 def is_parked(entry: Entry) -> bool:
