@@ -222,6 +222,7 @@ async def test_a_view_makes_few_calls_however_many_messages_there_are(
     assert many["/"] <= 100 + 5 * PACKS_ASKED + 4 * ASKED_MAX
 
 
+@pytest.mark.heavy
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 async def test_a_view_makes_few_calls_beside_ten_million_packed_messages(
