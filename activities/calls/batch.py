@@ -13,6 +13,7 @@ from temporalio.service import RPCError
 
 from activities.api.context import no_heartbeat
 from activities.calls.dispatch import Dispatch, fail, stamp_end
+from activities.reporting import record_gated
 from activities.server_calls import ContinuedRuns
 from shared.lanes import LANES
 from shared.messages.json_value import encode_json
@@ -122,6 +123,13 @@ class _Run:
     def _unreported(self) -> dict[int, Any]:
         return {n: wire for n, wire in self._outcomes.items() if n not in self._reported}
 
+    def _put_off(self, wait: Outcome) -> None:
+        """Let all messages wait at a closed gate, without a task for each."""
+        left = set(range(len(self._entries))) - self._done
+        for position in left:
+            self._note(position, wait)
+        record_gated(self._dispatch.telemetry, self._kind, self._lane, len(left))
+
     async def _call_all(self) -> None:
         """Call all handlers, until each has ended or has ignored its cancellation for too long."""
         try:
@@ -144,6 +152,9 @@ class _Run:
 
     async def _begin_all(self) -> None:
         """Begin the calls in their order, each as soon as there is room for it in this process and in the answer."""
+        if (wait := await self._dispatch.find_wait(self._kind, self._lane)) is not None:
+            self._put_off(wait)
+            return
         done = self._done
         for position in range(len(self._entries)):
             if position in done:

@@ -85,6 +85,12 @@ class Dispatch:
         # a further `failed` would report an attempt that nobody made
         return Outcome("reject", f"attempt {attempts} of {found.max_attempts}: {lost}")
 
+    async def find_wait(self, kind: str, lane: str) -> Outcome | None:
+        """Give the outcome of all messages of a kind on a lane while a gate of the kind or the lane is closed."""
+        if (now := time.time()) >= self.gates.fresh_until:
+            await self.gates.keep_fresh(now)
+        return self.gates.find_wait(kind, lane) if self.gates.implicit else None
+
     def make_deadlines(self, kind: str, lane: str) -> Deadlines:
         """Make the limit of time for calls of one kind on one lane; without a handler for the kind it is never used."""
         found = self.registry.get(kind)
@@ -148,10 +154,15 @@ class Dispatch:
             return fail(found, _describe(exc))
 
     async def _attempt(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
+        call, gates = around.call, self.gates
         try:
-            message = build_message(around.call)
+            if started_at >= gates.fresh_until:
+                await gates.keep_fresh(started_at)
+            if gates.implicit and (wait := gates.find_wait(call.kind, call.lane, call.tenant)) is not None:
+                return wait
+            message = build_message(call)
             gate = found.gate and found.gate_of(message)
-            if gate and (closing := await self.gates.find_closing(gate)):
+            if gate and (closing := await gates.find_closing(gate)):
                 return wait_at(gate, closing, time.time())
             context = build_context(around, started_at, self.settings, self.http.client)
             with around.span.around(), deadlines.begin():
@@ -163,7 +174,7 @@ class Dispatch:
             return Outcome("reject", clip_reason(str(exc)))
         except RetryAfter as exc:
             if exc.gate:
-                await self.gates.close(exc.gate, GateClosure.lasting(exc.gate_delay, str(exc)))
+                await gates.close(exc.gate, GateClosure.lasting(exc.gate_delay, str(exc)))
             return Outcome("retry_after", clip_reason(str(exc)), after=exc.delay.total_seconds())
         except TimeoutError as exc:
             return fail(found, _describe(exc) if str(exc) else f"no outcome within {deadlines.seconds:g} s")

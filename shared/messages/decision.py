@@ -146,9 +146,16 @@ def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread
 
 def _wait_at_gate(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
     state = _next_version(state) if state.is_revised else state  # the previous payload may have been tried
+    spread = spread or (lambda tolerance: find_offset(state.workflow_id, tolerance, None))
+    due, latest = plan_wait(outcome, now, spread)
+    waiting = state._replace(due_at=due, earliest_at=due, latest_at=latest)
+    return waiting.remember(now, "gated", clip_reason(outcome.reason))
+
+
+def plan_wait(outcome: Outcome, now: float, spread: Spread) -> tuple[float, float]:
+    """Give when a message at a closed gate looks again: its due and latest moment, in seconds since the epoch."""
     soonest, tolerance = now + _clamp(outcome.after or 0.0)[0], outcome.tolerance or 0.0
-    due_at = soonest + find_offset(state.workflow_id, tolerance, spread)
-    return _due(state, due_at, due_at, soonest + tolerance).remember(now, "gated", clip_reason(outcome.reason))
+    return _ceil(soonest + spread(tolerance)), _floor(soonest + tolerance)
 
 
 def _retry_or_park(state: MessageState, outcome: Outcome, now: float) -> MessageState:
