@@ -169,7 +169,8 @@ class Dispatch:
                 returned = await found.function(message, context)
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 await _let_cancel_pass()
-            return to_outcome(returned, self.settings.payload_max_bytes)
+            # a worker's clock may be behind the server's, which has woken the message
+            return to_outcome(returned, self.settings.payload_max_bytes, max(time.time(), call.due_at))
         except InvalidOutcome as exc:
             return Outcome("reject", clip_reason(str(exc)))
         except RetryAfter as exc:

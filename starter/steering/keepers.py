@@ -156,7 +156,7 @@ def _check(gate: str) -> None:
 
 
 def _check_implicit(gate: str) -> None:
-    """Raise InvalidSetting if a gate of a kind, lane or tenant names none that there can be, so that it holds nobody."""
+    """Raise InvalidSetting if the gate of a kind, lane or tenant names none that there can be, so it holds nobody."""
     name = gate.partition(":")[2]
     problem = ""
     if gate.startswith(LANE_GATE) and name not in LANES:

@@ -13,7 +13,6 @@ from shared.errors import InvalidSetting
 from shared.keepers.gates import GateClosure
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
-from starter.control import Control
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from starter.steering.keepers import GateControl, GatesNotServed
@@ -39,11 +38,10 @@ class Site:
 
     def handler(self, lane: str = "short", kind: str = "") -> Handler:
         """Make a handler whose messages pass the site's gate; those called "elsewhere" need none."""
-
         gate = handler(kind or self.kind, lane=lane, gate=lambda message: None if "elsewhere" in message.id else HOST)
         return gate(self.visit)
 
-    async def visit(self, message: Message, ctx: Context) -> Again | Done:
+    async def visit(self, message: Message, ctx: Context) -> Again | Done:  # noqa: ARG002 — the shape of every handler
         """Answer one message."""
         self.calls.append((time.time(), message.id))
         if "elsewhere" not in message.id and not self.opens_at:
@@ -108,7 +106,7 @@ async def test_a_gate_closed_by_one_worker_is_closed_for_every_worker_and_every_
 
 
 async def test_a_closed_kind_or_tenant_holds_its_messages_and_no_others(
-    serve: Serve, starter: BulkStarter, kind: str, gates: GateControl, begin: Begin, client: Client, settings: Settings
+    serve: Serve, starter: BulkStarter, kind: str, gates: GateControl, begin: Begin
 ) -> None:
     """No handler declares a gate; newcomers wait too and say why, and all of them run when it is time."""
     site, other = Site(kind), f"{kind}-other"
@@ -125,7 +123,7 @@ async def test_a_closed_kind_or_tenant_holds_its_messages_and_no_others(
         loud, quiet = await begin(other, tenant=tenant), await begin(other, tenant=f"{kind}-quiet")
         await wait_until(lambda: _is_gated(held), "one of the kind waits")
         await wait_until(lambda: _is_gated(loud), "one of the tenant waits")
-        shown = to_document(await Control(client, settings).show(kind, held.id))
+        shown = to_document(await held.control.show(kind, held.id))
         await wait_until(lambda: {name for _, name in site.calls} == {*names, quiet.id}, "all others have run", 60)
 
     assert shown["why"].endswith(": wrong prices"), "it says so without a look at the gates"

@@ -18,7 +18,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any
+from zoneinfo import ZoneInfo, get_args
 
 import httpx
 import pytest
@@ -496,6 +497,15 @@ async def test_the_quickstarts_handler_does_what_the_quickstart_says(load: Load)
     assert {again.reason for again in seen} == {"answers"}
     assert (silent.after, silent.reason) == (timedelta(seconds=10), "silent")
     assert rejected == Reject("payload.port: is 'smtp'; give a number")
+
+
+async def test_the_report_comes_back_on_the_next_working_day(load: Load) -> None:
+    """At eight in Berlin, whatever the weekday; a run within half an hour before it counts for it."""
+    again = await call(load("report"), "report", None)
+    friday = datetime(2026, 11, 27, 7, 50, tzinfo=ZoneInfo("Europe/Berlin"))
+
+    assert again.at.next(friday + again.at.early) == datetime(2026, 11, 30, 7, tzinfo=UTC)
+    assert again.at.next(friday - timedelta(minutes=30) + again.at.early) == datetime(2026, 11, 27, 7, tzinfo=UTC)
 
 
 def test_the_example_of_a_test_passes(load: Load) -> None:

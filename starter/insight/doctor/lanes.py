@@ -196,7 +196,9 @@ def describe_messages(solo: int, memos: MemoCounts) -> Finding:
 def check_gates(closed: Mapping[str, GateClosure], now: float) -> Found:
     """Report closed gates: those of a kind, lane or tenant are closed by people, and easily forgotten."""
     if implicit := pick_implicit(closed):
-        return [warning(closing.describe(gate, now), f"dormice gates open {gate}") for gate, closing in implicit.items()]
+        return [
+            warning(closing.describe(gate, now), f"dormice gates open {gate}") for gate, closing in implicit.items()
+        ]
     return fine(f"{plural(len(closed), 'gate')} closed, none of a whole kind, lane or tenant")
 
 
