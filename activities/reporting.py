@@ -33,6 +33,11 @@ SENT_AT_ONCE = 1000
 RETRY_AFTER = timedelta(seconds=1)
 
 
+def is_parking(call: HandlerCall, outcome: Outcome) -> bool:
+    """Return whether an outcome parks its message, unless a signal that came meanwhile prevents it."""
+    return outcome.verdict == "reject" or (outcome.verdict == "failed" and call.attempt >= outcome.max_attempts)
+
+
 def record_cycle(telemetry: Telemetry, call: HandlerCall, outcome: Outcome, started_at: float, ended_at: float) -> None:
     """Record a cycle's outcome, its duration, and how late it began; times are seconds since the epoch."""
     of_kind = {"kind": call.kind, "lane": call.lane}
@@ -43,7 +48,7 @@ def record_cycle(telemetry: Telemetry, call: HandlerCall, outcome: Outcome, star
     telemetry.record(HANDLER_DURATION, ended_at - started_at, of_kind)
     # a requested run, or idle capacity, has made the message due at that moment
     telemetry.record(LATENESS, max(started_at - call.due_at, 0.0), of_kind)
-    if outcome.verdict == "reject" or (outcome.verdict == "failed" and call.attempt >= outcome.max_attempts):
+    if is_parking(call, outcome):
         telemetry.record(PARKED, 1, of_kind)
 
 

@@ -50,9 +50,9 @@ def daily(at: str, *, zone: str = "UTC", weekdays: str = "*", early: timedelta =
 
     `weekdays` are names or numbers (0 is Sunday), with commas and hyphens. Raises InvalidCalendar.
     """
-    if not isinstance(at, str) or (found := _TIME.fullmatch(at)) is None:
+    if (found := _match(_TIME, at)) is None:
         raise InvalidCalendar(f"daily(at={at!r}) is no time of a day; write for example '08:00'")
-    if not isinstance(weekdays, str) or not (weekdays == "*" or _WEEKDAYS.fullmatch(weekdays)):
+    if weekdays != "*" and _match(_WEEKDAYS, weekdays) is None:
         raise InvalidCalendar(
             f"daily(weekdays={weekdays!r}) names no weekdays; write for example 'mon-fri' or 'sat,sun'"
         )
@@ -65,16 +65,24 @@ def cron(expression: str, *, zone: str = "UTC", early: timedelta = timedelta(0))
     Beside numbers, names, `*`, ranges, lists and steps there are `L` and `LW` for the last day and the last weekday of
     a month, `fri#2` for its second Friday and `5L` for its last.
     """
-    if not isinstance(early, timedelta) or not timedelta(0) <= early <= EARLY_MAX:
+    if not (_is_a(timedelta, early) and timedelta(0) <= early <= EARLY_MAX):
         raise InvalidCalendar(
             f"early={early!r} is no timedelta from 0 to {EARLY_MAX.days} days; write timedelta(hours=1)"
         )
-    if not isinstance(zone, str):
+    if not _is_a(str, zone):
         raise InvalidCalendar(UNKNOWN_ZONE.format(zone))
-    if not isinstance(expression, str):
+    if not _is_a(str, expression):
         raise InvalidCalendar(f"cron({expression!r}) is no string; {EXAMPLE}")
     _parse(expression, zone)
     return Calendar(expression, zone, early)
+
+
+def _is_a(kind: type, value: object) -> bool:
+    return isinstance(value, kind)
+
+
+def _match(pattern: re.Pattern[str], value: object) -> re.Match[str] | None:
+    return pattern.fullmatch(value) if isinstance(value, str) else None
 
 
 @lru_cache(KNOWN_MOST)

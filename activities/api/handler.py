@@ -16,6 +16,7 @@ from shared.messages.envelope import KIND_MAX_BYTES
 
 Gate = str | Callable[[Message], str | None] | None
 HandlerFunction = Callable[[Message, Context], Awaitable[Again | Done | Reject]]
+ParkedHook = Callable[[Message, Context, str], Awaitable[None]]
 
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
@@ -33,6 +34,7 @@ class Handler:
     backoff_max: timedelta
     encoding: Pack | None = None  # how messages of the kind become workflows: a workflow each, or packs of many
     gate: Gate = None  # the gate that its messages need, which may be closed for all of them; None if there is none
+    on_parked: ParkedHook | None = None  # called with the reason when a call parks its message
 
     def __call__(self, message: Message, ctx: Context) -> Awaitable[Again | Done | Reject]:
         """Call the function itself, as tests of a handler do."""
@@ -63,6 +65,7 @@ def handler(
     backoff_max: timedelta = timedelta(hours=1),
     encoding: Pack | None = None,
     gate: Gate = None,
+    on_parked: ParkedHook | None = None,
 ) -> Callable[[HandlerFunction], Handler]:
     """Make an async function the handler of a kind.
 
@@ -72,6 +75,8 @@ def handler(
     `encoding=Pack(…)` keeps many messages in one workflow; left out, each has a workflow of its own.
     `gate` names what its messages need, or is a function of the message that names it: while that gate is closed, see
     `RetryAfter`, they wait without a call. The function must be quick, because it runs before each call.
+    `on_parked`, an async function, is called with (Message, Context, reason) when a call parks its message: at least
+    once, for three seconds at most; whatever it raises is only logged.
     Raises InvalidHandler at import when a value is unusable.
 
         @handler("feed", lane="short", max_attempts=5)
@@ -96,12 +101,18 @@ def handler(
             check_gate(gate)
         except ValueError as exc:
             raise InvalidHandler(f"{where}: {exc}") from exc
+    _check_hook(where, on_parked)
     if not timedelta(0) < backoff <= backoff_max:
         raise InvalidHandler(f"{where}: backoff {backoff} must be above 0 and at most backoff_max {backoff_max}")
 
     def decorate(function: HandlerFunction) -> Handler:
         if not inspect.iscoroutinefunction(function):
             raise InvalidHandler(f"{where}: {function!r} is no 'async def'; handlers run on one event loop")
-        return Handler(kind, function, lane, max_attempts, timeout, backoff, backoff_max, encoding, gate)
+        return Handler(kind, function, lane, max_attempts, timeout, backoff, backoff_max, encoding, gate, on_parked)
 
     return decorate
+
+
+def _check_hook(where: str, hook: object) -> None:
+    if hook is not None and not inspect.iscoroutinefunction(hook):
+        raise InvalidHandler(f"{where}: on_parked={hook!r} is no 'async def'; write one that takes three arguments")

@@ -131,7 +131,7 @@ def read_gate(call: str, name: object) -> str:
 def to_outcome(returned: object, payload_max_bytes: int, ran_at: float = 0.0) -> Outcome:
     """Check what a handler returned and give its wire form; raises InvalidOutcome with a sentence if it is none.
 
-    `ran_at` is the moment for which it ran, in seconds since the epoch: a calendar goes on after it.
+    `ran_at` is when it began to run, in seconds since the epoch: a calendar goes on after that moment.
     """
     if isinstance(returned, Again):
         if isinstance(returned.at, Calendar):

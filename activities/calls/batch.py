@@ -189,7 +189,7 @@ class _Run:
             call = to_call(self._entries[position], self._kind, self._pack_lane, self._tries_before)
             # a lost batch of many does not show which message broke it; a single one was called in each try
             attempts = call.attempt - 1 - (self._tries_before if len(self._entries) > 1 else 0)
-            outcome = self._dispatch.find_exhausted(self._kind, attempts) if attempts else None
+            outcome = await self._dispatch.refuse_exhausted(call, attempts, self._spread) if attempts else None
             if outcome is None:
                 outcome = await self._dispatch.run(call, no_heartbeat, self._deadlines, self._spread)
             if position in self._at_work:  # else it was given up

@@ -5,9 +5,10 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from temporalio import activity
@@ -17,9 +18,10 @@ from activities.api.context import CallContext, build_context, no_heartbeat
 from activities.api.handler import Handler
 from activities.api.outcome import RetryAfter, build_message, to_outcome
 from activities.calls.deadlines import Deadlines
+from activities.calls.hooks import call_hook, describe_error
 from activities.http.client import HttpClient
 from activities.registry import Registry
-from activities.reporting import FAILURES, OutcomeEvents, begin_cycle, end_cycle, record_cycle
+from activities.reporting import FAILURES, OutcomeEvents, begin_cycle, end_cycle, is_parking, record_cycle
 from shared.errors import InvalidOutcome
 from shared.keepers.gates import GateClosure
 from shared.lanes import LANES
@@ -27,8 +29,9 @@ from shared.messages.decision import Spread
 from shared.messages.message import HandlerCall, Outcome, clip_reason
 from shared.settings import Settings
 from shared.telemetry.logs import ABOUT
-from shared.telemetry.metrics import AT_WORK
+from shared.telemetry.metrics import AT_WORK, PARKED
 from shared.telemetry.sdk import Telemetry
+from shared.telemetry.spans import NO_SPAN
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +63,7 @@ class Dispatch:
         timeout = LANES[call.lane].heartbeat_timeout
         beating = None if timeout is None else asyncio.create_task(_beat(timeout))
         try:
-            outcome = self.find_exhausted(call.kind, call.attempt - 1)
+            outcome = await self.refuse_exhausted(call, call.attempt - 1)
             if outcome is None:
                 beat = no_heartbeat if timeout is None else activity.heartbeat
                 outcome = await self.run(call, beat, self.make_deadlines(call.kind, call.lane))
@@ -76,14 +79,18 @@ class Dispatch:
         )
         return stamped.dump()
 
-    def find_exhausted(self, kind: str, attempts: int) -> Outcome | None:
-        """Give an outcome if the message's attempts are used up, all lost with their workers; else None."""
-        found = self.registry.get(kind)
+    async def refuse_exhausted(self, call: HandlerCall, attempts: int, spread: Spread | None = None) -> Outcome | None:
+        """Give the outcome of a message whose attempts are used up, all lost with their workers; None for others."""
+        found = self.registry.get(call.kind)
         if found is None or attempts < found.max_attempts:
             return None
         lost = f"its {attempts} calls before were lost with their workers, or blocked them"
         # a further `failed` would report an attempt that nobody made
-        return Outcome("reject", f"attempt {attempts} of {found.max_attempts}: {lost}")
+        outcome = Outcome("reject", f"attempt {attempts} of {found.max_attempts}: {lost}")
+        around, now = CallContext(call._replace(attempt=attempts), no_heartbeat, NO_SPAN), time.time()
+        self.telemetry.record(PARKED, 1, {"kind": call.kind, "lane": call.lane})
+        _log(around, outcome, now)
+        return await self._tell(around, outcome, now, spread)
 
     async def find_wait(self, kind: str, lane: str) -> Outcome | None:
         """Give the outcome of all messages of a kind on a lane while a gate of the kind or the lane is closed."""
@@ -111,14 +118,30 @@ class Dispatch:
         if outcome.verdict in ("handed_back", "gated"):
             return outcome
         self.calls[call.lane] += 1
+        if self.events is not None or outcome.verdict in FAILURES:
+            outcome = await self._tell(around, outcome, started_at, spread)
+        _log(around, outcome, started_at)
+        return outcome
+
+    async def _tell(self, around: CallContext, outcome: Outcome, started_at: float, spread: Spread | None) -> Outcome:
+        """Tell others of an outcome before the workflow learns of it, so that a lost worker tells twice, not never.
+
+        The event and the hook go out side by side, because Temporal leaves little time after a handler's own.
+        """
+        telling: list[Coroutine[Any, Any, None]] = []
         if self.events is not None:
             outcome = outcome._replace(ended_at=stamp_end())
-            try:
-                await self.events.report(call, outcome, started_at, spread)
-            except asyncio.CancelledError:
-                if not activity.is_worker_shutdown():  # then the outcome counts, and its event is held already
-                    raise
-        _log(around, outcome, started_at)
+            telling.append(self.events.report(around.call, outcome, started_at, spread))
+        found = self.registry.get(around.call.kind)
+        if found is not None and found.on_parked is not None and is_parking(around.call, outcome):
+            context = partial(build_context, around, started_at, self.settings, self.http.client)
+            telling.append(call_hook(found.on_parked, around, context, outcome.reason))
+        try:
+            if telling:
+                await (telling[0] if len(telling) == 1 else asyncio.gather(*telling))
+        except asyncio.CancelledError:
+            if not activity.is_worker_shutdown():  # then the outcome counts, and its event is held already
+                raise
         return outcome
 
     async def _measure(self, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
@@ -151,7 +174,7 @@ class Dispatch:
                 if activity.is_cancelled():
                     raise
                 _take_cancel_back()
-            return fail(found, _describe(exc))
+            return fail(found, describe_error(exc))
 
     async def _attempt(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
         call, gates = around.call, self.gates
@@ -170,7 +193,7 @@ class Dispatch:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 await _let_cancel_pass()
             # a worker's clock may be behind the server's, which has woken the message
-            return to_outcome(returned, self.settings.payload_max_bytes, max(time.time(), call.due_at))
+            return to_outcome(returned, self.settings.payload_max_bytes, max(started_at, call.due_at))
         except InvalidOutcome as exc:
             return Outcome("reject", clip_reason(str(exc)))
         except RetryAfter as exc:
@@ -178,7 +201,7 @@ class Dispatch:
                 await gates.close(exc.gate, GateClosure.lasting(exc.gate_delay, str(exc)))
             return Outcome("retry_after", clip_reason(str(exc)), after=exc.delay.total_seconds())
         except TimeoutError as exc:
-            return fail(found, _describe(exc) if str(exc) else f"no outcome within {deadlines.seconds:g} s")
+            return fail(found, describe_error(exc) if str(exc) else f"no outcome within {deadlines.seconds:g} s")
 
 
 def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:
@@ -214,14 +237,6 @@ def stamp_end() -> float:
     and leaves out the time before the activity began. A delay counted from there would end early.
     """
     return math.ceil(time.time() * 1000) / 1000
-
-
-def _describe(exc: BaseException) -> str:
-    try:
-        text = str(exc).strip().partition("\n")[0]
-    except BaseException as worse:  # noqa: BLE001 — an exception's text comes from the handler's own code too
-        text = f"its text can't be had ({type(worse).__name__})"
-    return clip_reason(f"{type(exc).__name__}: {text}" if text else type(exc).__name__)
 
 
 async def _let_cancel_pass() -> None:

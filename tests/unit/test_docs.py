@@ -18,8 +18,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-from zoneinfo import ZoneInfo, get_args
+from typing import Any, get_args
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
@@ -506,6 +506,30 @@ async def test_the_report_comes_back_on_the_next_working_day(load: Load) -> None
 
     assert again.at.next(friday + again.at.early) == datetime(2026, 11, 30, 7, tzinfo=UTC)
     assert again.at.next(friday - timedelta(minutes=30) + again.at.early) == datetime(2026, 11, 27, 7, tzinfo=UTC)
+
+
+async def test_the_orders_hook_writes_into_the_chat(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A post to the address in the environment, which says which message and why."""
+    module = load("order")
+    async with listening() as port:
+        monkeypatch.setenv("ORDERS_CHAT", f"http://127.0.0.1:{port.number}/chat")
+        rejected = await call(module, "deliver", {})
+        settings, now = Settings(http_allow_private=True), datetime.now(UTC)
+        async with HttpClient(settings) as client:
+            ctx = Context(
+                attempt=1,
+                idempotency_key="order:a:0",
+                due_at=now,
+                started_at=now,
+                settings=settings,
+                http=client.client,
+                logger=logging.LoggerAdapter(logging.getLogger("test")),
+            )
+            message = Message(kind="order", id="a", version=0, lane="short", payload={})
+            await module.deliver.on_parked(message, ctx, rejected.reason)
+
+    assert await call(module, "deliver", {"address": "here"}) == Done()
+    assert port.requests[0].startswith("POST /chat ")
 
 
 def test_the_example_of_a_test_passes(load: Load) -> None:
