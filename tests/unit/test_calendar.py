@@ -42,8 +42,9 @@ def changes(zone: str) -> tuple[datetime, ...]:
 
 
 def read_rules(zone: str) -> bytes:
-    """Give the data of a zone, which zones with several names share."""
-    return resources.files("tzdata").joinpath("zoneinfo", *zone.split("/")).read_bytes()
+    """Give the data of a zone, which zones with several names share; a name that only this machine has is its own."""
+    data = resources.files("tzdata").joinpath("zoneinfo", *zone.split("/"))
+    return data.read_bytes() if data.is_file() else zone.encode()
 
 
 def _search(zone: ZoneInfo, low: datetime, high: datetime) -> Iterator[datetime]:
