@@ -1,4 +1,4 @@
-"""Spark against a bare client, the bulk starter and a copy: solo, packs, prepare, memory, crash, reconcile, beside."""
+"""Spark against a bare client, the starter, a copy: solo, packs, prepare, memory, crash, reconcile, beside, pipeline."""
 
 import asyncio
 import contextlib
@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from bench.bare_loop import start_bare
 from bench.harness import alternate, fresh_server, new_prefix, report
 from bench.pack_filling import HOUR, Filling, start_packs
+from bench.spark_pipeline import run_pipeline
 from bench.spark_processes import PACK_SIZE, Measured, dormice, measure, packing, run_beside, write_rows
 from starter.local.embedded import EmbeddedServer
 
@@ -35,7 +37,7 @@ _TASKS, _COMMAND = "spark start, from the first receipt to the last", "spark sta
 async def main(arguments: list[str]) -> None:
     """Run the part named first, with the counts behind it; without one: solo, packs and prepare."""
     parts = {"solo": _solo, "packs": _packs, "prepare": _prepare, "memory": _memory, "crash": _crash}
-    parts |= {"reconcile": _reconcile, "beside": _beside}
+    parts |= {"reconcile": _reconcile, "beside": _beside, "pipeline": partial(run_pipeline, worker=_WORKER)}
     if arguments and arguments[0] not in parts:
         print(f"spark: there is no part '{arguments[0]}'; use {', '.join(parts)}")
         return

@@ -7,9 +7,9 @@ from typing import Any
 class DormiceError(Exception):
     """Its text is one sentence, `field` what that is about, `status` that of the response or 0."""
 
-    def __init__(self, text: str, *, field: str = "", status: int = 0) -> None:
+    def __init__(self, text: str, *, field: str = "", status: int = 0, pause_seconds: float = 0.0) -> None:
         super().__init__(text)
-        self.field, self.status, self.pause_seconds = field, status, 0.0
+        self.field, self.status, self.pause_seconds = field, status, pause_seconds
 
 
 class RetryLater(DormiceError, TimeoutError):
@@ -36,16 +36,8 @@ class ConditionUnmet(GiveUp):
     """A message is no longer as the condition of an upsert wants it, and was left unchanged."""
 
 
-class StartRefused(GiveUp):
-    """A message can't be started as it is: its pack has no room for it, or the server refuses it."""
-
-
-class MessageParked(GiveUp):
-    """The message has failed for good, and sleeps until `run_now`, `reschedule` or `stop`; the text has the reason."""
-
-
-class MessageStopped(GiveUp):
-    """The message was stopped, or its workflow was ended by something else, so it has no result."""
+class NoResult(GiveUp):
+    """The message has failed for good and is parked, or it was stopped; the text has the reason."""
 
 
 class Misconfigured(DormiceError):
@@ -62,6 +54,5 @@ def read_problem(problem: Mapping[str, Any], retry_after: str = "") -> DormiceEr
     status, name = problem["status"], problem.get("type", "").removeprefix("urn:dormice:").title().replace("-", "")
     by_status = RetryLater if status in PASSING else Misconfigured if status in (401, 403, 404, 405, 421) else GiveUp
     text = problem.get("detail", f"the answer has status {status}; try again later")
-    error = _CLASSES.get(name, by_status)(text, field=problem.get("field") or "", status=status)
-    error.pause_seconds = float(retry_after) if retry_after.isdecimal() else 0.0
-    return error
+    pause, field = float(retry_after) if retry_after.isdecimal() else 0.0, problem.get("field") or ""
+    return _CLASSES.get(name, by_status)(text, field=field, status=status, pause_seconds=pause)

@@ -50,9 +50,9 @@ class Validator:
 
         Some rows are taken at a time: the ordinary ones by the fast path, then the doubtful ones by the rules.
         """
-        fast, is_json = FastPath.of(self.rules), self.reader.has_json
+        fast = FastPath.of(self.rules)
         for rows in self.reader.read(batches):
-            checked = [None if each is None else fast.check(each, is_json=is_json) for each in rows.fields]
+            checked = [None if each is None else fast.check(each, is_json=rows.is_json) for each in rows.fields]
             ordinary, is_sure = self._write_ordinary(fast, rows, checked)
             if ordinary.num_rows:
                 yield ordinary
@@ -89,7 +89,7 @@ class Validator:
     def _judge(self, number: int, raw: Any) -> Iterator[tuple[Any, ...]]:
         """Give the verdict of a row by the rules, nothing for a blank line."""
         for row, parsed in self.reader.parse(number, raw, self.rules):
-            place = (row.number, *_digest([row.number], [to_digest_bytes(row)]))
+            place = (row.number, *_digest([row.number], [to_digest_bytes(row.original)]))
             if isinstance(parsed, InvalidEnvelope):
                 flaw = (parsed.field, parsed.flaw, _clean(parsed.problem), write_original(row.original))
                 yield (*place, *_NO_MESSAGE, *flaw)

@@ -13,7 +13,7 @@ from shared.messages.envelope import Envelope
 from shared.messages.json_value import parse_json
 
 _FIELDS = frozenset(Envelope.model_fields)  # pydantic makes this mapping anew at each look
-_NUMBERS = ("schema_version", "priority", "tolerance_seconds")
+NUMBER_FIELDS = ("schema_version", "priority", "tolerance_seconds")
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,30})(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,3})?")
 _JSON_WORDS = {"true": True, "false": False, "null": None}
 _SHORT_DIGITS = 15  # a float keeps all of them
@@ -53,7 +53,7 @@ class Columns:
                 continue
             if name == "payload":
                 fields[name] = _read_payload(cell)
-            elif name in _NUMBERS:
+            elif name in NUMBER_FIELDS:
                 fields[name] = read_number(cell)
             elif name in _FIELDS:
                 fields[name] = cell

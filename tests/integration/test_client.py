@@ -135,7 +135,7 @@ async def test_a_message_is_started_shown_steered_and_stopped(
     assert timedelta(hours=1) < due_at - datetime.now(UTC) <= timedelta(hours=2)
     assert (paused.outcome, paused.reason) == ("taken", "")
     assert waiting.reason.startswith(f"{kind}:{ID} is paused and runs once")
-    with pytest.raises(errors.MessageStopped, match="enough"):
+    with pytest.raises(errors.NoResult, match="enough"):
         await ada.result(timeout=timedelta(seconds=30))
 
 
@@ -173,7 +173,7 @@ async def test_a_result_is_waited_for(worked: dormice.Client, kind: str) -> None
     asleep = await worked.start(kind, "asleep", at=LATER)
 
     assert await done.result(timeout=timedelta(seconds=60)) == {"was": 0}
-    with pytest.raises(errors.MessageParked, match="parked: it is bad, so it has no result"):
+    with pytest.raises(errors.NoResult, match="parked: it is bad, so it has no result"):
         await bad.result()
     with pytest.raises(
         errors.RetryLater, match=f"{kind}:asleep is due {LATER.date()}.*, and has not ended within 0:00:01"
@@ -193,7 +193,7 @@ async def test_a_workflow_that_is_ended_from_outside_has_no_result(
     ada = await herd.start(kind, ID, at=LATER)
     await subject.handle.terminate()
 
-    with pytest.raises(errors.MessageStopped, match="ended as terminated"):
+    with pytest.raises(errors.NoResult, match="ended as terminated"):
         await ada.result()
 
 
@@ -257,8 +257,8 @@ async def test_payloads_are_plain_json(worked: dormice.Client, kind: str) -> Non
     assert (raised.value.field, raised.value.status) == ("priority", 422)
 
 
-async def test_lists_are_typed_and_all_else_is_called(worked: dormice.Client, kind: str, encoding: str) -> None:
-    """A list is read by pages, of a thousand, to its end; counts, kinds and gates are as the API's."""
+async def test_whatever_else_the_api_has_is_called(worked: dormice.Client, kind: str, encoding: str) -> None:
+    """A list is read page by page to its end; counts, kinds and gates are as the API's."""
     envelopes = [dormice.Envelope(kind, f"{n:04}", at=LATER) for n in range(1100 if encoding == "pack" else 10)]
     receipts = [receipt async for receipt in worked.start_many(envelopes)]
     await worked.start(kind, "bad", "bad")
@@ -268,8 +268,12 @@ async def test_lists_are_typed_and_all_else_is_called(worked: dormice.Client, ki
 
     await wait_until(lambda: count("parked"), "one is parked, and indexed")
     await wait_until(lambda: _is(count("active"), len(envelopes)), "all are indexed")
-    found = [each async for each in worked.messages(kind=kind, state="active", due_before=LATER + timedelta(days=1))]
-    (parked,) = [each async for each in worked.messages(kind=kind, state="parked")]
+    query = {"kind": kind, "state": "active", "due_before": LATER + timedelta(days=1), "limit": 1000}
+    found, cursor = list[dict[str, Any]](), ""
+    while cursor is not None:
+        page = await worked.call("GET", "/v1/messages", {**query, "cursor": cursor})
+        found, cursor = found + page["messages"], page["cursor"]
+    (parked,) = (await worked.call("GET", "/v1/messages", {"kind": kind, "state": "parked"}))["messages"]
     until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     path, closing = f"/v1/gates/{kind}.example", {"opens_at": until, "reason": "asked for it"}
     closure = await worked.call("PUT", path, body=closing)
@@ -277,9 +281,9 @@ async def test_lists_are_typed_and_all_else_is_called(worked: dormice.Client, ki
     await worked.call("DELETE", path)
 
     assert {receipt.outcome for receipt in receipts} == {"started"}
-    assert {each.id for each in found} == {envelope.id for envelope in envelopes}
-    assert {each.due_at for each in found} == {LATER}
-    assert (parked.id, parked.parked_reason) == ("bad", "it is bad")
+    assert {each["id"] for each in found} == {envelope.id for envelope in envelopes}
+    assert {datetime.fromisoformat(each["due_at"]) for each in found} == {LATER}
+    assert (parked["id"], parked["parked_reason"]) == ("bad", "it is bad")
     assert [each["kind"] for each in (await worked.call("GET", "/v1/kinds"))["kinds"]] == [kind]
     assert closure["gate"] in closed
     assert closure["reason"] == "asked for it"
@@ -326,7 +330,7 @@ def steer(url: str, kind: str) -> list[Any]:
         receipts = list(herd.start_many([dormice.Envelope(kind, "b", "last")]))
         result = herd.message(kind, "b").result(timeout=timedelta(seconds=60))
         taken = ada.run_now().outcome
-        listed = [each.id for each in herd.messages(kind=kind)]
+        listed = [each["id"] for each in herd.call("GET", "/v1/messages", {"kind": kind})["messages"]]
         with pytest.raises(errors.InvalidEnvelope):
             ada.reprioritize(9)
         return [ada.show().payload, receipts[0].outcome, result, taken, listed]
@@ -512,7 +516,7 @@ async def test_only_what_may_pass_is_repeated() -> None:
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server, dormice.connect(url) as herd:
         assert await herd.call("GET", "/v1/kinds") == {"kinds": []}
-        with pytest.raises(errors.StartRefused, match="full"):
+        with pytest.raises(errors.GiveUp, match="full"):
             await herd.call("GET", "/v1/kinds")
         with pytest.raises(dormice.GiveUp, match="gone") as gone:
             await herd.call("GET", "/v1/kinds")

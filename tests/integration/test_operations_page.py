@@ -16,6 +16,7 @@ from temporalio import service
 from temporalio.client import Client
 
 from activities import Pack
+from bench.pack_filling import Filling, start_sorted, wait_until_asleep
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from starter.control import Control
@@ -219,6 +220,33 @@ async def test_a_view_makes_few_calls_however_many_messages_there_are(
     assert max(many["/gates"], many["/workers"]) <= 40
     assert many[f"/messages?kind={packed}"] <= 10 + 5 * PACKS_ASKED + ASKED_MAX
     assert many["/"] <= 100 + 5 * PACKS_ASKED + 4 * ASKED_MAX
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+async def test_a_view_makes_few_calls_beside_ten_million_packed_messages(
+    own_settings: Settings, calls: Counter[str], kind: str, tmp_path: Path
+) -> None:
+    """No view asks more than its bound, and the overview says how many there are, by the packs' own counts."""
+    filling = Filling(prefix=kind, count=10_000_000, size=4000, delay=3600, due_in=36_000)
+    settings = dataclasses.replace(own_settings, task_queue_prefix=kind)
+    handlers = make_handlers(f"{kind}-solo", kind, Pack(packs=filling.packs, size=5000))
+    async with empty_server(tmp_path) as (_, client):
+        sent = await start_sorted(client, filling)
+        async with serving(client, settings, *handlers, lanes=("short",)):
+            await wait_until_asleep(client, filling)
+            made, texts = dict[str, int](), dict[str, str]()
+            async with serve_page(client, settings, handlers) as served, browse(served) as browser:
+                for path in ("/", f"/messages?kind={kind}", f"/parked?kind={kind}", "/gates", "/workers"):
+                    calls.clear()
+                    texts[path] = (await browser.get(path)).text
+                    made[path] = calls.total()
+
+    assert sent.failed == 0
+    assert "10,000,000" in texts["/"]
+    assert max(made["/gates"], made["/workers"]) <= 40, made
+    assert made[f"/messages?kind={kind}"] <= 10 + 5 * PACKS_ASKED + ASKED_MAX, made
+    assert made["/"] <= 100 + 5 * PACKS_ASKED + 4 * ASKED_MAX, made
 
 
 @pytest.mark.long

@@ -134,7 +134,6 @@ class Doubtful:
     """A reader of whose rows none is easily read, so that the rules judge all of them."""
 
     reader: Any
-    has_json: bool = False
 
     def read(self, batches: Iterable[Any]) -> Iterator[RawRows]:
         """Give the rows without their fields."""

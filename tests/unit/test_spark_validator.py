@@ -61,7 +61,6 @@ class Fixed:
     """Gives rows that are there already."""
 
     rows: list[ParsedRow]
-    has_json: bool = False
 
     def read(self, batches: Iterable[Any]) -> Iterator[RawRows]:
         """Give them."""
