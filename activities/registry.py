@@ -1,17 +1,21 @@
 """The registry: finds handlers through entry points and settings, and refuses two handlers for one kind."""
 
 import importlib
+import pkgutil
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from activities.api.handler import Handler
-from shared.errors import InvalidHandler
+from activities.api.payload import InvalidPayload, PayloadModel
+from shared.errors import InvalidEnvelope, InvalidHandler
 from shared.messages.encoding import Pack
-from shared.messages.envelope import EnvelopeRules
+from shared.messages.envelope import EnvelopeRules, PayloadCheck
 from shared.settings import Settings
 
 ENTRY_POINT_GROUP = "dormice.handlers"
@@ -33,6 +37,43 @@ class Registry(dict[str, Handler]):
             self.origins.setdefault(handler.kind, origin)
 
 
+class ModelCheck:
+    """Checks payloads by the model of a kind; pickled by the name of its module, because few models can be pickled."""
+
+    def __init__(self, kind: str, origin: str, model: PayloadModel | None = None, path: tuple[str, ...] = ()) -> None:
+        self._kind = kind
+        self._origin = origin
+        self._path = path
+        if model is not None:
+            self._model = model
+
+    def __call__(self, payload: Any) -> InvalidEnvelope | None:
+        """See `PayloadCheck`; raises InvalidHandler in a process that can't import the handler."""
+        try:
+            self._model.read(payload)
+        except InvalidPayload as exc:
+            return InvalidEnvelope(exc.field, f"{exc.problem}; correct it", exc.flaw)
+        return None
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Take the search path along: a task of Spark on this machine does not know the folder of the settings."""
+        path = tuple(str(Path(entry).absolute()) for entry in sys.path)
+        return ModelCheck, (self._kind, self._origin, None, path)
+
+    @cached_property
+    def _model(self) -> PayloadModel:
+        sys.path.extend(entry for entry in self._path if entry not in sys.path)
+        try:
+            loaded = pkgutil.resolve_name(self._origin)
+        except Exception as exc:
+            step = "install the module of its handler wherever Spark's tasks run"
+            raise InvalidHandler(f"kind {self._kind!r}: {self._origin} can't be imported ({exc!r}); {step}") from exc
+        found = {h.kind: h.payload for _, h in _handlers_in(loaded, self._origin)}
+        if (model := found.get(self._kind)) is None:
+            raise InvalidHandler(f"kind {self._kind!r}: {self._origin} declares no payload here; install one version")
+        return model
+
+
 def load_registry(settings: Settings) -> Registry:
     """Load our own handlers, the installed ones and the setting `handlers`; raises InvalidHandler if one can't load."""
     from activities.handlers.canary import canary  # noqa: PLC0415 — imported only when handlers are loaded
@@ -43,7 +84,14 @@ def load_registry(settings: Settings) -> Registry:
 
 def envelope_rules(settings: Settings, registry: Registry) -> EnvelopeRules:
     """Give the rules by which this process checks envelopes."""
-    return EnvelopeRules({kind: h.lane for kind, h in registry.items()}, settings.payload_max_bytes)
+    lanes = {kind: h.lane for kind, h in registry.items()}
+    return EnvelopeRules(lanes, settings.payload_max_bytes, payload_checks(registry))
+
+
+def payload_checks(registry: Registry) -> dict[str, PayloadCheck]:
+    """Give the checks of the kinds whose handlers declare what their payloads are."""
+    models = ((kind, h.payload) for kind, h in registry.items())
+    return {kind: ModelCheck(kind, registry.origins[kind], model) for kind, model in models if model is not None}
 
 
 def declared_packs(registry: Registry) -> dict[str, Pack]:

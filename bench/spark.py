@@ -1,4 +1,4 @@
-"""Spark against a bare client, the starter, a copy: solo, packs, prepare, memory, crash, reconcile, beside, pipeline."""
+"""Spark, against a client, the starter, a copy: solo, packs, prepare, memory, crash, reconcile, beside, pipeline."""
 
 import asyncio
 import contextlib

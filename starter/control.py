@@ -10,7 +10,7 @@ from typing import Any
 
 from temporalio.client import Client
 
-from activities.registry import Registry, declared_packs, envelope_rules, load_registry
+from activities.registry import Registry, declared_packs, envelope_rules, load_registry, payload_checks
 from shared.errors import MessageAlive, PackNotServed, RetryLater, StartRefused
 from shared.messages import signals
 from shared.messages.envelope import Envelope, parse_envelope
@@ -23,7 +23,7 @@ from starter.steering.keepers import GateControl
 from starter.steering.message_view import RESTS, MessageView, look_up, show, wait_until_it_rests
 from starter.steering.packs import Packs, PassOver
 from starter.steering.selection import Selection
-from starter.steering.sender import Sender, SignalCounts
+from starter.steering.sender import NO_CHECKS, Sender, SignalCounts
 from starter.steering.status.listing import ListedMessage, to_listed
 from starter.steering.stored.memo_counts import MessageCount
 from starter.steering.upsert import UpsertConditions, UpsertSender
@@ -145,8 +145,7 @@ class Control:
 
     async def send(self, kind: str, message_id: str, signal: Signal) -> str:
         """Send any signal; returns "", or a sentence when the message does not run although the signal asks for it."""
-        sender = Sender(self._client, self._settings, self._packs, signal, is_named=True)
-        return await sender.send(kind, message_id)
+        return await self._make_sender(signal, is_named=True).send(kind, message_id)
 
     async def send_to_each(
         self, names: AsyncIterable[tuple[str, str]], signal: Signal, tally: SignalCounts, *, are_named: bool = False
@@ -157,9 +156,14 @@ class Control:
         repeated for as long as the setting `patience` allows; then RetryLater ends everything. Sending everything
         again does no harm, because signals are idempotent. `are_named` means that a person named the messages: at the
         cost of another call each, the tally's `report` then also gets those that are paused, parked or stand still.
+        The first message whose kind does not take the payload of a revision ends everything with InvalidEnvelope.
         """
-        sender = Sender(self._client, self._settings, self._packs, signal, is_named=are_named)
-        await sender.send_to_each(names, tally)
+        await self._make_sender(signal, is_named=are_named).send_to_each(names, tally)
+
+    def _make_sender(self, signal: Signal, *, is_named: bool) -> Sender:
+        # only a revision needs the handlers, which take a while to load
+        checks = payload_checks(self._kinds) if isinstance(signal, signals.Revise) else NO_CHECKS
+        return Sender(self._client, self._settings, self._packs, signal, is_named=is_named, checks=checks)
 
     async def list(
         self, selection: Selection, limit: int | None = None, pass_over: PassOver | None = None

@@ -5,9 +5,11 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from activities.api.context import Context
 from activities.api.outcome import Again, Done, Message, Reject, read_gate
+from activities.api.payload import PayloadModel, make_model
 from shared.errors import InvalidHandler
 from shared.keepers.gates import check_gate
 from shared.lanes import LANES
@@ -34,6 +36,7 @@ class Handler:
     backoff_max: timedelta
     encoding: Pack | None = None  # how messages of the kind become workflows: a workflow each, or packs of many
     gate: Gate = None  # the gate that its messages need, which may be closed for all of them; None if there is none
+    payload: PayloadModel | None = None  # what its payloads are; None: any JSON
     on_parked: ParkedHook | None = None  # called with the reason when a call parks its message
 
     def __call__(self, message: Message, ctx: Context) -> Awaitable[Again | Done | Reject]:
@@ -65,6 +68,8 @@ def handler(
     backoff_max: timedelta = timedelta(hours=1),
     encoding: Pack | None = None,
     gate: Gate = None,
+    payload: Any = None,
+    before: Callable[[Any], Any] | None = None,
     on_parked: ParkedHook | None = None,
 ) -> Callable[[HandlerFunction], Handler]:
     """Make an async function the handler of a kind.
@@ -75,6 +80,8 @@ def handler(
     `encoding=Pack(…)` keeps many messages in one workflow; left out, each has a workflow of its own.
     `gate` names what its messages need, or is a function of the message that names it: while that gate is closed, see
     `RetryAfter`, they wait without a call. The function must be quick, because it runs before each call.
+    `payload` is a pydantic model, dataclass or TypedDict: payloads are checked by it where messages enter, and
+    `message.payload` is one. `before` gets JSON that the model can't read and gives JSON that it can.
     `on_parked`, an async function, is called with (Message, Context, reason) when a call parks its message: at least
     once, for three seconds at most; whatever it raises is only logged.
     Raises InvalidHandler at import when a value is unusable.
@@ -85,10 +92,7 @@ def handler(
             return Again(after=timedelta(hours=6), reason=f"status {answer.status_code}")
     """
     where = f"handler {kind!r}"
-    if not _KIND.fullmatch(kind) or len(kind) > KIND_MAX_BYTES:
-        raise InvalidHandler(f"{where}: a kind is 1 to {KIND_MAX_BYTES} of a-z 0-9 _ . -, letter or digit first")
-    if lane not in LANES:
-        raise InvalidHandler(f"{where}: there is no lane {lane!r}; use one of {', '.join(LANES)}")
+    _check_places(where, kind, lane, gate)
     if max_attempts < 1:
         raise InvalidHandler(f"{where}: max_attempts is {max_attempts}; give at least 1")
     if timeout is not None and not timedelta(0) < timeout <= LANES[lane].handler_timeout_max:
@@ -96,21 +100,32 @@ def handler(
             f"{where}: a timeout of {timeout} is not between 0 and {LANES[lane].handler_timeout_max} on lane {lane}; "
             "use a longer lane"
         )
+    _check_hook(where, on_parked)
+    if not timedelta(0) < backoff <= backoff_max:
+        raise InvalidHandler(f"{where}: backoff {backoff} must be above 0 and at most backoff_max {backoff_max}")
+
+    model = make_model(where, payload, before)
+
+    def decorate(function: HandlerFunction) -> Handler:
+        if not inspect.iscoroutinefunction(function):
+            raise InvalidHandler(f"{where}: {function!r} is no 'async def'; handlers run on one event loop")
+        return Handler(
+            kind, function, lane, max_attempts, timeout, backoff, backoff_max, encoding, gate, model, on_parked
+        )
+
+    return decorate
+
+
+def _check_places(where: str, kind: str, lane: str, gate: Gate) -> None:
+    if not _KIND.fullmatch(kind) or len(kind) > KIND_MAX_BYTES:
+        raise InvalidHandler(f"{where}: a kind is 1 to {KIND_MAX_BYTES} of a-z 0-9 _ . -, letter or digit first")
+    if lane not in LANES:
+        raise InvalidHandler(f"{where}: there is no lane {lane!r}; use one of {', '.join(LANES)}")
     if isinstance(gate, str):
         try:
             check_gate(gate)
         except ValueError as exc:
             raise InvalidHandler(f"{where}: {exc}") from exc
-    _check_hook(where, on_parked)
-    if not timedelta(0) < backoff <= backoff_max:
-        raise InvalidHandler(f"{where}: backoff {backoff} must be above 0 and at most backoff_max {backoff_max}")
-
-    def decorate(function: HandlerFunction) -> Handler:
-        if not inspect.iscoroutinefunction(function):
-            raise InvalidHandler(f"{where}: {function!r} is no 'async def'; handlers run on one event loop")
-        return Handler(kind, function, lane, max_attempts, timeout, backoff, backoff_max, encoding, gate, on_parked)
-
-    return decorate
 
 
 def _check_hook(where: str, hook: object) -> None:

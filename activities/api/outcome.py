@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from activities.api.calendar import Calendar
+from activities.api.payload import PayloadModel
 from shared.errors import InvalidOutcome
 from shared.keepers.gates import check_gate
 from shared.lanes import LANES
@@ -45,15 +46,18 @@ class Message:
     trace: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-def build_message(call: HandlerCall) -> Message:
-    """Make the message of a call; filled at once, in half of the time that the constructor of a frozen class takes."""
+def build_message(call: HandlerCall, model: PayloadModel | None = None) -> Message:
+    """Make the message of a call, with its payload as the handler's model reads it; raises InvalidPayload.
+
+    It is filled at once, in half of the time that the constructor of a frozen class takes.
+    """
     message = object.__new__(Message)
     vars(message).update(
         kind=call.kind,
         id=call.id,
         version=call.version,
         lane=call.lane,
-        payload=call.payload,
+        payload=call.payload if model is None else model.read(call.payload),
         priority=call.priority,
         tenant=call.tenant,
         correlation_id=call.correlation_id,
@@ -128,7 +132,9 @@ def read_gate(call: str, name: object) -> str:
         raise InvalidOutcome(f"{call}(gate): {exc}") from exc
 
 
-def to_outcome(returned: object, payload_max_bytes: int, ran_at: float = 0.0) -> Outcome:
+def to_outcome(
+    returned: object, payload_max_bytes: int, model: PayloadModel | None = None, ran_at: float = 0.0
+) -> Outcome:
     """Check what a handler returned and give its wire form; raises InvalidOutcome with a sentence if it is none.
 
     `ran_at` is when it began to run, in seconds since the epoch: a calendar goes on after that moment.
@@ -136,7 +142,7 @@ def to_outcome(returned: object, payload_max_bytes: int, ran_at: float = 0.0) ->
     if isinstance(returned, Again):
         if isinstance(returned.at, Calendar):
             returned = _choose_moment(returned, returned.at, datetime.fromtimestamp(ran_at, UTC))
-        return _to_again(returned, payload_max_bytes)
+        return _to_again(returned, payload_max_bytes, model)
     if isinstance(returned, Done):
         _check_json("result", returned.result, payload_max_bytes)
         return Outcome("done", result=returned.result)
@@ -154,15 +160,16 @@ def _choose_moment(again: Again, calendar: Calendar, ran_at: datetime) -> Again:
     return replace(again, at=moment, earliest=moment - calendar.early, tolerance=tolerance)
 
 
-def _to_again(again: Again, payload_max_bytes: int) -> Outcome:
+def _to_again(again: Again, payload_max_bytes: int, model: PayloadModel | None) -> Outcome:
     after, at, earliest = again.after, again.at, again.earliest
     if (after is None) == (at is None):
         raise InvalidOutcome("Again needs exactly one of after and at")
     if again.lane is not None and again.lane not in tuple(LANES):
         raise InvalidOutcome(f"Again(lane={again.lane!r}) names no lane; use one of {', '.join(LANES)}")
-    is_changed = again.payload is not UNCHANGED
+    is_changed, payload = again.payload is not UNCHANGED, again.payload
     if is_changed:
-        _check_json("payload", again.payload, payload_max_bytes)
+        payload = payload if model is None else model.write(payload)
+        _check_json("payload", payload, payload_max_bytes)
     is_moment = isinstance(earliest, datetime)
     return Outcome(
         "again",
@@ -172,7 +179,7 @@ def _to_again(again: Again, payload_max_bytes: int) -> Outcome:
         None if is_moment else _seconds("Again(earliest", earliest),
         _epoch("earliest", earliest) if is_moment else None,
         _seconds("Again(tolerance", again.tolerance),
-        again.payload if is_changed else None,
+        payload if is_changed else None,
         is_changed,
         again.lane or "",
     )

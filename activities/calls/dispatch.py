@@ -17,6 +17,7 @@ from activities.admission.gates import Gates, wait_at
 from activities.api.context import CallContext, build_context, no_heartbeat
 from activities.api.handler import Handler
 from activities.api.outcome import RetryAfter, build_message, to_outcome
+from activities.api.payload import InvalidPayload
 from activities.calls.deadlines import Deadlines
 from activities.calls.hooks import call_hook, describe_error
 from activities.http.client import HttpClient
@@ -135,7 +136,7 @@ class Dispatch:
         found = self.registry.get(around.call.kind)
         if found is not None and found.on_parked is not None and is_parking(around.call, outcome):
             context = partial(build_context, around, started_at, self.settings, self.http.client)
-            telling.append(call_hook(found.on_parked, around, context, outcome.reason))
+            telling.append(call_hook(found, found.on_parked, around, context, outcome.reason))
         try:
             if telling:
                 await (telling[0] if len(telling) == 1 else asyncio.gather(*telling))
@@ -183,7 +184,7 @@ class Dispatch:
                 await gates.keep_fresh(started_at)
             if gates.implicit and (wait := gates.find_wait(call.kind, call.lane, call.tenant)) is not None:
                 return wait
-            message = build_message(call)
+            message = build_message(call, found.payload)
             gate = found.gate and found.gate_of(message)
             if gate and (closing := await gates.find_closing(gate)):
                 return wait_at(gate, closing, time.time())
@@ -193,8 +194,9 @@ class Dispatch:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 await _let_cancel_pass()
             # a worker's clock may be behind the server's, which has woken the message
-            return to_outcome(returned, self.settings.payload_max_bytes, max(started_at, call.due_at))
-        except InvalidOutcome as exc:
+            ran_at = max(started_at, call.due_at)
+            return to_outcome(returned, self.settings.payload_max_bytes, found.payload, ran_at)
+        except (InvalidOutcome, InvalidPayload) as exc:
             return Outcome("reject", clip_reason(str(exc)))
         except RetryAfter as exc:
             if exc.gate:

@@ -5,8 +5,9 @@ import logging
 from collections.abc import Callable
 
 from activities.api.context import CallContext, Context
-from activities.api.handler import ParkedHook
+from activities.api.handler import Handler, ParkedHook
 from activities.api.outcome import build_message
+from activities.api.payload import InvalidPayload
 from shared.messages.message import clip_reason
 
 logger = logging.getLogger(__name__)
@@ -14,9 +15,11 @@ logger = logging.getLogger(__name__)
 HOOK_SECONDS = 3.0  # like the patience of outcome events: less than Temporal leaves a call beyond its handler's time
 
 
-async def call_hook(hook: ParkedHook, around: CallContext, context: Callable[[], Context], reason: str) -> None:
-    """Call a hook and wait for it, but not for long; what goes wrong in it is a warning in the log."""
-    task = asyncio.create_task(_run(hook, around, context, reason))
+async def call_hook(
+    found: Handler, hook: ParkedHook, around: CallContext, context: Callable[[], Context], reason: str
+) -> None:
+    """Call a handler's hook and wait for it, but not for long; what goes wrong in it is a warning in the log."""
+    task = asyncio.create_task(_run(found, hook, around, context, reason))
     await asyncio.wait([task], timeout=HOOK_SECONDS)
     if not task.done():
         task.cancel()
@@ -28,10 +31,16 @@ async def call_hook(hook: ParkedHook, around: CallContext, context: Callable[[],
         logger.warning("the hook on_parked failed", extra=extra)
 
 
-async def _run(hook: ParkedHook, around: CallContext, context: Callable[[], Context], reason: str) -> str:
+async def _run(
+    found: Handler, hook: ParkedHook, around: CallContext, context: Callable[[], Context], reason: str
+) -> str:
     """Run a hook in a task of its own; return what went wrong."""
     try:
-        await hook(build_message(around.call), context(), reason)
+        try:
+            message = build_message(around.call, found.payload)
+        except InvalidPayload:  # it may be what has parked the message
+            message = build_message(around.call)
+        await hook(message, context(), reason)
     except asyncio.CancelledError:
         raise
     except BaseException as exc:  # noqa: BLE001 — a hook may raise whatever it likes, and must not end the worker

@@ -23,6 +23,7 @@ import httpx
 
 from dormice.errors import PASSING, InvalidEnvelope, Misconfigured, NoResult, RetryLater, read_problem
 
+URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE = "DORMICE_API_URL", "DORMICE_API_TOKEN", "DORMICE_API_TOKEN_FILE"
 DEFAULT_URL, PART_LINES, MINUTE = "http://127.0.0.1:8235", 2_000, timedelta(minutes=1)
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,7 +95,7 @@ class Verb(Generic[P, Made_co]):
     def __get__(self, owner: "Caller[httpx.AsyncClient]", _: type) -> Callable[P, Made_co]: ...
     def __get__(self, owner: "Caller[Any]", _: type) -> Any:
         if isinstance(owner.http, httpx.Client):
-            return lambda *args, **more: _run(self._method(owner, *args, **more))
+            return lambda *args, **more: _run(self._method(owner, *args, **more))  # pyright: ignore[reportUnknownLambdaType,reportUnknownVariableType] — the overloads have the types
         return partial(self._method, owner)
 
 
@@ -259,14 +260,14 @@ def connect_sync(url: str = "", token: str = "", *, timeout: timedelta = MINUTE)
 
 
 def _find_options(url: str, token: str) -> dict[str, Any]:
-    url = (url or os.environ.get("DORMICE_API_URL", DEFAULT_URL)).rstrip("/")
-    path = os.environ.get("DORMICE_API_TOKEN_FILE")
+    url = (url or os.environ.get(URL_VARIABLE, DEFAULT_URL)).rstrip("/")
+    path = os.environ.get(TOKEN_FILE_VARIABLE)
     if not re.fullmatch(r"https?://([\w.-]+|\[[\da-f:]+\])(:\d+)?(/\S*)?", url):
         raise Misconfigured(f"url: is {url!r}, which is no address of HTTP; write it like {DEFAULT_URL}")
     try:
-        token = token or os.environ.get("DORMICE_API_TOKEN") or (Path(path).read_text("utf-8").strip() if path else "")
+        token = token or os.environ.get(TOKEN_VARIABLE) or (Path(path).read_text("utf-8").strip() if path else "")
     except (OSError, UnicodeDecodeError) as exc:
-        raise Misconfigured(f"DORMICE_API_TOKEN_FILE: {path} can't be read ({exc}); correct it") from exc
+        raise Misconfigured(f"{TOKEN_FILE_VARIABLE}: {path} can't be read ({exc}); correct it") from exc
     if not re.fullmatch(r"[!-~]*", token):
         raise Misconfigured("token: has characters that no HTTP header may have; check where it comes from")
     told = {"Authorization": f"Bearer {token}"} if token else {}
@@ -275,7 +276,7 @@ def _find_options(url: str, token: str) -> dict[str, Any]:
 
 def _run(made: Any) -> Any:
     if isinstance(made, AsyncGenerator):
-        return iter(lambda: _run(anext(made, None)), None)
+        return iter(lambda: _run(anext(made, None)), None)  # pyright: ignore[reportUnknownArgumentType] — of any items
     try:
         made.send(None)
     except StopIteration as end:

@@ -1,7 +1,7 @@
 """The envelope, schema_version 1: a message as its sender writes it, checked when it enters dormice."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, cast
@@ -28,12 +28,17 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 
 
+PayloadCheck = Callable[[Any], InvalidEnvelope | None]
+"""Gives what is wrong with a payload of plain JSON, by the model of its kind's handler."""
+
+
 @dataclass(frozen=True, slots=True)
 class EnvelopeRules:
     """What differs between installations; `kinds` maps each kind that has a handler to the handler's default lane."""
 
     kinds: Mapping[str, str] = field(default_factory=dict[str, str])
     payload_max_bytes: int = 4096
+    payloads: Mapping[str, PayloadCheck] = field(default_factory=dict[str, PayloadCheck])  # of kinds with a model
 
 
 def _text(value: Any, max_bytes: int) -> str:
@@ -174,7 +179,15 @@ def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -
         raise InvalidEnvelope("kind", f"no handler for {envelope.kind!r} is loaded; loaded: {known}", "UnknownKind")
     if too_large := find_size_flaw(envelope.payload, rules.payload_max_bytes):
         raise InvalidEnvelope("payload", too_large, "TooLarge")
+    if rules.payloads and (unfit := find_misfit(envelope.kind, envelope.payload, rules.payloads)) is not None:
+        raise unfit
     return envelope
+
+
+def find_misfit(kind: str, payload: Any, checks: Mapping[str, PayloadCheck]) -> InvalidEnvelope | None:
+    """Return what is wrong with a payload by the model of its kind, None if it has none."""
+    check = checks.get(kind)
+    return None if check is None else check(payload)
 
 
 def read_ordinary(given: Mapping[str, Any], rules: EnvelopeRules) -> Envelope | None:
@@ -198,7 +211,10 @@ def read_ordinary(given: Mapping[str, Any], rules: EnvelopeRules) -> Envelope | 
             fields["scheduled_at"] = _scheduled_at(at)
         except ValueError:
             return None
-    if not _is_small(fields["payload"], rules.payload_max_bytes):
+    payload = fields["payload"]
+    if not _is_small(payload, rules.payload_max_bytes) or (
+        rules.payloads and find_misfit(kind, payload, rules.payloads) is not None
+    ):
         return None
     envelope = Envelope.__new__(Envelope)  # all that `model_construct` does for such a model, which takes much longer
     _set(envelope, "__dict__", fields)

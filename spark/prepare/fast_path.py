@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
@@ -11,7 +11,15 @@ import orjson
 
 from shared.errors import InvalidEnvelope
 from shared.lanes import LANES
-from shared.messages.envelope import ID_MAX_BYTES, TENANT_MAX_BYTES, TOLERANCE_MAX, EnvelopeRules, parse_envelope
+from shared.messages.envelope import (
+    ID_MAX_BYTES,
+    TENANT_MAX_BYTES,
+    TOLERANCE_MAX,
+    EnvelopeRules,
+    PayloadCheck,
+    find_misfit,
+    parse_envelope,
+)
 from shared.messages.json_value import MAX_DEPTH, find_flaw
 from shared.messages.timespan import HORIZON
 
@@ -40,16 +48,18 @@ class FastPath:
     lanes: Mapping[str, str]
     payload_max_bytes: float
     last_moment: datetime  # later ones may be beyond the rules' horizon
+    payloads: Mapping[str, PayloadCheck]
 
     @classmethod
     def of(cls, rules: EnvelopeRules) -> Self:
         """Make it for an installation's rules."""
         lanes: dict[str, str] = {}
+        rules_of_names = replace(rules, payloads={})
         for kind in rules.kinds:
             with suppress(InvalidEnvelope):
-                lanes[kind] = parse_envelope({"kind": kind, "id": "-"}, rules).lane or ""
+                lanes[kind] = parse_envelope({"kind": kind, "id": "-"}, rules_of_names).lane or ""
         # a day less, because the rules count from their import on
-        return cls(lanes, rules.payload_max_bytes or float("inf"), datetime.now(UTC) + HORIZON - _DAY)
+        return cls(lanes, rules.payload_max_bytes or float("inf"), datetime.now(UTC) + HORIZON - _DAY, rules.payloads)
 
     def check(self, fields: Mapping[str, Any], *, is_json: bool) -> tuple[Any, ...] | None:
         """Give a row's values for COLUMNS, with its payload as bytes of JSON, or None when in doubt.
@@ -73,6 +83,8 @@ class FastPath:
         # what orjson has parsed can only be too deep, and each level takes a bracket at both ends
         is_safe = is_json and len(text) <= 2 * MAX_DEPTH
         if len(text) > self.payload_max_bytes or (not is_safe and find_flaw(payload) is not None):
+            return None
+        if self.payloads and find_misfit(kind, payload, self.payloads) is not None:
             return None
         others = len(fields) - 2 - ("scheduled_at" in fields) - ("payload" in fields)
         if not others:

@@ -12,7 +12,7 @@ REASON_MAX = 300
 
 _OWN = re.compile(
     r"^shared\.errors\.(RetryLater|ServerUnreachable|ServerBusy|PackNotServed|GiveUp|Misconfigured|InvalidSetting|"
-    r"HandlerProblem|DiskFull|ServerNotReady): (.*)$",
+    r"InvalidHandler|DiskFull|ServerNotReady): (.*)$",
     re.MULTILINE,
 )
 """The last line of the trace when a Spark worker has raised one of dormice's errors."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from shared.messages.envelope import EnvelopeRules
+from shared.messages.envelope import EnvelopeRules, find_misfit
 from shared.messages.placement import Layout, PackSpread
 from shared.messages.timespan import HORIZON
 from starter.starting.chunks import Chunk
@@ -76,7 +76,13 @@ def are_clearly_valid(batch: Any, rules: EnvelopeRules) -> bool:
         parsed = orjson.loads(f"[{','.join(payloads)}]")
     except orjson.JSONDecodeError:
         return False
-    return len(parsed) == len(payloads) and "".join(batch["id"].to_pylist()).isprintable()
+    if len(parsed) != len(payloads) or not "".join(batch["id"].to_pylist()).isprintable():
+        return False
+    # a manifest may be older than the models of its kinds
+    return not rules.payloads or not any(
+        find_misfit(kind, payload, rules.payloads)
+        for kind, payload in zip(batch["kind"].to_pylist(), parsed, strict=True)
+    )
 
 
 def read_columns(rows: Any, layout: Layout) -> EntryColumns:

@@ -3,6 +3,7 @@
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from shared.errors import InvalidEnvelope
@@ -84,13 +85,13 @@ class Formats:
         is_open = headers and fields.get("correlation_id", "") == ""
         if is_open and (correlation_id := _read_correlation_id(headers)):
             fields = {**fields, "correlation_id": correlation_id}
-        envelope = self._check(fields)
+        envelope = self._check(fields, self._rules)
         trace = read_trace_context(headers) if headers else NO_TRACE
         return Delivery(envelope.kind, envelope.id, source, offset, envelope, trace)
 
-    def _check(self, fields: dict[str, Any]) -> Envelope:
+    def _check(self, fields: dict[str, Any], rules: EnvelopeRules) -> Envelope:
         try:
-            return read_ordinary(fields, self._rules) or parse_envelope(fields, self._rules)
+            return read_ordinary(fields, rules) or parse_envelope(fields, rules)
         except InvalidEnvelope as exc:
             raise DeadRecord(exc.flaw, exc.problem, exc.field) from exc
 
@@ -136,7 +137,7 @@ class Formats:
                 raise DeadRecord("MissingField", reason, "kind")
             # with --id-from key, starts use the whole key as the id, so their tombstones do too
             message_id = message_id if header or id_from == KEY else rest
-        envelope = self._check({"kind": name, "id": message_id})
+        envelope = self._check({"kind": name, "id": message_id}, replace(self._rules, payloads={}))
         return envelope.kind, envelope.id
 
 

@@ -3,15 +3,16 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities.server_calls import set_priority
 from shared.errors import InvalidEnvelope, MessageNotFound, PackNotServed, RetryLater, StandsStill
-from shared.messages.envelope import EnvelopeRules, parse_envelope
+from shared.messages.envelope import EnvelopeRules, PayloadCheck, find_misfit, parse_envelope
 from shared.messages.placement import Layout, pack_index, workflow_id
 from shared.messages.signals import SIGNAL_NAMES, Reprioritize, Reschedule, Resume, Revise, RunNow, Signal, Stop
 from shared.settings import Settings
@@ -28,6 +29,7 @@ IDS_MAX = 500
 """Most messages in one signal; with the longest ids they take 100 KB."""
 
 HELD_BACK_MAX = 50_000
+NO_CHECKS: Mapping[str, PayloadCheck] = MappingProxyType({})
 
 MISSING = "no message {} is alive; 'dormice list' shows those that are"
 
@@ -61,15 +63,25 @@ _Sent = tuple[list[str], list[str]]
 
 
 class Sender:
-    """Sends one signal to messages, whatever workflow they live in."""
+    """Sends one signal to messages, whatever workflow they live in; `checks` are for the payload of a revision."""
 
-    def __init__(self, client: Client, settings: Settings, packs: Packs, signal: Signal, *, is_named: bool) -> None:
+    def __init__(
+        self,
+        client: Client,
+        settings: Settings,
+        packs: Packs,
+        signal: Signal,
+        *,
+        is_named: bool,
+        checks: Mapping[str, PayloadCheck] = NO_CHECKS,
+    ) -> None:
         check_signal(signal, settings)
         self._client = client
         self._settings = settings
         self._packs = packs
         self._signal = signal
         self._is_named = is_named
+        self._checks = checks
         self._blocking_state, self._sentence = find_obstacle(signal) if is_named else ("", "")
 
     async def send(self, kind: str, message_id: str) -> str:
@@ -117,6 +129,8 @@ class Sender:
                 return
 
     async def _send_to_group(self, group: Group) -> _Sent:
+        if isinstance(self._signal, Revise) and (unfit := find_misfit(group.kind, self._signal.payload, self._checks)):
+            raise unfit
         if group.layout is None:
             return await self._send_to_solo(workflow_id(group.kind, group.ids[0]), group.ids)
         missing = await self._packs.steer(group.layout, group.index, group.ids, self._signal)

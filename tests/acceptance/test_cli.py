@@ -42,6 +42,7 @@ KINDS = [
     "telling",
     "telling-packed",
 ]
+ORDERS = ("--set", "handlers=tests.orders")
 NO_SERVER = f"127.0.0.1:{find_free_port()}"
 
 
@@ -141,6 +142,7 @@ WRONG: list[tuple[list[str], str]] = [
         "argument --priority: is '6'; give a whole number from 1 (first) to 5 (last)",
     ),
     (["start", "echo", "1", "--lane", "fast"], "argument --lane: invalid choice: 'fast'"),
+    (["start", "order", "1", "--payload", '{"items": [{"price": 0}]}', *ORDERS], "payload.items.0.price: should be"),
     (["show", "echo"], "KIND:ID is 'echo'; write KIND:ID, for example feed:42"),
     (["show", "a:1", "b", "c:3"], "KIND:ID is 'b'; write KIND:ID, for example feed:42"),
     (["explain", "a", "b", "c"], "KIND:ID is 'a'; write KIND:ID, for example feed:42"),
@@ -245,6 +247,22 @@ async def test_handlers_are_listed_with_their_origin(run: Run) -> None:
     assert lines.lines[3]["origin"] == "tests.handlers"
     assert lines.lines[1]["summary"].startswith("Work for `work` seconds")
     assert [line.split()[0] for line in table.out.splitlines()] == ["KIND", *KINDS]
+
+
+async def test_the_schema_of_payloads_is_printed(run: Run) -> None:
+    """For the kinds that say what their payloads are."""
+    printed = (await run("handlers", "--schema", *ORDERS)).document
+
+    assert list(printed) == ["order"]
+    assert printed["order"]["$defs"]["Item"]["properties"]["price"]["exclusiveMinimum"] == 0
+
+
+async def test_a_revision_that_does_not_fit_its_kind_is_refused(run: Run, name: str) -> None:
+    """Whether or not the message is alive; nothing is sent."""
+    ran = await run("revise", f"order:{name}", "--payload", "{}", *ORDERS)
+
+    assert ran.code == 2
+    assert ran.err.endswith("dormice: payload.items: is missing, and before= raised KeyError: 'price'; correct it\n")
 
 
 async def test_a_message_is_started_once(run: Run, name: str) -> None:

@@ -26,6 +26,7 @@ from starter.local.kafka.broker import EmbeddedBroker
 from starter.records.mapping import FormatOptions
 from tests.databases import jdbc_url, run_postgres
 from tests.disks import fill
+from tests.orders import BAD, GOOD, OLD, PRICE, PROBLEM, make_rules
 from tests.topics import create_topic
 
 if TYPE_CHECKING:
@@ -371,3 +372,21 @@ def test_a_manifest_that_finds_no_room_is_told_as_that(make: Prepare, tmp_path: 
         make(path, "disk/manifest")
 
     assert [path.name for path in small_disk.iterdir()] == ["filling"]
+
+
+@pytest.mark.long
+def test_payloads_are_checked_by_the_models_of_their_kinds(spark: "SparkSession", tmp_path: Path) -> None:
+    """By the handlers' modules, which the tasks import; the reject names the field."""
+    (tmp_path / "a.jsonl").write_text(
+        "\n".join(json.dumps({"kind": "order", "id": str(n), "payload": p}) for n, p in enumerate((GOOD, BAD, OLD)))
+    )
+    source = Source(place=str(tmp_path / "a.jsonl"), form="jsonl", mapping=RowMapping())
+    manifest = prepare(spark, source, tmp_path / "manifest", PrepareOptions(rules=make_rules()))
+
+    assert [(row["id"], json.loads(row["payload"])) for row in messages_of(manifest, spark)] == [
+        ("0", GOOD),
+        ("2", OLD),
+    ]
+    assert [(row["row"], row["field"], row["reason"]) for row in rejects_of(manifest, spark)] == [
+        (2, PRICE, f"{PROBLEM}; correct it")
+    ]

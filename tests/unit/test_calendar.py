@@ -226,7 +226,7 @@ EIGHT = datetime(2026, 11, 26, 8, tzinfo=UTC)
 def test_a_run_counts_for_a_moment_from_early_before_it_on(early: int, ran_at: datetime, expected: datetime) -> None:
     """So what idle capacity has pulled forward does not run again, and nothing that comes sooner counts."""
     calendar = daily("08:00", early=timedelta(minutes=early))
-    outcome = to_outcome(Again(at=calendar), 100, ran_at.timestamp())
+    outcome = to_outcome(Again(at=calendar), 100, ran_at=ran_at.timestamp())
     due, earliest, latest, _ = plan_return(outcome, ran_at.timestamp(), lambda tolerance: tolerance / 2)
 
     assert outcome.at == expected.timestamp()
@@ -238,11 +238,11 @@ def test_a_run_counts_for_a_moment_from_early_before_it_on(early: int, ran_at: d
 
 def test_a_tolerance_of_its_own_counts_and_an_earliest_does_not_go_with_a_calendar() -> None:
     """With none the message is due at the minute's first second."""
-    exact = to_outcome(Again(at=daily("08:00"), tolerance=timedelta(0)), 100, EIGHT.timestamp())
+    exact = to_outcome(Again(at=daily("08:00"), tolerance=timedelta(0)), 100, ran_at=EIGHT.timestamp())
 
     assert exact.tolerance == 0
     with pytest.raises(InvalidOutcome, match=r"does not go with a calendar; write daily\(…, early="):
-        to_outcome(Again(at=daily("08:00"), earliest=timedelta(hours=1)), 100, EIGHT.timestamp())
+        to_outcome(Again(at=daily("08:00"), earliest=timedelta(hours=1)), 100, ran_at=EIGHT.timestamp())
 
 
 def test_zones_are_known_without_a_database_of_the_machine() -> None:

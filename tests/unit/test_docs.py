@@ -27,6 +27,7 @@ import pytest
 import activities
 from activities import Again, Context, Done, Message, Reject, RetryAfter
 from activities.api import policies
+from activities.api.outcome import to_outcome
 from activities.http.client import HttpClient
 from activities.reporting import begin_cycle
 from shared.lanes import LANES, task_queue
@@ -530,6 +531,19 @@ async def test_the_orders_hook_writes_into_the_chat(load: Load, monkeypatch: pyt
 
     assert await call(module, "deliver", {"address": "here"}) == Done()
     assert port.requests[0].startswith("POST /chat ")
+
+
+async def test_the_orders_of_the_handlers_page_are_read_and_written_as_it_says(load: Load) -> None:
+    """One of the older form becomes one of the present form, and is reminded of three times."""
+    module = load("orders")
+    model, payload = module.remind.payload, {"price": 2}
+    reminders: list[int] = []
+    for _ in range(3):
+        payload = to_outcome(await call(module, "remind", model.read(payload)), 4096, model).payload
+        reminders.append(payload["reminders"])
+
+    assert reminders == [1, 2, 3]
+    assert await call(module, "remind", model.read(payload)) == Done({"unpaid": 2.0})
 
 
 def test_the_example_of_a_test_passes(load: Load) -> None:

@@ -19,6 +19,7 @@ from spark.tasks.chunks import PLACE, SortedChunks, are_clearly_valid, read_colu
 from spark.tasks.placement import Placement, to_index
 from starter.files.columns import Columns
 from starter.starting.start_request import encode_first_entries, first_entry
+from tests.orders import make_rules
 
 arrow: Any = importlib.import_module("pyarrow")
 
@@ -101,6 +102,15 @@ def test_a_doubtful_row_is_looked_at_by_itself(damaged: dict[str, Any]) -> None:
 
     assert are_clearly_valid(batch_of(fine), RULES)
     assert not are_clearly_valid(batch_of([*fine, {"id": "c", **damaged}]), RULES)
+
+
+def test_rows_are_checked_by_the_model_of_their_kind() -> None:
+    """A manifest may be older than a model; kinds without one are not looked at."""
+    rules, good, bad = make_rules(), {"id": "a", "payload": '{"price": 1}'}, {"id": "b", "payload": '{"price": 0}'}
+    orders = [{**row, "kind": "order"} for row in (good, bad)]
+
+    assert are_clearly_valid(batch_of([orders[0], {**bad, "kind": "any"}]), rules)
+    assert not are_clearly_valid(batch_of(orders), rules)
 
 
 def test_rows_of_a_pack_share_a_chunk_over_batches() -> None:

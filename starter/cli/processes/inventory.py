@@ -7,11 +7,12 @@ from typing import Any
 from shared.settings import Settings, describe_settings, write_setting
 from starter.cli.arguments import Commands
 from starter.cli.exit_codes import FINE
-from starter.local.terminal import echo_err, print_items
+from starter.local.terminal import echo_err, print_items, print_json
 
 
 def add(commands: Commands) -> None:
-    commands.add("handlers", _run_handlers, "list the kinds that have a handler, and where each comes from")
+    parser = commands.add("handlers", _run_handlers, "list the kinds that have a handler, and where each comes from")
+    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of each kind's payload instead")
     commands.add("settings", _run_settings, "list every setting, its value now and where it may be set")
 
 
@@ -19,6 +20,10 @@ def _run_handlers(args: argparse.Namespace, settings: Settings) -> int:
     from activities.registry import load_registry
 
     registry = load_registry(settings)
+    if args.schema:
+        models = {kind: handler.payload for kind, handler in sorted(registry.items())}
+        print_json({kind: model.describe() for kind, model in models.items() if model is not None})
+        return FINE
     rows = [
         {
             "kind": kind,
