@@ -24,6 +24,7 @@ NO_SCENARIO = {
     "figures",
     "handlers",
     "harness",
+    "limited_handlers",
     "pack_filling",
     "pack_rhythms",
     "spark_processes",

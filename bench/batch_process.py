@@ -14,6 +14,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities import Again, Context, Message, handler
 from activities.admission.gates import Gates
+from activities.admission.limits import Limits
 from activities.calls.batch import BatchDispatch
 from activities.calls.dispatch import Dispatch
 from activities.http.client import HttpClient
@@ -50,7 +51,9 @@ async def measure(io_seconds: float, rounds: int) -> dict[str, float]:
 
     settings, environment = Settings(), ActivityEnvironment()
     async with HttpClient(settings) as http:
-        dispatch = Dispatch(Registry([("bench", bench)]), settings, http, OpenGates("bench"), Telemetry(is_on=False))
+        dispatch = Dispatch(
+            Registry([("bench", bench)]), settings, http, OpenGates("bench"), Limits("bench"), Telemetry(is_on=False)
+        )
         batches = BatchDispatch(dispatch)
         tune_memory()
         batch: list[float] = []

@@ -127,6 +127,9 @@ class Settings:
     http_allow_private: bool = _setting(False, "Let the http handler reach private and loopback addresses.")
     http_max_bytes: int = _setting(5 * 1024 * 1024, "Largest response body the http handler reads.", 1)
     http_timeout: timedelta = _setting(timedelta(seconds=8), "Total time of one request of the http handler.", 0.001)
+    webhook_key_file: str = _setting(
+        "", "File with the key that signs what webhooks send, one or two a line each; unsigned when left out."
+    )
     kafka_servers: str = _setting("localhost:9092", "Kafka brokers to ask first, HOST:PORT, comma-separated.")
     kafka_security_protocol: str = _setting(
         "PLAINTEXT",

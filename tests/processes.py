@@ -19,9 +19,9 @@ ROOT = Path(__file__).parent.parent
 
 @contextlib.asynccontextmanager
 async def worker_process(
-    server: EmbeddedServer, settings: Settings, *arguments: str
+    server: EmbeddedServer, settings: Settings, *arguments: str, handlers: str = "tests.handlers"
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """Run `python -m worker` with the ledger's handlers against a server; ended with SIGKILL if still alive."""
+    """Run `python -m worker` with handlers that keep a ledger against a server; ended with SIGKILL if still alive."""
     with (server.options.data / "worker.log").open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -34,7 +34,7 @@ async def worker_process(
             env={
                 **os.environ,
                 "TEMPORAL_ADDRESS": server.address,
-                "DORMICE_HANDLERS": "tests.handlers",
+                "DORMICE_HANDLERS": handlers,
                 "DORMICE_TASK_QUEUE_PREFIX": settings.task_queue_prefix,
                 "DORMICE_SANDBOX": str(settings.sandbox),
                 "DORMICE_COMPRESS_PACKS": str(settings.compress_packs),

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 from temporalio.client import Client
 from temporalio.runtime import MetricBuffer
 
+from activities.handlers.webhook.request import read_signing_keys
 from activities.registry import Registry, load_registry
 from shared.errors import DormiceError, InvalidSetting, RetryLater, ServerUnreachable
 from shared.lanes import LANES
@@ -194,6 +195,7 @@ async def prepare(settings: Settings, metrics: MetricBuffer | None = None) -> tu
     registry = load_registry(settings)
     read_weights(settings)
     check_lanes(settings)
+    read_signing_keys(settings)
     check_deployment(settings)
     try:
         async with asyncio.timeout(START_TIMEOUT.total_seconds()):

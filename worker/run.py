@@ -12,6 +12,8 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities.admission.gates import Gates
+from activities.admission.limits import Limits
+from activities.api.resources import Resources
 from activities.calls.batch import BatchDispatch
 from activities.calls.dispatch import Dispatch
 from activities.http.client import HttpClient
@@ -19,6 +21,7 @@ from activities.idle.pull import PullActivities
 from activities.registry import Registry
 from activities.reporting import OutcomeEvents
 from activities.server_calls import forward_signals, mark_serial_run, set_own_priority
+from shared.keepers.limits import SHARDS, limits_queue
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
 from shared.telemetry.sdk import Telemetry
@@ -27,11 +30,14 @@ from worker.deployment import version_arguments, watch_deployment
 from worker.lanes.measurements import measure_overdue, report_throughput
 from worker.lanes.profiles import PROFILES, Profile
 from workflows.keepers import CapacityWorkflow, GatesWorkflow, IdleWorkflow, LayoutWorkflow
+from workflows.limits_keeper import LimitsWorkflow
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
 
 logger = logging.getLogger(__name__)
 
+LIMITS_POLLERS = 4  # half of them for what this process counts already
+LIMITS_STICKY = timedelta(seconds=2)  # after it another process counts on, when one was killed
 HEARTBEAT_THROTTLE = timedelta(seconds=2)
 
 
@@ -47,12 +53,32 @@ class WorkerPlan:
     profiles: Mapping[str, Profile] = field(default_factory=lambda: PROFILES)
 
 
-def _build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch, batches: BatchDispatch) -> Worker:
-    profile = plan.profiles[lane]
+def _build_client(client: Client) -> Client:
     config = client.config(active_config=True)
     config["data_converter"] = build_worker_converter(config["data_converter"])
+    return Client(**config)
+
+
+def _build_limits_worker(client: Client, plan: WorkerPlan) -> Worker:
+    """Build the worker that counts limits: on its own task queue, because calls that wait may hold a lane's slots."""
     return Worker(
-        Client(**config),
+        _build_client(client),
+        task_queue=limits_queue(plan.settings.task_queue_prefix),
+        workflows=[LimitsWorkflow],
+        workflow_runner=SandboxedWorkflowRunner() if plan.settings.sandbox else UnsandboxedWorkflowRunner(),
+        max_cached_workflows=SHARDS,
+        max_concurrent_workflow_tasks=SHARDS,
+        max_concurrent_workflow_task_polls=LIMITS_POLLERS,
+        sticky_queue_schedule_to_start_timeout=LIMITS_STICKY,
+        graceful_shutdown_timeout=timedelta(0),
+        **version_arguments(plan.settings),
+    )
+
+
+def _build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch, batches: BatchDispatch) -> Worker:
+    profile = plan.profiles[lane]
+    return Worker(
+        _build_client(client),
         task_queue=task_queue(plan.settings.task_queue_prefix, lane),
         workflows=[MessageWorkflow, PackWorkflow, LayoutWorkflow, IdleWorkflow, GatesWorkflow, CapacityWorkflow],
         activities=[
@@ -92,11 +118,17 @@ async def run_workers(
     workers as soon as they start. A worker that fails for good sets `stopping`, so that all lanes drain at once, and
     its error is raised.
     """
-    async with HttpClient(plan.settings) as http, contextlib.AsyncExitStack() as stack:
+    async with HttpClient(plan.settings) as http, Resources() as resources, contextlib.AsyncExitStack() as stack:
         has_topic = plan.settings.outcomes_topic
         events = await stack.enter_async_context(OutcomeEvents(plan.settings)) if has_topic else None
         prefix = plan.settings.task_queue_prefix
-        dispatch = Dispatch(plan.registry, plan.settings, http, Gates(prefix), plan.telemetry, events=events)
+        gates, limits = Gates(prefix), Limits(prefix)
+        if any(handler.limit is not None for handler in plan.registry.values()):
+            await stack.enter_async_context(_build_limits_worker(client, plan))
+            stack.push_async_callback(limits.close)
+        dispatch = Dispatch(
+            plan.registry, plan.settings, http, gates, limits, plan.telemetry, events=events, resources=resources
+        )
         batches = BatchDispatch(dispatch)
         workers = [_build_worker(client, plan, lane, dispatch, batches) for lane in plan.lanes]
         for worker in workers:

@@ -1,12 +1,13 @@
 """What a handler may use besides its message: attempt, idempotency key, heartbeat, HTTP client, logger, lateness."""
 
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from activities.api.resources import Opener, Resources
 from shared.messages.message import HandlerCall
 from shared.messages.placement import workflow_id
 from shared.settings import Settings
@@ -14,6 +15,8 @@ from shared.telemetry.spans import Span
 
 if TYPE_CHECKING:
     import httpx
+
+T = TypeVar("T")
 
 
 def no_heartbeat() -> None:
@@ -36,6 +39,7 @@ class Context:
     http: "httpx.AsyncClient"
     logger: logging.LoggerAdapter[logging.Logger]
     beat: Callable[[], None] = field(default=no_heartbeat, repr=False)
+    resources: Resources = field(default_factory=Resources, repr=False)
 
     @property
     def lateness(self) -> timedelta:
@@ -46,8 +50,17 @@ class Context:
         """Say that the handler is alive, on medium and long lanes; raises nothing and may be called often."""
         self.beat()
 
+    def shared(self, opener: Opener[T]) -> Awaitable[T]:
+        """Give what all handlers of the process share: opened at the first use, closed when the process ends.
 
-def build_context(around: "CallContext", started_at: float, settings: Settings, http: "httpx.AsyncClient") -> Context:
+        `opener` is a function from the settings to an async context manager, at the level of a module: it is the key.
+        """
+        return self.resources.get(opener, self.settings)
+
+
+def build_context(
+    around: "CallContext", started_at: float, settings: Settings, http: "httpx.AsyncClient", resources: Resources
+) -> Context:
     """Make the context of a call; filled at once, in half of the time that the constructor of a frozen class takes."""
     call, context = around.call, object.__new__(Context)
     vars(context).update(
@@ -59,6 +72,7 @@ def build_context(around: "CallContext", started_at: float, settings: Settings, 
         http=http,
         logger=HandlerLogger(around),
         beat=around.beat,
+        resources=resources,
     )
     return context
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from activities.api.context import Context
+from activities.api.limit import Limit
 from activities.api.outcome import Again, Done, Message, Reject, read_gate
 from activities.api.payload import PayloadModel, make_model
 from shared.errors import InvalidHandler
@@ -37,6 +38,7 @@ class Handler:
     encoding: Pack | None = None  # how messages of the kind become workflows: a workflow each, or packs of many
     gate: Gate = None  # the gate that its messages need, which may be closed for all of them; None if there is none
     payload: PayloadModel | None = None  # what its payloads are; None: any JSON
+    limit: Limit | None = None  # how many calls may begin in a period, or be at work at once
     on_parked: ParkedHook | None = None  # called with the reason when a call parks its message
 
     def __call__(self, message: Message, ctx: Context) -> Awaitable[Again | Done | Reject]:
@@ -70,6 +72,7 @@ def handler(
     gate: Gate = None,
     payload: Any = None,
     before: Callable[[Any], Any] | None = None,
+    limit: Limit | None = None,
     on_parked: ParkedHook | None = None,
 ) -> Callable[[HandlerFunction], Handler]:
     """Make an async function the handler of a kind.
@@ -82,6 +85,7 @@ def handler(
     `RetryAfter`, they wait without a call. The function must be quick, because it runs before each call.
     `payload` is a pydantic model, dataclass or TypedDict: payloads are checked by it where messages enter, and
     `message.payload` is one. `before` gets JSON that the model can't read and gives JSON that it can.
+    `limit` says how many calls of a key may begin in a period, or be at work at once, see `Limit`.
     `on_parked`, an async function, is called with (Message, Context, reason) when a call parks its message: at least
     once, for three seconds at most; whatever it raises is only logged.
     Raises InvalidHandler at import when a value is unusable.
@@ -109,9 +113,8 @@ def handler(
     def decorate(function: HandlerFunction) -> Handler:
         if not inspect.iscoroutinefunction(function):
             raise InvalidHandler(f"{where}: {function!r} is no 'async def'; handlers run on one event loop")
-        return Handler(
-            kind, function, lane, max_attempts, timeout, backoff, backoff_max, encoding, gate, model, on_parked
-        )
+        limits = (lane, max_attempts, timeout, backoff, backoff_max)
+        return Handler(kind, function, *limits, encoding, gate, model, limit, on_parked)
 
     return decorate
 

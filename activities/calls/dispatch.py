@@ -14,10 +14,13 @@ from typing import Any
 from temporalio import activity
 
 from activities.admission.gates import Gates, wait_at
+from activities.admission.limits import Limits
 from activities.api.context import CallContext, build_context, no_heartbeat
-from activities.api.handler import Handler
-from activities.api.outcome import RetryAfter, build_message, to_outcome
+from activities.api.handler import Handler, HandlerFunction
+from activities.api.limit import Limit
+from activities.api.outcome import Message, RetryAfter, build_message, to_outcome
 from activities.api.payload import InvalidPayload
+from activities.api.resources import Resources
 from activities.calls.deadlines import Deadlines
 from activities.calls.hooks import call_hook, describe_error
 from activities.http.client import HttpClient
@@ -25,6 +28,7 @@ from activities.registry import Registry
 from activities.reporting import FAILURES, OutcomeEvents, begin_cycle, end_cycle, is_parking, record_cycle
 from shared.errors import InvalidOutcome
 from shared.keepers.gates import GateClosure
+from shared.keepers.limits import grace_of
 from shared.lanes import LANES
 from shared.messages.decision import Spread
 from shared.messages.message import HandlerCall, Outcome, clip_reason
@@ -48,9 +52,11 @@ class Dispatch:
     settings: Settings
     http: HttpClient
     gates: Gates
+    limits: Limits
     telemetry: Telemetry
     calls: Counter[str] = field(default_factory=Counter[str])  # calls of handlers that have ended, by lane
     events: OutcomeEvents | None = None  # where outcome events are sent; None without an outcomes topic
+    resources: Resources = field(default_factory=Resources)
 
     @activity.defn(name=DISPATCH)
     async def run_handler(self, wire: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +141,7 @@ class Dispatch:
             telling.append(self.events.report(around.call, outcome, started_at, spread))
         found = self.registry.get(around.call.kind)
         if found is not None and found.on_parked is not None and is_parking(around.call, outcome):
-            context = partial(build_context, around, started_at, self.settings, self.http.client)
+            context = partial(build_context, around, started_at, self.settings, self.http.client, self.resources)
             telling.append(call_hook(found, found.on_parked, around, context, outcome.reason))
         try:
             if telling:
@@ -161,12 +167,16 @@ class Dispatch:
         return outcome if outcome.verdict == "gated" else end_cycle(around.span, outcome)
 
     async def _run(self, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
-        call = around.call
+        call, gates = around.call, self.gates
         found = self.registry.get(call.kind)
         if found is None:
             reason = f"no handler for kind {call.kind!r} is loaded in this worker"
             return Outcome("retry_after", reason, after=NO_HANDLER_DELAY.total_seconds())
         try:
+            if started_at >= gates.fresh_until:
+                await gates.keep_fresh(started_at)
+            if gates.implicit and (wait := gates.find_wait(call.kind, call.lane, call.tenant)) is not None:
+                return wait
             return await self._attempt(found, around, deadlines, started_at)
         except BaseException as exc:
             if isinstance(exc, asyncio.CancelledError):
@@ -178,19 +188,20 @@ class Dispatch:
             return fail(found, describe_error(exc))
 
     async def _attempt(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
-        call, gates = around.call, self.gates
+        call = around.call
         try:
-            if started_at >= gates.fresh_until:
-                await gates.keep_fresh(started_at)
-            if gates.implicit and (wait := gates.find_wait(call.kind, call.lane, call.tenant)) is not None:
-                return wait
             message = build_message(call, found.payload)
             gate = found.gate and found.gate_of(message)
-            if gate and (closing := await gates.find_closing(gate)):
+            if gate and (closing := await self.gates.find_closing(gate)):
                 return wait_at(gate, closing, time.time())
-            context = build_context(around, started_at, self.settings, self.http.client)
+            function = found.function
+            if found.limit is not None:
+                function = await self._take_turn(found, found.limit, message, around.call)
+                if isinstance(function, Outcome):
+                    return function
+            context = build_context(around, started_at, self.settings, self.http.client, self.resources)
             with around.span.around(), deadlines.begin():
-                returned = await found.function(message, context)
+                returned = await function(message, context)
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 await _let_cancel_pass()
             # a worker's clock may be behind the server's, which has woken the message
@@ -200,10 +211,19 @@ class Dispatch:
             return Outcome("reject", clip_reason(str(exc)))
         except RetryAfter as exc:
             if exc.gate:
-                await gates.close(exc.gate, GateClosure.lasting(exc.gate_delay, str(exc)))
+                await self.gates.close(exc.gate, GateClosure.lasting(exc.gate_delay, str(exc)))
             return Outcome("retry_after", clip_reason(str(exc)), after=exc.delay.total_seconds())
         except TimeoutError as exc:
             return fail(found, describe_error(exc) if str(exc) else f"no outcome within {deadlines.seconds:g} s")
+
+    async def _take_turn(
+        self, found: Handler, limit: Limit, message: Message, call: HandlerCall
+    ) -> HandlerFunction | Outcome:
+        key = limit.key_of(message)
+        if not key:
+            return found.function
+        pace = limit.pace(found.timeout_on(call.lane))
+        return await self.limits.admit(found.function, key, pace, grace_of(limit.period), call.turn)
 
 
 def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:

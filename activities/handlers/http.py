@@ -1,7 +1,6 @@
 """The `http` handler: visits a URL again and again, as often as it changes, and keeps a digest instead of the body."""
 
 import asyncio
-import contextlib
 import hashlib
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -15,10 +14,10 @@ from activities.api.context import Context
 from activities.api.handler import handler
 from activities.api.outcome import Again, Message, Reject, RetryAfter
 from activities.api.policies import Bounds, NutchRules, hold, nutch_adaptive, nutch_gone
+from activities.handlers.host_gate import TRANSIENT, find_host_gate, name_host_gate
 from activities.http.address_guard import read_url, show_url
 from activities.http.client import freshness, iterate_body, read_retry_after
 from shared.errors import GiveUp, RetryLater
-from shared.keepers.gates import GATE_MAX_BYTES
 from shared.lanes import LANES
 from shared.messages.json_value import encode_json
 from shared.messages.timespan import HORIZON
@@ -32,7 +31,6 @@ VALIDATORS = ("etag", "modified", "page")
 WORDS = {None: "first", True: "changed", False: "unchanged"}
 SEEN = (*VALIDATORS, "digest", "interval", "changed")
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-TRANSIENT = frozenset({408, 425, 429})  # the statuses below 500 after which the same request may succeed
 
 
 class VisitRefused(GiveUp):
@@ -58,17 +56,6 @@ class VisitResponse:
     headers: httpx.Headers
     page: str
     digest: str
-
-
-def find_host_gate(message: Message) -> str:
-    """Name the gate of a URL's host, which a 429 closes; "" for an invalid URL, whose message is rejected later."""
-    with contextlib.suppress(GiveUp, KeyError, TypeError):
-        return _name_gate(read_url(message.payload["url"]))
-    return ""
-
-
-def _name_gate(url: httpx.URL) -> str:
-    return f"host:{url.netloc.decode()}"[:GATE_MAX_BYTES]
 
 
 # the setting http_timeout ends a visit, so the handler declares the most that its lane allows
@@ -190,7 +177,7 @@ def _decide(plan: VisitPlan, answer: VisitResponse, ctx: Context) -> Again | Rej
     if status in (429, 503):
         wait = read_retry_after(answer.headers.get("retry-after", ""), ctx.started_at)
         if wait is not None:
-            gate = _name_gate(plan.url) if status == 429 else ""  # a 503 may concern this page alone
+            gate = name_host_gate(plan.url) if status == 429 else ""  # a 503 may concern this page alone
             delay = plan.rules.bounds.clamp(wait)
             raise RetryAfter(delay, f"asked to wait, {status}", gate=gate, gate_delay=min(wait, delay))
     if status in TRANSIENT or status >= 500:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from activities.admission.gates import Gates
+from activities.admission.limits import Limits
 from activities.calls.dispatch import Dispatch
 from activities.http.client import HttpClient
 from activities.registry import Registry
@@ -127,7 +128,9 @@ class _World:
     def _start_worker(self) -> None:
         self._workers += 1
         settings = self.settings
-        dispatch = Dispatch(self._registry, settings, _HTTP, Gates("dormice"), Telemetry(is_on=False))
+        dispatch = Dispatch(
+            self._registry, settings, _HTTP, Gates("dormice"), Limits("dormice"), Telemetry(is_on=False)
+        )
         worker = Worker(f"worker-{self._workers}", self.server, dispatch, self.client, seed=str(self._seed))
         self._processes = [*(process for process in self._processes if process.is_alive), worker]
         self.server.workers = list(self._processes)

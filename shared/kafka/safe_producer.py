@@ -30,10 +30,15 @@ Topics = Mapping[str, int]  # topic → number of its partitions
 
 
 class BrokerError(RetryLater):
-    """The broker refused something or did not answer; the text names its error, the topic and what to do."""
+    """The broker refused something or did not answer; the text names its error, the topic and what to do.
+
+    `name` is that of aiokafka's error; `is_passing`: Kafka says that the same may succeed without any change.
+    """
 
     def __init__(self, topic: str, error: Exception) -> None:
         name = type(error).__name__
+        self.name = name
+        self.is_passing = isinstance(error, TimeoutError | OSError) or bool(getattr(error, "retriable", False))
         advice = _ADVICE.get(name, "see whether the broker is well; the same may succeed later")
         super().__init__(f"{f'topic {topic}' if topic else 'the Kafka broker'}: {name}; {advice}")
 
@@ -133,7 +138,7 @@ class SafeProducer:
         async with waiting, self._lend_producer(topic) as producer:
             number = partition % len(await producer.partitions_for(topic))
             if is_empty:
-                await _send_batch(producer, topic, number, record)
+                await send_batch(producer, topic, number, record)
             else:
                 headers = list(record.headers)
                 await producer.send_and_wait(topic, record.value, record.key, number, record.timestamp, headers)
@@ -179,12 +184,12 @@ class SafeProducer:
             task.add_done_callback(self._retiring.discard)
 
 
-async def _send_batch(producer: Any, topic: str, partition: int, record: OutgoingRecord) -> None:
-    """Send a record with neither key nor value as a batch of one: Kafka accepts it, aiokafka's `send` does not."""
+async def send_batch(producer: Any, topic: str, partition: int, record: OutgoingRecord) -> Any:
+    """Send a record as a batch of one, also one with neither key nor value, which aiokafka's `send` refuses."""
     batch = producer.create_batch()
     batch.append(timestamp=record.timestamp, key=record.key, value=record.value, headers=list(record.headers))
     batch.close()
-    await (await producer.send_batch(batch, topic, partition=partition))
+    return await (await producer.send_batch(batch, topic, partition=partition))
 
 
 async def _close(producer: Any, patience_seconds: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from shared.lanes import LANES
 from shared.messages import signals
-from shared.messages.message import DECISIONS_KEPT, Decision, MessageState, Outcome, clip_reason
+from shared.messages.message import DECISIONS_KEPT, NO_TURN, Decision, MessageState, Outcome, Turn, clip_reason
 from shared.messages.placement import unit_hash
 from shared.messages.signals import to_epoch
 from shared.messages.timespan import HORIZON, format_moment, format_seconds
@@ -49,6 +49,8 @@ def decide(
     if state.ended and not _is_newer_record(state, event):
         return state
     if isinstance(event, Outcome):
+        if state.turn:
+            state = _spend_turn(state, event)
         return _end_cycle(_apply_outcome(state, event, now, spread), now)
     if isinstance(event, signals.UnreadableSignal):
         return _remember(state, now, "ignored", f"{event.name}: {event.problem}")
@@ -144,17 +146,29 @@ def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread
     )
 
 
+def _spend_turn(state: MessageState, outcome: Outcome) -> MessageState:
+    """Forget the turn of a message that may have been called; one that was handed back keeps its position in line."""
+    is_kept = outcome.verdict == "gated" or (outcome.verdict == "handed_back" and not Turn.load(state.turn).is_slot)
+    return state if is_kept else state._replace(turn=NO_TURN)
+
+
 def _wait_at_gate(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
     state = _next_version(state) if state.is_revised else state  # the previous payload may have been tried
     spread = spread or (lambda tolerance: find_offset(state.workflow_id, tolerance, None))
     due, latest = plan_wait(outcome, now, spread)
+    if outcome.turn:  # of a line's many waits, the last one is enough
+        last = state.decisions[-1:]
+        kept = state.decisions[:-1] if last and last[0].what == "gated" else state.decisions
+        state = state._replace(turn=outcome.turn, decisions=kept)
     waiting = state._replace(due_at=due, earliest_at=due, latest_at=latest)
     return waiting.remember(now, "gated", clip_reason(outcome.reason))
 
 
 def plan_wait(outcome: Outcome, now: float, spread: Spread) -> tuple[float, float]:
-    """Give when a message at a closed gate looks again: its due and latest moment, in seconds since the epoch."""
+    """Give when one at a closed gate, or in line, looks again: due and latest moment, in seconds since the epoch."""
     soonest, tolerance = now + _clamp(outcome.after or 0.0)[0], outcome.tolerance or 0.0
+    if outcome.turn:  # a slot is a moment, which a batch may have reached before its last message has ended
+        soonest = max(now, outcome.at or soonest)
     return _ceil(soonest + spread(tolerance)), _floor(soonest + tolerance)
 
 

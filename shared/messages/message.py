@@ -4,13 +4,14 @@ Times are seconds since the epoch (floats rounded to the millisecond), durations
 out what has its default value and ignore keys they do not know, so older and newer code read each other's state.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from shared.messages.placement import workflow_id
 
+NO_TURN: Sequence[Any] = ()  # a `Turn`, or its wire form
 NO_TRACE: Mapping[str, str] = MappingProxyType({})
 DECISIONS_KEPT = 5  # how many of its last decisions a message remembers for `explain`
 PAYLOAD_MAX = "payload_max_bytes"  # key in a message workflow's input: the size limit for a revision's payload
@@ -33,6 +34,19 @@ def _dump(record: "_Record") -> dict[str, Any]:
 
 Verdict = Literal["again", "done", "reject", "failed", "retry_after", "handed_back", "gated"]
 """The result of a cycle. `failed` counts as an attempt, the last three do not; `gated`: no handler was called."""
+
+
+class Turn(NamedTuple):
+    """What a message holds of a limit while it waits: a slot that it has reserved, or its position in line."""
+
+    moment: float
+    is_slot: bool
+    key: str  # the beginning of the key's digest: with another payload, or limit, the message may have another key
+
+    @classmethod
+    def load(cls, wire: Sequence[Any]) -> "Turn":
+        """Read a wire form."""
+        return cls(*wire[: len(cls._fields)])
 
 
 class Outcome(NamedTuple):
@@ -62,6 +76,7 @@ class Outcome(NamedTuple):
     ended_at: float = 0.0  # when the cycle ended, by its worker's clock; 0 = unknown
     traced: str = ""  # `traceparent` of the cycle's span; empty if it was not sampled
     payload_max_bytes: int = 0  # the size limit for a revision's payload; 0 = an older worker did not send it
+    turn: Sequence[Any] = NO_TURN  # of `gated`: what the message now holds of a limit; empty at a gate
 
     dump = _dump
 
@@ -106,6 +121,7 @@ class MessageState(NamedTuple):
     sources: Mapping[str, int] = MappingProxyType({})  # newest applied offset by "topic/partition"
     trace: Mapping[str, str] = NO_TRACE  # W3C Trace Context of the record that started or last revised it
     traced: str = ""  # `traceparent` of the last cycle, which the next one links to; empty if not sampled
+    turn: Sequence[Any] = NO_TURN  # its place in a limit's line while it waits there
     decisions: tuple[Decision, ...] = ()
     is_running: bool = False  # a handler is at work; what signals ask for waits in the next three fields
     asked_due_at: float | None = None
@@ -172,6 +188,7 @@ class HandlerCall(NamedTuple):
     correlation_id: str = ""
     trace: Mapping[str, str] = NO_TRACE
     traced: str = ""  # `traceparent` of the previous cycle, if it was sampled
+    turn: Sequence[Any] = NO_TURN
 
     @classmethod
     def of(cls, state: MessageState, attempt: int) -> "HandlerCall":

@@ -2,7 +2,7 @@
 
 from shared.messages.decision import Spread, begin, decide, plan_return, plan_wait
 from shared.messages.json_value import copy_json
-from shared.messages.message import DECISIONS_KEPT, NO_TRACE, HandlerCall, Outcome
+from shared.messages.message import DECISIONS_KEPT, NO_TRACE, NO_TURN, HandlerCall, Outcome
 from shared.packs.entry import (
     DECISIONS,
     DUE,
@@ -17,7 +17,14 @@ from shared.packs.entry import (
     to_state,
 )
 
-_USUAL_CALL = (3, "", "", NO_TRACE, "")  # the fields of a call that an entry without other fields leaves at defaults
+_USUAL_CALL = (
+    3,
+    "",
+    "",
+    NO_TRACE,
+    "",
+    NO_TURN,
+)  # the fields of a call that an entry without other fields leaves at defaults
 
 
 def to_call(entry: Entry, kind: str, lane: str, tries_before: int) -> HandlerCall:
@@ -36,7 +43,7 @@ def to_call(entry: Entry, kind: str, lane: str, tries_before: int) -> HandlerCal
 def apply_outcome(entry: Entry, outcome: Outcome, now: float, *, kind: str, lane: str, spread: Spread) -> Entry:
     """Give what a cycle changes of an entry, as `decide` does for a full state; `lane` is the pack's own."""
     decisions = entry[DECISIONS]
-    if outcome.verdict == "gated" and len(entry) == OTHERS:
+    if outcome.verdict == "gated" and len(entry) == OTHERS and not outcome.turn:
         return _wait_at_gate(entry, outcome, now, spread)
     is_usual = outcome.verdict == "again" and not (outcome.is_payload_changed or outcome.lane or outcome.traced)
     if is_usual and len(entry) == OTHERS and (not decisions or (len(decisions) == 1 and decisions[0][2] in ROUTINE)):

@@ -41,6 +41,8 @@ KINDS = [
     "standby",
     "telling",
     "telling-packed",
+    "topic",
+    "webhook",
 ]
 ORDERS = ("--set", "handlers=tests.orders")
 NO_SERVER = f"127.0.0.1:{find_free_port()}"
@@ -160,6 +162,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["parked", "drop", "a:1", "--kind", "a"], "parked drop: messages and a filter are given; use one of the two"),
     (["worker", "--drain-seconds", "nan"], "argument --drain-seconds: is 'nan'; give a number, for example 30"),
     (["worker", "--health-port", "70000"], "argument --health-port: is '70000'; give a port from 0 to 65535"),
+    (["worker", "--set", "webhook_key_file=/none"], "webhook_key_file: /none can't be read (No such file"),
     (["dev", "--sync", "off"], "argument --sync: invalid choice: 'off' (choose from 'normal', 'full')"),
     (["settings", "--set", "in_flight"], "argument --set: is 'in_flight'; write NAME=VALUE, for example in_flight=16"),
     (["settings", "--set", "pace=1"], "pace (from flag): no such setting; known:"),

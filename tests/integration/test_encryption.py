@@ -23,6 +23,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 from activities import Again, Context, Done, Message, handler
 from activities.admission.gates import Gates
+from activities.admission.limits import Limits
 from activities.api.handler import Handler
 from activities.calls.batch import BatchDispatch
 from activities.calls.dispatch import Dispatch
@@ -328,7 +329,7 @@ async def test_a_worker_without_the_key_parks_nothing(stage: Stage) -> None:
     queue, runner = task_queue(prefix, "medium"), UnsandboxedWorkflowRunner()
     async with HttpClient(stage.settings) as http:
         registry = Registry([("the test", tell(stage.kind))])
-        dispatch = Dispatch(registry, stage.settings, http, Gates(prefix), Telemetry(is_on=False))
+        dispatch = Dispatch(registry, stage.settings, http, Gates(prefix), Limits(prefix), Telemetry(is_on=False))
         activities = [dispatch.run_handler, BatchDispatch(dispatch).run_batch]
         flows = [MessageWorkflow, PackWorkflow, LayoutWorkflow]
         async with (

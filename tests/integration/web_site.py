@@ -34,6 +34,7 @@ class Visit:
 
     path: str
     headers: Mapping[str, str]
+    body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,12 @@ class _Request(BaseHTTPRequestHandler):
     server: _Server  # pyright: ignore[reportIncompatibleVariableOverride] — it is this one and no other
 
     def do_GET(self) -> None:
-        reply = self.server.site.answer(Visit(self.path, {name.lower(): value for name, value in self.headers.items()}))
+        self.do_POST()
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        reply = self.server.site.answer(Visit(self.path, headers, body))
         self.send_response_only(reply.status)
         for name, value in self._headers_of(reply):
             self.send_header(name, value)

@@ -27,7 +27,9 @@ import pytest
 import activities
 from activities import Again, Context, Done, Message, Reject, RetryAfter
 from activities.api import policies
+from activities.api.handler import Handler
 from activities.api.outcome import to_outcome
+from activities.api.resources import Resources
 from activities.http.client import HttpClient
 from activities.reporting import begin_cycle
 from shared.lanes import LANES, task_queue
@@ -447,7 +449,7 @@ async def listening(status: int = 200) -> AsyncGenerator[Port]:
         yield port
 
 
-async def call(module: ModuleType, name: str, payload: Any, version: int = 0) -> Any:
+async def call(module: ModuleType, name: str, payload: Any, version: int = 0, **context: Any) -> Any:
     """Call a module's handler with a context built by hand."""
     settings, now = Settings(http_allow_private=True), datetime.now(UTC)
     async with HttpClient(settings) as client:
@@ -460,6 +462,7 @@ async def call(module: ModuleType, name: str, payload: Any, version: int = 0) ->
             settings=settings,
             http=client.client,
             logger=logging.LoggerAdapter(logging.getLogger("test")),
+            **context,
         )
         return await found(Message(kind=found.kind, id="a", version=version, lane="short", payload=payload), ctx)
 
@@ -531,6 +534,43 @@ async def test_the_orders_hook_writes_into_the_chat(load: Load, monkeypatch: pyt
 
     assert await call(module, "deliver", {"address": "here"}) == Done()
     assert port.requests[0].startswith("POST /chat ")
+
+
+async def test_the_example_of_what_handlers_share_works(load: Load) -> None:
+    """Its client is open for both calls, and closed afterwards."""
+    module = load("partner")
+    async with Resources() as resources, listening() as port:
+        url = f"http://127.0.0.1:{port.number}/"
+        outcomes = [await call(module, "ask", {"url": url}, resources=resources) for _ in range(2)]
+        client = await resources.get(module.open_partner, Settings())
+
+    assert outcomes == [Again(after=timedelta(hours=1), reason="asked, 200")] * 2
+    assert client.is_closed
+
+
+async def test_the_example_of_packed_records_sends_as_the_built_in_handler_does(load: Load) -> None:
+    """It is packed, declares the same gate, and refuses the same payloads."""
+    module = load("forward")
+
+    assert module.forward.encoding == activities.Pack()
+    assert module.forward.gate_of(Message(kind="record", id="a", version=0, lane="short", payload={"topic": "t"})) == (
+        "topic:t"
+    )
+    assert (await call(module, "forward", {"value": "v"})).reason.startswith("payload.topic: is no name of a topic")
+
+
+async def test_the_handler_of_the_page_about_limits_has_the_limit_that_it_says(load: Load) -> None:
+    """Sixty calls a minute and three at once for each customer; it looks at the account, and comes back in a day."""
+    module = load("accounts")
+    found: Handler = module.check_account
+    async with listening() as port:
+        payload = {"customer": "customer-7", "url": f"http://127.0.0.1:{port.number}/"}
+        outcome = await call(module, "check_account", payload)
+
+    message = Message(kind="account", id="a", version=0, lane="short", payload=payload)
+    assert outcome == Again(after=timedelta(days=1))
+    assert found.limit is not None
+    assert (found.limit.key_of(message), found.limit.summary) == ("customer-7", "60 in 1 min, 3 at once")
 
 
 async def test_the_orders_of_the_handlers_page_are_read_and_written_as_it_says(load: Load) -> None:

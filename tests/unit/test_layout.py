@@ -78,6 +78,7 @@ def test_only_one_place_connects_and_only_one_starts_workflows() -> None:
         ".start_workflow_execution(": {"starter/starting/solo.py"},
         # a pack sends on what belongs to another one; what the others begin is no message
         ".start_workflow(": {
+            "activities/admission/limits.py",
             "activities/server_calls.py",
             "shared/temporal/connect.py",
             "starter/insight/doctor/server.py",

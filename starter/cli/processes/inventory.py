@@ -30,6 +30,7 @@ def _run_handlers(args: argparse.Namespace, settings: Settings) -> int:
             "lane": handler.lane,
             "max_attempts": handler.max_attempts,
             "timeout_seconds": handler.timeout_on(handler.lane).total_seconds(),
+            "limit": "" if handler.limit is None else handler.limit.summary,
             "origin": registry.origins[kind],
             "summary": handler.summary,
         }
@@ -39,7 +40,9 @@ def _run_handlers(args: argparse.Namespace, settings: Settings) -> int:
     def to_cells(row: dict[str, Any]) -> list[str]:
         return [f"{value:g} s" if name == "timeout_seconds" else str(value) for name, value in row.items()]
 
-    print_items(rows, dict, ("KIND", "LANE", "ATTEMPTS", "TIMEOUT", "ORIGIN", "SUMMARY"), to_cells, is_json=args.json)
+    print_items(
+        rows, dict, ("KIND", "LANE", "ATTEMPTS", "TIMEOUT", "LIMIT", "ORIGIN", "SUMMARY"), to_cells, is_json=args.json
+    )
     return FINE
 
 

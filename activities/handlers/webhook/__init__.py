@@ -1,0 +1,1 @@
+"""The `webhook` handler: what it sends, and what an answer says is next."""

@@ -1,0 +1,263 @@
+"""Limits of calls per key: turns by the generic cell rate algorithm, leases of running calls, and their wire forms.
+
+A limit allows some calls in a period, or some at once. Time is divided into *slots*, one call each, an interval apart.
+A message whose slot is near reserves it. All others get a position in line, and ask again when that is near.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from shared.messages.signal_reading import is_int, is_number
+
+LIMITS_WORKFLOW = "limits"  # workflow type that keeps the turns of a part of all keys
+TAKE = "take"  # update by which a worker process asks for its calls' turns
+SHARDS = 8  # workflows that share the keys; with another number, workers of two versions would not share their counts
+KEY_MAX_BYTES = 300
+NUMBER_MAX = 1e12  # far above any moment in seconds since the epoch
+WAITING_MAX = 100_000  # calls of one key that one request may be for
+KEYS_MAX = 20_000  # busy keys that one of the workflows keeps; calls of further keys wait until others are at rest
+FULL_SECONDS = 60.0  # how long these wait
+
+AHEAD_SECONDS = 20.0  # how far ahead slots are reserved; the slots of messages that are stopped meanwhile are lost
+LOOK_MAX_SECONDS = 3600.0  # a message further back in line asks again after this time, so that a new limit reaches it
+LOOK_SHARE = 0.75  # or after this share of the time until its turn
+LOOK_MIN_SECONDS = 1.0
+
+GRACE_SHARE, GRACE_LEAST = 0.05, 3.0
+"""How long after its slot a call may begin, as a share of the period and in seconds: as late as a busy worker."""
+CREDIT_SHARE, CREDIT_LEAST = 0.01, 0.5
+"""How long unused slots stay usable, so that slots are not lost between two asks."""
+INTERVAL_SHARE = 1.0601
+"""An interval by the share of the period that is due to each call. Late calls and unused slots could otherwise make a
+period hold more calls than allowed: one hundredth for the credit, five for the grace, and no call twice at its ends."""
+
+HOLD_FIRST = 1.0  # seconds that a call is thought to take before one has ended
+HOLD_WEIGHT = 0.2  # weight of the newest call in the mean
+HURRY = 0.9  # messages come back for a lease in this share of the time that calls take, so that no lease waits
+
+
+def limits_workflow_id(prefix: str, shard: int) -> str:
+    """Name one of the workflows that keep turns; no kind holds a tilde, so it is no message."""
+    return f"{prefix}~limits-{shard}"
+
+
+def limits_queue(prefix: str) -> str:
+    """Name their task queue: not a lane's, whose slots may all be taken by calls that wait for their turns."""
+    return f"{prefix}-limits"
+
+
+def digest_key(key: str) -> str:
+    """Give the form in which a key travels: 16 characters that show nothing of it."""
+    return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+
+
+def shard_of(digest: str) -> int:
+    """Return which of the workflows keeps a key."""
+    return int(digest[:4], 16) % SHARDS
+
+
+def check_key(name: str) -> str:
+    """Give a limit's key if it is one; raises ValueError with the half of a sentence that says why not."""
+    if not name.isprintable() or len(name.encode(errors="replace")) > KEY_MAX_BYTES:
+        raise ValueError(f"{name[:40]!r} is no key; give 1 to {KEY_MAX_BYTES} bytes without control characters")
+    return name
+
+
+class Pace(NamedTuple):
+    """The numbers of a limit as they travel, in seconds; `interval` 0: any rate, `at_once` 0: any number at once."""
+
+    interval: float
+    credit: float
+    at_once: int
+    lease: float  # after this time the lease of a call ends by itself, because the call's worker was killed
+
+    @classmethod
+    def of(cls, calls: int, period: float, at_once: int, lease: float) -> Self:
+        """Make the pace of `calls` in a period, or of any number of calls if it is 0."""
+        if not calls:
+            return cls(0.0, 0.0, at_once, lease)
+        return cls(period * INTERVAL_SHARE / calls, max(period * CREDIT_SHARE, CREDIT_LEAST), at_once, lease)
+
+
+def grace_of(period: float) -> float:
+    """Return how long after its slot a call may begin, in seconds."""
+    return max(period * GRACE_SHARE, GRACE_LEAST)
+
+
+class TurnRequest(NamedTuple):
+    """What the calls of one process want of a key: positions that messages hold in line, and how many hold none."""
+
+    key: str
+    pace: Pace
+    held: Sequence[float]
+    fresh: int
+
+
+class TurnResponse(NamedTuple):
+    """Slots for the first of those who asked, in the order of their positions; the others' positions, and next asks."""
+
+    slots: list[float]
+    later: list[tuple[float, float]]
+    lease_until: float = 0.0  # names the leases that come with the slots; 0: there are none
+
+
+class KeyTurns:
+    """The turns of one key; moments are seconds since the epoch."""
+
+    __slots__ = ("back", "credit", "hold", "leases", "next_slot")
+
+    def __init__(
+        self, next_slot: float = 0.0, back: float = 0.0, credit: float = 0.0, hold: float = HOLD_FIRST
+    ) -> None:
+        self.next_slot = next_slot  # the first slot that nobody has reserved
+        self.back = back  # the last position in line
+        self.credit = credit
+        self.hold = hold  # mean seconds of a call
+        self.leases: dict[int, int] = {}  # how many calls run, by when their leases end, in milliseconds
+
+    def take(self, pace: Pace, now: float, held: Sequence[float], fresh: int) -> TurnResponse:
+        """Give out what is free, and positions in line for all others."""
+        self.credit = pace.credit
+        self.leases = {until: count for until, count in self.leases.items() if until > now * 1000}
+        free = pace.at_once - sum(self.leases.values()) if pace.at_once else math.inf
+        ahead = 0.0 if pace.at_once else AHEAD_SECONDS  # with leases nothing is reserved: a lease is free or not
+        interval = max(pace.interval, HURRY * self.hold / pace.at_once if pace.at_once else 0.0)
+        answer = TurnResponse([], [], math.ceil((now + pace.lease) * 1000) / 1000 if pace.at_once else 0.0)
+        self.next_slot = max(self.next_slot, now - pace.credit)
+        for position in (*sorted(held), *[math.inf] * fresh):
+            is_first = position <= now + max(ahead, LOOK_MIN_SECONDS)
+            has_room = self.next_slot <= now + ahead and len(answer.slots) < free
+            if has_room and (is_first or self._is_line_short(position, now, ahead)):
+                answer.slots.append(self.next_slot if pace.interval else now)
+                self.next_slot += pace.interval
+                continue
+            if math.isinf(position):
+                position = self.back = max(self.back, self.next_slot, now) + interval  # noqa: PLW2901 — it joins the line
+            answer.later.append((position, self._find_look(position, now, ahead, interval)))
+        if pace.at_once and answer.slots:
+            until = round(answer.lease_until * 1000)
+            self.leases[until] = self.leases.get(until, 0) + len(answer.slots)
+        return answer
+
+    def _is_line_short(self, position: float, now: float, ahead: float) -> bool:
+        """Return whether one whose turn has not come takes nothing from others: the line is empty, or has gaps."""
+        if math.isinf(position) or not ahead:
+            return self.back <= now + ahead
+        return self.next_slot < now + ahead / 2
+
+    def _find_look(self, position: float, now: float, ahead: float, interval: float) -> float:
+        left = position - now
+        if left > ahead:
+            wait = min(left - ahead / 2, max(left * LOOK_SHARE, ahead), LOOK_MAX_SECONDS)
+        else:  # what it waits for was not there in time: the longer it is overdue, the less often it asks
+            wait = min(max(ahead / 2, interval, -left / 2), LOOK_MAX_SECONDS)
+        return now + max(wait, LOOK_MIN_SECONDS)
+
+    def end_call(self, lease_until: float, seconds: float) -> None:
+        """Take a lease back after a call that took some seconds."""
+        until = round(lease_until * 1000)
+        if (count := self.leases.pop(until, 0)) > 1:
+            self.leases[until] = count - 1
+        self.hold += HOLD_WEIGHT * (seconds - self.hold)
+
+    def is_at_rest(self, now: float) -> bool:
+        """Return whether a new key would be the same."""
+        has_leases = any(until > now * 1000 for until in self.leases)
+        return self.next_slot + self.credit <= now and self.back <= now and not has_leases
+
+    def dump(self) -> list[Any]:
+        """Give the wire form."""
+        numbers = [round(n, 3) for n in (self.next_slot, self.back, self.credit, self.hold)]
+        return [*numbers, [part for lease in self.leases.items() for part in lease]] if self.leases else numbers
+
+    @classmethod
+    def load(cls, wire: Sequence[Any]) -> Self:
+        """Read a wire form."""
+        turns = cls(*wire[:4])
+        leases: list[int] = wire[4] if len(wire) > 4 else []
+        turns.leases = dict(zip(leases[::2], leases[1::2], strict=True))
+        return turns
+
+
+class ShardTurns:
+    """The turns of all keys of one workflow; keys at rest are forgotten."""
+
+    def __init__(self, wire: Mapping[str, Any]) -> None:
+        self._keys = {key: KeyTurns.load(turns) for key, turns in wire.items()}
+        self._forget_beyond = KEYS_MAX // 2
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def take(self, wire: Mapping[str, Any], now: float) -> dict[str, Any]:
+        """TurnResponse a worker process, after its calls that have ended."""
+        for key, lease_until, seconds in wire["ended"]:
+            if (turns := self._keys.get(key)) is not None:
+                turns.end_call(lease_until, seconds)
+        self._forget(now)
+        return {"now": now, "answers": [_dump_answer(self._answer(ask, now), now) for ask in read_asks(wire)]}
+
+    def _answer(self, ask: TurnRequest, now: float) -> TurnResponse:
+        turns = self._keys.get(ask.key)
+        if turns is None:
+            if len(self._keys) >= KEYS_MAX:
+                later = [*sorted(ask.held), *[now + FULL_SECONDS] * ask.fresh]
+                return TurnResponse([], [(position, now + FULL_SECONDS) for position in later])
+            turns = self._keys[ask.key] = KeyTurns()
+        return turns.take(ask.pace, now, ask.held, ask.fresh)
+
+    def _forget(self, now: float) -> None:
+        if len(self._keys) > self._forget_beyond:
+            self._keys = {key: turns for key, turns in self._keys.items() if not turns.is_at_rest(now)}
+            self._forget_beyond = min(max(2 * len(self._keys), KEYS_MAX // 2), KEYS_MAX - 1)
+
+    def dump(self, now: float) -> dict[str, Any]:
+        """Give the wire form that the next run starts from."""
+        return {key: turns.dump() for key, turns in self._keys.items() if not turns.is_at_rest(now)}
+
+
+def write_asks(asks: Iterable[TurnRequest], ended: Sequence[tuple[str, float, float]]) -> dict[str, Any]:
+    """Give what a process sends: its asks, and its calls that have ended with their key, lease and seconds."""
+    return {"asks": [[a.key, list(a.pace), list(a.held), a.fresh] for a in asks], "ended": [list(e) for e in ended]}
+
+
+def read_asks(wire: Mapping[str, Any]) -> list[TurnRequest]:
+    """Read what a process has sent; with anything else than that it raises some kind of error."""
+    return [TurnRequest(key, Pace(*pace[: len(Pace._fields)]), held, fresh) for key, pace, held, fresh in wire["asks"]]
+
+
+def check_asks(wire: Any) -> None:
+    """Raise ValueError if `ShardTurns.take` could fail on something that was sent, or take long."""
+    try:
+        asks = read_asks(wire)
+        numbers = [*(n for ask in asks for n in (*ask.pace, *ask.held)), *(n for e in wire["ended"] for n in e[1:])]
+        keys = [*(ask.key for ask in asks), *(key for key, _, _ in wire["ended"])]
+        counts = [n for ask in asks for n in (ask.fresh, ask.pace.at_once)]
+        is_right = all(is_number(n) and abs(n) <= NUMBER_MAX for n in numbers)
+        is_right = is_right and all(is_int(count) and 0 <= count <= WAITING_MAX for count in counts)
+        is_right = is_right and all(isinstance(key, str) and len(key) <= KEY_MAX_BYTES for key in keys)
+    except (TypeError, KeyError, ValueError, IndexError, AttributeError) as exc:
+        raise ValueError(f"the request can't be read ({exc}); let worker processes ask") from exc
+    if not is_right:
+        raise ValueError("the request holds something else than keys and numbers; let worker processes ask")
+
+
+def _dump_answer(answer: TurnResponse, now: float) -> list[Any]:
+    # offsets in milliseconds, rounded up: never early
+    slots = [math.ceil((slot - now) * 1000) for slot in answer.slots]
+    later = [math.ceil((moment - now) * 1000) for pair in answer.later for moment in pair]
+    return [slots, later, answer.lease_until]
+
+
+def read_answers(wire: Mapping[str, Any]) -> list[TurnResponse]:
+    """Read the answers to what `write_asks` gave, in its order."""
+    now: float = wire["now"]
+
+    def read(slots: Sequence[int], later: Sequence[int], lease_until: float) -> TurnResponse:
+        moments = [now + offset / 1000 for offset in later]
+        pairs = list(zip(moments[::2], moments[1::2], strict=True))
+        return TurnResponse([now + offset / 1000 for offset in slots], pairs, lease_until)
+
+    return [read(*answer[:3]) for answer in wire["answers"]]
