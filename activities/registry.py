@@ -85,7 +85,8 @@ def load_registry(settings: Settings) -> Registry:
 def envelope_rules(settings: Settings, registry: Registry) -> EnvelopeRules:
     """Give the rules by which this process checks envelopes."""
     lanes = {kind: h.lane for kind, h in registry.items()}
-    return EnvelopeRules(lanes, settings.payload_max_bytes, payload_checks(registry))
+    spans = {kind: h.expires_after for kind, h in registry.items() if h.expires_after is not None}
+    return EnvelopeRules(lanes, settings.payload_max_bytes, payload_checks(registry), spans)
 
 
 def payload_checks(registry: Registry) -> dict[str, PayloadCheck]:

@@ -44,7 +44,7 @@ def record_cycle(telemetry: Telemetry, call: HandlerCall, outcome: Outcome, star
     if outcome.verdict == "gated":
         record_gated(telemetry, call.kind, call.lane, 1)
         return
-    telemetry.record(CYCLES, 1, of_kind | {"outcome": outcome.verdict})
+    telemetry.record(CYCLES, 1, of_kind | {"outcome": outcome.word})
     telemetry.record(HANDLER_DURATION, ended_at - started_at, of_kind)
     # a requested run, or idle capacity, has made the message due at that moment
     telemetry.record(LATENESS, max(started_at - call.due_at, 0.0), of_kind)
@@ -82,7 +82,7 @@ def end_cycle(span: Span, outcome: Outcome) -> Outcome:
     """End the span with the call's outcome, and note in the outcome what the next cycle is linked to."""
     if span is NO_SPAN:
         return outcome
-    span.end({"outcome": outcome.verdict}, outcome.verdict if outcome.verdict in FAILURES else "")
+    span.end({"outcome": outcome.word}, outcome.verdict if outcome.verdict in FAILURES else "")
     return outcome._replace(traced=span.traceparent)
 
 

@@ -14,6 +14,7 @@ from activities.registry import Registry, declared_packs, envelope_rules, load_r
 from shared.errors import MessageAlive, PackNotServed, RetryLater, StartRefused
 from shared.messages import signals
 from shared.messages.envelope import Envelope, parse_envelope
+from shared.messages.message import ENDS
 from shared.messages.signals import Signal
 from shared.settings import Settings
 from shared.temporal.connect import translate_rpc_errors
@@ -193,7 +194,7 @@ class Control:
             async for known in self._packs.iterate_known(kind):
                 yield known
             return
-        for state in (None, "done", "stopped"):  # without a state, those that are alive
+        for state in (None, *ENDS):  # without a state, those that are alive
             async for listed in self.list(Selection(kind=kind, state=state)):
                 yield listed.id, listed.state
 

@@ -34,6 +34,7 @@ _SCHEMA = _arrow.schema(
         ("payload", _arrow.string()),
         ("correlation_id", _arrow.string()),
         ("idempotency_key", _arrow.string()),
+        ("expires_at", _arrow.timestamp("us", tz="UTC")),
     ]
 )
 

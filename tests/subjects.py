@@ -10,6 +10,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
 from shared.messages.encoding import Pack
+from shared.messages.message import ENDS
 from shared.messages.placement import pack_index, pack_workflow_id, workflow_id
 from shared.messages.signals import SIGNAL_NAMES, Signal
 from shared.temporal.connect import is_transient
@@ -78,13 +79,13 @@ class Subject:
         return all(found[key] == value for key, value in expected.items())
 
     async def wait_ended(self) -> dict[str, Any]:
-        """Wait until it is done or stopped; gives state, version and result, or raises TimeoutError."""
+        """Wait until it has ended; gives state, version and result, or raises TimeoutError."""
         async with asyncio.timeout(END_SECONDS):
             if not self.is_packed:
                 return await self.handle.result()
             while True:
                 found = await self.status()
-                if found["state"] in ("done", "stopped"):
+                if found["state"] in ENDS:
                     return {name: found[name] for name in ("state", "version", "result")}
                 await asyncio.sleep(0.05)
 

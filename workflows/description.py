@@ -20,13 +20,14 @@ _MARKUP = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>&|~"} | {"\r": 
 def explain_due(state: MessageState) -> str:
     """Say in one sentence why the message is due when it is."""
     if state.ended:
-        return f"{state.ended}{_because(state.decisions[-1:])}"
+        return f"{state.phase}{_because(state.decisions[-1:])}"
     if state.is_parked:
         return f"parked: {state.parked_reason}"
     if state.is_paused:
         pauses = [d for d in state.decisions if d.what == "pause"]
         return f"paused{_because(pauses[-1:])}; would be due {format_moment(state.due_at)}"
-    return f"due {format_moment(state.due_at)}{_because(_find_cause(state))}"
+    word = "expires" if state.is_expiring else "due"
+    return f"{word} {format_moment(state.due_at)}{_because(_find_cause(state))}"
 
 
 def describe_status(state: MessageState, waiting: int = 0) -> dict[str, Any]:
@@ -49,6 +50,7 @@ def describe_status(state: MessageState, waiting: int = 0) -> dict[str, Any]:
         "due_at": format_moment(state.due_at),
         "due_at_epoch": state.due_at,
         "earliest_at": format_moment(state.earliest_at),
+        "expires_at": format_moment(state.expires_at) if state.expires_at else None,
         "why": explain_due(state),
         "payload": state.payload,
         "revision": state.revision,

@@ -94,7 +94,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
                 self._update_details()
                 break
         state = self._state
-        result = {"state": state.ended, "version": state.version, "result": state.result}
+        result = {"state": state.phase, "version": state.version, "result": state.result}
         # after the end, these offsets distinguish a redelivered record from a newer one
         return result | ({"sources": dict(state.sources)} if state.sources else {})
 

@@ -15,7 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.calls.batch import AT_WORK, RUN_BATCH
     from activities.server_calls import FORWARD
     from shared.lanes import LANES, prefix_of, task_queue
-    from shared.messages.message import SERIAL, MessageState, Outcome
+    from shared.messages.message import ENDS, SERIAL, MessageState, Outcome
     from shared.messages.placement import PACK_WORKFLOW
     from shared.messages.signal_reading import is_text, require
     from shared.packs.counts import COUNTS_MEMO
@@ -322,7 +322,7 @@ class PackWorkflow(PackSignals):
     @workflow.query
     def page(self, request: dict[str, Any]) -> dict[str, Any]:
         """Messages that match a filter, in order of id, after a given id, up to a limit; and how many match in all."""
-        is_over = request.get("state") in ("done", "stopped")
+        is_over = request.get("state") in ENDS
         return description.page_of(self._pack.finished() if is_over else self._pack.alive(), request)
 
     @workflow.query

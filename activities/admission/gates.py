@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from temporalio import activity
@@ -35,8 +35,9 @@ class Gates:
     attributes. `implicit` are the closed ones; from `fresh_until` on (seconds since the epoch), call `keep_fresh`.
     """
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, clock: Callable[[], float] = time.time) -> None:
         self._prefix = prefix
+        self._clock = clock
         self._shared: dict[str, GateClosure] = {}
         self._own: dict[str, GateClosure] = {}
         self._unsent: set[str] = set()
@@ -47,10 +48,10 @@ class Gates:
 
     async def find_closing(self, gate: str) -> GateClosure | None:
         """Return the closing of a gate; None while it is open."""
-        if time.time() - self._read_at >= READ_EVERY_SECONDS:
+        if self._clock() - self._read_at >= READ_EVERY_SECONDS:
             await asyncio.wait([self._begin_reading()])
         found = self._find(gate)
-        return found if found is not None and found.opens_at > time.time() else None
+        return found if found is not None and found.opens_at > self._clock() else None
 
     async def keep_fresh(self, now: float) -> None:
         """Read the list beside the calls that need it; only one that is unknown or stale is waited for."""
@@ -62,7 +63,7 @@ class Gates:
 
     def find_wait(self, kind: str, lane: str, tenant: str = "") -> Outcome | None:
         """Make the outcome of a message of which an implicit gate is closed; None while all are open."""
-        now = time.time()
+        now = self._clock()
         for gate in gates.implicit_gates(kind, lane, tenant):
             if (closing := self.implicit.get(gate)) is not None and closing.opens_at > now:
                 return wait_at(gate, closing, now)
@@ -70,7 +71,7 @@ class Gates:
 
     async def close(self, gate: str, closing: GateClosure) -> None:
         """Close a gate for all processes; does nothing if it is closed for about as long already."""
-        known, now = self._find(gate), time.time()
+        known, now = self._find(gate), self._clock()
         known_left = 0.0 if known is None else max(known.opens_at - now, 0.0)
         if known_left >= ENOUGH * (closing.opens_at - now):
             return
@@ -97,7 +98,7 @@ class Gates:
             async with asyncio.timeout(ASK_SECONDS):
                 await self._send_closures()
                 self._shared = await fetch_closings(activity.client(), self._prefix) or {}
-        now = self._read_at = time.time()
+        now = self._read_at = self._clock()
         confirmed = (self._own.keys() & self._shared.keys()) - self._unsent
         self._own = gates.pick_closed({gate: self._own[gate] for gate in self._own.keys() - confirmed}, now)
         self._unsent &= self._own.keys()

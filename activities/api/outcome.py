@@ -31,7 +31,9 @@ UNCHANGED: Any = _Unchanged()
 class Message:
     """One message as its handler sees it.
 
-    `version` counts the cycles decided before this one, so the first call sees 0. `trace` is the W3C Trace Context of
+    `version` counts the cycles decided before this one, so the first call sees 0, and also revisions of a payload that
+    has been tried. If its handler declares `keeps_age`, `cycles` counts the cycles alone, and `started_at` is when the
+    message was first due; if not, they are the version and None. `trace` is the W3C Trace Context of
     the record that it came by, as headers to send along: empty, or `traceparent` and perhaps `tracestate`.
     """
 
@@ -44,6 +46,8 @@ class Message:
     tenant: str = ""
     correlation_id: str = ""
     trace: Mapping[str, str] = field(default_factory=dict[str, str])
+    cycles: int = 0
+    started_at: datetime | None = None
 
 
 def build_message(call: HandlerCall, model: PayloadModel | None = None) -> Message:
@@ -62,6 +66,8 @@ def build_message(call: HandlerCall, model: PayloadModel | None = None) -> Messa
         tenant=call.tenant,
         correlation_id=call.correlation_id,
         trace=call.trace,
+        cycles=call.version - call.skipped,
+        started_at=datetime.fromtimestamp(call.started_at, UTC) if call.started_at else None,
     )
     return message
 

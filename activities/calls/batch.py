@@ -20,7 +20,7 @@ from shared.messages.json_value import encode_json
 from shared.messages.message import Outcome
 from shared.messages.placement import PackSpread
 from shared.packs.cycle import apply_outcome, to_call
-from shared.packs.entry import COMPRESSED, STATE_BYTES_MAX, Entry
+from shared.packs.entry import COMPRESSED, STATE_BYTES_MAX, Entry, is_over
 from shared.temporal.connect import to_raw
 
 RUN_BATCH = "run_batch"
@@ -98,7 +98,7 @@ class _Run:
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
-        ended_at, settings = stamp_end(), self._dispatch.settings
+        ended_at, settings = stamp_end(self._dispatch.clock), self._dispatch.settings
         answer = {
             "index_after": settings.index_after.total_seconds(),
             "payload_max_bytes": settings.payload_max_bytes,
@@ -123,12 +123,11 @@ class _Run:
     def _unreported(self) -> dict[int, Any]:
         return {n: wire for n, wire in self._outcomes.items() if n not in self._reported}
 
-    def _put_off(self, wait: Outcome) -> None:
-        """Let all messages wait at a closed gate, without a task for each."""
-        left = set(range(len(self._entries))) - self._done
-        for position in left:
+    def _put_off(self, wait: Outcome, positions: set[int]) -> None:
+        """Let messages wait at a closed gate, without a task for each."""
+        for position in positions:
             self._note(position, wait)
-        record_gated(self._dispatch.telemetry, self._kind, self._lane, len(left))
+        record_gated(self._dispatch.telemetry, self._kind, self._lane, len(positions))
 
     async def _call_all(self) -> None:
         """Call all handlers, until each has ended or has ignored its cancellation for too long."""
@@ -152,11 +151,13 @@ class _Run:
 
     async def _begin_all(self) -> None:
         """Begin the calls in their order, each as soon as there is room for it in this process and in the answer."""
+        done, positions = self._done, range(len(self._entries))
         if (wait := await self._dispatch.find_wait(self._kind, self._lane)) is not None:
-            self._put_off(wait)
-            return
-        done = self._done
-        for position in range(len(self._entries)):
+            now = stamp_end(self._dispatch.clock)
+            waiting = {n for n in positions if not is_over(self._entries[n], now)} - done
+            self._put_off(wait, waiting)
+            done |= waiting
+        for position in positions:
             if position in done:
                 continue
             while self._left < self._outcome_max:
@@ -258,6 +259,10 @@ class _Run:
             await asyncio.sleep(REPORT_EVERY.total_seconds())
             if fresh := self._unreported:
                 with contextlib.suppress(RPCError):  # then it is reported next time, or at the end
-                    news = {"batch": self._number, "outcomes": sorted(fresh.items()), "ended_at": stamp_end()}
+                    news = {
+                        "batch": self._number,
+                        "outcomes": sorted(fresh.items()),
+                        "ended_at": stamp_end(self._dispatch.clock),
+                    }
                     await self._pack.signal(REPORT, self._to_raw(news), rpc_timeout=CALL_TIMEOUT)
                     self._reported |= fresh.keys()

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -15,10 +15,10 @@ from temporalio import activity
 
 from activities.admission.gates import Gates, wait_at
 from activities.admission.limits import Limits
-from activities.api.context import CallContext, build_context, no_heartbeat
+from activities.api.context import CallContext, Context, build_context, no_heartbeat
 from activities.api.handler import Handler, HandlerFunction
 from activities.api.limit import Limit
-from activities.api.outcome import Message, RetryAfter, build_message, to_outcome
+from activities.api.outcome import Done, Message, RetryAfter, build_message, to_outcome
 from activities.api.payload import InvalidPayload
 from activities.api.resources import Resources
 from activities.calls.deadlines import Deadlines
@@ -32,6 +32,7 @@ from shared.keepers.limits import grace_of
 from shared.lanes import LANES
 from shared.messages.decision import Spread
 from shared.messages.message import HandlerCall, Outcome, clip_reason
+from shared.messages.timespan import format_moment
 from shared.settings import Settings
 from shared.telemetry.logs import ABOUT
 from shared.telemetry.metrics import AT_WORK, PARKED
@@ -57,6 +58,7 @@ class Dispatch:
     calls: Counter[str] = field(default_factory=Counter[str])  # calls of handlers that have ended, by lane
     events: OutcomeEvents | None = None  # where outcome events are sent; None without an outcomes topic
     resources: Resources = field(default_factory=Resources)
+    clock: Callable[[], float] = time.time  # the present moment, in seconds since the epoch; a test's may be virtual
 
     @activity.defn(name=DISPATCH)
     async def run_handler(self, wire: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +84,7 @@ class Dispatch:
             cycles_per_run=settings.cycles_per_run,
             index_after=settings.index_after.total_seconds(),
             payload_max_bytes=settings.payload_max_bytes,
-            ended_at=outcome.ended_at or stamp_end(),
+            ended_at=outcome.ended_at or stamp_end(self.clock),
         )
         return stamped.dump()
 
@@ -92,18 +94,20 @@ class Dispatch:
         if found is None or attempts < found.max_attempts:
             return None
         lost = f"its {attempts} calls before were lost with their workers, or blocked them"
-        # a further `failed` would report an attempt that nobody made
-        outcome = Outcome("reject", f"attempt {attempts} of {found.max_attempts}: {lost}")
-        around, now = CallContext(call._replace(attempt=attempts), no_heartbeat, NO_SPAN), time.time()
-        self.telemetry.record(PARKED, 1, {"kind": call.kind, "lane": call.lane})
+        around, now = CallContext(call._replace(attempt=attempts), no_heartbeat, NO_SPAN), self.clock()
+        if call.is_over(now):
+            outcome = expire(call, lost)
+        else:  # a further `failed` would report an attempt that nobody made
+            outcome = Outcome("reject", f"attempt {attempts} of {found.max_attempts}: {lost}")
+            self.telemetry.record(PARKED, 1, {"kind": call.kind, "lane": call.lane})
         _log(around, outcome, now)
         return await self._tell(around, outcome, now, spread)
 
-    async def find_wait(self, kind: str, lane: str) -> Outcome | None:
-        """Give the outcome of all messages of a kind on a lane while a gate of the kind or the lane is closed."""
-        if (now := time.time()) >= self.gates.fresh_until:
+    async def find_wait(self, kind: str, lane: str, tenant: str = "") -> Outcome | None:
+        """Give the outcome of messages of a kind on a lane while a gate of theirs that nobody declares is closed."""
+        if (now := self.clock()) >= self.gates.fresh_until:
             await self.gates.keep_fresh(now)
-        return self.gates.find_wait(kind, lane) if self.gates.implicit else None
+        return self.gates.find_wait(kind, lane, tenant) if self.gates.implicit else None
 
     def make_deadlines(self, kind: str, lane: str) -> Deadlines:
         """Make the limit of time for calls of one kind on one lane; without a handler for the kind it is never used."""
@@ -117,7 +121,7 @@ class Dispatch:
 
         `spread` is what the decision will use for the due time, so that the outcome event has the same one.
         """
-        started_at = time.time()
+        started_at = self.clock()
         around = CallContext(call, beat, begin_cycle(self.telemetry, call, started_at))
         ABOUT.set(around)  # for good: each call has a task of its own
         run = self._measure if self.telemetry.is_on else self._run
@@ -137,7 +141,7 @@ class Dispatch:
         """
         telling: list[Coroutine[Any, Any, None]] = []
         if self.events is not None:
-            outcome = outcome._replace(ended_at=stamp_end())
+            outcome = outcome._replace(ended_at=stamp_end(self.clock))
             telling.append(self.events.report(around.call, outcome, started_at, spread))
         found = self.registry.get(around.call.kind)
         if found is not None and found.on_parked is not None and is_parking(around.call, outcome):
@@ -162,7 +166,7 @@ class Dispatch:
             raise
         finally:
             telemetry.record(AT_WORK, -1, of_lane)
-        record_cycle(telemetry, call, outcome, started_at, time.time())
+        record_cycle(telemetry, call, outcome, started_at, self.clock())
         # a message that a closed gate sends away has no cycle, and a span that never ends is not exported
         return outcome if outcome.verdict == "gated" else end_cycle(around.span, outcome)
 
@@ -172,20 +176,55 @@ class Dispatch:
         if found is None:
             reason = f"no handler for kind {call.kind!r} is loaded in this worker"
             return Outcome("retry_after", reason, after=NO_HANDLER_DELAY.total_seconds())
+        if found.keeps_age or call.expires_at:
+            return await self._run_aging(found, around, deadlines, started_at)
         try:
             if started_at >= gates.fresh_until:
                 await gates.keep_fresh(started_at)
             if gates.implicit and (wait := gates.find_wait(call.kind, call.lane, call.tenant)) is not None:
                 return wait
             return await self._attempt(found, around, deadlines, started_at)
-        except BaseException as exc:
-            if isinstance(exc, asyncio.CancelledError):
-                if activity.is_worker_shutdown():
-                    return Outcome("handed_back", "its worker was shutting down")
-                if activity.is_cancelled():
-                    raise
-                _take_cancel_back()
-            return fail(found, describe_error(exc))
+        except BaseException as exc:  # noqa: BLE001 — whatever a handler raises is an outcome
+            return _fail_call(found, exc)
+
+    async def _run_aging(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
+        """Run a call of a message that may expire, or whose handler keeps its age: not the common one."""
+        call, begun_at = around.call, 0.0
+        if found.keeps_age and not call.started_at:
+            begun_at = round(min(call.due_at, started_at), 3)
+            around = around._replace(call=call._replace(started_at=begun_at))
+        if call.is_over(self.clock()):
+            return await self._run_expiry(found, around, deadlines, started_at)
+        if (wait := await self.find_wait(call.kind, call.lane, call.tenant)) is not None:
+            return wait
+        outcome = await self._try(found, around, deadlines, started_at)
+        return outcome._replace(started_at=begun_at) if begun_at and outcome.verdict != "gated" else outcome
+
+    async def _run_expiry(
+        self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float
+    ) -> Outcome:
+        """End a message whose time is over, after its `on_expiry`, if that does not fail in every attempt."""
+        call, on_expiry = around.call, found.on_expiry
+        if on_expiry is None:
+            return expire(call)
+
+        async def function(message: Message, ctx: Context) -> Done:
+            await on_expiry(message, ctx)
+            return Done()
+
+        expiring = replace(found, function=function, gate=None, limit=None)
+        outcome = await self._try(expiring, around, deadlines, started_at)
+        if outcome.verdict == "handed_back":
+            return outcome
+        if outcome.verdict == "done":
+            return expire(call)
+        return expire(call, outcome.reason) if call.attempt >= found.max_attempts else fail(found, outcome.reason)
+
+    async def _try(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
+        try:
+            return await self._attempt(found, around, deadlines, started_at)
+        except BaseException as exc:  # noqa: BLE001 — whatever a handler raises is an outcome
+            return _fail_call(found, exc)
 
     async def _attempt(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
         call = around.call
@@ -193,7 +232,7 @@ class Dispatch:
             message = build_message(call, found.payload)
             gate = found.gate and found.gate_of(message)
             if gate and (closing := await self.gates.find_closing(gate)):
-                return wait_at(gate, closing, time.time())
+                return wait_at(gate, closing, self.clock())
             function = found.function
             if found.limit is not None:
                 function = await self._take_turn(found, found.limit, message, around.call)
@@ -211,7 +250,7 @@ class Dispatch:
             return Outcome("reject", clip_reason(str(exc)))
         except RetryAfter as exc:
             if exc.gate:
-                await self.gates.close(exc.gate, GateClosure.lasting(exc.gate_delay, str(exc)))
+                await self.gates.close(exc.gate, GateClosure.lasting(exc.gate_delay, str(exc), self.clock()))
             return Outcome("retry_after", clip_reason(str(exc)), after=exc.delay.total_seconds())
         except TimeoutError as exc:
             return fail(found, describe_error(exc) if str(exc) else f"no outcome within {deadlines.seconds:g} s")
@@ -224,6 +263,17 @@ class Dispatch:
             return found.function
         pace = limit.pace(found.timeout_on(call.lane))
         return await self.limits.admit(found.function, key, pace, grace_of(limit.period), call.turn)
+
+
+def _fail_call(found: Handler, exc: BaseException) -> Outcome:
+    """Give the outcome of a call that raised; raises what asks for the end of the activity itself."""
+    if isinstance(exc, asyncio.CancelledError):
+        if activity.is_worker_shutdown():
+            return Outcome("handed_back", "its worker was shutting down")
+        if activity.is_cancelled():
+            raise exc
+        _take_cancel_back()
+    return fail(found, describe_error(exc))
 
 
 def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:
@@ -252,13 +302,20 @@ def fail(found: Handler, reason: str) -> Outcome:
     )
 
 
-def stamp_end() -> float:
+def expire(call: HandlerCall, problem: str = "") -> Outcome:
+    """Give the outcome of a message whose time is over; `problem` is why its `on_expiry` has not succeeded."""
+    reason = f"its time was over {format_moment(call.expires_at)}"
+    reason += f"; on_expiry failed: {problem}" if problem else ""
+    return Outcome("done", clip_reason(reason), is_expired=True)
+
+
+def stamp_end(clock: Callable[[], float]) -> float:
     """Give the present time, rounded up to the millisecond, as the end of a cycle.
 
     A workflow's own clock runs behind after a local activity: the SDK's core counts from the start of the workflow task
     and leaves out the time before the activity began. A delay counted from there would end early.
     """
-    return math.ceil(time.time() * 1000) / 1000
+    return math.ceil(clock() * 1000) / 1000
 
 
 async def _let_cancel_pass() -> None:

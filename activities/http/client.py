@@ -63,14 +63,17 @@ class HttpClient:
     site's cookies never reach another message.
     """
 
-    def __init__(self, settings: Settings, guard: AddressGuard | None = None) -> None:
+    def __init__(
+        self, settings: Settings, guard: AddressGuard | None = None, client: httpx.AsyncClient | None = None
+    ) -> None:
         self._settings = settings
         self._guard = guard or AddressGuard(is_any if settings.http_allow_private else is_public)
+        self._given = client
 
     @cached_property
-    def client(self) -> SharedClient:
-        """The client, made at the first use."""
-        return SharedClient(
+    def client(self) -> httpx.AsyncClient:
+        """The client: the given one, or one made at the first use."""
+        return self._given or SharedClient(
             transport=GuardedTransport(self._guard),
             timeout=self._settings.http_timeout.total_seconds(),
             headers={"User-Agent": USER_AGENT},
@@ -82,7 +85,7 @@ class HttpClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if "client" in vars(self):  # it was made
+        if "client" in vars(self) and self._given is None:  # it was made
             await httpx.AsyncClient.aclose(self.client)
 
 

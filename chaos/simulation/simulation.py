@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -35,6 +36,10 @@ QUIET_SECONDS = 420.0
 
 _HTTP = HttpClient(Settings())
 """No simulated handler uses it; shared, because opening a client takes longer than a short simulation."""
+
+
+def _read_clock() -> float:
+    return time.time()  # looked up at each call: `virtual_clocks` replaces it
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +133,8 @@ class _World:
     def _start_worker(self) -> None:
         self._workers += 1
         settings = self.settings
-        dispatch = Dispatch(
-            self._registry, settings, _HTTP, Gates("dormice"), Limits("dormice"), Telemetry(is_on=False)
-        )
+        gates, limits, telemetry = Gates("dormice", _read_clock), Limits("dormice"), Telemetry(is_on=False)
+        dispatch = Dispatch(self._registry, settings, _HTTP, gates, limits, telemetry, clock=_read_clock)
         worker = Worker(f"worker-{self._workers}", self.server, dispatch, self.client, seed=str(self._seed))
         self._processes = [*(process for process in self._processes if process.is_alive), worker]
         self.server.workers = list(self._processes)

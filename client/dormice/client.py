@@ -38,6 +38,7 @@ class Options(TypedDict, total=False):
     at: datetime | None
     after: timedelta | None
     tolerance: timedelta
+    expires_at: datetime
     lane: str
     priority: int
     tenant: str

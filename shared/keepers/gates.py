@@ -28,9 +28,9 @@ class GateClosure(NamedTuple):
     reason: str = ""
 
     @classmethod
-    def lasting(cls, delay: timedelta, reason: str = "") -> Self:
+    def lasting(cls, delay: timedelta, reason: str = "", now: float | None = None) -> Self:
         """Close from now on, for at most ten years, the limit of every wait here."""
-        now = time.time()
+        now = time.time() if now is None else now
         return cls(round(now, 3), round(now + min(delay, HORIZON).total_seconds(), 3), reason)
 
     @property

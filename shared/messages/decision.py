@@ -45,19 +45,36 @@ def decide(
     A signal that names a moment up to `replay_time` (default: `now`) means `now`. On a replay a signal's `now` may
     differ, `replay_time` never does, see `workflows.replay.run_now_queue`. `spread` gives the offset in the tolerance
     at which a message comes back; without it a hash of the id does.
+
+    A message that expires is due at that moment at the latest; what a worker then does is its `on_expiry`, not a cycle.
     """
     if state.ended and not _is_newer_record(state, event):
         return state
     if isinstance(event, Outcome):
         if state.turn:
             state = _spend_turn(state, event)
-        return _end_cycle(_apply_outcome(state, event, now, spread), now)
+        if event.started_at:
+            state = state._replace(started_at=event.started_at)
+        after = _end_cycle(_apply_outcome(state, event, now, spread), now)
+        return _bound_by_expiry(after, now) if after.expires_at else after
     if isinstance(event, signals.UnreadableSignal):
         return _remember(state, now, "ignored", f"{event.name}: {event.problem}")
     try:
-        return _apply(_begin_anew(state, now), event, now, now if replay_time is None else replay_time)
+        after = _apply(_begin_anew(state, now), event, now, now if replay_time is None else replay_time)
+        return _bound_by_expiry(after, now) if after.expires_at else after
     except (ValueError, TypeError, AttributeError) as exc:
         return _remember(state, now, "ignored", f"{type(event).__name__}: {exc}")
+
+
+def _bound_by_expiry(state: MessageState, now: float) -> MessageState:
+    """Let a message be due when it expires, if it would sleep for longer; one that is late keeps its due time."""
+    if state.ended or not now < state.expires_at < state.due_at:
+        return state
+    expires_at = state.expires_at
+    *others, last = state.decisions or (Decision(now, state.version, "again", 0.0),)
+    decisions = (*others, last._replace(due_at=expires_at))
+    earliest_at = min(state.earliest_at, expires_at)
+    return state._replace(due_at=expires_at, earliest_at=earliest_at, latest_at=0.0, decisions=decisions)
 
 
 def find_offset(workflow_id: str, tolerance: float, spread: Spread | None) -> float:
@@ -91,10 +108,11 @@ def _apply_outcome(state: MessageState, outcome: Outcome, now: float, spread: Sp
         # no handler has seen the new payload yet, because it came during this cycle
         revised = _due_now(_next_version(state), now)
         return revised.remember(now, "again", f"revised while its handler ran, which came to: {outcome.verdict}")
-    state = _next_version(state) if state.is_revised else state._replace(is_tried=True)
+    state = _skip_version(state) if state.is_revised else state._replace(is_tried=True)
     match outcome.verdict:
         case "done":
-            return _next_version(state)._replace(ended="done", result=outcome.result).remember(now, "done", reason)
+            after = _next_version(state)._replace(ended="done", result=outcome.result, is_expired=outcome.is_expired)
+            return after.remember(now, outcome.word, reason)
         case "reject":
             return _park(state, reason, now)
         case "failed":
@@ -106,15 +124,18 @@ def _apply_outcome(state: MessageState, outcome: Outcome, now: float, spread: Sp
             return _due_now(state, now).remember(now, "handed_back", reason)
 
 
-def plan_return(outcome: Outcome, now: float, spread: Spread) -> tuple[int, int, int, str]:
+def plan_return(outcome: Outcome, now: float, spread: Spread, expires_at: float = 0.0) -> tuple[int, int, int, str]:
     """Give when a message comes back after an `again`: its due, earliest and latest moment, and the decision's reason.
 
-    The moments are in milliseconds since the epoch; the latest is 0 if there is no tolerance.
+    The moments are in milliseconds since the epoch; the latest is 0 if there is no tolerance. The spread leads no
+    message beyond its expiry.
     """
     requested = outcome.after if outcome.at is None else outcome.at - now
     delay, note = _clamp(requested or 0.0)
     tolerance = min(delay * TOLERANCE_SHARE, TOLERANCE_MAX) if outcome.tolerance is None else outcome.tolerance
     tolerance = min(max(tolerance, 0.0), MAX_DELAY)
+    if now + delay < expires_at:
+        tolerance = min(tolerance, expires_at - now - delay)
     due_at = now + delay + spread(tolerance)
     earliest_at = now + delay * EARLIEST_SHARE
     if outcome.earliest_at is not None:
@@ -128,7 +149,7 @@ def plan_return(outcome: Outcome, now: float, spread: Spread) -> tuple[int, int,
 
 def _come_back(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
     spread = spread or (lambda tolerance: find_offset(state.workflow_id, tolerance, None))
-    due, earliest, latest, reason = plan_return(outcome, now, spread)
+    due, earliest, latest, reason = plan_return(outcome, now, spread, state.expires_at)
     keeps_payload, version = state.is_revised or not outcome.is_payload_changed, state.version + 1
     decision = Decision(round(now, 3), version, "again", due / 1000, reason)
     return state._replace(  # one copy for all changes, because nearly every cycle ends here
@@ -153,7 +174,7 @@ def _spend_turn(state: MessageState, outcome: Outcome) -> MessageState:
 
 
 def _wait_at_gate(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
-    state = _next_version(state) if state.is_revised else state  # the previous payload may have been tried
+    state = _skip_version(state) if state.is_revised else state  # the previous payload may have been tried
     spread = spread or (lambda tolerance: find_offset(state.workflow_id, tolerance, None))
     due, latest = plan_wait(outcome, now, spread)
     if outcome.turn:  # of a line's many waits, the last one is enough
@@ -192,6 +213,12 @@ def _park(state: MessageState, reason: str, now: float) -> MessageState:
 
 def _next_version(state: MessageState) -> MessageState:
     return state._replace(version=state.version + 1, attempt=0, is_tried=False)
+
+
+def _skip_version(state: MessageState) -> MessageState:
+    """Begin the next version without a decided cycle, which is counted where a handler keeps the age."""
+    after = _next_version(state)
+    return after._replace(skipped=state.skipped + 1) if state.started_at else after
 
 
 def _end_cycle(state: MessageState, now: float) -> MessageState:
@@ -276,7 +303,7 @@ def _revise(state: MessageState, signal: signals.Revise, now: float, replay_time
     bounded = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
     # an idempotency key stands for one payload: a new payload for a tried version makes the next version
     is_next = state.is_tried and not state.is_running
-    changed = (_next_version(state) if is_next else state)._replace(
+    changed = (_skip_version(state) if is_next else state)._replace(
         payload=signal.payload,
         lane=signal.lane or state.lane,
         priority=state.priority if signal.priority is None else signal.priority,
@@ -284,6 +311,7 @@ def _revise(state: MessageState, signal: signals.Revise, now: float, replay_time
         is_revised=state.is_running,
         sources=_note_source(state, signal),
         trace=state.trace if signal.trace is None else signal.trace,
+        expires_at=state.expires_at if signal.expires_at is None else _bound(signal.expires_at, now, replay_time)[0],
         # a newer record starts the message again, so it cancels a pending stop, whenever it arrives
         asked_stop=None if signal.source else state.asked_stop,
     )
@@ -307,6 +335,8 @@ def _begin_anew(state: MessageState, now: float) -> MessageState:
     if not state.ended:
         return state
     begun = state._replace(ended="", result=None, is_paused=False, parked_reason="", parked_at=0.0, attempt=0)
+    skipped = state.version if state.started_at else 0
+    begun = begun._replace(started_at=0.0, skipped=skipped, expires_at=0.0, is_expired=False)
     return _due_now(begun, now)
 
 

@@ -39,6 +39,8 @@ class EnvelopeRules:
     kinds: Mapping[str, str] = field(default_factory=dict[str, str])
     payload_max_bytes: int = 4096
     payloads: Mapping[str, PayloadCheck] = field(default_factory=dict[str, PayloadCheck])  # of kinds with a model
+    expires_after: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
+    """How long after its first due time a message expires, for kinds whose handlers declare it."""
 
 
 def _text(value: Any, max_bytes: int) -> str:
@@ -80,7 +82,7 @@ def _lane(value: Any) -> str | None:
     return value
 
 
-def _scheduled_at(value: Any) -> datetime | None:
+def _moment(value: Any) -> datetime | None:
     if isinstance(value, str):
         if not _RFC3339.fullmatch(value):
             raise ValueError(
@@ -144,7 +146,8 @@ class Envelope(BaseModel):
     kind: Annotated[str, BeforeValidator(_kind)]
     id: Annotated[str, BeforeValidator(_message_id)]
     lane: Annotated[str | None, BeforeValidator(_lane)] = None
-    scheduled_at: Annotated[datetime | None, BeforeValidator(_scheduled_at)] = None
+    scheduled_at: Annotated[datetime | None, BeforeValidator(_moment)] = None
+    expires_at: Annotated[datetime | None, BeforeValidator(_moment)] = None
     tolerance_seconds: Annotated[float, BeforeValidator(_tolerance)] = 0.0
     priority: Annotated[int, BeforeValidator(_priority)] = 3
     tenant: Annotated[str, BeforeValidator(lambda v: _text(v, TENANT_MAX_BYTES))] = ""
@@ -181,6 +184,20 @@ def parse_envelope(raw: str | bytes | Mapping[str, Any], rules: EnvelopeRules) -
         raise InvalidEnvelope("payload", too_large, "TooLarge")
     if rules.payloads and (unfit := find_misfit(envelope.kind, envelope.payload, rules.payloads)) is not None:
         raise unfit
+    return _with_expiry(envelope, rules)
+
+
+def _with_expiry(envelope: Envelope, rules: EnvelopeRules) -> Envelope:
+    """Check the expiry, or set what the handler declares."""
+    scheduled, expires = envelope.scheduled_at, envelope.expires_at
+    if expires is None:
+        if (span := rules.expires_after.get(envelope.kind)) is None:
+            return envelope
+        now = datetime.now(UTC)
+        return envelope.model_copy(update={"expires_at": max(scheduled or now, now) + span})
+    if scheduled is not None and expires <= scheduled:
+        flaw = f"is {expires.isoformat()}, not after scheduled_at, {scheduled.isoformat()}"
+        raise InvalidEnvelope("expires_at", f"{flaw}; give a later moment, or leave it out")
     return envelope
 
 
@@ -194,7 +211,7 @@ def read_ordinary(given: Mapping[str, Any], rules: EnvelopeRules) -> Envelope | 
     """Give what `parse_envelope` gives for ordinary fields, parsed from JSON, in half its time; None if in doubt."""
     fields = {**_DEFAULTS, **given}
     kind, message_id, lane, at = fields["kind"], fields["id"], fields["lane"], fields["scheduled_at"]
-    if len(fields) > len(_DEFAULTS) or type(kind) is not str or kind not in rules.kinds:
+    if len(fields) > len(_DEFAULTS) or type(kind) is not str or kind not in rules.kinds or kind in rules.expires_after:
         return None
     if lane is None:
         lane = fields["lane"] = rules.kinds[kind]
@@ -208,7 +225,7 @@ def read_ordinary(given: Mapping[str, Any], rules: EnvelopeRules) -> Envelope | 
         if type(at) is not str:
             return None
         try:
-            fields["scheduled_at"] = _scheduled_at(at)
+            fields["scheduled_at"] = _moment(at)
         except ValueError:
             return None
     payload = fields["payload"]
@@ -233,6 +250,8 @@ def _is_plain(text: Any, bytes_max: int) -> bool:
 
 def _has_plain_options(fields: dict[str, Any]) -> bool:
     """Return whether the fields that most messages leave out are surely valid; makes the tolerance a float."""
+    if fields["expires_at"] is not None:
+        return False
     tolerance, priority, version = fields["tolerance_seconds"], fields["priority"], fields["schema_version"]
     if type(tolerance) is not float:
         if type(tolerance) is not int or tolerance > _TOLERANCE_SECONDS_MAX:

@@ -21,6 +21,8 @@ SERIAL_BUILDS = (" serial 2", " serial 3")
 continue as new when they wake."""
 SERIAL_BUILD = SERIAL_BUILDS[-1]  # end of this version's build ids
 REASON_MAX = 300  # characters of a reason that are kept
+ENDS = ("done", "stopped", "expired")
+"""The phases of messages that have ended."""
 
 
 def _known(cls: "type[_Record]", wire: dict[str, Any]) -> dict[str, Any]:
@@ -77,8 +79,15 @@ class Outcome(NamedTuple):
     traced: str = ""  # `traceparent` of the cycle's span; empty if it was not sampled
     payload_max_bytes: int = 0  # the size limit for a revision's payload; 0 = an older worker did not send it
     turn: Sequence[Any] = NO_TURN  # of `gated`: what the message now holds of a limit; empty at a gate
+    is_expired: bool = False  # with `done`, which is what older code takes it for: its time was over
+    started_at: float = 0.0  # when the message was first due, if its handler keeps that; 0 = known already, or not kept
 
     dump = _dump
+
+    @property
+    def word(self) -> str:
+        """The word people see: the verdict, or `expired`."""
+        return "expired" if self.is_expired else self.verdict
 
     @classmethod
     def load(cls, wire: dict[str, Any]) -> "Outcome":
@@ -122,6 +131,10 @@ class MessageState(NamedTuple):
     trace: Mapping[str, str] = NO_TRACE  # W3C Trace Context of the record that started or last revised it
     traced: str = ""  # `traceparent` of the last cycle, which the next one links to; empty if not sampled
     turn: Sequence[Any] = NO_TURN  # its place in a limit's line while it waits there
+    started_at: float = 0.0  # when it was first due, if its handler keeps that
+    skipped: int = 0  # versions without a decided cycle, which revisions began; counted with `started_at`
+    expires_at: float = 0.0  # when it ends, whatever it waits for; 0 = never
+    is_expired: bool = False  # with `ended` as "done", so that older code takes it for that
     decisions: tuple[Decision, ...] = ()
     is_running: bool = False  # a handler is at work; what signals ask for waits in the next three fields
     asked_due_at: float | None = None
@@ -139,15 +152,20 @@ class MessageState(NamedTuple):
         return self.parked_reason != ""
 
     @property
+    def is_expiring(self) -> bool:
+        """Whether its next due time is its expiry."""
+        return 0.0 < self.expires_at <= self.due_at
+
+    @property
     def is_held(self) -> bool:
         """Whether nothing runs, whatever the time: it is parked or paused."""
         return self.is_parked or self.is_paused
 
     @property
     def phase(self) -> str:
-        """The word people see as search attribute `State`: active, paused, parked, done or stopped."""
+        """The word people see as search attribute `State`: active, paused, parked, done, stopped or expired."""
         if self.ended:
-            return self.ended
+            return "expired" if self.is_expired else self.ended
         if self.is_parked:
             return "parked"
         return "paused" if self.is_paused else "active"
@@ -189,6 +207,9 @@ class HandlerCall(NamedTuple):
     trace: Mapping[str, str] = NO_TRACE
     traced: str = ""  # `traceparent` of the previous cycle, if it was sampled
     turn: Sequence[Any] = NO_TURN
+    started_at: float = 0.0
+    skipped: int = 0
+    expires_at: float = 0.0
 
     @classmethod
     def of(cls, state: MessageState, attempt: int) -> "HandlerCall":
@@ -196,6 +217,10 @@ class HandlerCall(NamedTuple):
         values = list(_read_call(state))
         values[_ATTEMPT] = attempt
         return cls._make(values)
+
+    def is_over(self, now: float) -> bool:
+        """Whether the message expires with this call, instead of a cycle: it was due for that, or it is too late."""
+        return self.expires_at > 0.0 and self.expires_at <= max(self.due_at, now)
 
     dump = _dump
 

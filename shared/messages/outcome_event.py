@@ -17,6 +17,7 @@ def to_event(call: HandlerCall, outcome: Outcome, started_at: float, spread: Spr
         version=call.version,
         attempt=call.attempt - 1,
         priority=call.priority,
+        expires_at=call.expires_at,
     )
     after = decide(begin(before), outcome, outcome.ended_at, spread=spread)
     is_waiting = not after.is_held and not after.ended
@@ -26,7 +27,7 @@ def to_event(call: HandlerCall, outcome: Outcome, started_at: float, spread: Spr
         "id": call.id,
         "version": call.version,
         "attempt": call.attempt,
-        "outcome": outcome.verdict,
+        "outcome": outcome.word,
         "state": after.phase,
         "reason": after.decisions[-1].reason,
         "lane": call.lane,

@@ -176,7 +176,8 @@ def _is_trace(value: Any) -> bool:
 _FIELDS: dict[str, tuple[Check, str]] = {
     **dict.fromkeys(("reason", "source"), (is_text, "a string")),
     **dict.fromkeys(
-        ("due_at", "expected_due_at", "if_due_before"), (is_text, "a moment, for example 2026-11-21T20:00:00Z")
+        ("due_at", "expected_due_at", "if_due_before", "expires_at"),
+        (is_text, "a moment, for example 2026-11-21T20:00:00Z"),
     ),
     "priority": (is_int, "a whole number from 1 to 5"),
     "payload": (lambda _: True, "JSON"),

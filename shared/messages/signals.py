@@ -38,7 +38,7 @@ class Reprioritize:
 
 @dataclass(frozen=True, slots=True)
 class Revise:
-    """Replace the payload, and optionally the lane, the due moment and the priority.
+    """Replace the payload, and optionally the lane, the due moment, the priority and the expiry.
 
     `source` ("topic/partition") and `offset` name the record that the revision comes from. It is ignored unless it is
     newer than the last applied one of its source, so a redelivery does nothing. `trace` is its W3C Trace Context.
@@ -55,6 +55,7 @@ class Revise:
     trace: Mapping[str, str] | None = None
     if_version: int | None = None
     if_due_before: str | None = None
+    expires_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

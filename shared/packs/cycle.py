@@ -24,6 +24,9 @@ _USUAL_CALL = (
     NO_TRACE,
     "",
     NO_TURN,
+    0.0,
+    0,
+    0.0,
 )  # the fields of a call that an entry without other fields leaves at defaults
 
 
@@ -45,7 +48,8 @@ def apply_outcome(entry: Entry, outcome: Outcome, now: float, *, kind: str, lane
     decisions = entry[DECISIONS]
     if outcome.verdict == "gated" and len(entry) == OTHERS and not outcome.turn:
         return _wait_at_gate(entry, outcome, now, spread)
-    is_usual = outcome.verdict == "again" and not (outcome.is_payload_changed or outcome.lane or outcome.traced)
+    is_unusual = outcome.is_payload_changed or outcome.lane or outcome.traced or outcome.started_at
+    is_usual = outcome.verdict == "again" and not is_unusual
     if is_usual and len(entry) == OTHERS and (not decisions or (len(decisions) == 1 and decisions[0][2] in ROUTINE)):
         due, earliest, latest, reason = plan_return(outcome, now, spread)
         decision = [due - round(round(now, 3) * 1000), 0, "again", 0, reason]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.messages.json_value import encode_json
-from shared.messages.message import SERIAL, Decision, MessageState
+from shared.messages.message import SERIAL, Decision, MessageState, Outcome
 
 Entry = list[Any]
 ID, DUE, EARLY, LATE, VERSION, PAYLOAD, DECISIONS, OTHERS = range(8)
@@ -133,9 +133,22 @@ def is_ended(entry: Entry) -> bool:
     return len(entry) > OTHERS and "ended" in entry[OTHERS]
 
 
+def to_end(entry: Entry) -> Outcome:
+    """Give the outcome that ended a message, from its entry after a cycle."""
+    others: dict[str, Any] = entry[OTHERS]
+    is_expired = others.get("is_expired", False)
+    reason = entry[DECISIONS][-1][4] if is_expired else ""
+    return Outcome("done", reason, result=others.get("result"), is_expired=is_expired)
+
+
 def is_parked(entry: Entry) -> bool:
     """Return whether the message failed for good."""
     return len(entry) > OTHERS and "parked_reason" in entry[OTHERS]
+
+
+def is_over(entry: Entry, now: float) -> bool:
+    """Return whether the message's next call is its expiry, at `now` (seconds since the epoch)."""
+    return len(entry) > OTHERS and 0.0 < entry[OTHERS].get("expires_at", 0.0) <= max(now, entry[DUE] / 1000)
 
 
 def priority_of(entry: Entry) -> int:

@@ -139,19 +139,19 @@ _OUTCOME_FIELDS: dict[str, Check] = {
         ("after", "at", "earliest", "earliest_at", "tolerance"), lambda value: value is None or is_number(value)
     ),
     **dict.fromkeys(("payload", "result"), _is_json),
-    "is_payload_changed": _is_flag,
+    **dict.fromkeys(("is_payload_changed", "is_expired"), _is_flag),
     **dict.fromkeys(("max_attempts", "payload_max_bytes"), _is_count),
     "cycles_per_run": _is_size,
     **dict.fromkeys(("backoff", "backoff_max", "index_after"), _is_wait),
-    "ended_at": is_moment,
+    **dict.fromkeys(("ended_at", "started_at"), is_moment),
 }
 
 _OTHERS: dict[str, Check] = {
-    **dict.fromkeys(("attempt", "revision"), _is_count),
-    **dict.fromkeys(("is_tried", "is_paused"), _is_flag),
+    **dict.fromkeys(("attempt", "revision", "skipped"), _is_count),
+    **dict.fromkeys(("is_tried", "is_paused", "is_expired"), _is_flag),
     **dict.fromkeys(("tenant", "correlation_id", "parked_reason", "traced"), _is_text),
     "priority": whole_number(1, 5),
-    "parked_at": is_moment,
+    **dict.fromkeys(("parked_at", "started_at", "expires_at"), is_moment),
     "ended": _one_of(("done", "stopped")),
     "result": _is_json,
     "sources": _map_of(is_int),

@@ -55,7 +55,7 @@ class FastPath:
         """Make it for an installation's rules."""
         lanes: dict[str, str] = {}
         rules_of_names = replace(rules, payloads={})
-        for kind in rules.kinds:
+        for kind in rules.kinds.keys() - rules.expires_after.keys():
             with suppress(InvalidEnvelope):
                 lanes[kind] = parse_envelope({"kind": kind, "id": "-"}, rules_of_names).lane or ""
         # a day less, because the rules count from their import on

@@ -17,7 +17,7 @@ DESCRIPTION = "manifest.json"
 
 MESSAGES_DDL = (
     "row long, kind string, id string, scheduled_at timestamp, tolerance_seconds double, priority int, tenant string, "
-    "payload string, correlation_id string, idempotency_key string, lane string"
+    "payload string, correlation_id string, idempotency_key string, expires_at timestamp, lane string"
 )
 """Columns of `messages/`, which is partitioned into folders by `lane`."""
 

@@ -22,11 +22,11 @@ from spark.tables import to_batches, to_schema
 VERDICTS_DDL = (
     "row long, digest long, kind string, id string, lane string, told_at timestamp, scheduled_at timestamp, "
     "tolerance_seconds double, priority int, tenant string, payload string, correlation_id string, "
-    "idempotency_key string, field string, flaw string, reason string, original string"
+    "idempotency_key string, expires_at timestamp, field string, flaw string, reason string, original string"
 )
 """A row with `field` is rejected; any other is a message. `told_at` is the due time in the row, before the spread."""
 
-_NO_MESSAGE = (None,) * 11
+_NO_MESSAGE = (None,) * 12
 _NO_FLAW = (None,) * 4
 
 
@@ -95,9 +95,11 @@ class Validator:
                 yield (*place, *_NO_MESSAGE, *flaw)
                 continue
             due_at = self.find_due(parsed.kind, parsed.id, parsed.scheduled_at)
+            if parsed.expires_at is not None and due_at is not None and due_at >= parsed.expires_at:
+                due_at = parsed.scheduled_at  # the spread leads no message beyond its expiry
             name, numbers = (parsed.kind, parsed.id, parsed.lane), (parsed.tolerance_seconds, parsed.priority)
             texts = (parsed.tenant, encode_json(parsed.payload).decode(), parsed.correlation_id, parsed.idempotency_key)
-            yield (*place, *name, parsed.scheduled_at, due_at, *numbers, *texts, *_NO_FLAW)
+            yield (*place, *name, parsed.scheduled_at, due_at, *numbers, *texts, parsed.expires_at, *_NO_FLAW)
 
 
 def _to_array(column: Any, kind: Any) -> Any:

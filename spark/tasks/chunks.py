@@ -64,7 +64,10 @@ def are_clearly_valid(batch: Any, rules: EnvelopeRules) -> bool:
     """
     if any(batch[name].null_count for name in ("kind", "id", "lane")):
         return False
-    if not all(kind in rules.kinds for kind in _compute.unique(batch["kind"]).to_pylist()):
+    usual = rules.kinds.keys() - rules.expires_after.keys()
+    if not usual.issuperset(_compute.unique(batch["kind"]).to_pylist()):
+        return False
+    if batch["expires_at"].null_count < len(batch["expires_at"]):
         return False
     longest = _compute.max(_compute.binary_length(batch["payload"])).as_py() or 0
     latest = _compute.max(batch["scheduled_at"]).as_py()

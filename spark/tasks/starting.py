@@ -36,7 +36,7 @@ _SOURCE = "the frame"
 _TEXTS = ("kind", "id", "lane", "tenant", "correlation_id", "idempotency_key")
 _TYPES: dict[str, tuple[tuple[type[types.DataType], ...], str]] = {
     **dict.fromkeys(_TEXTS, ((types.StringType,), "string")),
-    "scheduled_at": ((types.TimestampType, types.StringType), "timestamp"),
+    **dict.fromkeys(("scheduled_at", "expires_at"), ((types.TimestampType, types.StringType), "timestamp")),
     "tolerance_seconds": ((types.IntegralType, types.FractionalType, types.DecimalType), "double"),
     "priority": ((types.IntegralType,), "int"),
     "schema_version": ((types.IntegralType,), "int"),

@@ -25,7 +25,7 @@ HELP_WIDTH = 100
 LIKENESS_LEAST = 0.7
 """How alike a word and a known one are, from 0 to 1, before the known one is suggested."""
 
-FIELD_REFS = ("lane", "scheduled-at", "priority", "tenant", "payload")
+FIELD_REFS = ("lane", "scheduled-at", "expires-at", "priority", "tenant", "payload")
 """Fields of an envelope that an option --FIELD-from can find elsewhere in a record."""
 
 Value = TypeVar("Value")

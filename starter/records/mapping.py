@@ -111,7 +111,7 @@ class FormatOptions:
     def read(cls, *, kind: str | None = None, id_from: str | None = None, **origins: str | None) -> Self:
         """Read the options as typed, None for those left out; raises InvalidSetting that names the wrong one.
 
-        `origins` may be lane_from, scheduled_at_from, priority_from, tenant_from and payload_from.
+        `origins` may be lane_from, scheduled_at_from, expires_at_from, priority_from, tenant_from and payload_from.
         """
         places = {name: read_origin(_name_option(name), text) for name, text in origins.items() if text is not None}
         if places and id_from is None:

@@ -47,4 +47,5 @@ class Delivery(NamedTuple):
         """Give the signal that makes a message that is alive what an envelope says."""
         due_at = (envelope.scheduled_at or datetime.now(UTC)).isoformat()
         given = (envelope.payload, self.source, self.offset, envelope.lane or "", due_at)
-        return Revise(*given, priority=envelope.priority, trace=dict(self.trace))
+        expires_at = envelope.expires_at and envelope.expires_at.isoformat()
+        return Revise(*given, priority=envelope.priority, trace=dict(self.trace), expires_at=expires_at)

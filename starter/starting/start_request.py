@@ -60,13 +60,17 @@ def first_entry(
     """
     scheduled = None if envelope.scheduled_at is None else envelope.scheduled_at.timestamp()
     tolerance, offset = envelope.tolerance_seconds, 0.0
+    # to the millisecond, as the due time that it bounds
+    expires_at = 0.0 if envelope.expires_at is None else math.ceil(envelope.expires_at.timestamp() * 1000) / 1000
+    if expires_at and tolerance:
+        tolerance = min(tolerance, max(expires_at - max(scheduled or now, now), 0.0))
     if tolerance:
         offset = spread(tolerance) if spread else find_offset(workflow_id(envelope.kind, envelope.id), tolerance, None)
     due, early, late, why = _find_moments(scheduled, tolerance, offset, now)
     started = [due - round(now * 1000), 0, "started", 0, why]
     entry: Entry = [envelope.id, due, early, late, 0, envelope.payload, [started]]
     lane = "" if envelope.lane == pack_lane else envelope.lane
-    others = find_others(envelope.priority, envelope.tenant, envelope.correlation_id, lane)
+    others = find_others(envelope.priority, envelope.tenant, envelope.correlation_id, lane, expires_at)
     if sources:
         others["sources"] = sources
     if trace:
@@ -76,11 +80,13 @@ def first_entry(
     return entry
 
 
-def find_others(priority: int, tenant: str, correlation_id: str, lane: str | None) -> dict[str, Any]:
+def find_others(
+    priority: int, tenant: str, correlation_id: str, lane: str | None, expires_at: float = 0.0
+) -> dict[str, Any]:
     """Give the fields of an entry that differ from their defaults, by name; `lane` is empty if it is the pack's."""
-    if priority == USUAL_PRIORITY and not (tenant or correlation_id or lane):
+    if priority == USUAL_PRIORITY and not (tenant or correlation_id or lane or expires_at):
         return {}  # nearly always
-    given = {"tenant": tenant, "correlation_id": correlation_id, "lane": lane}
+    given = {"tenant": tenant, "correlation_id": correlation_id, "lane": lane, "expires_at": expires_at}
     others: dict[str, Any] = {} if priority == USUAL_PRIORITY else {"priority": priority}
     return others | {name: value for name, value in given.items() if value}
 

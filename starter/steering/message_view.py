@@ -9,6 +9,7 @@ from typing import Any
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 
 from shared.errors import MessageNotFound
+from shared.messages.message import ENDS
 from shared.messages.placement import Layout, pack_index, pack_workflow_id, workflow_id
 from shared.temporal.connect import CALL_TIMEOUT, find_workflow, translate_rpc_errors
 from starter.starting.queries import QUERY_TIMEOUT, query_or_none
@@ -17,7 +18,7 @@ from starter.steering.packs import Packs
 from starter.steering.status.failing_workflows import to_standstill
 from starter.steering.status.listing import ENDED_OTHERWISE, ListedMessage, from_status, to_listed
 
-HAS_ENDED = frozenset({"done", "stopped", *ENDED_OTHERWISE.values()})
+HAS_ENDED = frozenset({*ENDS, *ENDED_OTHERWISE.values()})
 RESTS = HAS_ENDED | {"parked"}
 """States in which nothing more happens to a message unless somebody acts."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, PAUSE_GROWTH = 0.1, 2.0, 1.4
@@ -68,6 +69,7 @@ def to_document(view: MessageView, web_ui: str = "") -> dict[str, Any]:
         "lane": known["lane"],
         "due_at": due_at if is_due else None,
         "earliest_at": earliest_at if is_due else None,
+        "expires_at": _read_moment(expires_at) if (expires_at := (view.status or {}).get("expires_at")) else None,
         "is_due_soon": view.status is None and listed.is_due_soon,
         "why": why,
         **{name: known.get(name) for name in ("version", "attempt", "priority", "tenant", "payload")},
@@ -140,7 +142,7 @@ async def _show_packed(client: Client, packs: Packs, layout: Layout, message_id:
     if status is None:
         raise MessageNotFound(UNKNOWN.format(workflow_id(layout.kind, message_id)))
     described = await client.get_workflow_handle(pack_workflow_id(layout.kind, index)).describe()
-    is_over = status["state"] in ("done", "stopped")
+    is_over = status["state"] in ENDS
     return MessageView(
         listed=from_status(status),
         status=status,

@@ -14,6 +14,7 @@ from temporalio.service import RPCError
 
 from shared.errors import PackNotServed, StandsStill
 from shared.lanes import prefix_of
+from shared.messages.message import ENDS
 from shared.messages.placement import Layout, pack_workflow_id
 from shared.messages.signals import SIGNAL_NAMES, Signal, write_steering
 from shared.settings import Settings
@@ -41,7 +42,7 @@ ASKED_MAX, ASK_SECONDS = 200, 10.0
 READ_AT_ONCE = 32
 """Packs that are read side by side, most of them without a worker."""
 
-KNOWN: Sequence[dict[str, Any]] = ({}, {"state": "done"}, {"state": "stopped"})
+KNOWN: Sequence[dict[str, Any]] = ({}, *({"state": state} for state in ENDS))
 """Requests for all that a pack knows: those that are alive, and those that finished a while ago."""
 
 Pack = tuple[Layout, int]
@@ -222,7 +223,7 @@ class Packs:
 
         Finished messages are always asked for, because no memo counts them.
         """
-        if selection.state in ("done", "stopped"):
+        if selection.state in ENDS:
             return MessageCount(await self.count(selection))
         if await self.count_packs(selection) <= ASKED_MAX:
             with contextlib.suppress(PackNotServed, StandsStill, TimeoutError):

@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shared.lanes import LANES
+from shared.messages.message import ENDS
 from shared.messages.placement import HAS_PARKED, MESSAGE_WORKFLOW, PACK_WORKFLOW
 
-STATES = ("active", "paused", "parked", "done", "stopped")
+STATES = ("active", "paused", "parked", *ENDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class Selection:
         for name, value, known in (("lane", self.lane, LANES), ("state", self.state, STATES)):
             if value is not None and value not in known:
                 raise ValueError(f"--{name} is {value!r}; use one of {', '.join(known)}")
-        status = "Completed" if self.state in ("done", "stopped") else "Running"
+        status = "Completed" if self.state in ENDS else "Running"
         return self._to_query(MESSAGE_WORKFLOW, status, Kind=self.kind, Lane=self.lane, State=self.state)
 
     def to_pack_query(self) -> str:

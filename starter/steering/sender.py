@@ -194,7 +194,7 @@ async def group_names(names: AsyncIterable[tuple[str, str]], layouts: Layouts) -
 def check_signal(signal: Signal, settings: Settings) -> None:
     """Raise InvalidEnvelope for a signal that would give a message an invalid field."""
     fields = {"payload": getattr(signal, "payload", None), "lane": getattr(signal, "lane", "") or None}
-    fields |= {"scheduled_at": getattr(signal, "due_at", None)}
+    fields |= {"scheduled_at": getattr(signal, "due_at", None), "expires_at": getattr(signal, "expires_at", None)}
     if (priority := getattr(signal, "priority", None)) is not None:
         fields["priority"] = priority
     rules = EnvelopeRules({"any": "short"}, settings.payload_max_bytes)

@@ -225,3 +225,21 @@ async def test_parked_messages_are_replayed_and_dropped(
     ]
     assert replayed.document == {"verb": "replay", "sent": 2, "waiting": 0, "not_found": 0, "passed_over": 0}
     assert await state_of(control, kind, "a") == "stopped"
+
+
+async def test_skip_moves_the_clock_of_one_message(
+    run: Run, messages: Callable[..., Any], steered: Handler, control: Control, kind: str
+) -> None:
+    """What is due in the time that is skipped runs in it; other messages stay where they are."""
+    await messages("a", "b")
+    await wait_until(lambda: _are_tried(control, kind), "both have run once")
+    skipped = await run("skip", f"{kind}:a", "150m")
+    versions = [(await control.show(kind, name)).status for name in ("a", "b")]
+
+    assert (skipped.code, skipped.err) == (0, f"{kind}:a: its clock is ahead now\n")
+    assert [status and status["version"] for status in versions] == [3, 1]
+
+
+async def _are_tried(control: Control, kind: str) -> bool:
+    views = [await control.show(kind, name) for name in ("a", "b")]
+    return all(view.status is not None and view.status["version"] == 1 for view in views)

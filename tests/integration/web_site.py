@@ -1,7 +1,6 @@
 """A real web site on loopback, whose pages a test fills and changes, and a visitor that runs the `http` handler."""
 
 import hashlib
-import logging
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -14,11 +13,11 @@ from typing import Any, Self
 
 import pytest
 
-from activities.api.context import Context
-from activities.api.outcome import Again, Message, Reject, to_outcome
+from activities.api.outcome import Again, Reject, to_outcome
 from activities.handlers.http import http
 from activities.http.address_guard import AddressGuard
 from activities.http.client import HttpClient
+from activities.testing import make_context, make_message
 from shared.errors import RetryLater
 from shared.settings import Settings
 
@@ -147,19 +146,9 @@ class Visitor:
 
     async def visit(self, payload: Any, now: datetime = NOW) -> Again | Reject:
         """Run one cycle; whatever comes back is an outcome that a worker accepts."""
-        message = Message(kind="http", id="page", version=0, lane="short", payload=payload)
-        outcome = await http(
-            message,
-            Context(
-                attempt=1,
-                idempotency_key="http:page:0",
-                due_at=now,
-                started_at=now,
-                settings=self.settings,
-                http=self.client.client,
-                logger=logging.LoggerAdapter(logging.getLogger(__name__), {}),
-            ),
-        )
+        message = make_message(http, payload, id="page")
+        ctx = make_context(message, started_at=now, settings=self.settings, http=self.client.client)
+        outcome = await http(message, ctx)
         to_outcome(outcome, self.settings.payload_max_bytes)
         assert isinstance(outcome, Again | Reject)
         return outcome

@@ -39,6 +39,7 @@ STATUS: dict[str, Any] = {
     "due_at": "2026-11-21 20:00:00 UTC",
     "due_at_epoch": EVENING,
     "earliest_at": "2026-11-21 12:00:00 UTC",
+    "expires_at": None,
     "why": "due 2026-11-21 20:00:00 UTC since again (changed, 200)",
     "payload": {"n": 1},
     "revision": 2,

@@ -7,7 +7,6 @@ import importlib
 import inspect
 import itertools
 import json
-import logging
 import re
 import shlex
 import sys
@@ -25,13 +24,14 @@ import httpx
 import pytest
 
 import activities
-from activities import Again, Context, Done, Message, Reject, RetryAfter
+from activities import Again, Done, Reject, RetryAfter
 from activities.api import policies
 from activities.api.handler import Handler
 from activities.api.outcome import to_outcome
 from activities.api.resources import Resources
 from activities.http.client import HttpClient
 from activities.reporting import begin_cycle
+from activities.testing import live, make_context, make_message
 from shared.lanes import LANES, task_queue
 from shared.messages.decision import MAX_DELAY, MIN_DELAY, TOLERANCE_MAX, TOLERANCE_SHARE
 from shared.messages.envelope import Envelope
@@ -450,21 +450,11 @@ async def listening(status: int = 200) -> AsyncGenerator[Port]:
 
 
 async def call(module: ModuleType, name: str, payload: Any, version: int = 0, **context: Any) -> Any:
-    """Call a module's handler with a context built by hand."""
-    settings, now = Settings(http_allow_private=True), datetime.now(UTC)
+    """Call a module's handler as a worker would, with the client that workers give it."""
+    settings, found = Settings(http_allow_private=True), getattr(module, name)
+    message = make_message(found, payload, id="a", version=version)
     async with HttpClient(settings) as client:
-        found = getattr(module, name)
-        ctx = Context(
-            attempt=1,
-            idempotency_key=f"{found.kind}:a:{version}",
-            due_at=now,
-            started_at=now,
-            settings=settings,
-            http=client.client,
-            logger=logging.LoggerAdapter(logging.getLogger("test")),
-            **context,
-        )
-        return await found(Message(kind=found.kind, id="a", version=version, lane="short", payload=payload), ctx)
+        return await found(message, make_context(message, settings=settings, http=client.client, **context))
 
 
 async def test_the_readmes_handler_does_what_the_readme_says(load: Load) -> None:
@@ -518,18 +508,9 @@ async def test_the_orders_hook_writes_into_the_chat(load: Load, monkeypatch: pyt
     async with listening() as port:
         monkeypatch.setenv("ORDERS_CHAT", f"http://127.0.0.1:{port.number}/chat")
         rejected = await call(module, "deliver", {})
-        settings, now = Settings(http_allow_private=True), datetime.now(UTC)
+        settings, message = Settings(http_allow_private=True), make_message(module.deliver, {}, id="a")
         async with HttpClient(settings) as client:
-            ctx = Context(
-                attempt=1,
-                idempotency_key="order:a:0",
-                due_at=now,
-                started_at=now,
-                settings=settings,
-                http=client.client,
-                logger=logging.LoggerAdapter(logging.getLogger("test")),
-            )
-            message = Message(kind="order", id="a", version=0, lane="short", payload={})
+            ctx = make_context(message, settings=settings, http=client.client)
             await module.deliver.on_parked(message, ctx, rejected.reason)
 
     assert await call(module, "deliver", {"address": "here"}) == Done()
@@ -553,9 +534,7 @@ async def test_the_example_of_packed_records_sends_as_the_built_in_handler_does(
     module = load("forward")
 
     assert module.forward.encoding == activities.Pack()
-    assert module.forward.gate_of(Message(kind="record", id="a", version=0, lane="short", payload={"topic": "t"})) == (
-        "topic:t"
-    )
+    assert module.forward.gate_of(make_message(module.forward, {"topic": "t"})) == ("topic:t")
     assert (await call(module, "forward", {"value": "v"})).reason.startswith("payload.topic: is no name of a topic")
 
 
@@ -567,7 +546,7 @@ async def test_the_handler_of_the_page_about_limits_has_the_limit_that_it_says(l
         payload = {"customer": "customer-7", "url": f"http://127.0.0.1:{port.number}/"}
         outcome = await call(module, "check_account", payload)
 
-    message = Message(kind="account", id="a", version=0, lane="short", payload=payload)
+    message = make_message(found, payload)
     assert outcome == Again(after=timedelta(days=1))
     assert found.limit is not None
     assert (found.limit.key_of(message), found.limit.summary) == ("customer-7", "60 in 1 min, 3 at once")
@@ -586,10 +565,29 @@ async def test_the_orders_of_the_handlers_page_are_read_and_written_as_it_says(l
     assert await call(module, "remind", model.read(payload)) == Done({"unpaid": 2.0})
 
 
-def test_the_example_of_a_test_passes(load: Load) -> None:
-    """The test in the handlers page runs as it stands, against the handler of the README."""
+def test_the_examples_of_tests_pass(load: Load) -> None:
+    """The tests in the handlers page run as they stand, against the handler of the README."""
     module = load("test_reminder")
     tests = [value for name, value in vars(module).items() if name.startswith("test_")]
 
-    assert len(tests) == 1
-    tests[0]()
+    assert len(tests) == 2
+    for test in tests:
+        test()
+
+
+async def test_the_order_of_the_handlers_page_is_given_up_after_three_days(load: Load) -> None:
+    """It is looked at every hour on the first day, every six hours later, and then somebody is told."""
+    look_after, told = load("unpaid").look_after, list[Any]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            told.append(json.loads(request.content))
+        return httpx.Response(200, json={"is_paid": False})
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    life = await live(look_after, make_message(look_after, id="7"), http=client)
+
+    assert life.state == "expired"
+    assert life.cycles[-1].at - life.cycles[0].at == timedelta(days=3)
+    assert told == [{"order": "7", "looks": len(life.cycles) - 1}]
+    assert 24 + 4 < len(life.cycles) < 24 + 10

@@ -1,41 +1,16 @@
 """The `echo` handler does what its payload says."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-import httpx
 import pytest
 
-from activities.api.context import Context
-from activities.api.outcome import Again, Done, Message, Reject, RetryAfter
+from activities.api.outcome import Again, Done, Reject, RetryAfter
 from activities.handlers.echo import echo
-from shared.settings import Settings
+from activities.testing import live, make_context, make_message
 
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture
-async def context() -> AsyncIterator[Context]:
-    """A context built by hand."""
-    now = datetime.now(UTC)
-    async with httpx.AsyncClient(trust_env=False) as client:
-        yield Context(
-            attempt=1,
-            idempotency_key="echo:a:0",
-            due_at=now,
-            started_at=now,
-            settings=Settings(),
-            http=client,
-            logger=logging.LoggerAdapter(logging.getLogger("test")),
-        )
-
-
-def message(payload: Any, version: int = 0) -> Message:
-    """Make a message for `echo`."""
-    return Message(kind="echo", id="a", version=version, lane="short", payload=payload)
 
 
 @pytest.mark.parametrize(
@@ -61,41 +36,49 @@ def message(payload: Any, version: int = 0) -> Message:
     ],
 )
 async def test_echo_returns_what_its_payload_asks_for(
-    context: Context, payload: Any, version: int, expected: Again | Done | Reject
+    payload: Any, version: int, expected: Again | Done | Reject
 ) -> None:
     """Delay, pull-forward, tolerance and number of cycles come from the payload; without one it comes back for ever."""
-    assert await echo(message(payload, version), context) == expected
+    assert await echo(make_message(echo, payload, version=version), make_context()) == expected
 
 
-async def test_echo_raises_when_asked(context: Context) -> None:
+async def test_echo_raises_when_asked() -> None:
     """An attempt that fails, for trials of backoff and parking."""
     with pytest.raises(RuntimeError, match="its payload asked to fail"):
-        await echo(message({"fail": "raise"}), context)
+        await echo(make_message(echo, {"fail": "raise"}), make_context())
 
 
-async def test_echo_asks_to_be_retried_later_when_asked(context: Context) -> None:
+async def test_echo_asks_to_be_retried_later_when_asked() -> None:
     """A server's wish to wait, without using up an attempt."""
     with pytest.raises(RetryAfter, match="its payload asked to wait") as caught:
-        await echo(message({"fail": "retry_after"}), context)
+        await echo(make_message(echo, {"fail": "retry_after"}), make_context())
 
     assert caught.value.delay == timedelta(seconds=5)
 
 
 @pytest.mark.parametrize("payload", [{"fail": "hang"}, {"work": 3600}])
-async def test_echo_is_still_at_work_when_asked_to_hang_or_to_work_long(context: Context, payload: Any) -> None:
+async def test_echo_is_still_at_work_when_asked_to_hang_or_to_work_long(payload: Any) -> None:
     """It never gives the event loop up for good: a timeout around it cuts it off."""
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await echo(message(payload), context)
+            await echo(make_message(echo, payload), make_context())
 
 
 @pytest.mark.parametrize("payload", [{"work": "long"}, {"delay": None}, {"delay": "1h"}, {"cycles": "3"}])
-async def test_echo_fails_on_values_that_are_no_numbers(context: Context, payload: Any) -> None:
+async def test_echo_fails_on_values_that_are_no_numbers(payload: Any) -> None:
     """A mistake in a trial's payload is an attempt that fails, never silence."""
     with pytest.raises(TypeError):
-        await echo(message(payload), context)
+        await echo(make_message(echo, payload), make_context())
 
 
 def test_echo_is_on_the_short_lane() -> None:
     """The lane that costs least."""
     assert (echo.kind, echo.lane) == ("echo", "short")
+
+
+async def test_echo_comes_back_as_often_as_its_payload_says() -> None:
+    """A life of four cycles, a minute apart."""
+    life = await live(echo, make_message(echo, {"delay": 60, "tolerance": 0, "cycles": 4}))
+
+    assert (life.state, life.result) == ("done", "echoed 4 times")
+    assert life.cycles[-1].at - life.cycles[0].at == 3 * MINUTE

@@ -1,19 +1,16 @@
 """The `handler` decorator: what it makes of a function, and which declarations it refuses."""
 
-import logging
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
 import pytest
 
 from activities.api.context import Context
 from activities.api.handler import Gate, Handler, handler
 from activities.api.outcome import Again, Done, Message
+from activities.testing import make_context
 from shared.errors import InvalidHandler, InvalidOutcome
 from shared.lanes import LANES
-from shared.settings import Settings
 
 SECOND = timedelta(seconds=1)
 MESSAGE = Message(kind="feed", id="a", version=4, lane="short", payload={"n": 1})
@@ -25,21 +22,6 @@ async def poll(message: Message, ctx: Context) -> Again:
     This line is not part of the summary.
     """
     return Again(after=timedelta(minutes=message.version), reason=ctx.idempotency_key)
-
-
-@pytest.fixture
-async def context() -> AsyncIterator[Context]:
-    """A context built by hand, as tests of a handler do."""
-    async with httpx.AsyncClient(trust_env=False) as client:
-        yield Context(
-            attempt=1,
-            idempotency_key="feed:a:4",
-            due_at=datetime(2026, 11, 21, 20, tzinfo=UTC),
-            started_at=datetime(2026, 11, 21, 20, 0, 5, tzinfo=UTC),
-            settings=Settings(),
-            http=client,
-            logger=logging.LoggerAdapter(logging.getLogger("test")),
-        )
 
 
 def test_a_handler_has_its_lanes_defaults() -> None:
@@ -57,11 +39,11 @@ def test_a_handler_has_its_lanes_defaults() -> None:
     assert handler("feed")(poll) == expected
 
 
-async def test_a_handler_is_still_its_function(context: Context) -> None:
-    """Tests of a handler call it with a message and a context built by hand."""
+async def test_a_handler_is_still_its_function() -> None:
+    """Tests of a handler call it with a message and a context."""
     made = handler("feed")(poll)
 
-    assert await made(MESSAGE, context) == Again(after=timedelta(minutes=4), reason="feed:a:4")
+    assert await made(MESSAGE, make_context(MESSAGE)) == Again(after=timedelta(minutes=4), reason="feed:a:4")
 
 
 @pytest.mark.parametrize(
@@ -203,8 +185,11 @@ def test_the_summary_is_the_first_line_of_the_docstring() -> None:
     assert handler("feed")(silent).summary == ""
 
 
-async def test_a_context_knows_how_late_the_call_is(context: Context) -> None:
+async def test_a_context_knows_how_late_the_call_is() -> None:
     """Lateness counts from the due time; a heartbeat may be sent from anywhere."""
+    due_at = datetime(2026, 11, 21, 20, tzinfo=UTC)
+    context = make_context(due_at=due_at, started_at=due_at + timedelta(seconds=5))
+
     context.heartbeat()
 
     assert context.lateness == timedelta(seconds=5)

@@ -48,7 +48,14 @@ rows = st.fixed_dictionaries(
 def batch_of(messages: Iterable[dict[str, Any]]) -> Any:
     """Make a batch of rows that `prepare` might have written; they belong to pack 7."""
     usual = {"row": 1, "kind": "feed", "tolerance_seconds": 0.0, "priority": 3, "tenant": "", "payload": "null"}
-    usual |= {"correlation_id": "", "idempotency_key": "", "lane": "short", "scheduled_at": None, PLACE: 7}
+    usual |= {
+        "correlation_id": "",
+        "idempotency_key": "",
+        "lane": "short",
+        "scheduled_at": None,
+        "expires_at": None,
+        PLACE: 7,
+    }
     schema = to_schema(DDL)
     return to_batch([[(usual | message)[name] for name in schema.names] for message in messages], schema)
 

@@ -44,11 +44,12 @@ def test_a_manifest_has_the_columns_of_messages() -> None:
     """Its row number is no part of a message."""
     manifest = make_schema(
         "row long, kind string, id string, scheduled_at timestamp, tolerance_seconds double, priority integer, "
-        "tenant string, payload string, correlation_id string, idempotency_key string, lane string"
+        "tenant string, payload string, correlation_id string, idempotency_key string, expires_at timestamp, "
+        "lane string"
     )
 
     assert "row" not in check_schema(manifest)
-    assert len(check_schema(manifest)) == 10
+    assert len(check_schema(manifest)) == 11
 
 
 @pytest.mark.parametrize(

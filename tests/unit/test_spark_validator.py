@@ -19,6 +19,7 @@ from starter.files.rows import Row
 pyarrow: Any = pytest.importorskip("pyarrow")
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
+LATER = NOON + timedelta(days=3)
 RULES = EnvelopeRules({"feed": "short"})
 
 
@@ -89,7 +90,7 @@ def test_a_verdict_holds_the_whole_envelope() -> None:
     """Or the field, the flaw, the reason and the row as it was, whatever characters are in it."""
     envelope = Envelope(
         kind="feed", id="ä", lane="long", scheduled_at=NOON, tolerance_seconds=5, priority=1, tenant="t",
-        payload={"a": [1, None]}, correlation_id="c", idempotency_key="k",
+        payload={"a": [1, None]}, correlation_id="c", idempotency_key="k", expires_at=LATER,
     )  # fmt: skip
     flawed = InvalidEnvelope("id", "is '\ud800'; correct it")
     told, refused = judge(Fixed([(Row(1, {}, "x", 1), envelope), (Row(2, {}, {"id": "\ud800"}, 2), flawed)]), [])
@@ -97,7 +98,7 @@ def test_a_verdict_holds_the_whole_envelope() -> None:
     assert {name: value for name, value in told.items() if value is not None and name != "digest"} == {
         "row": 1, "kind": "feed", "id": "ä", "lane": "long", "told_at": NOON, "scheduled_at": NOON,
         "tolerance_seconds": 5.0, "priority": 1, "tenant": "t", "payload": '{"a":[1,null]}', "correlation_id": "c",
-        "idempotency_key": "k",
+        "idempotency_key": "k", "expires_at": LATER,
     }  # fmt: skip
     assert (refused["row"], refused["kind"], refused["field"], refused["flaw"]) == (2, None, "id", "InvalidField")
     assert json.loads(refused["original"])["id"] == "\ud800"

@@ -22,6 +22,7 @@ from shared.packs.entry import (
     measure,
     shorten,
     sources_of,
+    to_end,
     to_entry,
     to_state,
 )
@@ -300,8 +301,8 @@ class PackState(PackLimits):
 
     def finish(self, batch: Batch, entries: Iterable[Entry | None], now: float) -> None:
         """End the messages of a local batch that are done, unless a signal that came meanwhile prevents it."""
-        done = ((n, entry[OTHERS].get("result")) for n, entry in enumerate(entries) if entry and is_ended(entry))
-        self.apply_outcomes(batch, ((n, Outcome("done", result=result)) for n, result in done), now)
+        done = ((n, to_end(entry)) for n, entry in enumerate(entries) if entry and is_ended(entry))
+        self.apply_outcomes(batch, done, now)
 
     def apply_outcomes(self, batch: Batch, outcomes: Iterable[tuple[int, Outcome]], now: float) -> None:
         """Decide on outcomes of a batch, each with its position; messages that are decided already are skipped."""

@@ -56,10 +56,13 @@ def to_signal(asked: MessageState) -> Signal:
     ((source, offset),) = asked.sources.items()
     if asked.ended:
         return signals.Stop(signals.TOMBSTONE, source, offset)
-    due_at = datetime.fromtimestamp(asked.due_at, UTC).isoformat()
-    return signals.Revise(
-        asked.payload, source, offset, asked.lane, due_at, priority=asked.priority, trace=dict(asked.trace)
-    )
+    due_at, expires_at = (_write_moment(moment) for moment in (asked.due_at, asked.expires_at))
+    given = (asked.payload, source, offset, asked.lane, due_at)
+    return signals.Revise(*given, priority=asked.priority, trace=dict(asked.trace), expires_at=expires_at)
+
+
+def _write_moment(moment: float) -> str | None:
+    return datetime.fromtimestamp(moment, UTC).isoformat() if moment else None
 
 
 class RunNowQueue:

@@ -38,10 +38,11 @@ COUNTS = ("rows", "started", "revised", "already_running", "rejected", "failed",
 
 ROWS_HELP = """\
 JSONL holds one envelope a line. In CSV and Parquet, columns named like fields of the envelope (id, kind, lane,
-scheduled_at, tolerance_seconds, priority, tenant, correlation_id, idempotency_key) fill those; a column payload holds
-JSON or text, and without one all further columns make up the payload. Empty cells and nulls are absent. Cells of CSV
-have no types: in the payload, what JSON reads as a number, true, false or null is that, and all else is text, also
-numbers with leading zeroes, a plus sign, or more digits than a float keeps. An id may be a whole number, not a float.
+scheduled_at, expires_at, tolerance_seconds, priority, tenant, correlation_id, idempotency_key) fill those; a column
+payload holds JSON or text, and without one all further columns make up the payload. Empty cells and nulls are absent.
+Cells of CSV have no types: in the payload, what JSON reads as a number, true, false or null is that, and all else is
+text, also numbers with leading zeroes, a plus sign, or more digits than a float keeps. An id may be a whole number,
+not a float.
 
 Of several rows with one kind and id one counts: the one with the newest scheduled_at, of several such, or without any,
 the last; the file is read once before for that, which takes 8 bytes of memory a row. Of a pipe, which can be read but

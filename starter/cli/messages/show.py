@@ -26,7 +26,7 @@ Print = Callable[["MessageView", dict[str, Any]], None]
 WHY = ("kind", "id", "workflow_id", "state", "due_at", "why", "decisions")
 """The fields that `explain --json` prints."""
 
-FINAL = ("done", "stop", "parked")
+FINAL = ("done", "stop", "expired", "parked")
 """Decisions after which nothing is due."""
 
 
@@ -91,6 +91,7 @@ def _print_all(view: "MessageView", document: dict[str, Any]) -> None:
         ("message", document["workflow_id"]),
         ("state", f"{document['state']} on lane {document['lane']}"),
         ("due", "soon" if document["is_due_soon"] else describe_moment(document["due_at"])),
+        *([("expires", describe_moment(document["expires_at"]))] if document["expires_at"] else []),
         ("why", document["why"] or "-"),
         *((key, "-" if document[key] is None else str(document[key])) for key in ("version", "attempt", "priority")),
         ("payload", _describe_payload(view)),

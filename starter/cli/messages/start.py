@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from starter.control import Control
     from starter.starting.receipts import Receipt
 
-FIELDS = ("kind", "id", "payload", "lane", "scheduled_at", "priority", "tenant", "correlation_id", "idempotency_key")
+FIELDS = (
+    *("kind", "id", "payload", "lane", "scheduled_at", "expires_at"),
+    *("priority", "tenant", "correlation_id", "idempotency_key"),
+)
 
 
 def add(commands: Commands) -> None:
@@ -38,6 +41,7 @@ def _add_envelope(parser: CommandParser) -> None:
     add("--payload", **PAYLOAD, help="what its handler gets; @FILE reads it from a file")
     add("--lane", choices=list(LANES), help="the handler's own when left out")
     add("--scheduled-at", **MOMENT, help="next run, now when left out; +15m is fine")
+    add("--expires-at", **MOMENT, help="when it ends, whatever it waits for; +3d is fine")
     add("--tolerance", **DURATION, help="how much later is fine, for example 10m")
     add("--priority", **PRIORITY, help="1 (first) to 5 (last); 3 when left out")
     add("--tenant", help="whose it is: tenants get fair shares of a busy lane")

@@ -55,6 +55,8 @@ def explain_end(view: "MessageView", wait: timedelta) -> tuple[int, str]:
         return NOT_DONE, f"{name} is parked ({listed.parked_reason}); {remedy}"
     if state == "stopped":
         return NOT_DONE, f"{name} was stopped; 'dormice show {name}' tells why, and it may be started anew"
+    if state == "expired":
+        return NOT_DONE, f"{name} has expired; 'dormice show {name}' tells more, and it may be started anew"
     if state in ("active", "paused"):
         time_over = "" if wait == NO_END else f" after {format_seconds(wait.total_seconds())}"
         return NOT_IN_TIME, f"{name} is still {state}{time_over} and goes on; 'dormice show {name} --wait' waits again"

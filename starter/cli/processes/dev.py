@@ -31,6 +31,7 @@ DEFAULT_KAFKA_PORT = 9092
 DEFAULT_PAGE_PORT = 8236
 """Beside that of 'dormice serve', which may run on the same machine."""
 NO_PAGE = "page     none; install dormice with the extra web for a page of what is wrong, waits and is parked"
+TIME_SKIPPING = "frontend.WorkflowTimeSkippingEnabled=true"
 DRAIN_SECONDS = 10
 BOARD_SECONDS = 2.0
 
@@ -53,6 +54,7 @@ def add(commands: Commands) -> None:
     add("--kafka", metavar="PORT", nargs="?", const=DEFAULT_KAFKA_PORT, type=port, help=kafka_help)
     add("--processes", **COUNT, default=1, help="worker processes (1)")
     add("--reload", action="store_true", help="start the worker anew when a file of a handler's module changes")
+    add("--time-skipping", action="store_true", help="let 'dormice skip' move the clocks of messages; experimental")
     add("--no-board", action="store_true", help="on a terminal, print the worker's log in place of the board")
 
 
@@ -67,6 +69,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
         port=args.port or find_free_port(),
         ui_port=None if args.no_ui else args.ui_port or find_free_port(),
         sync=args.sync,
+        extra_config=(TIME_SKIPPING,) if args.time_skipping else (),
     )
     broker_options = None if args.kafka is None else _plan_broker(options, args.kafka)
     if not args.no_page:

@@ -18,7 +18,7 @@ from temporalio.service import RPCError
 from activities.calls.batch import REPORT
 from activities.server_calls import MARK_SERIAL
 from shared.messages.json_value import decode_json
-from shared.messages.message import MessageState
+from shared.messages.message import ENDS, MessageState
 from shared.packs.counts import PackCounts, count_entries, read_counts
 from shared.packs.entry import ID, OTHERS, Entry, is_ended, is_held, is_parked
 from shared.packs.reading import read_chunk
@@ -86,7 +86,7 @@ class StoredPack:
 
     def page(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Give the messages with which the pack would answer the query `page`."""
-        states = self.finished() if request.get("state") in ("done", "stopped") else self.alive()
+        states = self.finished() if request.get("state") in ENDS else self.alive()
         return page_of(states, request)["messages"]
 
     def list(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -108,6 +108,11 @@ def describe_envelope(settings: Settings) -> Schema:
         payload={**JSON_VALUE, "description": f"JSON of at most {settings.payload_max_bytes} bytes"},
         lane={"type": ["string", "null"], "enum": [*LANES, None]},
         scheduled_at={**MOMENT, "type": ["string", "null"], "description": "now when left out"},
+        expires_at={
+            **MOMENT,
+            "type": ["string", "null"],
+            "description": "it ends then; the handler's own when left out",
+        },
         tolerance_seconds={"type": "number", "minimum": 0, "maximum": TOLERANCE_MAX.total_seconds()},
         priority={"type": "integer", "minimum": 1, "maximum": 5},
         tenant={**TEXT, "maxLength": TENANT_MAX_BYTES},

@@ -41,7 +41,7 @@ ASKED_AGAIN = {
     "stop": "It ends for good and does not run any more; its kind and id may be started anew.",
 }
 FIELDS = ("reason", "due_at", "priority", "payload", "sure")
-FINAL = ("done", "stop", "parked")
+FINAL = ("done", "stop", "expired", "parked")
 """Decisions after which nothing is due."""
 
 
