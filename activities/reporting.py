@@ -33,18 +33,28 @@ SENT_AT_ONCE = 1000
 RETRY_AFTER = timedelta(seconds=1)
 
 
+def is_parking(call: HandlerCall, outcome: Outcome) -> bool:
+    """Return whether an outcome parks its message, unless a signal that came meanwhile prevents it."""
+    return outcome.verdict == "reject" or (outcome.verdict == "failed" and call.attempt >= outcome.max_attempts)
+
+
 def record_cycle(telemetry: Telemetry, call: HandlerCall, outcome: Outcome, started_at: float, ended_at: float) -> None:
     """Record a cycle's outcome, its duration, and how late it began; times are seconds since the epoch."""
     of_kind = {"kind": call.kind, "lane": call.lane}
     if outcome.verdict == "gated":
-        telemetry.record(GATED, 1, of_kind)
+        record_gated(telemetry, call.kind, call.lane, 1)
         return
     telemetry.record(CYCLES, 1, of_kind | {"outcome": outcome.word})
     telemetry.record(HANDLER_DURATION, ended_at - started_at, of_kind)
     # a requested run, or idle capacity, has made the message due at that moment
     telemetry.record(LATENESS, max(started_at - call.due_at, 0.0), of_kind)
-    if outcome.verdict == "reject" or (outcome.verdict == "failed" and call.attempt >= outcome.max_attempts):
+    if is_parking(call, outcome):
         telemetry.record(PARKED, 1, of_kind)
+
+
+def record_gated(telemetry: Telemetry, kind: str, lane: str, count: int) -> None:
+    """Record that messages wait at a closed gate, without a cycle."""
+    telemetry.record(GATED, count, {"kind": kind, "lane": lane})
 
 
 def begin_cycle(telemetry: Telemetry, call: HandlerCall, started_at: float) -> Span:

@@ -1,6 +1,7 @@
 """Control: the Python API that starts, steers, lists and shows messages; the command line uses it too."""
 
 import math
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -19,7 +20,8 @@ from shared.settings import Settings
 from shared.temporal.connect import translate_rpc_errors
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import Receipt, StartOutcome
-from starter.steering.message_view import MessageView, look_up, show, wait_until_it_rests
+from starter.steering.keepers import GateControl
+from starter.steering.message_view import RESTS, MessageView, look_up, show, wait_until_it_rests
 from starter.steering.packs import Packs, PassOver
 from starter.steering.selection import Selection
 from starter.steering.sender import NO_CHECKS, Sender, SignalCounts
@@ -232,7 +234,13 @@ class Control:
         """
         if wait > NO_WAIT:
             await wait_until_it_rests(self._client, self._packs, kind, message_id, wait)
-        return await show(self._client, self._packs, kind, message_id)
+        view = await show(self._client, self._packs, kind, message_id)
+        listed = view.listed
+        if listed.state in RESTS:
+            return view
+        tenant = (view.status or {}).get("tenant", "")
+        closed = await GateControl(self._client, self._settings).explain(kind, listed.lane, tenant, time.time())
+        return replace(view, gate=closed)
 
 
 def _to_error(receipt: Receipt[None]) -> Exception:

@@ -10,13 +10,14 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from shared.errors import PayloadKeyMissing
 from shared.keepers import gates
 from shared.keepers.gates import GateClosure
 from shared.messages.message import Outcome
-from shared.messages.timespan import format_seconds
 from shared.temporal.connect import read_memo, signal_beginning
 
 READ_EVERY_SECONDS = 1.0
+STALE_SECONDS = 5.0  # a list older than this is read again before it counts, because gates may have been closed since
 ASK_SECONDS = 2.0  # longest time that a handler's call waits for the server; then the last known state counts
 ENOUGH = 0.9  # a closing that covers this share of the requested time is not sent again: calls in flight end one by one
 LOOK_MIN_SECONDS = 60.0
@@ -29,6 +30,9 @@ class Gates:
 
     A closing by this process counts at once, until the server's list includes it. Without a server the last known state
     counts: a gate saves calls, nothing depends on it. The methods work only in activities, whose client they use.
+
+    Every message needs its implicit gates, so they must cost nearly nothing while they are open: calls look at two
+    attributes. `implicit` are the closed ones; from `fresh_until` on (seconds since the epoch), call `keep_fresh`.
     """
 
     def __init__(self, prefix: str, clock: Callable[[], float] = time.time) -> None:
@@ -39,15 +43,31 @@ class Gates:
         self._unsent: set[str] = set()
         self._read_at = 0.0
         self._reading: asyncio.Task[None] | None = None
+        self.implicit: dict[str, GateClosure] = {}
+        self.fresh_until = 0.0
 
     async def find_closing(self, gate: str) -> GateClosure | None:
         """Return the closing of a gate; None while it is open."""
         if self._clock() - self._read_at >= READ_EVERY_SECONDS:
-            if self._reading is None or self._reading.done():
-                self._reading = asyncio.create_task(self._read())
-            await asyncio.wait([self._reading])
+            await asyncio.wait([self._begin_reading()])
         found = self._find(gate)
         return found if found is not None and found.opens_at > self._clock() else None
+
+    async def keep_fresh(self, now: float) -> None:
+        """Read the list beside the calls that need it; only one that is unknown or stale is waited for."""
+        reading = self._begin_reading()
+        if now - self._read_at >= STALE_SECONDS:
+            await asyncio.wait([reading])
+        else:
+            self.fresh_until = now + READ_EVERY_SECONDS
+
+    def find_wait(self, kind: str, lane: str, tenant: str = "") -> Outcome | None:
+        """Make the outcome of a message of which an implicit gate is closed; None while all are open."""
+        now = self._clock()
+        for gate in gates.implicit_gates(kind, lane, tenant):
+            if (closing := self.implicit.get(gate)) is not None and closing.opens_at > now:
+                return wait_at(gate, closing, now)
+        return None
 
     async def close(self, gate: str, closing: GateClosure) -> None:
         """Close a gate for all processes; does nothing if it is closed for about as long already."""
@@ -56,6 +76,7 @@ class Gates:
         if known_left >= ENOUGH * (closing.opens_at - now):
             return
         self._own[gate] = closing
+        self._note_implicit()
         self._unsent.add(gate)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
@@ -64,8 +85,16 @@ class Gates:
     def _find(self, gate: str) -> GateClosure | None:
         return self._own.get(gate) or self._shared.get(gate)
 
+    def _note_implicit(self) -> None:
+        self.implicit = gates.pick_implicit({**self._shared, **self._own})
+
+    def _begin_reading(self) -> asyncio.Task[None]:
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        return self._reading
+
     async def _read(self) -> None:
-        with contextlib.suppress(RPCError, TimeoutError):
+        with contextlib.suppress(RPCError, TimeoutError, PayloadKeyMissing):
             async with asyncio.timeout(ASK_SECONDS):
                 await self._send_closures()
                 self._shared = await fetch_closings(activity.client(), self._prefix) or {}
@@ -73,6 +102,8 @@ class Gates:
         confirmed = (self._own.keys() & self._shared.keys()) - self._unsent
         self._own = gates.pick_closed({gate: self._own[gate] for gate in self._own.keys() - confirmed}, now)
         self._unsent &= self._own.keys()
+        self._note_implicit()
+        self.fresh_until = now + READ_EVERY_SECONDS
 
     async def _send_closures(self) -> None:
         """Send the closings that were not sent yet; a failed one is sent again with the next reading."""
@@ -95,8 +126,7 @@ def wait_at(gate: str, closing: GateClosure, now: float) -> Outcome:
     look_again = max(LOOK_MIN_SECONDS, now - closing.closed_at)
     after = min(closing.opens_at - now, look_again)
     spread = min(after * SPREAD_SHARE, SPREAD_MAX_SECONDS)
-    left = "until it is opened" if closing.lasts_for_good else f"for another {format_seconds(closing.opens_at - now)}"
-    return Outcome("gated", f"gate {gate} is closed {left}: {closing.reason}", after=after, tolerance=spread)
+    return Outcome("gated", closing.describe(gate, now), after=after, tolerance=spread)
 
 
 async def signal_gates(client: Client, prefix: str, task_queue: str, signal: str, wire: Mapping[str, Any]) -> None:

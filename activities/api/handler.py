@@ -21,6 +21,7 @@ from shared.messages.timespan import HORIZON
 Gate = str | Callable[[Message], str | None] | None
 HandlerFunction = Callable[[Message, Context], Awaitable[Again | Done | Reject]]
 ExpiryFunction = Callable[[Message, Context], Awaitable[None]]
+ParkedHook = Callable[[Message, Context, str], Awaitable[None]]
 
 _KIND = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
@@ -43,6 +44,7 @@ class Handler:
     expires_after: timedelta | None = None  # counted from the first due time, for messages that give no expiry
     on_expiry: ExpiryFunction | None = None  # called before a message ends as expired
     keeps_age: bool = False  # whether its messages keep when they were first due
+    on_parked: ParkedHook | None = None  # called with the reason when a call parks its message
 
     def __call__(self, message: Message, ctx: Context) -> Awaitable[Again | Done | Reject]:
         """Call the function itself, as tests of a handler do."""
@@ -79,6 +81,7 @@ def handler(
     expires_after: timedelta | None = None,
     on_expiry: ExpiryFunction | None = None,
     keeps_age: bool = False,
+    on_parked: ParkedHook | None = None,
 ) -> Callable[[HandlerFunction], Handler]:
     """Make an async function the handler of a kind.
 
@@ -93,6 +96,8 @@ def handler(
     `limit` says how many calls of a key may begin in a period, or be at work at once, see `Limit`.
     A message ends as expired at `expires_after` from its first due time, unless it gives an expiry of its own;
     `on_expiry`, an async function of (Message, Context), is called before. `keeps_age` fills `message.started_at`.
+    `on_parked`, an async function, is called with (Message, Context, reason) when a call parks its message: at least
+    once, for three seconds at most; whatever it raises is only logged.
     Raises InvalidHandler at import when a value is unusable.
 
         @handler("feed", lane="short", max_attempts=5)
@@ -104,12 +109,9 @@ def handler(
     _check_places(where, kind, lane, gate)
     if max_attempts < 1:
         raise InvalidHandler(f"{where}: max_attempts is {max_attempts}; give at least 1")
-    if timeout is not None and not timedelta(0) < timeout <= LANES[lane].handler_timeout_max:
-        raise InvalidHandler(
-            f"{where}: a timeout of {timeout} is not between 0 and {LANES[lane].handler_timeout_max} on lane {lane}; "
-            "use a longer lane"
-        )
+    _check_timeout(where, timeout, lane)
     _check_expiry(where, expires_after, on_expiry)
+    _check_hook(where, on_parked)
     if not timedelta(0) < backoff <= backoff_max:
         raise InvalidHandler(f"{where}: backoff {backoff} must be above 0 and at most backoff_max {backoff_max}")
     model = make_model(where, payload, before)
@@ -119,7 +121,7 @@ def handler(
             raise InvalidHandler(f"{where}: {function!r} is no 'async def'; handlers run on one event loop")
         numbers = (lane, max_attempts, timeout, backoff, backoff_max)
         age = (expires_after, on_expiry, keeps_age)
-        return Handler(kind, function, *numbers, encoding, gate, model, limit, *age)
+        return Handler(kind, function, *numbers, encoding, gate, model, limit, *age, on_parked)
 
     return decorate
 
@@ -134,6 +136,19 @@ def _check_places(where: str, kind: str, lane: str, gate: Gate) -> None:
             check_gate(gate)
         except ValueError as exc:
             raise InvalidHandler(f"{where}: {exc}") from exc
+
+
+def _check_timeout(where: str, timeout: timedelta | None, lane: str) -> None:
+    if timeout is not None and not timedelta(0) < timeout <= LANES[lane].handler_timeout_max:
+        raise InvalidHandler(
+            f"{where}: a timeout of {timeout} is not between 0 and {LANES[lane].handler_timeout_max} on lane {lane}; "
+            "use a longer lane"
+        )
+
+
+def _check_hook(where: str, hook: object) -> None:
+    if hook is not None and not inspect.iscoroutinefunction(hook):
+        raise InvalidHandler(f"{where}: on_parked={hook!r} is no 'async def'; write one that takes three arguments")
 
 
 def _check_expiry(where: str, expires_after: timedelta | None, on_expiry: object) -> None:

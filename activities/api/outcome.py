@@ -1,16 +1,20 @@
 """What a handler gets and returns: the message it is called with and its possible outcomes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from activities.api.calendar import Calendar
 from activities.api.payload import PayloadModel
 from shared.errors import InvalidOutcome
 from shared.keepers.gates import check_gate
 from shared.lanes import LANES
+from shared.messages.decision import TOLERANCE_SHARE
 from shared.messages.json_value import encode_json, find_flaw
 from shared.messages.message import HandlerCall, Outcome, clip_reason
+
+CALENDAR_TOLERANCE = timedelta(minutes=1)  # who names a minute means it; a herd is spread over that minute
 
 
 class _Unchanged:
@@ -70,17 +74,18 @@ def build_message(call: HandlerCall, model: PayloadModel | None = None) -> Messa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """Come back: after a delay counted from the decision, or at a moment.
+    """Come back: after a delay counted from the decision, or at a moment, or at the next one of a calendar.
 
     `earliest` is the soonest that idle capacity may pull the message forward: a delay like `after`, or a moment
     like `at`; half of the delay when left out. `tolerance` is how much later than due is fine: 5 % of the delay,
     at most 15 minutes, when left out; the due time is spread inside it. `payload` replaces the present one,
-    `lane` moves the message to another lane. Delays are clamped to between one second and ten years, and the
+    `lane` moves the message to another lane. A calendar says itself how early is fine, and without a tolerance the
+    message is due within a minute. Delays are clamped to between one second and ten years, and the
     reason that `dormice show` prints says so.
     """
 
     after: timedelta | None = None
-    at: datetime | None = None
+    at: datetime | Calendar | None = None
     earliest: timedelta | datetime | None = None
     tolerance: timedelta | None = None
     payload: Any = UNCHANGED
@@ -133,9 +138,16 @@ def read_gate(call: str, name: object) -> str:
         raise InvalidOutcome(f"{call}(gate): {exc}") from exc
 
 
-def to_outcome(returned: object, payload_max_bytes: int, model: PayloadModel | None = None) -> Outcome:
-    """Check what a handler returned and give its wire form; raises InvalidOutcome with a sentence if it is none."""
+def to_outcome(
+    returned: object, payload_max_bytes: int, model: PayloadModel | None = None, ran_at: float = 0.0
+) -> Outcome:
+    """Check what a handler returned and give its wire form; raises InvalidOutcome with a sentence if it is none.
+
+    `ran_at` is when it began to run, in seconds since the epoch: a calendar goes on after that moment.
+    """
     if isinstance(returned, Again):
+        if isinstance(returned.at, Calendar):
+            returned = _choose_moment(returned, returned.at, datetime.fromtimestamp(ran_at, UTC))
         return _to_again(returned, payload_max_bytes, model)
     if isinstance(returned, Done):
         _check_json("result", returned.result, payload_max_bytes)
@@ -143,6 +155,15 @@ def to_outcome(returned: object, payload_max_bytes: int, model: PayloadModel | N
     if isinstance(returned, Reject):
         return Outcome("reject", reason=clip_reason(str(returned.reason)) or "rejected by its handler")
     raise InvalidOutcome(f"the handler returned {_describe(returned)}; return Again, Done or Reject")
+
+
+def _choose_moment(again: Again, calendar: Calendar, ran_at: datetime) -> Again:
+    if again.earliest is not None:
+        raise InvalidOutcome("Again(earliest) does not go with a calendar; write daily(…, early=timedelta(hours=1))")
+    moment = calendar.next(ran_at + calendar.early)
+    usual = min((moment - ran_at) * TOLERANCE_SHARE, CALENDAR_TOLERANCE)
+    tolerance = usual if again.tolerance is None else again.tolerance
+    return replace(again, at=moment, earliest=moment - calendar.early, tolerance=tolerance)
 
 
 def _to_again(again: Again, payload_max_bytes: int, model: PayloadModel | None) -> Outcome:

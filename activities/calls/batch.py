@@ -13,13 +13,14 @@ from temporalio.service import RPCError
 
 from activities.api.context import no_heartbeat
 from activities.calls.dispatch import Dispatch, fail, stamp_end
+from activities.reporting import record_gated
 from activities.server_calls import ContinuedRuns
 from shared.lanes import LANES
 from shared.messages.json_value import encode_json
 from shared.messages.message import Outcome
 from shared.messages.placement import PackSpread
 from shared.packs.cycle import apply_outcome, to_call
-from shared.packs.entry import COMPRESSED, STATE_BYTES_MAX, Entry
+from shared.packs.entry import COMPRESSED, STATE_BYTES_MAX, Entry, is_over
 from shared.temporal.connect import to_raw
 
 RUN_BATCH = "run_batch"
@@ -122,6 +123,12 @@ class _Run:
     def _unreported(self) -> dict[int, Any]:
         return {n: wire for n, wire in self._outcomes.items() if n not in self._reported}
 
+    def _put_off(self, wait: Outcome, positions: set[int]) -> None:
+        """Let messages wait at a closed gate, without a task for each."""
+        for position in positions:
+            self._note(position, wait)
+        record_gated(self._dispatch.telemetry, self._kind, self._lane, len(positions))
+
     async def _call_all(self) -> None:
         """Call all handlers, until each has ended or has ignored its cancellation for too long."""
         try:
@@ -144,8 +151,13 @@ class _Run:
 
     async def _begin_all(self) -> None:
         """Begin the calls in their order, each as soon as there is room for it in this process and in the answer."""
-        done = self._done
-        for position in range(len(self._entries)):
+        done, positions = self._done, range(len(self._entries))
+        if (wait := await self._dispatch.find_wait(self._kind, self._lane)) is not None:
+            now = stamp_end(self._dispatch.clock)
+            waiting = {n for n in positions if not is_over(self._entries[n], now)} - done
+            self._put_off(wait, waiting)
+            done |= waiting
+        for position in positions:
             if position in done:
                 continue
             while self._left < self._outcome_max:
@@ -178,7 +190,7 @@ class _Run:
             call = to_call(self._entries[position], self._kind, self._pack_lane, self._tries_before)
             # a lost batch of many does not show which message broke it; a single one was called in each try
             attempts = call.attempt - 1 - (self._tries_before if len(self._entries) > 1 else 0)
-            outcome = self._dispatch.find_exhausted(call, attempts) if attempts else None
+            outcome = await self._dispatch.refuse_exhausted(call, attempts, self._spread) if attempts else None
             if outcome is None:
                 outcome = await self._dispatch.run(call, no_heartbeat, self._deadlines, self._spread)
             if position in self._at_work:  # else it was given up

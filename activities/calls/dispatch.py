@@ -5,9 +5,10 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from temporalio import activity
@@ -21,9 +22,10 @@ from activities.api.outcome import Done, Message, RetryAfter, build_message, to_
 from activities.api.payload import InvalidPayload
 from activities.api.resources import Resources
 from activities.calls.deadlines import Deadlines
+from activities.calls.hooks import call_hook, describe_error
 from activities.http.client import HttpClient
 from activities.registry import Registry
-from activities.reporting import FAILURES, OutcomeEvents, begin_cycle, end_cycle, record_cycle
+from activities.reporting import FAILURES, OutcomeEvents, begin_cycle, end_cycle, is_parking, record_cycle
 from shared.errors import InvalidOutcome
 from shared.keepers.gates import GateClosure
 from shared.keepers.limits import grace_of
@@ -33,8 +35,9 @@ from shared.messages.message import HandlerCall, Outcome, clip_reason
 from shared.messages.timespan import format_moment
 from shared.settings import Settings
 from shared.telemetry.logs import ABOUT
-from shared.telemetry.metrics import AT_WORK
+from shared.telemetry.metrics import AT_WORK, PARKED
 from shared.telemetry.sdk import Telemetry
+from shared.telemetry.spans import NO_SPAN
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +72,7 @@ class Dispatch:
         timeout = LANES[call.lane].heartbeat_timeout
         beating = None if timeout is None else asyncio.create_task(_beat(timeout))
         try:
-            outcome = self.find_exhausted(call, call.attempt - 1)
+            outcome = await self.refuse_exhausted(call, call.attempt - 1)
             if outcome is None:
                 beat = no_heartbeat if timeout is None else activity.heartbeat
                 outcome = await self.run(call, beat, self.make_deadlines(call.kind, call.lane))
@@ -85,16 +88,26 @@ class Dispatch:
         )
         return stamped.dump()
 
-    def find_exhausted(self, call: HandlerCall, attempts: int) -> Outcome | None:
-        """Give an outcome if the message's attempts are used up, all lost with their workers; else None."""
+    async def refuse_exhausted(self, call: HandlerCall, attempts: int, spread: Spread | None = None) -> Outcome | None:
+        """Give the outcome of a message whose attempts are used up, all lost with their workers; None for others."""
         found = self.registry.get(call.kind)
         if found is None or attempts < found.max_attempts:
             return None
         lost = f"its {attempts} calls before were lost with their workers, or blocked them"
-        if call.is_over(self.clock()):
-            return expire(call, lost)
-        # a further `failed` would report an attempt that nobody made
-        return Outcome("reject", f"attempt {attempts} of {found.max_attempts}: {lost}")
+        around, now = CallContext(call._replace(attempt=attempts), no_heartbeat, NO_SPAN), self.clock()
+        if call.is_over(now):
+            outcome = expire(call, lost)
+        else:  # a further `failed` would report an attempt that nobody made
+            outcome = Outcome("reject", f"attempt {attempts} of {found.max_attempts}: {lost}")
+            self.telemetry.record(PARKED, 1, {"kind": call.kind, "lane": call.lane})
+        _log(around, outcome, now)
+        return await self._tell(around, outcome, now, spread)
+
+    async def find_wait(self, kind: str, lane: str, tenant: str = "") -> Outcome | None:
+        """Give the outcome of messages of a kind on a lane while a gate of theirs that nobody declares is closed."""
+        if (now := self.clock()) >= self.gates.fresh_until:
+            await self.gates.keep_fresh(now)
+        return self.gates.find_wait(kind, lane, tenant) if self.gates.implicit else None
 
     def make_deadlines(self, kind: str, lane: str) -> Deadlines:
         """Make the limit of time for calls of one kind on one lane; without a handler for the kind it is never used."""
@@ -116,14 +129,30 @@ class Dispatch:
         if outcome.verdict in ("handed_back", "gated"):
             return outcome
         self.calls[call.lane] += 1
+        if self.events is not None or outcome.verdict in FAILURES:
+            outcome = await self._tell(around, outcome, started_at, spread)
+        _log(around, outcome, started_at)
+        return outcome
+
+    async def _tell(self, around: CallContext, outcome: Outcome, started_at: float, spread: Spread | None) -> Outcome:
+        """Tell others of an outcome before the workflow learns of it, so that a lost worker tells twice, not never.
+
+        The event and the hook go out side by side, because Temporal leaves little time after a handler's own.
+        """
+        telling: list[Coroutine[Any, Any, None]] = []
         if self.events is not None:
             outcome = outcome._replace(ended_at=stamp_end(self.clock))
-            try:
-                await self.events.report(call, outcome, started_at, spread)
-            except asyncio.CancelledError:
-                if not activity.is_worker_shutdown():  # then the outcome counts, and its event is held already
-                    raise
-        _log(around, outcome, started_at)
+            telling.append(self.events.report(around.call, outcome, started_at, spread))
+        found = self.registry.get(around.call.kind)
+        if found is not None and found.on_parked is not None and is_parking(around.call, outcome):
+            context = partial(build_context, around, started_at, self.settings, self.http.client, self.resources)
+            telling.append(call_hook(found, found.on_parked, around, context, outcome.reason))
+        try:
+            if telling:
+                await (telling[0] if len(telling) == 1 else asyncio.gather(*telling))
+        except asyncio.CancelledError:
+            if not activity.is_worker_shutdown():  # then the outcome counts, and its event is held already
+                raise
         return outcome
 
     async def _measure(self, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
@@ -142,7 +171,7 @@ class Dispatch:
         return outcome if outcome.verdict == "gated" else end_cycle(around.span, outcome)
 
     async def _run(self, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
-        call = around.call
+        call, gates = around.call, self.gates
         found = self.registry.get(call.kind)
         if found is None:
             reason = f"no handler for kind {call.kind!r} is loaded in this worker"
@@ -150,6 +179,10 @@ class Dispatch:
         if found.keeps_age or call.expires_at:
             return await self._run_aging(found, around, deadlines, started_at)
         try:
+            if started_at >= gates.fresh_until:
+                await gates.keep_fresh(started_at)
+            if gates.implicit and (wait := gates.find_wait(call.kind, call.lane, call.tenant)) is not None:
+                return wait
             return await self._attempt(found, around, deadlines, started_at)
         except BaseException as exc:  # noqa: BLE001 — whatever a handler raises is an outcome
             return _fail_call(found, exc)
@@ -162,6 +195,8 @@ class Dispatch:
             around = around._replace(call=call._replace(started_at=begun_at))
         if call.is_over(self.clock()):
             return await self._run_expiry(found, around, deadlines, started_at)
+        if (wait := await self.find_wait(call.kind, call.lane, call.tenant)) is not None:
+            return wait
         outcome = await self._try(found, around, deadlines, started_at)
         return outcome._replace(started_at=begun_at) if begun_at and outcome.verdict != "gated" else outcome
 
@@ -192,8 +227,9 @@ class Dispatch:
             return _fail_call(found, exc)
 
     async def _attempt(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
+        call = around.call
         try:
-            message = build_message(around.call, found.payload)
+            message = build_message(call, found.payload)
             gate = found.gate and found.gate_of(message)
             if gate and (closing := await self.gates.find_closing(gate)):
                 return wait_at(gate, closing, self.clock())
@@ -207,7 +243,9 @@ class Dispatch:
                 returned = await function(message, context)
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 await _let_cancel_pass()
-            return to_outcome(returned, self.settings.payload_max_bytes, found.payload)
+            # a worker's clock may be behind the server's, which has woken the message
+            ran_at = max(started_at, call.due_at)
+            return to_outcome(returned, self.settings.payload_max_bytes, found.payload, ran_at)
         except (InvalidOutcome, InvalidPayload) as exc:
             return Outcome("reject", clip_reason(str(exc)))
         except RetryAfter as exc:
@@ -215,7 +253,7 @@ class Dispatch:
                 await self.gates.close(exc.gate, GateClosure.lasting(exc.gate_delay, str(exc), self.clock()))
             return Outcome("retry_after", clip_reason(str(exc)), after=exc.delay.total_seconds())
         except TimeoutError as exc:
-            return fail(found, _describe(exc) if str(exc) else f"no outcome within {deadlines.seconds:g} s")
+            return fail(found, describe_error(exc) if str(exc) else f"no outcome within {deadlines.seconds:g} s")
 
     async def _take_turn(
         self, found: Handler, limit: Limit, message: Message, call: HandlerCall
@@ -235,7 +273,7 @@ def _fail_call(found: Handler, exc: BaseException) -> Outcome:
         if activity.is_cancelled():
             raise exc
         _take_cancel_back()
-    return fail(found, _describe(exc))
+    return fail(found, describe_error(exc))
 
 
 def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:
@@ -278,14 +316,6 @@ def stamp_end(clock: Callable[[], float]) -> float:
     and leaves out the time before the activity began. A delay counted from there would end early.
     """
     return math.ceil(clock() * 1000) / 1000
-
-
-def _describe(exc: BaseException) -> str:
-    try:
-        text = str(exc).strip().partition("\n")[0]
-    except BaseException as worse:  # noqa: BLE001 — an exception's text comes from the handler's own code too
-        text = f"its text can't be had ({type(worse).__name__})"
-    return clip_reason(f"{type(exc).__name__}: {text}" if text else type(exc).__name__)
 
 
 async def _let_cancel_pass() -> None:

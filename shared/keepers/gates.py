@@ -7,13 +7,15 @@ from typing import Any, NamedTuple, Self
 
 from shared.messages.message import clip_reason
 from shared.messages.signal_reading import is_moment, is_text, read_object, require
-from shared.messages.timespan import HORIZON, format_exact
+from shared.messages.timespan import HORIZON, format_exact, format_seconds
 
 GATES_WORKFLOW = "gates"  # workflow type that keeps the list of closed gates
 GATES_MEMO = "gates"  # the memo field that holds the list; a memo can be read while no worker runs
 CLOSE, OPEN = "close", "open"  # signals of that workflow
 GATES_MAX = 500  # most gates closed at once: every worker that uses gates reads all of them each second
 GATE_MAX_BYTES = 300
+IMPLICIT = KIND_GATE, LANE_GATE, TENANT_GATE = ("kind:", "lane:", "tenant:")
+"""Begins of the names of implicit gates: every message needs those of its kind, its lane and its tenant."""
 HEARD_WITHIN = timedelta(days=30)
 """Longest time until a worker learns of a closing; a closing of ten years less this time counts as permanent."""
 
@@ -35,6 +37,11 @@ class GateClosure(NamedTuple):
     def lasts_for_good(self) -> bool:
         """Whether nobody gave an opening time: then it lasts the maximum, less what a worker took to learn of it."""
         return self.opens_at - self.closed_at >= (HORIZON - HEARD_WITHIN).total_seconds()
+
+    def describe(self, gate: str, now: float) -> str:
+        """Say which gate is closed, until when and why."""
+        left = "until it is opened" if self.lasts_for_good else f"for another {format_seconds(self.opens_at - now)}"
+        return f"gate {gate} is closed {left}: {self.reason}"
 
     def to_document(self, gate: str) -> dict[str, Any]:
         """Give it, and the gate that it closes, as an object for JSON."""
@@ -61,6 +68,17 @@ def check_gate(name: str) -> str:
     if not name or not name.isprintable() or len(name.encode(errors="replace")) > GATE_MAX_BYTES:
         raise ValueError(f"{name[:40]!r} names no gate; give 1 to {GATE_MAX_BYTES} bytes without control characters")
     return name
+
+
+def implicit_gates(kind: str, lane: str, tenant: str) -> tuple[str, ...]:
+    """Name the gates that a message needs without declaring them."""
+    named = (KIND_GATE + kind, LANE_GATE + lane)
+    return (*named, TENANT_GATE + tenant) if tenant else named
+
+
+def pick_implicit(closings: Mapping[str, GateClosure]) -> dict[str, GateClosure]:
+    """Keep only the implicit gates."""
+    return {name: closing for name, closing in closings.items() if name.startswith(IMPLICIT)}
 
 
 def read_close(arguments: Sequence[Any]) -> CloseRequest:

@@ -175,15 +175,22 @@ def _spend_turn(state: MessageState, outcome: Outcome) -> MessageState:
 
 def _wait_at_gate(state: MessageState, outcome: Outcome, now: float, spread: Spread | None) -> MessageState:
     state = _skip_version(state) if state.is_revised else state  # the previous payload may have been tried
-    soonest, tolerance = now + _clamp(outcome.after or 0.0)[0], outcome.tolerance or 0.0
-    if outcome.turn:  # a slot is a moment, which a batch may have reached before its last message has ended
-        soonest = max(now, outcome.at or soonest)
-        # of a line's many waits, the last one is enough
+    spread = spread or (lambda tolerance: find_offset(state.workflow_id, tolerance, None))
+    due, latest = plan_wait(outcome, now, spread)
+    if outcome.turn:  # of a line's many waits, the last one is enough
         last = state.decisions[-1:]
         kept = state.decisions[:-1] if last and last[0].what == "gated" else state.decisions
         state = state._replace(turn=outcome.turn, decisions=kept)
-    due_at = soonest + find_offset(state.workflow_id, tolerance, spread)
-    return _due(state, due_at, due_at, soonest + tolerance).remember(now, "gated", clip_reason(outcome.reason))
+    waiting = state._replace(due_at=due, earliest_at=due, latest_at=latest)
+    return waiting.remember(now, "gated", clip_reason(outcome.reason))
+
+
+def plan_wait(outcome: Outcome, now: float, spread: Spread) -> tuple[float, float]:
+    """Give when one at a closed gate, or in line, looks again: due and latest moment, in seconds since the epoch."""
+    soonest, tolerance = now + _clamp(outcome.after or 0.0)[0], outcome.tolerance or 0.0
+    if outcome.turn:  # a slot is a moment, which a batch may have reached before its last message has ended
+        soonest = max(now, outcome.at or soonest)
+    return _ceil(soonest + spread(tolerance)), _floor(soonest + tolerance)
 
 
 def _retry_or_park(state: MessageState, outcome: Outcome, now: float) -> MessageState:

@@ -23,7 +23,7 @@ _LANES = tuple(LANES)
 _HORIZON = datetime.now(UTC) + HORIZON  # fixed at import: the true limit only grows, and most moments are far before it
 _TOLERANCE_SECONDS_MAX = TOLERANCE_MAX.total_seconds()
 _SHOWN_MAX = 10**15  # larger numbers are described in errors, not printed
-_KIND = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+KIND_PATTERN = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 
@@ -60,7 +60,7 @@ def _text(value: Any, max_bytes: int) -> str:
 
 def _kind(value: Any) -> str:
     text = _text(value, KIND_MAX_BYTES)
-    if not _KIND.fullmatch(text):
+    if not KIND_PATTERN.fullmatch(text):
         raise ValueError(f"is {text!r}; use lower-case letters, digits, '_', '.' and '-' only, letter or digit first")
     return text
 
@@ -215,7 +215,7 @@ def read_ordinary(given: Mapping[str, Any], rules: EnvelopeRules) -> Envelope | 
         return None
     if lane is None:
         lane = fields["lane"] = rules.kinds[kind]
-    if type(lane) is not str or lane not in _LANES or not _KIND.fullmatch(kind) or len(kind) > KIND_MAX_BYTES:
+    if type(lane) is not str or lane not in _LANES or not KIND_PATTERN.fullmatch(kind) or len(kind) > KIND_MAX_BYTES:
         return None
     if type(message_id) is int:
         message_id = fields["id"] = str(message_id)

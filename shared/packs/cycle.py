@@ -1,8 +1,8 @@
 """A cycle of a packed message, from its entry to what the cycle changes of it, without a full state where possible."""
 
-from shared.messages.decision import Spread, begin, decide, plan_return
+from shared.messages.decision import Spread, begin, decide, plan_return, plan_wait
 from shared.messages.json_value import copy_json
-from shared.messages.message import NO_TRACE, NO_TURN, HandlerCall, Outcome
+from shared.messages.message import DECISIONS_KEPT, NO_TRACE, NO_TURN, HandlerCall, Outcome
 from shared.packs.entry import (
     DECISIONS,
     DUE,
@@ -46,6 +46,8 @@ def to_call(entry: Entry, kind: str, lane: str, tries_before: int) -> HandlerCal
 def apply_outcome(entry: Entry, outcome: Outcome, now: float, *, kind: str, lane: str, spread: Spread) -> Entry:
     """Give what a cycle changes of an entry, as `decide` does for a full state; `lane` is the pack's own."""
     decisions = entry[DECISIONS]
+    if outcome.verdict == "gated" and len(entry) == OTHERS and not outcome.turn:
+        return _wait_at_gate(entry, outcome, now, spread)
     is_unusual = outcome.is_payload_changed or outcome.lane or outcome.traced or outcome.started_at
     is_usual = outcome.verdict == "again" and not is_unusual
     if is_usual and len(entry) == OTHERS and (not decisions or (len(decisions) == 1 and decisions[0][2] in ROUTINE)):
@@ -54,3 +56,19 @@ def apply_outcome(entry: Entry, outcome: Outcome, now: float, *, kind: str, lane
         return [due, due - earliest, max(latest - due, 0), [decision]]
     after = to_entry(decide(begin(to_state(entry, kind, lane)), outcome, now, spread=spread), lane)
     return to_change(entry, after)
+
+
+def _wait_at_gate(entry: Entry, outcome: Outcome, now: float, spread: Spread) -> Entry:
+    """Give the entry of a message that waits at a gate; a gate may be closed for long, so only its last look is kept.
+
+    A closed gate may send a million messages away, each several times.
+    """
+    due, latest = (round(moment * 1000) for moment in plan_wait(outcome, now, spread))
+    later = due - entry[DUE]
+    decisions = [
+        [at + later, back, what, then + later, *others]
+        for at, back, what, then, *others in entry[DECISIONS][1 - DECISIONS_KEPT :]
+        if what not in ROUTINE and what != "gated"
+    ]
+    last = [due - round(round(now, 3) * 1000), 0, "gated", 0, outcome.reason]
+    return [entry[ID], due, 0, max(latest - due, 0), entry[VERSION], entry[PAYLOAD], [*decisions, last]]

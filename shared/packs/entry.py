@@ -146,6 +146,11 @@ def is_parked(entry: Entry) -> bool:
     return len(entry) > OTHERS and "parked_reason" in entry[OTHERS]
 
 
+def is_over(entry: Entry, now: float) -> bool:
+    """Return whether the message's next call is its expiry, at `now` (seconds since the epoch)."""
+    return len(entry) > OTHERS and 0.0 < entry[OTHERS].get("expires_at", 0.0) <= max(now, entry[DUE] / 1000)
+
+
 def priority_of(entry: Entry) -> int:
     """Give the message's priority, 1 first."""
     return entry[OTHERS].get("priority", 3) if len(entry) > OTHERS else 3

@@ -12,11 +12,13 @@ from typing import Any
 from temporalio.client import Client
 
 from activities.idle.capacity import Capacity
+from shared.keepers.gates import GateClosure, pick_implicit
 from shared.lanes import LANES, task_queue
 from shared.messages.timespan import format_exact, format_moment, format_seconds
 from shared.settings import Settings
 from shared.temporal.connect import translate_rpc_errors
 from starter.insight.due_counts import PackDueCounts, count_packed, count_solo
+from starter.steering.keepers import GateControl
 from starter.steering.packs import Packs
 from starter.steering.selection import Selection
 
@@ -82,6 +84,8 @@ class Forecast:
     capacity: Mapping[str, LaneCapacity]
     packed: PackDueCounts
     overloads: Sequence[Overload] = field(default_factory=tuple[Overload, ...])
+    gates: Mapping[str, GateClosure] = field(default_factory=dict[str, GateClosure])
+    """Closed gates of kinds, lanes and tenants: what is counted as due waits there for longer."""
 
     def to_document(self) -> dict[str, Any]:
         """Give it as an object for JSON."""
@@ -98,6 +102,7 @@ class Forecast:
             "oldest_count_seconds": round(self.packed.age) if self.packed.is_about else None,
             "packs_not_counted": self.packed.uncounted,
             "kinds_not_asked": list(self.packed.silent),
+            "closed_gates": [closing.to_document(gate) for gate, closing in self.gates.items()],
             "warnings": [
                 {
                     "lane": overload.lane,
@@ -151,6 +156,7 @@ async def make_forecast(
         capacity=capacity,
         packed=packed,
         overloads=tuple(overload for overload in overloads if overload),
+        gates=pick_implicit(await GateControl(client, settings).fetch_known(begin)),
     )
 
 

@@ -1,5 +1,6 @@
 """Keepers: a person closes and opens gates, and switches, limits and watches the use of idle capacity."""
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,10 +8,22 @@ from typing import Any
 from temporalio.client import Client, WorkflowExecutionDescription
 
 from activities.admission.gates import fetch_closings, signal_gates
-from shared.errors import InvalidSetting, RetryLater
-from shared.keepers.gates import CLOSE, GATES_MAX, OPEN, GateClosure, check_gate, pick_closed
+from shared.errors import DormiceError, InvalidSetting, RetryLater
+from shared.keepers.gates import (
+    CLOSE,
+    GATES_MAX,
+    KIND_GATE,
+    LANE_GATE,
+    OPEN,
+    TENANT_GATE,
+    GateClosure,
+    check_gate,
+    implicit_gates,
+    pick_closed,
+)
 from shared.keepers.idle import IDLE_MEMO, IDLE_WORKFLOW, IdleLimits, PullCounts, idle_workflow_id
-from shared.lanes import task_queue
+from shared.lanes import LANES, task_queue
+from shared.messages.envelope import KIND_MAX_BYTES, KIND_PATTERN, TENANT_MAX_BYTES
 from shared.settings import Settings
 from shared.temporal.connect import find_workflow, signal_beginning, translate_rpc_errors
 
@@ -38,13 +51,27 @@ class GateControl:
             raise GatesNotServed(f"{lack}; start one with 'dormice worker' and ask again")
         return pick_closed(found, now)
 
+    async def fetch_known(self, now: float) -> dict[str, GateClosure]:
+        """Give the closed gates by name; none while a change still waits for a worker, because it holds nobody yet."""
+        try:
+            return await self.fetch(now)
+        except GatesNotServed:
+            return {}
+
+    async def explain(self, kind: str, lane: str, tenant: str, now: float) -> str:
+        """Say which closed gate a message needs without declaring it; empty while there is none, or none is known."""
+        with contextlib.suppress(DormiceError):
+            closings = await self.fetch_known(now)
+            for gate in implicit_gates(kind, lane, tenant):
+                if gate in closings:
+                    return closings[gate].describe(gate, now)
+        return ""
+
     async def close(self, gate: str, closing: GateClosure) -> None:
         """Close a gate, replacing an earlier closing. Raises InvalidSetting for an invalid name or too many gates."""
         _check(gate)
-        try:
-            known = await self.fetch(closing.closed_at)
-        except GatesNotServed:
-            known = {}
+        _check_implicit(gate)
+        known = await self.fetch_known(closing.closed_at)
         if gate not in known and len(known) >= GATES_MAX:
             raise InvalidSetting(f"gates: {GATES_MAX} are closed, which is the most; open one first")
         wire = {"gate": gate, "opens_at": closing.opens_at, "reason": closing.reason, "replaces": True}
@@ -126,3 +153,17 @@ def _check(gate: str) -> None:
         check_gate(gate)
     except ValueError as exc:
         raise InvalidSetting(f"gate: {exc}") from exc
+
+
+def _check_implicit(gate: str) -> None:
+    """Raise InvalidSetting if the gate of a kind, lane or tenant names none that there can be, so it holds nobody."""
+    name = gate.partition(":")[2]
+    problem = ""
+    if gate.startswith(LANE_GATE) and name not in LANES:
+        problem = f"names no lane; use one of {', '.join(LANE_GATE + lane for lane in LANES)}"
+    elif gate.startswith(KIND_GATE) and (len(name) > KIND_MAX_BYTES or not KIND_PATTERN.fullmatch(name)):
+        problem = "names no kind; write it as 'dormice handlers' prints it, for example kind:price"
+    elif gate.startswith(TENANT_GATE) and not 0 < len(name.encode()) <= TENANT_MAX_BYTES:
+        problem = f"names no tenant; give 1 to {TENANT_MAX_BYTES} bytes after {TENANT_GATE}"
+    if problem:
+        raise InvalidSetting(f"gate: {gate!r} {problem}")

@@ -41,6 +41,8 @@ class MessageView:
     """Id of the workflow that the message lives in."""
     is_payload_kept: bool = True
     """False for a message that has finished in a pack."""
+    gate: str = ""
+    """Which gate of its kind, lane or tenant is closed; empty while all are open, and where nothing will run."""
     note: str = ""
 
 
@@ -52,6 +54,8 @@ def to_document(view: MessageView, web_ui: str = "") -> dict[str, Any]:
     if listed.state in ENDED_OTHERWISE.values():
         known["state"] = listed.state
         why = f"its workflow was ended as {listed.state}, by something else than the message itself"
+    if view.gate and why:
+        why = f"{why}; {view.gate}"
     is_due = view.ended is None and listed.state not in {*ENDED_OTHERWISE.values(), "parked"}
     due_at, earliest_at = listed.due_at, listed.earliest_at
     if view.status is not None:

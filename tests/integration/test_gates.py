@@ -9,18 +9,21 @@ from temporalio.client import Client
 
 from activities import Again, Context, Done, Message, RetryAfter, handler
 from activities.api.handler import Handler
+from shared.errors import InvalidSetting
 from shared.keepers.gates import GateClosure
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from starter.steering.keepers import GateControl, GatesNotServed
+from starter.steering.message_view import to_document
 from tests.conftest import Begin, Serve, wait_until
 from tests.subjects import Subject, declare
 
 pytestmark = pytest.mark.timeout(150)  # workers begin and end in it, and gates stay closed for a while
 
 CLOSED = timedelta(seconds=10)
+HOUR = timedelta(hours=1)
 HOST = "host:example.org"
 
 
@@ -35,16 +38,16 @@ class Site:
 
     def handler(self, lane: str = "short", kind: str = "") -> Handler:
         """Make a handler whose messages pass the site's gate; those called "elsewhere" need none."""
+        gate = handler(kind or self.kind, lane=lane, gate=lambda message: None if "elsewhere" in message.id else HOST)
+        return gate(self.visit)
 
-        @handler(kind or self.kind, lane=lane, gate=lambda message: None if "elsewhere" in message.id else HOST)
-        async def visit(message: Message, ctx: Context) -> Again | Done:
-            self.calls.append((time.time(), message.id))
-            if "elsewhere" not in message.id and not self.opens_at:
-                self.opens_at = time.time() + self.closed.total_seconds()
-                raise RetryAfter(self.closed, "asked to wait", gate=HOST)
-            return Done()
-
-        return visit
+    async def visit(self, message: Message, ctx: Context) -> Again | Done:  # noqa: ARG002 — the shape of every handler
+        """Answer one message."""
+        self.calls.append((time.time(), message.id))
+        if "elsewhere" not in message.id and not self.opens_at:
+            self.opens_at = time.time() + self.closed.total_seconds()
+            raise RetryAfter(self.closed, "asked to wait", gate=HOST)
+        return Done()
 
 
 @pytest.fixture
@@ -102,6 +105,48 @@ async def test_a_gate_closed_by_one_worker_is_closed_for_every_worker_and_every_
     assert [name for _, name in site.calls if name == neighbour.id] == []
 
 
+async def test_a_closed_kind_or_tenant_holds_its_messages_and_no_others(
+    serve: Serve, starter: BulkStarter, kind: str, gates: GateControl, begin: Begin
+) -> None:
+    """No handler declares a gate; newcomers wait too and say why, and all of them run when it is time."""
+    site, other = Site(kind), f"{kind}-other"
+    site.opens_at, tenant = 1, f"{kind}-noisy"
+    async with serve(handler(kind)(site.visit), handler(other)(site.visit), lanes=("short",)):
+        await gates.close(f"tenant:{tenant}", GateClosure.lasting(HOUR, "too loud"))
+        await gates.close(f"kind:{kind}", GateClosure.lasting(CLOSED, "wrong prices"))
+        await wait_until(lambda: _are_closed(gates, 2), "both are closed")
+        opens_at = (await gates.fetch(time.time()))[f"kind:{kind}"].opens_at
+        held = await begin(kind)
+        names = [held.id, *(f"{held.id}-{n}" for n in range(20))]
+        stream = ((name, Envelope(kind=kind, id=name, lane="short")) for name in names[1:])
+        assert {receipt.outcome async for receipt in starter.start_all(stream)} == {StartOutcome.STARTED}
+        loud, quiet = await begin(other, tenant=tenant), await begin(other, tenant=f"{kind}-quiet")
+        await wait_until(lambda: _is_gated(held), "one of the kind waits")
+        await wait_until(lambda: _is_gated(loud), "one of the tenant waits")
+        shown = to_document(await held.control.show(kind, held.id))
+        await wait_until(lambda: {name for _, name in site.calls} == {*names, quiet.id}, "all others have run", 60)
+
+    assert shown["why"].endswith(": wrong prices"), "it says so without a look at the gates"
+    assert f"; gate kind:{kind} is closed for another" in shown["why"]
+    assert {name for at, name in site.calls if at < opens_at} == {quiet.id}
+    assert loud.id not in {name for _, name in site.calls}
+
+
+@pytest.mark.parametrize(
+    ("gate", "problem"),
+    [
+        ("lane:fast", "'lane:fast' names no lane; use one of lane:short, lane:medium, lane:long"),
+        ("kind:Price", "'kind:Price' names no kind; write it as 'dormice handlers' prints it"),
+        ("tenant:", "'tenant:' names no tenant; give 1 to 64 bytes"),
+    ],
+)
+async def test_a_gate_that_can_hold_nobody_is_refused(gates: GateControl, gate: str, problem: str) -> None:
+    """A slip of the pen would look like a closed gate."""
+    with pytest.raises(InvalidSetting, match=f"^gate: {problem}"):
+        await gates.close(gate, GateClosure.lasting(CLOSED))
+    assert await gates.fetch(time.time()) == {}
+
+
 async def test_what_a_person_says_about_a_gate_outlives_all_workers(
     serve: Serve, kind: str, gates: GateControl, begin: Begin
 ) -> None:
@@ -131,6 +176,10 @@ async def _is_closed(gates: GateControl) -> bool:
         return HOST in await gates.fetch(time.time())
     except GatesNotServed:
         return False
+
+
+async def _are_closed(gates: GateControl, count: int) -> bool:
+    return len(await gates.fetch_known(time.time())) == count
 
 
 async def _is_open(gates: GateControl) -> bool:

@@ -295,6 +295,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("GET", "/v1/messages:count?exact=yes", {}, 400, "exact"),
     ("GET", "/v1/forecast?hours=0", {}, 400, "hours"),
     ("PUT", "/v1/gates/%0A", {"json": {}}, 422, "gate"),
+    ("PUT", "/v1/gates/lane:fast", {"json": {}}, 422, "gate"),
     ("PUT", "/v1/gates/g", {"json": {"opens_at": "later"}}, 422, "opens_at"),
     ("PUT", "/v1/gates/g", {"json": {"for": "1h"}}, 422, "for"),
     ("GET", "/v1/kinds", {"headers": {"Host": "evil.example"}}, 421, "Host"),

@@ -14,10 +14,11 @@ import textwrap
 import tomllib
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
@@ -490,6 +491,30 @@ async def test_the_quickstarts_handler_does_what_the_quickstart_says(load: Load)
     assert {again.reason for again in seen} == {"answers"}
     assert (silent.after, silent.reason) == (timedelta(seconds=10), "silent")
     assert rejected == Reject("payload.port: is 'smtp'; give a number")
+
+
+async def test_the_report_comes_back_on_the_next_working_day(load: Load) -> None:
+    """At eight in Berlin, whatever the weekday; a run within half an hour before it counts for it."""
+    again = await call(load("report"), "report", None)
+    friday = datetime(2026, 11, 27, 7, 50, tzinfo=ZoneInfo("Europe/Berlin"))
+
+    assert again.at.next(friday + again.at.early) == datetime(2026, 11, 30, 7, tzinfo=UTC)
+    assert again.at.next(friday - timedelta(minutes=30) + again.at.early) == datetime(2026, 11, 27, 7, tzinfo=UTC)
+
+
+async def test_the_orders_hook_writes_into_the_chat(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A post to the address in the environment, which says which message and why."""
+    module = load("order")
+    async with listening() as port:
+        monkeypatch.setenv("ORDERS_CHAT", f"http://127.0.0.1:{port.number}/chat")
+        rejected = await call(module, "deliver", {})
+        settings, message = Settings(http_allow_private=True), make_message(module.deliver, {}, id="a")
+        async with HttpClient(settings) as client:
+            ctx = make_context(message, settings=settings, http=client.client)
+            await module.deliver.on_parked(message, ctx, rejected.reason)
+
+    assert await call(module, "deliver", {"address": "here"}) == Done()
+    assert port.requests[0].startswith("POST /chat ")
 
 
 async def test_the_example_of_what_handlers_share_works(load: Load) -> None:

@@ -169,6 +169,12 @@ def test_a_function_that_is_not_async_is_refused() -> None:
         handler("feed")(block)  # pyright: ignore[reportArgumentType] — the wrong type is the point
 
 
+def test_a_hook_that_is_no_async_function_is_refused() -> None:
+    """At import, like a handler that is none."""
+    with pytest.raises(InvalidHandler, match=r"handler 'feed': on_parked='tell' is no 'async def'; write one that"):
+        handler("feed", on_parked="tell")  # pyright: ignore[reportArgumentType] — the wrong type is the point
+
+
 def test_the_summary_is_the_first_line_of_the_docstring() -> None:
     """What a list of handlers shows; empty without a docstring."""
 

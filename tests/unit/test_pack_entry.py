@@ -53,6 +53,7 @@ GOLDEN: list[tuple[Entry, MessageState]] = [
 ]
 
 SPREAD = PackSpread(0.3, 5.0)
+GATED = Outcome("gated", "gate mail is closed until it is opened", after=60.0, tolerance=15.0)
 AGAIN = Outcome("again", after=60.0, tolerance=10.0, reason="same as before")
 
 moments = st.integers(1_600_000_000_000, 4_000_000_000_000).map(lambda milliseconds: milliseconds / 1000)
@@ -204,7 +205,7 @@ again_fields = st.fixed_dictionaries(
 outcomes = st.one_of(
     again_fields.map(lambda given: Outcome.load({"verdict": "again", **given})),
     payloads.map(lambda payload: Outcome("again", after=60.0, payload=payload, is_payload_changed=True)),
-    st.sampled_from([Outcome("failed", "once"), Outcome("done", result=7), Outcome("reject"), Outcome("gated")]),
+    st.sampled_from([Outcome("failed", "once"), Outcome("done", result=7), Outcome("reject"), GATED]),
 )
 usual = st.builds(
     message_state,
@@ -232,6 +233,22 @@ def test_a_cycle_of_an_entry_is_that_of_its_message(state: MessageState, outcome
     assert to_call(before, "feed", "short", 2) == HandlerCall.of(full, full.attempt + 3)
     assert change == to_change(before, decided)
     assert apply_change(before, change) == decided
+
+
+def test_a_message_that_looks_at_a_closed_gate_ever_again_does_not_grow() -> None:
+    """Only its last look is remembered, beside what else has happened to it, with the moments that they had."""
+    failed = Decision(DUE_AT - 90, 7, "failed", DUE_AT, "attempt 1 of 5: ValueError")
+    before = to_entry(GOLDEN[1][1]._replace(lane="short", decisions=(failed,)), "short")
+    looked, sizes = before, list[int]()
+    for n in range(8):
+        looked = apply_outcome(looked, GATED, DUE_AT + 60 * n, kind="feed", lane="short", spread=SPREAD)
+        sizes.append(measure(looked))
+    state = to_state(looked, "feed", "short")
+
+    assert max(sizes) - sizes[0] < 10, "the figures of moments that are longer ago take more digits"
+    assert [decision.what for decision in state.decisions] == ["failed", "gated"]
+    assert state.decisions[0] == failed
+    assert DUE_AT + 480 <= state.due_at <= DUE_AT + 495
 
 
 def test_a_payload_that_its_handler_changes_in_place_is_the_handlers_own() -> None:

@@ -117,6 +117,8 @@ def _print(found: "Forecast", *, is_by_lane: bool) -> None:
         echo_err(f"{plural(packed.asked, 'pack')} of {packed.packs:,} stand for all; --sample 0 asks every one")
     for kind in packed.silent:
         echo_err(f"warning: kind {kind}: packs that no worker serves, or that are busy, could not be asked")
+    for gate, closing in found.gates.items():
+        echo_err(f"warning: {closing.describe(gate, time.time())}; its messages count above, and wait")
     for overload in found.overloads:
         echo_err(f"warning: {overload.describe(found.edges)}")
 

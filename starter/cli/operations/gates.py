@@ -22,9 +22,10 @@ SHORTEST = timedelta(seconds=1)
 HEADER = ("GATE", "CLOSED", "OPENS", "REASON")
 
 CLOSE_EPILOG = """\
-Messages whose handler declares the gate wait then, and their handlers are not called. They come back when it opens,
-spread over a quarter of their wait; one that is opened earlier lets them pass within as long again as it was closed,
-and a minute."""
+Messages whose handler declares the gate wait then, and their handlers are not called. The gates kind:NAME, lane:NAME
+and tenant:NAME need no declaration: all messages of the kind, the lane or the tenant wait, also those that come later.
+They come back when it opens, spread over a quarter of their wait; one that is opened earlier lets them pass within as
+long again as it was closed, and a minute."""
 
 
 def add(commands: Commands) -> None:
@@ -32,7 +33,7 @@ def add(commands: Commands) -> None:
     group.add("list", _run_list, "tell which gates are closed")
     purpose = "let all messages that need a gate wait"
     add = group.add("close", _run_close, purpose, CLOSE_EPILOG, prints_data=False).add_argument
-    add("gate", metavar="GATE", help="its name, for example host:example.org")
+    add("gate", metavar="GATE", help="its name, for example kind:price or host:example.org")
     add("--for", dest="duration", **DURATION, help="until it is opened when left out")
     add("--reason", default="closed by hand", help="what people read about it")
     parser = group.add("open", _run_open, "let messages pass again", prints_data=False)

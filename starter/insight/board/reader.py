@@ -29,7 +29,7 @@ from starter.insight.doctor.checks import Finding, Severity, run_checks
 from starter.insight.doctor.lanes import Lanes
 from starter.insight.doctor.server import Server
 from starter.insight.due_counts import count_packed, count_solo
-from starter.steering.keepers import GateControl, GatesNotServed
+from starter.steering.keepers import GateControl
 from starter.steering.packs import Packs
 from starter.steering.selection import Selection, quote
 
@@ -152,9 +152,7 @@ class BoardReader:
         return Counter([listed.parked_reason async for listed in self._control.list(parked, PARKED_READ)])
 
     async def _read_gates(self) -> dict[str, GateClosure]:
-        with contextlib.suppress(GatesNotServed):  # what no worker has taken in yet closes nothing yet
-            return await GateControl(self._client, self._settings).fetch(time.time())
-        return {}
+        return await GateControl(self._client, self._settings).fetch_known(time.time())
 
     async def _read_due(self) -> tuple[dict[str, int], list[SleepingWorkflow]]:
         """Count what is due within each stretch, and find what is due next; the nearest ones are not indexed."""

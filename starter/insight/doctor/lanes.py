@@ -1,7 +1,7 @@
 """The doctor's checks of the lanes: which workers serve them, what waits, and whether its kinds are known here."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -13,6 +13,7 @@ from activities.idle.capacity import Capacity, is_fresh
 from activities.idle.due_index import SleepingWorkflow
 from activities.idle.overdue import OverdueIndex
 from activities.registry import Registry
+from shared.keepers.gates import GateClosure, pick_implicit
 from shared.lanes import LANES, task_queue
 from shared.messages.placement import MESSAGE_WORKFLOW
 from shared.messages.timespan import format_seconds
@@ -22,6 +23,7 @@ from shared.temporal.search_attributes import KIND
 from starter.insight.doctor.checks import NOT_LOOKED_AT, Check, Finding, Found, fine, unknown, warning, wrong
 from starter.insight.doctor.server import Server
 from starter.local.terminal import plural
+from starter.steering.keepers import GateControl
 from starter.steering.selection import Selection, quote
 from starter.steering.status.failing_workflows import query_reported
 from starter.steering.stored.memo_counts import MemoCounts, read_memo_counts
@@ -75,6 +77,7 @@ class Lanes:
             Check("workflows", self._check_workflows, known),
             Check("messages", self._check_messages, (*known, "search attributes"), is_slow=True),
             Check("kinds", self._check_kinds, (*known, "search attributes"), is_slow=True),
+            Check("gates", self._check_gates, known),
         ]
 
     async def _check_workers(self) -> Found:
@@ -148,6 +151,10 @@ class Lanes:
         remedy = "install their handlers, or name their modules in DORMICE_HANDLERS, for the workers too"
         return warning(f"{plural(count, 'workflow')} of kinds without a handler here: {', '.join(names)}", remedy)
 
+    async def _check_gates(self) -> Found:
+        now = self._server.now()
+        return check_gates(await GateControl(self._server.client, self._settings).fetch_known(now), now)
+
     async def _count(self, query: str) -> int:
         return (await self._server.client.count_workflows(f"{query} AND {ALIVE}", rpc_timeout=CALL_TIMEOUT)).count
 
@@ -184,6 +191,15 @@ def describe_messages(solo: int, memos: MemoCounts) -> Finding:
     paused, parked = (memos.count(Selection(state=state)).number for state in ("paused", "parked"))
     counts = f"{packed.describe()} in {plural(memos.packs, 'pack')}, {paused:,} paused and {parked:,} parked"
     return fine(f"{seen}; {counts} ({packed.explain()})")
+
+
+def check_gates(closed: Mapping[str, GateClosure], now: float) -> Found:
+    """Report closed gates: those of a kind, lane or tenant are closed by people, and easily forgotten."""
+    if implicit := pick_implicit(closed):
+        return [
+            warning(closing.describe(gate, now), f"dormice gates open {gate}") for gate, closing in implicit.items()
+        ]
+    return fine(f"{plural(len(closed), 'gate')} closed, none of a whole kind, lane or tenant")
 
 
 def check_backlog(lane: str, serving: LaneWorkers) -> Finding:
