@@ -101,7 +101,7 @@ class Dispatch:
             outcome = Outcome("reject", f"attempt {attempts} of {found.max_attempts}: {lost}")
             self.telemetry.record(PARKED, 1, {"kind": call.kind, "lane": call.lane})
         _log(around, outcome, now)
-        return await self._tell(around, outcome, now, spread)
+        return await self._publish(around, outcome, now, spread)
 
     async def find_wait(self, kind: str, lane: str, tenant: str = "") -> Outcome | None:
         """Give the outcome of messages of a kind on a lane while a gate of theirs that nobody declares is closed."""
@@ -130,26 +130,28 @@ class Dispatch:
             return outcome
         self.calls[call.lane] += 1
         if self.events is not None or outcome.verdict in FAILURES:
-            outcome = await self._tell(around, outcome, started_at, spread)
+            outcome = await self._publish(around, outcome, started_at, spread)
         _log(around, outcome, started_at)
         return outcome
 
-    async def _tell(self, around: CallContext, outcome: Outcome, started_at: float, spread: Spread | None) -> Outcome:
-        """Tell others of an outcome before the workflow learns of it, so that a lost worker tells twice, not never.
+    async def _publish(
+        self, around: CallContext, outcome: Outcome, started_at: float, spread: Spread | None
+    ) -> Outcome:
+        """Publish an outcome before the workflow learns of it, so that a lost worker publishes it twice, not never.
 
         The event and the hook go out side by side, because Temporal leaves little time after a handler's own.
         """
-        telling: list[Coroutine[Any, Any, None]] = []
+        announcements: list[Coroutine[Any, Any, None]] = []
         if self.events is not None:
             outcome = outcome._replace(ended_at=stamp_end(self.clock))
-            telling.append(self.events.report(around.call, outcome, started_at, spread))
+            announcements.append(self.events.report(around.call, outcome, started_at, spread))
         found = self.registry.get(around.call.kind)
         if found is not None and found.on_parked is not None and is_parking(around.call, outcome):
             context = partial(build_context, around, started_at, self.settings, self.http.client, self.resources)
-            telling.append(call_hook(found, found.on_parked, around, context, outcome.reason))
+            announcements.append(call_hook(found, found.on_parked, around, context, outcome.reason))
         try:
-            if telling:
-                await (telling[0] if len(telling) == 1 else asyncio.gather(*telling))
+            if announcements:
+                await (announcements[0] if len(announcements) == 1 else asyncio.gather(*announcements))
         except asyncio.CancelledError:
             if not activity.is_worker_shutdown():  # then the outcome counts, and its event is held already
                 raise
