@@ -72,6 +72,7 @@ async def test_what_can_not_work_is_told_in_one_sentence(
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.long
 async def test_a_server_that_is_away_while_java_starts_is_told_in_one_sentence(
     run: Run, rows: Path, tmp_path: Path
 ) -> None:

@@ -341,6 +341,7 @@ async def stand_in(message: Message, ctx: Context) -> Done:
     return Done()
 
 
+@pytest.mark.long
 async def test_with_reload_handlers_that_can_not_be_loaded_wait_to_be_mended(
     spawn: Spawn, environment: dict[str, str], tmp_path: Path
 ) -> None:

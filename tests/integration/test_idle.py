@@ -109,6 +109,7 @@ def correlate_ranks(values: Sequence[float]) -> float:
     return 1 - 6 * distance / (len(values) * (len(values) ** 2 - 1))
 
 
+@pytest.mark.long
 async def test_idle_workers_run_what_is_due_first_and_nothing_before_its_earliest_moment(
     server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: IdleControl
 ) -> None:
@@ -161,6 +162,7 @@ async def test_packs_are_pulled_in_due_order_within_the_reach(
     assert worst <= 2 * reach + 60.0  # one reach is under way while the next is pulled; the index is a minute behind
 
 
+@pytest.mark.long
 async def test_due_work_comes_first(
     server: EmbeddedServer, settings: Settings, ledger: Ledger, sleepers: Sleepers, idle: IdleControl
 ) -> None:

@@ -182,7 +182,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("pack", [PACK, MANY], ids=["few packs", "many packs"])
+@pytest.mark.parametrize(
+    "pack",
+    [pytest.param(PACK, id="few packs"), pytest.param(MANY, id="many packs", marks=pytest.mark.long)],
+)
 async def test_a_view_makes_few_calls_however_many_messages_there_are(
     own_client: Client, own_settings: Settings, calls: Counter[str], pack: Pack
 ) -> None:

@@ -104,6 +104,7 @@ async def test_activities_that_wait_for_a_slot_are_overtaken_too(crowd: Crowd, s
     assert before <= crowd.places("a")[0] < 240
 
 
+@pytest.mark.long
 async def test_a_waiting_message_that_is_reprioritized_overtakes_the_others(
     crowd: Crowd, control: Control, serve: Serve
 ) -> None:

@@ -103,6 +103,7 @@ def is_steady(calls: Iterable[tuple[int, datetime, datetime]]) -> bool:
     )
 
 
+@pytest.mark.long
 async def test_a_thousand_signals_at_one_busy_pack_are_all_applied_in_order(
     client: Client, settings: Settings, serve: Serve, control: Control, kind: str
 ) -> None:

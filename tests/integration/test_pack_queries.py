@@ -180,6 +180,7 @@ async def test_a_pack_is_asked_for_as_long_as_it_is_at_work(
         assert [listed.id async for listed in found] == ["m0"]
 
 
+@pytest.mark.long
 async def test_a_pack_that_does_not_move_is_given_up_in_a_sentence(
     settings: Settings, client: Client, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

