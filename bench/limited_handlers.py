@@ -9,7 +9,7 @@ from examples.ledger import ledgered
 MANY, HOT = "bench-limited-many", "bench-limited-hot"
 MINUTE = timedelta(minutes=1)
 PER_MINUTE = {MANY: 2, HOT: 60}
-PACKS = 60
+PACKS = 40
 
 
 @ledgered
@@ -21,7 +21,7 @@ async def be_called(message: Message, ctx: Context) -> Done:  # noqa: ARG001 —
 KINDS = [
     handler(
         kind,
-        encoding=Pack(packs=PACKS, size=2500),
+        encoding=Pack(packs=PACKS, size=3500),
         limit=Limit(key=lambda message: f"{message.kind}-{message.payload}", per=(calls, MINUTE)),
     )(be_called)
     for kind, calls in PER_MINUTE.items()

@@ -29,9 +29,9 @@ GRACE_SHARE, GRACE_LEAST = 0.05, 3.0
 """How long after its slot a call may begin, as a share of the period and in seconds: as late as a busy worker."""
 CREDIT_SHARE, CREDIT_LEAST = 0.01, 0.5
 """How long unused slots stay usable, so that slots are not lost between two asks."""
-INTERVAL_SHARE = 1.0601
-"""An interval by the share of the period that is due to each call. Late calls and unused slots could otherwise make a
-period hold more calls than allowed: one hundredth for the credit, five for the grace, and no call twice at its ends."""
+INTERVAL_SHARE = 1.02
+"""An interval by the share of the period that is due to each call. Late calls and unused slots can make a period hold
+more calls than allowed, by six hundredths; without any would mean 1.06, and that late calls leave a tenth unused."""
 
 HOLD_FIRST = 1.0  # seconds that a call is thought to take before one has ended
 HOLD_WEIGHT = 0.2  # weight of the newest call in the mean
@@ -245,9 +245,9 @@ def check_asks(wire: Any) -> None:
 
 
 def _dump_answer(answer: TurnResponse, now: float) -> list[Any]:
-    # offsets in milliseconds, rounded up: never early
-    slots = [math.ceil((slot - now) * 1000) for slot in answer.slots]
-    later = [math.ceil((moment - now) * 1000) for pair in answer.later for moment in pair]
+    # offsets in milliseconds, rounded up: never early; first to the microsecond, below which floats have no meaning
+    slots = [math.ceil(round((slot - now) * 1000, 3)) for slot in answer.slots]
+    later = [math.ceil(round((moment - now) * 1000, 3)) for pair in answer.later for moment in pair]
     return [slots, later, answer.lease_until]
 
 
