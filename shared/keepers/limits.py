@@ -29,10 +29,6 @@ GRACE_SHARE, GRACE_LEAST = 0.05, 3.0
 """How long after its slot a call may begin, as a share of the period and in seconds: as late as a busy worker."""
 CREDIT_SHARE, CREDIT_LEAST = 0.01, 0.5
 """How long unused slots stay usable, so that slots are not lost between two asks."""
-INTERVAL_SHARE = 1.02
-"""An interval by the share of the period that is due to each call. Late calls and unused slots can make a period hold
-more calls than allowed, by six hundredths; without any would mean 1.06, and that late calls leave a tenth unused."""
-
 HOLD_FIRST = 1.0  # seconds that a call is thought to take before one has ended
 HOLD_WEIGHT = 0.2  # weight of the newest call in the mean
 HURRY = 0.9  # messages come back for a lease in this share of the time that calls take, so that no lease waits
@@ -78,7 +74,7 @@ class Pace(NamedTuple):
         """Make the pace of `calls` in a period, or of any number of calls if it is 0."""
         if not calls:
             return cls(0.0, 0.0, at_once, lease)
-        return cls(period * INTERVAL_SHARE / calls, max(period * CREDIT_SHARE, CREDIT_LEAST), at_once, lease)
+        return cls(period / calls, max(period * CREDIT_SHARE, CREDIT_LEAST), at_once, lease)
 
 
 def grace_of(period: float) -> float:

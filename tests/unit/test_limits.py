@@ -111,7 +111,7 @@ def most_in_window(calls: list[float], seconds: float) -> int:
 def test_no_window_holds_more_calls_than_what_is_stated(
     calls: int, period: float, arrivals: list[tuple[float, int]], lateness: float, seed: int
 ) -> None:
-    """Whenever messages come, and however late: see docs/limits.md; from a minute on one call and 4 % above at most."""
+    """Whenever messages come, and however late: see docs/limits.md; from a minute on one call and 6 % above at most."""
     pace = Pace.of(calls, period, 0, LEASE)
     line = Line(pace, period, seed=seed, lateness=lateness)
     for at, count in arrivals:
@@ -122,7 +122,7 @@ def test_no_window_holds_more_calls_than_what_is_stated(
     for window in (period, 3.0, 60.0):
         assert most_in_window(line.calls, window) <= 1 + (window + grace_of(period) + pace.credit) / pace.interval
     if period >= MINUTE.total_seconds():
-        assert most_in_window(line.calls, period) <= 1 + 1.04 * calls
+        assert most_in_window(line.calls, period) <= 1 + 1.06 * calls
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_both_limits_hold_at_the_same_time() -> None:
     line.run(NOW + 300)
 
     assert line.most <= 3
-    assert most_in_window(line.calls, 60.0) <= 1 + 1.04 * 60
+    assert most_in_window(line.calls, 60.0) <= 1 + 1.06 * 60
     assert len(line.calls) >= 0.85 * 300
 
 
@@ -189,7 +189,7 @@ def test_a_changed_limit_counts_from_the_next_request_on() -> None:
     turns, slow, fast = KeyTurns(), Pace.of(1, 60.0, 0, LEASE), Pace.of(60, 1.0, 0, LEASE)
     last_position, look_at = turns.take(slow, NOW, [], 100).later[-1]
 
-    assert last_position - NOW > 6000
+    assert last_position - NOW > 5900
     assert look_at - NOW <= limits.LOOK_MAX_SECONDS
     assert turns.take(fast, NOW + 60, [last_position], 0).slots != []
 
