@@ -17,6 +17,7 @@ from shared.messages.message import Outcome
 from shared.temporal.connect import read_memo, signal_beginning
 
 READ_EVERY_SECONDS = 1.0
+UNPUBLISHED_SECONDS = 0.1  # until the next look at a list that its workflow has not published yet
 STALE_SECONDS = 5.0  # a list older than this is read again before it counts, because gates may have been closed since
 ASK_SECONDS = 2.0  # longest time that a handler's call waits for the server; then the last known state counts
 ENOUGH = 0.9  # a closing that covers this share of the requested time is not sent again: calls in flight end one by one
@@ -94,16 +95,20 @@ class Gates:
         return self._reading
 
     async def _read(self) -> None:
+        pause = READ_EVERY_SECONDS
         with contextlib.suppress(RPCError, TimeoutError, PayloadKeyMissing):
             async with asyncio.timeout(ASK_SECONDS):
                 await self._send_closures()
-                self._shared = await fetch_closings(activity.client(), self._prefix) or {}
-        now = self._read_at = self._clock()
+                closings = await fetch_closings(activity.client(), self._prefix)
+                self._shared = closings or {}
+                pause = UNPUBLISHED_SECONDS if closings is None else pause
+        now = self._clock()
+        self._read_at = now + pause - READ_EVERY_SECONDS
         confirmed = (self._own.keys() & self._shared.keys()) - self._unsent
         self._own = gates.pick_closed({gate: self._own[gate] for gate in self._own.keys() - confirmed}, now)
         self._unsent &= self._own.keys()
         self._note_implicit()
-        self.fresh_until = now + READ_EVERY_SECONDS
+        self.fresh_until = now + pause
 
     async def _send_closures(self) -> None:
         """Send the closings that were not sent yet; a failed one is sent again with the next reading."""
