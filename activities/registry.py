@@ -114,18 +114,23 @@ def _configured(modules: Iterable[str]) -> Iterator[tuple[str, Handler]]:
         try:
             module = importlib.import_module(name)
         except Exception as exc:
-            # the whole of a SyntaxError has the line of the code once more
-            said = f"{type(exc).__name__}({exc.msg!r})" if isinstance(exc, SyntaxError) else repr(exc)
-            place = _find_place(exc) or "DORMICE_HANDLERS or PYTHONPATH"
-            raise InvalidHandler(f"handlers: module {name!r} can't be imported ({said}); correct {place}") from exc
+            problem, place = _describe(exc), _find_place(exc) or "DORMICE_HANDLERS or PYTHONPATH"
+            raise InvalidHandler(f"handlers: module {name!r} can't be imported ({problem}); correct {place}") from exc
         yield from _handlers_in(module, name)
+
+
+def _describe(exc: Exception) -> str:
+    if isinstance(exc, InvalidHandler):
+        return str(exc)  # a sentence already
+    # the whole of a SyntaxError has the line of the code once more
+    return f"{type(exc).__name__}({exc.msg!r})" if isinstance(exc, SyntaxError) else repr(exc)
 
 
 def _find_place(exc: Exception) -> str:
     """Name the file and line of a handler's own code at which an import failed; empty if it did not get that far."""
     if isinstance(exc, SyntaxError) and exc.filename:
         return f"{exc.filename}, line {exc.lineno}"
-    others = (str(Path(__file__).parent), "<frozen", sys.prefix, sys.base_prefix)
+    others = (str(Path(__file__).parent), "<", sys.prefix, sys.base_prefix)
     frames = [f for f in traceback.extract_tb(exc.__traceback__) if not f.filename.startswith(others)]
     return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
 

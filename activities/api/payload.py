@@ -109,8 +109,9 @@ def make_model(where: str, payload: Any, before: Callable[[Any], Any] | None) ->
         if not adapter.pydantic_complete:
             adapter.rebuild(raise_errors=True)
     except Exception as exc:
+        problem = _describe(exc).partition(". ")[0]  # pydantic goes on with advice for its own users
         hint = "give a pydantic model, a dataclass or a TypedDict, defined above the handler"
-        raise InvalidHandler(f"{where}: payload={name} is unusable ({_describe(exc)}); {hint}") from exc
+        raise InvalidHandler(f"{where}: payload={name} is unusable ({problem}); {hint}") from exc
     return PayloadModel(name, adapter, before)
 
 

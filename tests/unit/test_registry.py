@@ -120,7 +120,12 @@ def test_two_handlers_for_one_kind_in_one_module_are_refused(write: Write) -> No
         ("def broken(:", "can't be imported (SyntaxError('invalid syntax')); correct "),
         ("\n\ndef broken(:", "dm_broken.py, line 3"),
         ("raise ValueError('two\\nlines')", "can't be imported (ValueError('two\\nlines'))"),
-        (declare("Feed"), "can't be imported (InvalidHandler(\"handler 'Feed': a kind is 1 to 50 of"),
+        (declare("Feed"), "can't be imported (handler 'Feed': a kind is 1 to 50 of"),
+        (
+            "from activities.api.limit import Limit\nLimit(key='a')",
+            "can't be imported (Limit: limits nothing; give at_once, per or both); correct ",
+        ),
+        ("from activities.api.limit import Limit\nLimit(key='a')", "dm_broken.py, line 2"),
         (declare("feed", "express"), "there is no lane 'express'"),
         (declare("feed").replace("async def", "def"), "is no 'async def'; handlers run on one event loop"),
     ],
