@@ -90,7 +90,7 @@ class Stage:
         assert (exit_code, out.count(" started ")) == (0, 14), out + err
 
     def _environment(self, code: str) -> dict[str, str]:
-        path = [str(ARCHIVE), str(ROOT)] if code == OLDER else [str(ROOT)]
+        path = [str(self.folder), str(ARCHIVE), str(ROOT)] if code == OLDER else [str(ROOT)]
         return {**self.environment, "PYTHONPATH": os.pathsep.join(path), "DORMICE_BUILD_ID": code}
 
     def subjects(self, code: str, *names: str) -> list[Subject]:
@@ -163,6 +163,9 @@ def stage(
         "DORMICE_HANDLERS": "tests.rolling_lives",
         "ROLLING_KIND": f"rolling-{prefix}",
     }
+    # an installation of the older code has none of today's entry points
+    (installed := folder / "dormice-0.1.0.dist-info").mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: dormice\nVersion: 0.1.0\n")
     return Stage(client, settings, folder, environment, prefix, ledger)
 
 
