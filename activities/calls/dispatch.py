@@ -100,7 +100,7 @@ class Dispatch:
         else:  # a further `failed` would report an attempt that nobody made
             outcome = Outcome("reject", f"attempt {attempts} of {found.max_attempts}: {lost}")
             self.telemetry.record(PARKED, 1, {"kind": call.kind, "lane": call.lane})
-        _log(around, outcome, now)
+        _log(around, outcome, 0.0)
         return await self._publish(around, outcome, now, spread)
 
     async def find_wait(self, kind: str, lane: str, tenant: str = "") -> Outcome | None:
@@ -131,7 +131,7 @@ class Dispatch:
         self.calls[call.lane] += 1
         if self.events is not None or outcome.verdict in FAILURES:
             outcome = await self._publish(around, outcome, started_at, spread)
-        _log(around, outcome, started_at)
+        _log(around, outcome, self.clock() - started_at)
         return outcome
 
     async def _publish(
@@ -173,21 +173,13 @@ class Dispatch:
         return outcome if outcome.verdict == "gated" else end_cycle(around.span, outcome)
 
     async def _run(self, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
-        call, gates = around.call, self.gates
+        call = around.call
         found = self.registry.get(call.kind)
         if found is None:
             reason = f"no handler for kind {call.kind!r} is loaded in this worker"
             return Outcome("retry_after", reason, after=NO_HANDLER_DELAY.total_seconds())
-        if found.keeps_age or call.expires_at:
-            return await self._run_aging(found, around, deadlines, started_at)
-        try:
-            if started_at >= gates.fresh_until:
-                await gates.keep_fresh(started_at)
-            if gates.implicit and (wait := gates.find_wait(call.kind, call.lane, call.tenant)) is not None:
-                return wait
-            return await self._attempt(found, around, deadlines, started_at)
-        except BaseException as exc:  # noqa: BLE001 — whatever a handler raises is an outcome
-            return _fail_call(found, exc)
+        run = self._run_aging if found.keeps_age or call.expires_at else self._try
+        return await run(found, around, deadlines, started_at)
 
     async def _run_aging(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
         """Run a call of a message that may expire, or whose handler keeps its age: not the common one."""
@@ -197,8 +189,6 @@ class Dispatch:
             around = around._replace(call=call._replace(started_at=begun_at))
         if call.is_over(self.clock()):
             return await self._run_expiry(found, around, deadlines, started_at)
-        if (wait := await self.find_wait(call.kind, call.lane, call.tenant)) is not None:
-            return wait
         outcome = await self._try(found, around, deadlines, started_at)
         return outcome._replace(started_at=begun_at) if begun_at and outcome.verdict != "gated" else outcome
 
@@ -215,15 +205,26 @@ class Dispatch:
             return Done()
 
         expiring = replace(found, function=function, gate=None, limit=None)
-        outcome = await self._try(expiring, around, deadlines, started_at)
+        outcome = await self._try(expiring, around, deadlines, started_at, passes_gates=True)
         if outcome.verdict == "handed_back":
             return outcome
         if outcome.verdict == "done":
             return expire(call)
         return expire(call, outcome.reason) if call.attempt >= found.max_attempts else fail(found, outcome.reason)
 
-    async def _try(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
+    async def _try(
+        self,
+        found: Handler,
+        around: CallContext,
+        deadlines: Deadlines,
+        started_at: float,
+        *,
+        passes_gates: bool = False,
+    ) -> Outcome:
+        call = around.call
         try:
+            if not passes_gates and (wait := await self.find_wait(call.kind, call.lane, call.tenant)) is not None:
+                return wait
             return await self._attempt(found, around, deadlines, started_at)
         except BaseException as exc:  # noqa: BLE001 — whatever a handler raises is an outcome
             return _fail_call(found, exc)
@@ -278,11 +279,11 @@ def _fail_call(found: Handler, exc: BaseException) -> Outcome:
     return fail(found, describe_error(exc))
 
 
-def _log(around: CallContext, outcome: Outcome, started_at: float) -> None:
+def _log(around: CallContext, outcome: Outcome, seconds: float) -> None:
     has_failed = outcome.verdict in FAILURES
     level, message = (logging.WARNING, "cycle failed") if has_failed else (logging.DEBUG, "cycle ended")
     if logger.isEnabledFor(level):
-        details = {"outcome": outcome.verdict, "seconds": round(time.time() - started_at, 3), "reason": outcome.reason}
+        details = {"outcome": outcome.verdict, "seconds": round(seconds, 3), "reason": outcome.reason}
         logger.log(level, message, extra={"action": message.replace(" ", "_"), **around.fields, **details})
 
 
