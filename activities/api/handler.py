@@ -1,7 +1,6 @@
 """The `handler` decorator: ties an async function to a kind and says how its cycles are run."""
 
 import inspect
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,15 +14,13 @@ from shared.errors import InvalidHandler
 from shared.keepers.gates import check_gate
 from shared.lanes import LANES
 from shared.messages.encoding import Pack
-from shared.messages.envelope import KIND_MAX_BYTES
+from shared.messages.envelope import KIND_MAX_BYTES, KIND_PATTERN
 from shared.messages.timespan import HORIZON
 
 Gate = str | Callable[[Message], str | None] | None
 HandlerFunction = Callable[[Message, Context], Awaitable[Again | Done | Reject]]
 ExpiryFunction = Callable[[Message, Context], Awaitable[None]]
 ParkedHook = Callable[[Message, Context, str], Awaitable[None]]
-
-_KIND = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +124,7 @@ def handler(
 
 
 def _check_places(where: str, kind: str, lane: str, gate: Gate) -> None:
-    if not _KIND.fullmatch(kind) or len(kind) > KIND_MAX_BYTES:
+    if not KIND_PATTERN.fullmatch(kind) or len(kind) > KIND_MAX_BYTES:
         raise InvalidHandler(f"{where}: a kind is 1 to {KIND_MAX_BYTES} of a-z 0-9 _ . -, letter or digit first")
     if lane not in LANES:
         raise InvalidHandler(f"{where}: there is no lane {lane!r}; use one of {', '.join(LANES)}")

@@ -50,20 +50,20 @@ def decide(
     """
     if state.ended and not _is_newer_record(state, event):
         return state
+    if isinstance(event, signals.UnreadableSignal):
+        return _remember(state, now, "ignored", f"{event.name}: {event.problem}")
     if isinstance(event, Outcome):
         if state.turn:
             state = _spend_turn(state, event)
         if event.started_at:
             state = state._replace(started_at=event.started_at)
         after = _end_cycle(_apply_outcome(state, event, now, spread), now)
-        return _bound_by_expiry(after, now) if after.expires_at else after
-    if isinstance(event, signals.UnreadableSignal):
-        return _remember(state, now, "ignored", f"{event.name}: {event.problem}")
-    try:
-        after = _apply(_begin_anew(state, now), event, now, now if replay_time is None else replay_time)
-        return _bound_by_expiry(after, now) if after.expires_at else after
-    except (ValueError, TypeError, AttributeError) as exc:
-        return _remember(state, now, "ignored", f"{type(event).__name__}: {exc}")
+    else:
+        try:
+            after = _apply(_begin_anew(state, now), event, now, now if replay_time is None else replay_time)
+        except (ValueError, TypeError, AttributeError) as exc:
+            return _remember(state, now, "ignored", f"{type(event).__name__}: {exc}")
+    return _bound_by_expiry(after, now) if after.expires_at else after
 
 
 def _bound_by_expiry(state: MessageState, now: float) -> MessageState:

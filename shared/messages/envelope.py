@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, cast
 
@@ -41,6 +41,10 @@ class EnvelopeRules:
     payloads: Mapping[str, PayloadCheck] = field(default_factory=dict[str, PayloadCheck])  # of kinds with a model
     expires_after: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
     """How long after its first due time a message expires, for kinds whose handlers declare it."""
+
+    def for_names(self) -> "EnvelopeRules":
+        """Give the rules for a kind and an id alone, such as a tombstone's, which has no payload."""
+        return replace(self, payloads={})
 
 
 def _text(value: Any, max_bytes: int) -> str:

@@ -2,7 +2,7 @@
 
 from shared.messages.decision import Spread, begin, decide, plan_return, plan_wait
 from shared.messages.json_value import copy_json
-from shared.messages.message import DECISIONS_KEPT, NO_TRACE, NO_TURN, HandlerCall, Outcome
+from shared.messages.message import DECISIONS_KEPT, HandlerCall, Outcome
 from shared.packs.entry import (
     DECISIONS,
     DUE,
@@ -17,17 +17,8 @@ from shared.packs.entry import (
     to_state,
 )
 
-_USUAL_CALL = (
-    3,
-    "",
-    "",
-    NO_TRACE,
-    "",
-    NO_TURN,
-    0.0,
-    0,
-    0.0,
-)  # the fields of a call that an entry without other fields leaves at defaults
+_USUAL_CALL = tuple(HandlerCall._field_defaults.values())
+"""The fields of a call that an entry without other fields leaves at their defaults."""
 
 
 def to_call(entry: Entry, kind: str, lane: str, tries_before: int) -> HandlerCall:

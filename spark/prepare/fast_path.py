@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
@@ -54,10 +54,10 @@ class FastPath:
     def of(cls, rules: EnvelopeRules) -> Self:
         """Make it for an installation's rules."""
         lanes: dict[str, str] = {}
-        rules_of_names = replace(rules, payloads={})
+        name_rules = rules.for_names()
         for kind in rules.kinds.keys() - rules.expires_after.keys():
             with suppress(InvalidEnvelope):
-                lanes[kind] = parse_envelope({"kind": kind, "id": "-"}, rules_of_names).lane or ""
+                lanes[kind] = parse_envelope({"kind": kind, "id": "-"}, name_rules).lane or ""
         # a day less, because the rules count from their import on
         return cls(lanes, rules.payload_max_bytes or float("inf"), datetime.now(UTC) + HORIZON - _DAY, rules.payloads)
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ALIVE, FINISHED, STOPPED = "alive", "finished", "stopped"  # alphabetical as in time, so the maximum is the later one
-PLACES = {
+PLACES = {  # by state
     "active": ALIVE,
     "paused": ALIVE,
     "parked": ALIVE,
     "done": FINISHED,
     "expired": FINISHED,
     "stopped": STOPPED,
-}  # by state
+}
 WRITTEN_AT_ONCE = 20_000  # rows, to save memory
 ROWS_PER_SHARE = 500_000  # of a join: each share costs a task in each of its steps, and must fit into memory
 EXAMPLES_MAX = 20

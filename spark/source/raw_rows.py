@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import orjson
@@ -119,7 +120,7 @@ class LineReader:
                     number += len(some)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for its cached property
 class CellReader:
     """Rows of a table, from the columns file, row (counted from 0) and cells."""
 
@@ -130,7 +131,7 @@ class CellReader:
 
     def read(self, batches: Iterable[Any]) -> Iterator[RawRows]:
         """Give each row of the table."""
-        to_fields = self.mapping.reader(self.names, self.source).to_fields
+        to_fields = self._to_fields
         # where columns are fields of the envelope by name, the payloads of many rows are parsed at once
         is_plain = self.mapping == RowMapping() and "payload" in self.names and not set(self.names) & set(NUMBER_FIELDS)
         for batch in batches:
@@ -147,8 +148,12 @@ class CellReader:
 
     def parse(self, number: int, raw: Mapping[str, Any], rules: EnvelopeRules) -> Iterator[ParsedRow]:
         """Judge a row by the rules."""
-        row = make_row(self.mapping.reader(self.names, self.source).to_fields, raw, number)
+        row = make_row(self._to_fields, raw, number)
         yield row, _parse(row, rules)
+
+    @cached_property
+    def _to_fields(self) -> ToFields:
+        return self.mapping.reader(self.names, self.source).to_fields
 
 
 @dataclass(frozen=True, slots=True)

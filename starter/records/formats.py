@@ -3,7 +3,6 @@
 import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 from shared.errors import InvalidEnvelope
@@ -36,7 +35,7 @@ class Formats:
 
     def __init__(self, options: FormatOptions, rules: EnvelopeRules) -> None:
         self._options = options
-        self._rules = rules
+        self._rules, self._name_rules = rules, rules.for_names()
         self._are_envelopes = options.kind is None and options.id_from is None
         options.check_kind(rules)
 
@@ -137,7 +136,7 @@ class Formats:
                 raise DeadRecord("MissingField", reason, "kind")
             # with --id-from key, starts use the whole key as the id, so their tombstones do too
             message_id = message_id if header or id_from == KEY else rest
-        envelope = self._check({"kind": name, "id": message_id}, replace(self._rules, payloads={}))
+        envelope = self._check({"kind": name, "id": message_id}, self._name_rules)
         return envelope.kind, envelope.id
 
 
