@@ -42,4 +42,4 @@ class LimitsWorkflow(IgnoresUnknownSignals):
     @take.validator
     def check(self, wire: Any) -> None:
         """Refuse what can't be read, because an error in `take` would stop the workflow."""
-        limits.check_asks(wire)
+        limits.check_requests(wire)

@@ -71,17 +71,17 @@ class _Shard:
         self._task_queue = task_queue
         self._wants: dict[tuple[str, Pace], list[_Want]] = {}
         self._ended: list[tuple[str, float, float]] = []
-        self._asked_at = self._closed_until = -math.inf
+        self._sent_at = self._closed_until = -math.inf
         self._failures = 0
-        self.asking: asyncio.Task[None] | None = None
+        self.sending: asyncio.Task[None] | None = None
 
-    async def ask(self, key: str, pace: Pace, position: float) -> _Granted | _Later:
+    async def take_turn(self, key: str, pace: Pace, position: float) -> _Granted | _Later:
         """Wait for an answer for one call; raises TimeoutError if there is none within `ASK_SECONDS`."""
         if asyncio.get_running_loop().time() < self._closed_until:
             raise TimeoutError
         want = _Want(position)
         self._wants.setdefault((key, pace), []).append(want)
-        self._begin()
+        self._begin_sending()
         async with asyncio.timeout(ASK_SECONDS):
             return await want.answer
 
@@ -90,24 +90,24 @@ class _Shard:
         self._ended.append((key, lease_until, seconds))
         del self._ended[:-ENDED_MAX]
         if asyncio.get_running_loop().time() >= self._closed_until:
-            self._begin()
+            self._begin_sending()
 
     @property
     def again_seconds(self) -> float:
         """In how many seconds a message asks again that got no answer."""
         return min(AGAIN_LEAST * 2.0 ** min(max(self._failures - 1, 0), 10), AGAIN_MAX)
 
-    def _begin(self) -> None:
-        if self.asking is None or self.asking.done():
-            self.asking = asyncio.create_task(self._ask_all(activity.client()))
+    def _begin_sending(self) -> None:
+        if self.sending is None or self.sending.done():
+            self.sending = asyncio.create_task(self._send_requests(activity.client()))
 
-    async def _ask_all(self, client: Client) -> None:
+    async def _send_requests(self, client: Client) -> None:
         loop = asyncio.get_running_loop()
         while self._wants or self._ended:
-            await asyncio.sleep(max(COLLECT_SECONDS, self._asked_at + EVERY_SECONDS - loop.time()))
+            await asyncio.sleep(max(COLLECT_SECONDS, self._sent_at + EVERY_SECONDS - loop.time()))
             wants, self._wants = self._wants, {}
             ended, self._ended = self._ended, []
-            self._asked_at = loop.time()
+            self._sent_at = loop.time()
             try:
                 async with asyncio.timeout(ASK_SECONDS):
                     answers = await self._request(client, wants, ended)
@@ -127,12 +127,12 @@ class _Shard:
     async def _request(
         self, client: Client, wants: Mapping[tuple[str, Pace], list[_Want]], ended: Sequence[tuple[str, float, float]]
     ) -> list[TurnResponse]:
-        asks: list[TurnRequest] = []
+        requests: list[TurnRequest] = []
         for (key, pace), waiting in wants.items():
             waiting.sort(key=lambda want: want.position)  # answers come in this order
             held = [round(want.position, 3) for want in waiting if math.isfinite(want.position)]
-            asks.append(TurnRequest(key, pace, held, len(waiting) - len(held)))
-        wire, patience = limits.write_asks(asks, ended), timedelta(seconds=ASK_SECONDS)
+            requests.append(TurnRequest(key, pace, held, len(waiting) - len(held)))
+        wire, patience = limits.write_requests(requests, ended), timedelta(seconds=ASK_SECONDS)
         update = cast("Any", client.get_workflow_handle(self._id)).execute_update  # the SDK leaves its types open
         try:
             return limits.read_answers(await update(limits.TAKE, wire, rpc_timeout=patience))
@@ -188,7 +188,7 @@ class Limits:
                 return function
         shard = self._shards[limits.shard_of(digest)]
         try:
-            place = await shard.ask(digest, pace, math.inf if turn is None else turn.moment)
+            place = await shard.take_turn(digest, pace, math.inf if turn is None else turn.moment)
         except TimeoutError:
             again = shard.again_seconds
             reason = clip_reason(f"waits for its turn at {key}, whose count can't be reached now")
@@ -201,10 +201,10 @@ class Limits:
 
     async def close(self) -> None:
         """Give back what has ended, if there is an answer soon."""
-        asking = [shard.asking for shard in self._shards if shard.asking is not None]
+        sending = [shard.sending for shard in self._shards if shard.sending is not None]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
-                await asyncio.gather(*asking)
+                await asyncio.gather(*sending)
 
 
 def _returning(function: Any, shard: _Shard, digest: str, lease_until: float) -> Any:

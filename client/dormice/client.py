@@ -95,9 +95,8 @@ class Verb(Generic[P, Made_co]):
     @overload
     def __get__(self, owner: "Caller[httpx.AsyncClient]", _: type) -> Callable[P, Made_co]: ...
     def __get__(self, owner: "Caller[Any]", _: type) -> Any:
-        if isinstance(owner.http, httpx.Client):
-            return lambda *args, **more: _run(self._method(owner, *args, **more))  # pyright: ignore[reportUnknownLambdaType,reportUnknownVariableType] — the overloads have the types
-        return partial(self._method, owner)
+        call = partial(self._method, owner)
+        return partial(_run, call) if isinstance(owner.http, httpx.Client) else call
 
 
 class Caller(Generic[Http]):
@@ -275,9 +274,10 @@ def _find_options(url: str, token: str) -> dict[str, Any]:
     return {"base_url": url, "headers": {"User-Agent": "dormice-client", "Content-Type": "application/json"} | told}
 
 
-def _run(made: Any) -> Any:
+def _run(call: Callable[..., Any], *args: Any, **more: Any) -> Any:
+    made = call(*args, **more)
     if isinstance(made, AsyncGenerator):
-        return iter(lambda: _run(anext(made, None)), None)  # pyright: ignore[reportUnknownArgumentType] — of any items
+        return iter(partial(_run, anext, made, None), None)
     try:
         made.send(None)
     except StopIteration as end:

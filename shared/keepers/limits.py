@@ -28,7 +28,7 @@ LOOK_MIN_SECONDS = 1.0
 GRACE_SHARE, GRACE_LEAST = 0.05, 3.0
 """How long after its slot a call may begin, as a share of the period and in seconds: as late as a busy worker."""
 CREDIT_SHARE, CREDIT_LEAST = 0.01, 0.5
-"""How long unused slots stay usable, so that slots are not lost between two asks."""
+"""How long unused slots stay usable, so that slots are not lost between two requests."""
 HOLD_FIRST = 1.0  # seconds that a call is thought to take before one has ended
 HOLD_WEIGHT = 0.2  # weight of the newest call in the mean
 HURRY = 0.9  # messages come back for a lease in this share of the time that calls take, so that no lease waits
@@ -92,7 +92,7 @@ class TurnRequest(NamedTuple):
 
 
 class TurnResponse(NamedTuple):
-    """Slots for the first of those who asked, in the order of their positions; the others' positions, and next asks."""
+    """Slots for the first of those who asked, in the order of their positions; the others' positions and next looks."""
 
     slots: list[float]
     later: list[tuple[float, float]]
@@ -129,13 +129,16 @@ class KeyTurns:
                 answer.slots.append(self.next_slot if pace.interval else now)
                 self.next_slot += pace.interval
                 continue
-            if math.isinf(position):
-                position = self.back = max(self.back, self.next_slot, now) + interval  # noqa: PLW2901 — it joins the line
-            answer.later.append((position, self._find_look(position, now, ahead, interval)))
+            place = self._join_line(now, interval) if math.isinf(position) else position
+            answer.later.append((place, self._find_look(place, now, ahead, interval)))
         if pace.at_once and answer.slots:
             until = round(answer.lease_until * 1000)
             self.leases[until] = self.leases.get(until, 0) + len(answer.slots)
         return answer
+
+    def _join_line(self, now: float, interval: float) -> float:
+        self.back = max(self.back, self.next_slot, now) + interval
+        return self.back
 
     def _is_line_short(self, position: float, now: float, ahead: float) -> bool:
         """Return whether one whose turn has not come takes nothing from others: the line is empty, or has gaps."""
@@ -188,21 +191,21 @@ class ShardTurns:
         return len(self._keys)
 
     def take(self, wire: Mapping[str, Any], now: float) -> dict[str, Any]:
-        """TurnResponse a worker process, after its calls that have ended."""
+        """Answer a worker process, after its calls that have ended."""
         for key, lease_until, seconds in wire["ended"]:
             if (turns := self._keys.get(key)) is not None:
                 turns.end_call(lease_until, seconds)
         self._forget(now)
-        return {"now": now, "answers": [_dump_answer(self._answer(ask, now), now) for ask in read_asks(wire)]}
+        return {"now": now, "answers": [_dump_answer(self._answer(each, now), now) for each in read_requests(wire)]}
 
-    def _answer(self, ask: TurnRequest, now: float) -> TurnResponse:
-        turns = self._keys.get(ask.key)
+    def _answer(self, request: TurnRequest, now: float) -> TurnResponse:
+        turns = self._keys.get(request.key)
         if turns is None:
             if len(self._keys) >= KEYS_MAX:
-                later = [*sorted(ask.held), *[now + FULL_SECONDS] * ask.fresh]
+                later = [*sorted(request.held), *[now + FULL_SECONDS] * request.fresh]
                 return TurnResponse([], [(position, now + FULL_SECONDS) for position in later])
-            turns = self._keys[ask.key] = KeyTurns()
-        return turns.take(ask.pace, now, ask.held, ask.fresh)
+            turns = self._keys[request.key] = KeyTurns()
+        return turns.take(request.pace, now, request.held, request.fresh)
 
     def _forget(self, now: float) -> None:
         if len(self._keys) > self._forget_beyond:
@@ -214,23 +217,26 @@ class ShardTurns:
         return {key: turns.dump() for key, turns in self._keys.items() if not turns.is_at_rest(now)}
 
 
-def write_asks(asks: Iterable[TurnRequest], ended: Sequence[tuple[str, float, float]]) -> dict[str, Any]:
-    """Give what a process sends: its asks, and its calls that have ended with their key, lease and seconds."""
-    return {"asks": [[a.key, list(a.pace), list(a.held), a.fresh] for a in asks], "ended": [list(e) for e in ended]}
+def write_requests(requests: Iterable[TurnRequest], ended: Sequence[tuple[str, float, float]]) -> dict[str, Any]:
+    """Give what a process sends: its requests, and its calls that have ended with their key, lease and seconds."""
+    return {"asks": [[a.key, list(a.pace), list(a.held), a.fresh] for a in requests], "ended": [list(e) for e in ended]}
 
 
-def read_asks(wire: Mapping[str, Any]) -> list[TurnRequest]:
+def read_requests(wire: Mapping[str, Any]) -> list[TurnRequest]:
     """Read what a process has sent; with anything else than that it raises some kind of error."""
     return [TurnRequest(key, Pace(*pace[: len(Pace._fields)]), held, fresh) for key, pace, held, fresh in wire["asks"]]
 
 
-def check_asks(wire: Any) -> None:
+def check_requests(wire: Any) -> None:
     """Raise ValueError if `ShardTurns.take` could fail on something that was sent, or take long."""
     try:
-        asks = read_asks(wire)
-        numbers = [*(n for ask in asks for n in (*ask.pace, *ask.held)), *(n for e in wire["ended"] for n in e[1:])]
-        keys = [*(ask.key for ask in asks), *(key for key, _, _ in wire["ended"])]
-        counts = [n for ask in asks for n in (ask.fresh, ask.pace.at_once)]
+        requests = read_requests(wire)
+        numbers = [
+            *(n for each in requests for n in (*each.pace, *each.held)),
+            *(n for e in wire["ended"] for n in e[1:]),
+        ]
+        keys = [*(each.key for each in requests), *(key for key, _, _ in wire["ended"])]
+        counts = [n for each in requests for n in (each.fresh, each.pace.at_once)]
         is_right = all(is_number(n) and abs(n) <= NUMBER_MAX for n in numbers)
         is_right = is_right and all(is_int(count) and 0 <= count <= WAITING_MAX for count in counts)
         is_right = is_right and all(isinstance(key, str) and len(key) <= KEY_MAX_BYTES for key in keys)
@@ -248,7 +254,7 @@ def _dump_answer(answer: TurnResponse, now: float) -> list[Any]:
 
 
 def read_answers(wire: Mapping[str, Any]) -> list[TurnResponse]:
-    """Read the answers to what `write_asks` gave, in its order."""
+    """Read the answers to what `write_requests` gave, in its order."""
     now: float = wire["now"]
 
     def read(slots: Sequence[int], later: Sequence[int], lease_until: float) -> TurnResponse:

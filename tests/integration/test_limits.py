@@ -171,7 +171,7 @@ async def test_counts_go_on_in_the_next_run_and_nothing_that_is_sent_stops_them(
     """Forty requests over ten runs get the one slot of an hour once; what can't be read is refused."""
     monkeypatch.setattr(limits_keeper, "ANSWERS_PER_RUN", 4)
     name, pace = limits_workflow_id(settings.task_queue_prefix, 0), Pace.of(1, 3600.0, 0, 1.0)
-    wire = limits.write_asks([TurnRequest("key", pace, [], 1)], [])
+    wire = limits.write_requests([TurnRequest("key", pace, [], 1)], [])
     slots: list[float] = []
     async with serve(Site(kind, at_once=1).handler(), lanes=("short",)):
         queue = limits.limits_queue(settings.task_queue_prefix)
@@ -203,7 +203,8 @@ async def test_a_rate_holds_though_the_worker_that_counts_is_killed(
 ) -> None:
     """Three workers in turn are killed with SIGKILL; all messages are called, and no window holds too many calls."""
     names = {f"{settings.task_queue_prefix}-{n}": "busy" for n in range(150)}
-    await load(BulkStarter(client, settings, encodings=declare(encoding, "limited")), "limited", names)
+    kind = f"limited-{encoding}"
+    await load(BulkStarter(client, settings, encodings=declare(encoding, kind)), kind, names)
 
     def called() -> list[float]:
         return [entry.at for entry in ledger.entries if entry.what == "began"]

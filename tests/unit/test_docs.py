@@ -522,7 +522,7 @@ async def test_the_example_of_what_handlers_share_works(load: Load) -> None:
     module = load("partner")
     async with Resources() as resources, listening() as port:
         url = f"http://127.0.0.1:{port.number}/"
-        outcomes = [await call(module, "ask", {"url": url}, resources=resources) for _ in range(2)]
+        outcomes = [await call(module, "fetch_state", {"url": url}, resources=resources) for _ in range(2)]
         client = await resources.get(module.open_partner, Settings())
 
     assert outcomes == [Again(after=timedelta(hours=1), reason="asked, 200")] * 2
@@ -577,7 +577,7 @@ def test_the_examples_of_tests_pass(load: Load) -> None:
 
 async def test_the_order_of_the_handlers_page_is_given_up_after_three_days(load: Load) -> None:
     """It is looked at every hour on the first day, every six hours later, and then somebody is told."""
-    look_after, told = load("unpaid").look_after, list[Any]()
+    check_payment, told = load("unpaid").check_payment, list[Any]()
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.method == "POST":
@@ -585,7 +585,7 @@ async def test_the_order_of_the_handlers_page_is_given_up_after_three_days(load:
         return httpx.Response(200, json={"is_paid": False})
 
     client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-    life = await live(look_after, make_message(look_after, id="7"), http=client)
+    life = await live(check_payment, make_message(check_payment, id="7"), http=client)
 
     assert life.state == "expired"
     assert life.cycles[-1].at - life.cycles[0].at == timedelta(days=3)

@@ -20,10 +20,10 @@ from shared.keepers.limits import (
     Pace,
     ShardTurns,
     TurnRequest,
-    check_asks,
+    check_requests,
     grace_of,
     read_answers,
-    write_asks,
+    write_requests,
 )
 from shared.messages.decision import begin, decide
 from shared.messages.message import MessageState, Outcome, Turn
@@ -211,7 +211,7 @@ def test_keys_at_rest_are_forgotten_and_no_workflow_keeps_more_than_it_can(monke
     shard, pace = ShardTurns({}), Pace.of(1, 60.0, 0, LEASE)
 
     def ask(keys: range, at: float) -> list[int]:
-        wire = write_asks([TurnRequest(f"key-{n}", pace, [], 1) for n in keys], [])
+        wire = write_requests([TurnRequest(f"key-{n}", pace, [], 1) for n in keys], [])
         return [len(response.slots) for response in read_answers(shard.take(wire, at))]
 
     assert ask(range(12), NOW) == [1] * 10 + [0] * 2
@@ -224,8 +224,8 @@ def test_what_a_run_passes_on_changes_no_turn() -> None:
     """Through its wire form, leases and line included."""
     pace = Pace.of(60, 60.0, 2, LEASE)
     shard = ShardTurns({})
-    shard.take(write_asks([TurnRequest("key", pace, [], 30)], []), NOW)
-    wire = write_asks([TurnRequest("key", pace, [NOW], 3)], [])
+    shard.take(write_requests([TurnRequest("key", pace, [], 30)], []), NOW)
+    wire = write_requests([TurnRequest("key", pace, [NOW], 3)], [])
     copy = ShardTurns(shard.dump(NOW + 1))
 
     assert copy.take(wire, NOW + 2) == shard.take(wire, NOW + 2)
@@ -251,7 +251,7 @@ UNREADABLE: list[Any] = [
 def test_a_request_that_can_not_be_read_is_refused(wire: Any) -> None:
     """Before it can stop the workflow."""
     with pytest.raises(ValueError, match="let worker processes ask"):
-        check_asks(wire)
+        check_requests(wire)
 
 
 @pytest.mark.parametrize(
