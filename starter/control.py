@@ -1,5 +1,6 @@
 """Control: the Python API that starts, steers, lists and shows messages; the command line uses it too."""
 
+import asyncio
 import math
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
@@ -20,7 +21,7 @@ from shared.settings import Settings
 from shared.temporal.connect import translate_rpc_errors
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import Receipt, StartOutcome
-from starter.steering.keepers import GateControl
+from starter.steering.keepers import GateControl, describe_implicit
 from starter.steering.message_view import RESTS, MessageView, look_up, show, wait_until_it_rests
 from starter.steering.packs import Packs, PassOver
 from starter.steering.selection import Selection
@@ -234,13 +235,16 @@ class Control:
         """
         if wait > NO_WAIT:
             await wait_until_it_rests(self._client, self._packs, kind, message_id, wait)
-        view = await show(self._client, self._packs, kind, message_id)
-        listed = view.listed
-        if listed.state in RESTS:
-            return view
-        tenant = (view.status or {}).get("tenant", "")
-        closed = await GateControl(self._client, self._settings).explain(kind, listed.lane, tenant, time.time())
-        return replace(view, gate=closed)
+        now = time.time()
+        gates = asyncio.create_task(GateControl(self._client, self._settings).fetch_implicit(now))
+        try:
+            view = await show(self._client, self._packs, kind, message_id)
+            if view.listed.state in RESTS:
+                return view
+            tenant = (view.status or {}).get("tenant", "")
+            return replace(view, gate=describe_implicit(await gates, kind, view.listed.lane, tenant, now))
+        finally:
+            gates.cancel()
 
 
 def _to_error(receipt: Receipt[None]) -> Exception:

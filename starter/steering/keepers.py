@@ -20,6 +20,7 @@ from shared.keepers.gates import (
     check_gate,
     implicit_gates,
     pick_closed,
+    pick_implicit,
 )
 from shared.keepers.idle import IDLE_MEMO, IDLE_WORKFLOW, IdleLimits, PullCounts, idle_workflow_id
 from shared.lanes import LANES, task_queue
@@ -58,14 +59,11 @@ class GateControl:
         except GatesNotServed:
             return {}
 
-    async def explain(self, kind: str, lane: str, tenant: str, now: float) -> str:
-        """Say which closed gate a message needs without declaring it; empty while there is none, or none is known."""
+    async def fetch_implicit(self, now: float) -> dict[str, GateClosure]:
+        """Give the closed gates that messages need without a declaration; none if nothing can be read."""
         with contextlib.suppress(DormiceError):
-            closings = await self.fetch_known(now)
-            for gate in implicit_gates(kind, lane, tenant):
-                if gate in closings:
-                    return closings[gate].describe(gate, now)
-        return ""
+            return pick_implicit(await self.fetch_known(now))
+        return {}
 
     async def close(self, gate: str, closing: GateClosure) -> None:
         """Close a gate, replacing an earlier closing. Raises InvalidSetting for an invalid name or too many gates."""
@@ -146,6 +144,12 @@ class IdleControl:
                 details["state"] = f"begun again after: {await converter.decode_failure(pull_loop.last_failure)}"
             return details
         return {}
+
+
+def describe_implicit(closings: Mapping[str, GateClosure], kind: str, lane: str, tenant: str, now: float) -> str:
+    """Say which closed gate a message needs without declaring it; empty if there is none."""
+    closed = (gate for gate in implicit_gates(kind, lane, tenant) if gate in closings)
+    return next((closings[gate].describe(gate, now) for gate in closed), "")
 
 
 def _check(gate: str) -> None:
