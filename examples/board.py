@@ -75,7 +75,7 @@ class Board:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stopping.wait(), min(DRAW_SECONDS, left))
         if started_at is not None:
-            self._console.print(self._draw("at the end"))
+            self._console.print(self._draw("at the end"), crop=False)  # its commands are to be copied whole
         return started_at
 
     def _take(self, entries: list[Entry]) -> None:
