@@ -100,7 +100,7 @@ class Dispatch:
         else:  # a further `failed` would report an attempt that nobody made
             outcome = Outcome("reject", f"attempt {attempts} of {found.max_attempts}: {lost}")
             self.telemetry.record(PARKED, 1, {"kind": call.kind, "lane": call.lane})
-        _log(around, outcome, 0.0)
+        _log(around, outcome, now, self.clock)
         return await self._publish(around, outcome, now, spread)
 
     async def find_wait(self, kind: str, lane: str, tenant: str = "") -> Outcome | None:
@@ -131,7 +131,7 @@ class Dispatch:
         self.calls[call.lane] += 1
         if self.events is not None or outcome.verdict in FAILURES:
             outcome = await self._publish(around, outcome, started_at, spread)
-        _log(around, outcome, self.clock() - started_at)
+        _log(around, outcome, started_at, self.clock)
         return outcome
 
     async def _publish(
@@ -221,10 +221,13 @@ class Dispatch:
         *,
         passes_gates: bool = False,
     ) -> Outcome:
-        call = around.call
+        call, gates = around.call, self.gates
         try:
-            if not passes_gates and (wait := await self.find_wait(call.kind, call.lane, call.tenant)) is not None:
-                return wait
+            # nearly every call finds all gates open, and known to be
+            if (gates.implicit or started_at >= gates.fresh_until) and not passes_gates:
+                wait = await self.find_wait(call.kind, call.lane, call.tenant)
+                if wait is not None:
+                    return wait
             return await self._attempt(found, around, deadlines, started_at)
         except BaseException as exc:  # noqa: BLE001 — whatever a handler raises is an outcome
             return _fail_call(found, exc)
@@ -279,11 +282,11 @@ def _fail_call(found: Handler, exc: BaseException) -> Outcome:
     return fail(found, describe_error(exc))
 
 
-def _log(around: CallContext, outcome: Outcome, seconds: float) -> None:
+def _log(around: CallContext, outcome: Outcome, started_at: float, clock: Callable[[], float]) -> None:
     has_failed = outcome.verdict in FAILURES
     level, message = (logging.WARNING, "cycle failed") if has_failed else (logging.DEBUG, "cycle ended")
     if logger.isEnabledFor(level):
-        details = {"outcome": outcome.verdict, "seconds": round(seconds, 3), "reason": outcome.reason}
+        details = {"outcome": outcome.verdict, "seconds": round(clock() - started_at, 3), "reason": outcome.reason}
         logger.log(level, message, extra={"action": message.replace(" ", "_"), **around.fields, **details})
 
 
