@@ -11,7 +11,7 @@ from shared.settings import Settings
 from spark.cli.session import add_session, open_session, read_conf, read_pairs
 from starter.cli.arguments import COUNT, DURATION, MOMENT, REPEATED, Commands, add_field_refs, read_format
 from starter.cli.exit_codes import FINE, PARTLY
-from starter.files.duplicates import DUPLICATE_RULES
+from starter.intake.files.duplicates import DUPLICATE_RULES
 from starter.local.terminal import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.errors import InvalidEnvelope, InvalidSetting
-from starter.files.columns import Columns, read_cell, read_number, to_json
+from starter.intake.files.columns import Columns, read_cell, read_number, to_json
 from starter.records.mapping import FormatOptions, RecordView, find_kind, map_fields
 from starter.records.record import DeadRecord, ErrorClass
 

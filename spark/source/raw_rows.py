@@ -17,8 +17,8 @@ from shared.settings import Settings
 from spark.source.mapping import RowMapping, to_invalid_envelope
 from spark.source.topic import read_ranges
 from spark.tables import BATCH_ROWS
-from starter.files.columns import NUMBER_FIELDS
-from starter.files.rows import Line, Row, ToFields, make_row, read_csv_records, read_json_lines
+from starter.intake.files.columns import NUMBER_FIELDS
+from starter.intake.files.rows import Line, Row, ToFields, make_row, read_csv_records, read_json_lines
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord, Record

@@ -13,7 +13,7 @@ from shared.settings import Settings, find_secret
 from spark.source.mapping import RowMapping
 from spark.source.raw_rows import CellReader, LineReader, RecordReader, RowReader, Starts
 from spark.source.topic import open_ranges
-from starter.files.rows import SUFFIXES, Line, read_header
+from starter.intake.files.rows import SUFFIXES, Line, read_header
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

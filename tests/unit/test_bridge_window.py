@@ -2,7 +2,7 @@
 
 import pytest
 
-from starter.bridge.window import FEWEST, MOST, PACK_ROOM, STEP, WAITING, limits_of, size_for
+from starter.intake.bridge.window import FEWEST, MOST, PACK_ROOM, STEP, WAITING, limits_of, size_for
 
 
 @pytest.mark.parametrize(

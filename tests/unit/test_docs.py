@@ -44,14 +44,14 @@ from shared.telemetry.metrics import BRIDGE_METRICS, OLDEST_OVERDUE, WORKER_METR
 from shared.telemetry.sdk import Telemetry
 from shared.telemetry.spans import NO_SPAN, Attributes, Carrier, Span
 from shared.temporal.search_attributes import REQUIRED
-from starter.bridge.offsets import Partition
-from starter.bridge.pending_record import PendingRecord, RecordSpans
 from starter.cli.main import build_parser
 from starter.cli.operations.doctor import CODES
 from starter.insight.doctor.checks import Severity
 from starter.insight.doctor.kafka import Kafka
 from starter.insight.doctor.lanes import Lanes
 from starter.insight.doctor.server import Server
+from starter.intake.bridge.offsets import Partition
+from starter.intake.bridge.pending_record import PendingRecord, RecordSpans
 from starter.records.record import Record
 from starter.starting.delivery import Delivery
 from tests.sources import documented_checks, parse, table

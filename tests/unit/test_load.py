@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.messages.envelope import EnvelopeRules
-from starter.files.duplicates import find_repeated
-from starter.files.load import Load, LoadCounts, LoadOptions
-from starter.files.progress import open_progress
-from starter.files.rows import RowSource
+from starter.intake.files.duplicates import find_repeated
+from starter.intake.files.load import Load, LoadCounts, LoadOptions
+from starter.intake.files.progress import open_progress
+from starter.intake.files.rows import RowSource
 
 RULES = EnvelopeRules({"feed": "short"})
 

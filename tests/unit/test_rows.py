@@ -11,8 +11,8 @@ import pytest
 
 from shared.errors import GiveUp, InvalidEnvelope
 from shared.messages.envelope import EnvelopeRules, parse_envelope
-from starter.files.columns import read_cell
-from starter.files.rows import LINE_MAX_BYTES, Row, RowSource
+from starter.intake.files.columns import read_cell
+from starter.intake.files.rows import LINE_MAX_BYTES, Row, RowSource
 
 pa: Any = pytest.importorskip("pyarrow")
 pq: Any = pytest.importorskip("pyarrow.parquet")

@@ -14,7 +14,7 @@ from spark.prepare.validator import Validator, write_original
 from spark.source.mapping import RowMapping
 from spark.source.raw_rows import LineReader, ParsedRow, RawRows
 from spark.tables import BATCH_ROWS
-from starter.files.rows import Row
+from starter.intake.files.rows import Row
 
 pyarrow: Any = pytest.importorskip("pyarrow")
 

@@ -24,8 +24,8 @@ from shared.messages.message import REASON_MAX
 from spark.prepare.validator import Validator
 from spark.source.mapping import RowMapping
 from spark.source.raw_rows import LineReader
-from starter.files.load import Load, LoadOptions
-from starter.files.rows import RowSource
+from starter.intake.files.load import Load, LoadOptions
+from starter.intake.files.rows import RowSource
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord, Record

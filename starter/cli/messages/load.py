@@ -17,13 +17,13 @@ from starter.cli.arguments import Commands
 from starter.cli.connection import open_client
 from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, WRONG
 from starter.cli.interruption import call_at_signals
-from starter.files.duplicates import DUPLICATE_RULES
-from starter.files.progress import Progress, open_progress
+from starter.intake.files.duplicates import DUPLICATE_RULES
+from starter.intake.files.progress import Progress, open_progress
 from starter.local.terminal import echo_err, plural, print_json
 
 if TYPE_CHECKING:
-    from starter.files.load import Load, LoadCounts
-    from starter.files.rows import RowSource
+    from starter.intake.files.load import Load, LoadCounts
+    from starter.intake.files.rows import RowSource
     from starter.starting.bulk import BulkStarter
 
 SETTLE_SECONDS = 15.0
@@ -72,8 +72,8 @@ def add(commands: Commands) -> None:
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     from activities.registry import declared_packs, envelope_rules, load_registry
-    from starter.files.load import Load, LoadOptions
-    from starter.files.rows import RowSource
+    from starter.intake.files.load import Load, LoadOptions
+    from starter.intake.files.rows import RowSource
 
     if args.upsert and args.restart_finished:
         raise InvalidSetting("--restart-finished: --upsert does so anyway; leave one of them out")

@@ -14,7 +14,7 @@ from starter.cli.interruption import call_at_signals
 from starter.local.terminal import echo_err
 
 if TYPE_CHECKING:
-    from starter.bridge.bridge import Bridge, BridgeOptions
+    from starter.intake.bridge.bridge import Bridge, BridgeOptions
     from starter.records.dead_letters import DeadLetterWriter
 
 BRIDGE_HELP = """\
@@ -61,9 +61,9 @@ async def _consume(args: argparse.Namespace, settings: Settings) -> int:
     from shared.kafka.connection import check_broker
     from shared.telemetry.sdk import start_telemetry
     from shared.temporal.connect import check_server, connect
-    from starter.bridge.bridge import Bridge
-    from starter.bridge.status import BridgeReadiness, publish_regularly
-    from starter.bridge.window import PACK_ROOM
+    from starter.intake.bridge.bridge import Bridge
+    from starter.intake.bridge.status import BridgeReadiness, publish_regularly
+    from starter.intake.bridge.window import PACK_ROOM
     from starter.records.dead_letters import DeadLetterWriter
     from starter.records.formats import Formats
     from starter.starting.bulk import BulkStarter
@@ -124,7 +124,7 @@ async def _check_topics(options: "BridgeOptions") -> None:
 
 def _to_options(args: argparse.Namespace, settings: Settings) -> "BridgeOptions":
     from shared.kafka.connection import kafka_options
-    from starter.bridge.bridge import BridgeOptions
+    from starter.intake.bridge.bridge import BridgeOptions
 
     return BridgeOptions(
         topics=tuple(args.topics),

@@ -14,8 +14,8 @@ from starter.cli.exit_codes import FINE, UNREACHABLE
 from starter.local.terminal import echo_err, plural, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
-    from starter.bridge.group_lag import GroupLag, PartitionLag
-    from starter.bridge.status import BridgeStatus, PartitionStatus
+    from starter.intake.bridge.group_lag import GroupLag, PartitionLag
+    from starter.intake.bridge.status import BridgeStatus, PartitionStatus
 
 _HEADER = ("PARTITION", "COMMITTED", "END", "LAG", "TIME LAG", "MEMBER")
 _HEADER_OF_BRIDGES = ("IN FLIGHT", "WAITING", "OLDEST", "STATE")
@@ -47,8 +47,10 @@ def _address(text: str) -> str:
 
 async def _run(args: argparse.Namespace, settings: Settings) -> int:
     options = await check_kafka(settings)
-    from starter.bridge.group_lag import read_group_lag  # needs aiokafka, of which one sentence says that it is missing
-    from starter.bridge.status import fetch_status
+    from starter.intake.bridge.group_lag import (
+        read_group_lag,  # needs aiokafka, of which one sentence says that it is missing
+    )
+    from starter.intake.bridge.status import fetch_status
 
     lag = await read_group_lag(options, args.group, args.topics)
     statuses = await asyncio.gather(*map(fetch_status, args.bridges))

@@ -7,7 +7,7 @@ from typing import Any
 from shared.messages.placement import workflow_id
 from shared.telemetry.sdk import Telemetry
 from shared.telemetry.spans import NO_SPAN, Attributes, Span
-from starter.bridge.offsets import Partition
+from starter.intake.bridge.offsets import Partition
 from starter.records.formats import Formats, find_correlation_id
 from starter.records.record import DeadRecord, Record
 from starter.starting.delivery import Delivery

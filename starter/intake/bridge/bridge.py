@@ -14,12 +14,12 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from shared.errors import RetryLater
 from shared.telemetry.sdk import Telemetry
-from starter.bridge.delivery_loop import DeliveryLoop, WriteDeadLetter
-from starter.bridge.offsets import Assignment, Partition, PartitionOffsets
-from starter.bridge.pending_record import RecordSpans, decode_records
-from starter.bridge.record_scheduler import RecordScheduler
-from starter.bridge.watchdog import LOOKS, Watchdog
-from starter.bridge.window import FEWEST, limits_of
+from starter.intake.bridge.delivery_loop import DeliveryLoop, WriteDeadLetter
+from starter.intake.bridge.offsets import Assignment, Partition, PartitionOffsets
+from starter.intake.bridge.pending_record import RecordSpans, decode_records
+from starter.intake.bridge.record_scheduler import RecordScheduler
+from starter.intake.bridge.watchdog import LOOKS, Watchdog
+from starter.intake.bridge.window import FEWEST, limits_of
 from starter.records.formats import Formats
 from starter.records.record import to_record
 from starter.starting.bulk import BulkStarter

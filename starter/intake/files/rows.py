@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Self, cast
 
 from shared.errors import GiveUp, InvalidEnvelope, Misconfigured
 from shared.messages.json_value import parse_json
-from starter.files.columns import Columns
+from starter.intake.files.columns import Columns
 
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 STDIN = "-"
@@ -128,7 +128,7 @@ class RowSource(AbstractContextManager["RowSource", None]):
 
     def _open_parquet(self, path: Path) -> Iterator[Row]:
         try:
-            from starter.files.parquet import ParquetTable  # noqa: PLC0415 — an extra, and slow to import
+            from starter.intake.files.parquet import ParquetTable  # noqa: PLC0415 — an extra, and slow to import
         except ImportError as exc:
             raise Misconfigured("reading Parquet needs pyarrow; install dormice with its extra 'parquet'") from exc
         table = ParquetTable(path)

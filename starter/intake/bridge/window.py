@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from starter.bridge.record_scheduler import InFlightLimits
+from starter.intake.bridge.record_scheduler import InFlightLimits
 
 FEWEST, MOST = 1_000, 100_000
 """Limits for records under way. The lower one keeps the starter busy, the upper one bounds the memory."""

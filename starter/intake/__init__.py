@@ -1,0 +1,1 @@
+"""What brings messages in by themselves or in bulk: topics of Kafka, and files."""
