@@ -62,10 +62,10 @@ class Formats:
 
         `document` is the record's value if it is parsed already.
 
-        A null value is a tombstone, also of a binary event. Otherwise the headers decide whether a record is a
-        CloudEvent, unless all records are schedules. A record that is none is any JSON with `--id-from`, and an
-        envelope without. `--kind` without `--id-from` fills in the kind that an envelope leaves out, and refuses an
-        envelope of another kind, because tombstones would miss its message.
+        A null value is a tombstone, also of a binary event; so is a schedule that is left out. Otherwise the headers
+        decide whether a record is a CloudEvent, unless all records are schedules. A record that is none is any JSON
+        with `--id-from`, and an envelope without. `--kind` without `--id-from` fills in the kind that an envelope
+        leaves out, and refuses an envelope of another kind, because tombstones would miss its message.
 
         A tombstone's id comes from the header that `--id-from` names, else from the key, as it has no value to point
         into. With a `--kind` that needs no value, or with `--id-from key`, the whole key is the id; else the key must
@@ -74,10 +74,10 @@ class Formats:
         headers: Headers = dict(record.headers)
         _check_size(record)
         source, offset = find_origin(record)
-        if record.value is None:
+        fields = None if record.value is None else self._find_fields(record, headers, document)
+        if fields is None:
             kind, message_id = self._decode_tombstone(RecordView(record.key, headers))
             return Delivery(kind, message_id, source, offset)
-        fields = self._find_fields(record, headers, document)
         is_open = headers and fields.get("correlation_id", "") == ""
         if is_open and (correlation_id := _read_correlation_id(headers)):
             fields = {**fields, "correlation_id": correlation_id}
@@ -91,11 +91,12 @@ class Formats:
         except InvalidEnvelope as exc:
             raise DeadRecord(exc.flaw, exc.problem, exc.field) from exc
 
-    def _find_fields(self, record: Record, headers: Headers, document: Any) -> dict[str, Any]:
+    def _find_fields(self, record: Record, headers: Headers, document: Any) -> dict[str, Any] | None:
         value, options = record.value or b"", self._options
         if options.schedules is not None:
             message_id = KEY.find(RecordView(record.key, headers))
-            return {"kind": options.kind, "id": message_id, **map_schedule(record, options.schedules)}
+            fields = map_schedule(record, options.schedules)
+            return fields and {"kind": options.kind, "id": message_id, **fields}
         if event := read_event(value, headers) if headers else None:
             view = RecordView(record.key, headers, event.data, event.attributes, record.timestamp)
             return self._read_event_fields(event, view)

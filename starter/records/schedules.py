@@ -5,11 +5,11 @@ kafka-message-scheduler (schedule/kafka/schedule.go and runner/kafka/handler.go,
 """
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from activities.handlers.topic import RecordPlan, is_topic_name, to_payload
-from starter.records.dead_letters import ORIGIN, find_origin, find_own_headers
+from starter.records.dead_letters import ORIGIN, REPLAY_OF, find_origin, find_own_headers
 from starter.records.moments import read_epoch_seconds
 from starter.records.record import DeadRecord, Record, read_text
 
@@ -20,6 +20,9 @@ TARGET_KEY = "scheduler-target-key"
 TIMESTAMP, KEY, TOPIC = "scheduler-timestamp", "scheduler-key", "scheduler-topic"
 """What the records that are sent say of their schedule: its timestamp in seconds, its key and its topic."""
 
+ENDING_SECONDS = 60.0
+"""How long a message may take to end after it has written its tombstone."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleOptions:
@@ -29,12 +32,15 @@ class ScheduleOptions:
     """A topic that gets a copy of each record that is sent; none when empty."""
     grace: timedelta | None = None
     """A schedule whose moment lies further than this before its own record is deleted, not sent; None sends all."""
+    due_since: datetime | None = None
+    """A schedule whose moment is before it is left to whoever had to send it; None leaves none."""
 
 
-def map_schedule(record: Record, options: ScheduleOptions) -> dict[str, Any]:
-    """Give the moment and the payload, one of the handler `topic`, of a schedule; raises DeadRecord.
+def map_schedule(record: Record, options: ScheduleOptions) -> dict[str, Any] | None:
+    """Give the moment and the payload, one of the handler `topic`, of a schedule; None for one that is left out.
 
     When its record is sent, a copy goes to the history topic, and a tombstone deletes the schedule from its topic.
+    Raises DeadRecord.
     """
     due_at = read_epoch_seconds(_find_text(record, EPOCH), EPOCH)
     target = _find_text(record, TARGET_TOPIC)
@@ -43,6 +49,8 @@ def map_schedule(record: Record, options: ScheduleOptions) -> dict[str, Any]:
     if target == record.topic:
         flaw = "is the topic of the schedule, where its record would be a schedule again; name another topic"
         raise DeadRecord("InvalidField", flaw, TARGET_TOPIC)
+    if options.due_since is not None and due_at < options.due_since:
+        return None
     plans = [_to_tombstone(record)]
     if options.grace is None or due_at.timestamp() >= record.timestamp // 1000 - options.grace.total_seconds():
         own = find_own_headers(record)
@@ -53,10 +61,20 @@ def map_schedule(record: Record, options: ScheduleOptions) -> dict[str, Any]:
     return {"scheduled_at": due_at.isoformat(), "payload": to_payload(plans)}
 
 
+def is_own_tombstone(record: Record, now: float) -> bool:
+    """Whether a tombstone was written here a moment ago; its message is just ending, and must not be disturbed.
+
+    One that is older counts: it stops a schedule that an installation without memory of it has read again.
+    """
+    names = {name for name, _ in record.headers}
+    return ORIGIN in names and REPLAY_OF not in names and record.timestamp / 1000 > now - ENDING_SECONDS
+
+
 def _to_tombstone(record: Record) -> RecordPlan:
-    """Make what deletes a schedule once it is sent; it counts as the schedule itself, so it stops no newer one."""
+    """Make what deletes a schedule once it is sent; it counts as the record after that, so it stops no newer one."""
     source, offset = find_origin(record)
-    return RecordPlan(record.topic, record.partition, record.key, None, ((ORIGIN, f"{source}/{offset}".encode()),))
+    origin = f"{source}/{offset + 1}".encode()
+    return RecordPlan(record.topic, record.partition, record.key, None, ((ORIGIN, origin),))
 
 
 def _find_header(record: Record, name: str) -> bytes | None:

@@ -29,7 +29,7 @@ from tests.bridges import run_bridge
 from tests.conftest import Serve, wait_until
 from tests.records import producing
 from tests.subjects import declare
-from tests.topics import create_topic, read_records
+from tests.topics import committed_lag, create_topic, read_records
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -88,7 +88,7 @@ async def test_schedules_are_sent_once_as_their_scheduler_sends_them(
     """At their epochs, with their headers; the newest record of a key counts, a tombstone stops it.
 
     Each that is sent has a copy in the history, and a tombstone in its own partition. That tombstone comes back to the
-    bridge and stops no schedule that was written under the same key meanwhile.
+    bridge and stops no schedule that was written under the same key meanwhile, but one that is read anew.
     """
     schedules, history, target = topics
     declared = replace(topic, kind=kind, encoding=PACK) if encoding == "pack" else replace(topic, kind=kind)
@@ -106,7 +106,7 @@ async def test_schedules_are_sent_once_as_their_scheduler_sends_them(
         await send("gone", None, 0)
         await send("later", b"later", now + 86400)
         await producer.send_and_wait(schedules, b"bad", key=b"bad", headers=[("scheduler-epoch", b"soon")])
-        async with bridging() as bridge:
+        async with bridging():
 
             async def are_deleted() -> list[Any]:
                 gone = [each for each in await read_all(broker, schedules) if each.value is None]
@@ -114,14 +114,30 @@ async def test_schedules_are_sent_once_as_their_scheduler_sends_them(
 
             tombstones = await wait_until(are_deleted, "two were sent, and three are deleted")
             sent, copies = await read_all(broker, target), await read_all(broker, history)
-            # a schedule under the same key, which the tombstone of the one before would stop
+            # a schedule under the same key, and the tombstone of the one before, so old that it is not left alone
             ours = next(each for each in tombstones if each.key == b"raw")
-            await send("raw", b"again", now + 86400)
-            await producer.send_and_wait(
-                schedules, None, key=b"raw", partition=ours.partition, headers=list(ours.headers)
+            again = await producer.send_and_wait(
+                schedules, b"again", key=b"raw", headers=headers_of(target, now + 86400)
             )
-            await wait_until(lambda: bridge.received == 11, "all have come")
-        shown = {key: await control.show(kind, key) for key in ("raw", "later")}
+            past = {"timestamp_ms": (now - 3600) * 1000}
+            await producer.send_and_wait(schedules, None, key=b"raw", headers=list(ours.headers), **past)
+            # what was sent by an installation whose memory is gone
+            sent_before = await producer.send_and_wait(
+                schedules, b"before", key=b"before", headers=headers_of(target, now + 86400)
+            )
+            origin = f"{schedules}/{sent_before.partition}/{sent_before.offset + 1}".encode()
+            await producer.send_and_wait(schedules, None, key=b"before", headers=[("dormice.origin", origin)], **past)
+
+            async def are_done() -> bool:
+                return await committed_lag(broker.address, schedules, f"group-{schedules}", PARTITIONS) == 0
+
+            await wait_until(are_done, "all have been worked on")
+
+        async def is_stopped() -> bool:
+            return (await control.show(kind, "before")).listed.state == "stopped"
+
+        await wait_until(is_stopped, "what was sent before is not sent again")
+        shown = [await control.show(kind, key) for key in ("raw", "later")]
         async with open_box({"bootstrap_servers": broker.address}, schedules) as box:
             letters = [letter.message async for letter, _ in box.find(LetterSelection())]
 
@@ -145,7 +161,8 @@ async def test_schedules_are_sent_once_as_their_scheduler_sends_them(
     origins = {(each.key, each.partition) for each in written.values()}
     assert {each.key for each in tombstones} == {b"raw", b"moved", b"gone"}
     assert {(each.key, each.partition) for each in tombstones} <= origins
-    assert [view.listed.state for view in shown.values()] == ["active", "active"]
+    assert again.partition == ours.partition
+    assert [view.listed.state for view in shown] == ["active", "active"]
     assert [letter.partition(";")[0] for letter in letters] == ["scheduler-epoch: is 'soon'"]
 
 

@@ -1,6 +1,6 @@
 """Schedules of kafka-message-scheduler: what their records ask for, and what is sent for them."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from shared.messages.envelope import EnvelopeRules
 from starter.records.formats import Formats
 from starter.records.mapping import FormatOptions
 from starter.records.record import DeadRecord, Record
-from starter.records.schedules import ScheduleOptions
+from starter.records.schedules import ScheduleOptions, is_own_tombstone
 from starter.starting.delivery import Delivery
 
 RULES = EnvelopeRules({"topic": "short"}, payload_max_bytes=1000)
@@ -69,18 +69,34 @@ def test_a_schedule_becomes_a_message_that_sends_its_record() -> None:
     assert plan(schedule(), history_topic="history") == [
         RecordPlan("online-videos", None, b"vid1", b"video 1", own + said),
         RecordPlan("history", None, b"vid1", b"video 1", own + said),
-        RecordPlan("schedules", 2, b"vid1-online", None, (("dormice.origin", b"schedules/2/17"),)),
+        RecordPlan("schedules", 2, b"vid1-online", None, (("dormice.origin", b"schedules/2/18"),)),
     ]
     assert [each.topic for each in plan(schedule())] == ["online-videos", "schedules"]
 
 
 def test_a_tombstone_stops_the_message_of_its_key() -> None:
-    """One that was written after sending counts as its schedule, so it never stops a newer one."""
+    """One that was written after sending counts as the record after its schedule, so it never stops a newer one.
+
+    While its message may be ending, it is left alone.
+    """
     tombstone = schedule(None)._replace(offset=30)
-    sent = tombstone._replace(headers=(("dormice.origin", b"schedules/2/17"),))
+    sent = tombstone._replace(headers=plan(schedule())[-1].headers)
+    replayed = sent._replace(headers=(("dormice.replay-of", b"x/0/0"), *sent.headers))
 
     assert read(tombstone) == Delivery("topic", "vid1-online", "schedules/2", 30)
-    assert read(sent) == Delivery("topic", "vid1-online", "schedules/2", 17)
+    assert read(sent) == Delivery("topic", "vid1-online", "schedules/2", 18)
+    assert [is_own_tombstone(each, WRITTEN_AT + 1) for each in (tombstone, sent, replayed)] == [False, True, False]
+    assert not is_own_tombstone(sent, WRITTEN_AT + 100)
+
+
+def test_a_schedule_from_before_is_left_to_who_had_to_send_it() -> None:
+    """It stops what an older record of its key asked for, as its scheduler forgets that; nothing is sent or deleted."""
+    due_at = datetime.fromtimestamp(WRITTEN_AT + 3600, UTC)
+
+    assert read(schedule(), due_since=due_at).envelope is not None
+    assert read(schedule(), due_since=due_at + timedelta(seconds=1)) == Delivery(
+        "topic", "vid1-online", "schedules/2", 17
+    )
 
 
 def test_a_schedule_without_a_target_key_is_sent_without_a_key() -> None:
@@ -114,7 +130,7 @@ def test_a_replayed_schedule_counts_as_the_first_one() -> None:
 
     assert (read(replayed).source, read(replayed).offset) == ("schedules/2", 3)
     assert plan(replayed)[0].headers[:-3] == tuple(HEADERS.items())
-    assert plan(replayed)[-1].headers == (("dormice.origin", b"schedules/2/3"),)
+    assert plan(replayed)[-1].headers == (("dormice.origin", b"schedules/2/4"),)
 
 
 @pytest.mark.parametrize(

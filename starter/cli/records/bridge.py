@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import Settings
-from starter.cli.arguments import DURATION, SECONDS, Commands, add_field_refs, add_health, read_format, read_mapping
+from starter.cli.arguments import (
+    DURATION,
+    MOMENT,
+    SECONDS,
+    Commands,
+    add_field_refs,
+    add_health,
+    read_format,
+    read_mapping,
+)
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import call_at_signals
 from starter.local.terminal import echo_err
@@ -44,6 +53,7 @@ def add(commands: Commands) -> None:
     add("--history-topic", metavar="TOPIC", help="gets a copy of each record that a schedule sends")
     grace_help = "delete schedules whose moment is further before their record, instead of sending them at once"
     add("--grace", **DURATION, help=grace_help)
+    add("--due-since", **MOMENT, help="leave out schedules whose moment is before then: others have sent them")
     add("--drain-seconds", **SECONDS, default=30.0, help="what is under way gets to finish (30)")
     add("--session-seconds", **SECONDS, default=30.0, help="silent for so long, a bridge is dead (30)")
     add_health(parser, "/healthz, /readyz and /status")
@@ -125,14 +135,14 @@ def _read_format(args: argparse.Namespace) -> "FormatOptions":
     from starter.records.schedules import FORMAT, ScheduleOptions
 
     if args.format is None:
-        for name in ("history-topic", "grace"):
+        for name in ("history-topic", "grace", "due-since"):
             if getattr(args, name.replace("-", "_")) is not None:
                 raise InvalidSetting(f"--{name}: is about schedules; add --format {FORMAT}, or leave it out")
         return read_format(args)
     if args.history_topic in args.topics:
         flaw = f"is {args.history_topic}, where each copy would be a schedule again; name another topic"
         raise InvalidSetting(f"--history-topic: {flaw}")
-    schedules = ScheduleOptions(history_topic=args.history_topic or "", grace=args.grace)
+    schedules = ScheduleOptions(history_topic=args.history_topic or "", grace=args.grace, due_since=args.due_since)
     return FormatOptions.of_schedules(args.kind or "topic", schedules, **read_mapping(args))
 
 
