@@ -20,6 +20,9 @@ class RowMapping:
     def check(self) -> None:
         """Raise InvalidSetting for an origin that rows of files and tables don't have."""
         options = self.options
+        if any(name == "delay" for name, _ in options.extras):
+            flaw = "counts from a record's timestamp, which rows do not have"
+            raise InvalidSetting(f"--delay-from: {flaw}; name the moment with --scheduled-at-from")
         origins = {"kind": options.kind, "id-from": options.id_from, "payload-from": options.payload_from}
         origins |= {f"{name.replace('_', '-')}-from": origin for name, origin in options.extras}
         for name, origin in origins.items():

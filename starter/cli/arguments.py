@@ -25,8 +25,8 @@ HELP_WIDTH = 100
 LIKENESS_LEAST = 0.7
 """How alike a word and a known one are, from 0 to 1, before the known one is suggested."""
 
-FIELD_REFS = ("lane", "scheduled-at", "expires-at", "priority", "tenant", "payload")
-"""Fields of an envelope that an option --FIELD-from can find elsewhere in a record."""
+FIELD_REFS = ("lane", "scheduled-at", "delay", "expires-at", "priority", "tenant", "payload")
+"""Fields of an envelope, or the delay until it is due, that an option --FIELD-from can find elsewhere in a record."""
 
 Value = TypeVar("Value")
 Run = Callable[[argparse.Namespace, Settings], int | Coroutine[Any, Any, int]]
@@ -154,14 +154,22 @@ def add_health(parser: CommandParser, pages: str) -> None:
 def add_field_refs(group: Any) -> None:
     for name in FIELD_REFS:
         group.add_argument(f"--{name}-from", metavar="PART", help=f"where the {name.replace('-', '_')} is")
+    # the units of starter.records.moments, which takes long to import
+    unit_help = "unit of the delay, which counts from the record's timestamp (milliseconds)"
+    group.add_argument("--delay-unit", choices=("milliseconds", "seconds"), help=unit_help)
 
 
 def read_format(args: argparse.Namespace) -> "FormatOptions":
     """Read how records become envelopes, from the options of `add_field_refs`, --kind and --id-from."""
     from starter.records.mapping import FormatOptions
 
+    return FormatOptions.read(kind=args.kind, **read_mapping(args))
+
+
+def read_mapping(args: argparse.Namespace) -> dict[str, str | None]:
+    """Give the options of `add_field_refs`, and --id-from, as they were typed."""
     names = [f"{name.replace('-', '_')}_from" for name in ("id", *FIELD_REFS)]
-    return FormatOptions.read(kind=args.kind, **{name: getattr(args, name) for name in names})
+    return {name: getattr(args, name) for name in (*names, "delay_unit")}
 
 
 def read_name(text: str) -> tuple[str, str]:

@@ -100,6 +100,11 @@ def find_origin(record: Record) -> tuple[str, int]:
     return (record.source, record.offset) if not source or offset is None else (source, offset)
 
 
+def find_own_headers(record: Record) -> Headers:
+    """Give a record's headers without those that a replay has added."""
+    return _split(record.headers, REPLAY_OF, _REPLAY)[0]
+
+
 def to_dead_letter(record: Record, error_class: str, message: str) -> Headers:
     """Give the headers of a record's dead letter: the record's own unchanged, then why it is dead.
 

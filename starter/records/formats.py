@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from shared.errors import InvalidEnvelope
@@ -13,6 +13,7 @@ from starter.records.cloud_events import CloudEvent, read_event
 from starter.records.dead_letters import find_origin
 from starter.records.mapping import KEY, FormatOptions, RecordView, find_kind, find_required, map_fields
 from starter.records.record import DeadRecord, Headers, Record, read_json, read_text
+from starter.records.schedules import map_schedule
 from starter.starting.delivery import Delivery
 
 RECORD_MAX_BYTES = 1_000_000
@@ -41,8 +42,10 @@ class Formats:
 
     def decode_many(self, records: Sequence[Record]) -> Iterator[Delivery | DeadRecord]:
         """Say what each record asks for, or why it is dead, as `decode` does; ordinary records take half the time."""
-        values = (record.value or b"" for record in records)
-        documents = parse_plain_objects([value if len(value) <= ORDINARY_MAX_BYTES else b"" for value in values])
+        documents: Iterable[dict[str, Any] | None] = [None] * len(records)
+        if self._options.schedules is None:  # else values need not be JSON
+            values = (record.value or b"" for record in records)
+            documents = parse_plain_objects([value if len(value) <= ORDINARY_MAX_BYTES else b"" for value in values])
         for record, document in zip(records, documents, strict=True):
             if document is not None and self._are_envelopes and not record.headers:
                 envelope = read_ordinary(document, self._rules)
@@ -59,10 +62,10 @@ class Formats:
 
         `document` is the record's value if it is parsed already.
 
-        A null value is a tombstone, also of a binary event. Otherwise the headers decide whether a record is a
-        CloudEvent, whatever the options are. A record that is none is any JSON with `--id-from`, and an envelope
-        without. `--kind` without `--id-from` fills in the kind that an envelope leaves out, and refuses an envelope of
-        another kind, because tombstones would miss its message.
+        A null value is a tombstone, also of a binary event; so is a schedule that is left out. Otherwise the headers
+        decide whether a record is a CloudEvent, unless all records are schedules. A record that is none is any JSON
+        with `--id-from`, and an envelope without. `--kind` without `--id-from` fills in the kind that an envelope
+        leaves out, and refuses an envelope of another kind, because tombstones would miss its message.
 
         A tombstone's id comes from the header that `--id-from` names, else from the key, as it has no value to point
         into. With a `--kind` that needs no value, or with `--id-from key`, the whole key is the id; else the key must
@@ -71,16 +74,10 @@ class Formats:
         headers: Headers = dict(record.headers)
         _check_size(record)
         source, offset = find_origin(record)
-        if record.value is None:
+        fields = None if record.value is None else self._find_fields(record, headers, document)
+        if fields is None:
             kind, message_id = self._decode_tombstone(RecordView(record.key, headers))
             return Delivery(kind, message_id, source, offset)
-        event = read_event(record.value, headers) if headers else None
-        if event is None:
-            if document is None:
-                document = read_json(record.value, "value")
-            fields = self._read_fields(record.key, document, headers)
-        else:
-            fields = self._read_event_fields(event, RecordView(record.key, headers, event.data, event.attributes))
         is_open = headers and fields.get("correlation_id", "") == ""
         if is_open and (correlation_id := _read_correlation_id(headers)):
             fields = {**fields, "correlation_id": correlation_id}
@@ -94,14 +91,28 @@ class Formats:
         except InvalidEnvelope as exc:
             raise DeadRecord(exc.flaw, exc.problem, exc.field) from exc
 
-    def _read_fields(self, key: bytes | None, document: Any, headers: Headers) -> dict[str, Any]:
+    def _find_fields(self, record: Record, headers: Headers, document: Any) -> dict[str, Any] | None:
+        value, options = record.value or b"", self._options
+        if options.schedules is not None:
+            message_id = KEY.find(RecordView(record.key, headers))
+            fields = map_schedule(record, options.schedules)
+            return fields and {"kind": options.kind, "id": message_id, **fields}
+        if event := read_event(value, headers) if headers else None:
+            view = RecordView(record.key, headers, event.data, event.attributes, record.timestamp)
+            return self._read_event_fields(event, view)
+        if document is None:
+            document = read_json(value, "value")
+        return self._read_fields(RecordView(record.key, headers, document, timestamp=record.timestamp))
+
+    def _read_fields(self, sight: RecordView) -> dict[str, Any]:
+        document = sight.document
         if self._options.id_from is not None:
-            return map_fields(self._options, RecordView(key, headers, document))
+            return map_fields(self._options, sight)
         if not isinstance(document, dict):
             raise DeadRecord("NotAnObject", "is no JSON object; send an envelope, or map it with --id-from", "value")
         fields = cast("dict[str, Any]", document)
         if self._options.kind is not None:
-            _agree_on_kind(fields, find_kind(self._options.kind, RecordView(key, headers, document)))
+            _agree_on_kind(fields, find_kind(self._options.kind, sight))
         return fields
 
     def _read_event_fields(self, event: CloudEvent, sight: RecordView) -> dict[str, Any]:

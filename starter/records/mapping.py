@@ -6,7 +6,9 @@ from typing import Any, Literal, Self, cast
 
 from shared.errors import InvalidEnvelope, InvalidSetting
 from shared.messages.envelope import EnvelopeRules, parse_envelope
+from starter.records.moments import read_delay, read_moment
 from starter.records.record import DeadRecord, Headers, read_json, read_text
+from starter.records.schedules import FORMAT, ScheduleOptions
 
 MISSING: Any = object()
 """What an origin gives when the record has nothing there; null is a value."""
@@ -24,6 +26,8 @@ class RecordView:
     document: Any = MISSING
     attributes: dict[str, str] = field(default_factory=dict[str, str])
     """Those of a structured CloudEvent, under their header names ("ce_id")."""
+    timestamp: int = -1
+    """The record's own, in milliseconds since 1970; -1 when it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,30 +103,56 @@ class FormatOptions:
 
     `kind` is a kind, or the header or JSON pointer that names it; without `id_from` it gives the kind of envelopes,
     CloudEvents and tombstones. With `id_from`, a value that is no CloudEvent is any JSON; `payload_from` and `extras`
-    (origins of optional fields) need `id_from`.
+    (origins of optional fields, and of a delay in `delay_unit`) need `id_from`. With `schedules` all records are
+    schedules of a literal kind.
     """
 
     kind: str | Origin | None = None
     id_from: Origin | None = None
     payload_from: Origin | None = None
     extras: tuple[tuple[str, Origin], ...] = ()
+    delay_unit: str = "milliseconds"
+    schedules: ScheduleOptions | None = None
 
     @classmethod
-    def read(cls, *, kind: str | None = None, id_from: str | None = None, **origins: str | None) -> Self:
+    def read(
+        cls,
+        *,
+        kind: str | None = None,
+        id_from: str | None = None,
+        delay_unit: str | None = None,
+        **origins: str | None,
+    ) -> Self:
         """Read the options as typed, None for those left out; raises InvalidSetting that names the wrong one.
 
-        `origins` may be lane_from, scheduled_at_from, expires_at_from, priority_from, tenant_from and payload_from.
+        `origins` may be lane_from, scheduled_at_from, delay_from, expires_at_from, priority_from, tenant_from and
+        payload_from.
         """
         places = {name: read_origin(_name_option(name), text) for name, text in origins.items() if text is not None}
         if places and id_from is None:
             flaw = f"{_name_option(next(iter(places)))}: maps records whose id comes from somewhere, too"
             raise InvalidSetting(f"{flaw}; add --id-from, for example --id-from key")
+        if "delay_from" in places and "scheduled_at_from" in places:
+            raise InvalidSetting("--delay-from: says when, as --scheduled-at-from does; use one of the two")
+        if delay_unit is not None and "delay_from" not in places:
+            raise InvalidSetting("--delay-unit: says how --delay-from counts; add --delay-from, or leave it out")
         return cls(
             kind=None if kind is None else _read_kind(kind),
             id_from=None if id_from is None else read_origin("--id-from", id_from, may_be_key=True),
             payload_from=places.pop("payload_from", None),
             extras=tuple((name.removesuffix("_from"), origin) for name, origin in places.items()),
+            delay_unit=delay_unit or "milliseconds",
         )
+
+    @classmethod
+    def of_schedules(cls, kind: str, schedules: ScheduleOptions, **mapping: str | None) -> Self:
+        """Give the options for schedules as messages of a kind; raises InvalidSetting for any option of a mapping."""
+        if given := next((name for name, text in mapping.items() if text is not None), None):
+            flaw = f"{_name_option(given)}: can't be used with --format {FORMAT}, whose headers say everything"
+            raise InvalidSetting(f"{flaw}; leave it out")
+        if not isinstance(name := _read_kind(kind), str):
+            raise InvalidSetting(f"--kind: is {name}, but with --format {FORMAT} it must be a kind, for example topic")
+        return cls(kind=name, id_from=KEY, schedules=schedules)
 
     def check_kind(self, rules: EnvelopeRules) -> None:
         """Raise InvalidSetting when `--kind` is one that no handler is loaded for."""
@@ -160,7 +190,10 @@ def map_fields(options: FormatOptions, sight: RecordView) -> dict[str, Any]:
     for name, origin in options.extras:
         value = origin.find(sight)
         if value is not MISSING and value is not None:
-            fields[name] = _convert(name, value, origin)
+            if name == "delay":
+                fields["scheduled_at"] = read_delay(value, options.delay_unit, sight.timestamp)
+            else:
+                fields[name] = _convert(name, value, origin)
     payload = sight.document
     if (origin := options.payload_from) is not None:
         payload = find_required("payload", origin, sight, may_be_null=True)
@@ -186,6 +219,8 @@ def _convert(name: str, value: Any, origin: Origin) -> Any:
     if name == "priority" and origin.part == "header":
         # any other value is left to the envelope's own check
         return int(value) if value in {"1", "2", "3", "4", "5"} else value
+    if name in ("scheduled_at", "expires_at"):
+        return read_moment(value, name)
     return _to_text(value) if name == "tenant" else value
 
 

@@ -13,7 +13,7 @@ import pytest
 from temporalio.client import Client
 
 from activities.handlers.echo import echo
-from activities.handlers.topic import IDEMPOTENCY_HEADER, RecordRefused, read_record, topic
+from activities.handlers.topic import IDEMPOTENCY_HEADER, RecordRefused, read_plans, topic
 from shared.kafka.safe_producer import BrokerError, OutgoingRecord
 from shared.kafka.topic_producer import TopicProducer
 from shared.messages.encoding import Pack
@@ -55,7 +55,7 @@ ENCODED = {"base64": base64.b64encode(RAW).decode()}
 def test_a_payload_that_is_no_record_is_refused_with_its_field(payload: Any, problem: str) -> None:
     """In a sentence that says what to do."""
     with pytest.raises(RecordRefused) as caught:
-        read_record(payload)
+        read_plans(payload)
 
     assert str(caught.value).startswith(problem)
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import Settings
-from starter.cli.arguments import SECONDS, Commands, add_field_refs, add_health, read_format
+from starter.cli.arguments import (
+    DURATION,
+    MOMENT,
+    SECONDS,
+    Commands,
+    add_field_refs,
+    add_health,
+    read_format,
+    read_mapping,
+)
 from starter.cli.exit_codes import FINE
 from starter.cli.interruption import call_at_signals
 from starter.local.terminal import echo_err
@@ -16,10 +25,12 @@ from starter.local.terminal import echo_err
 if TYPE_CHECKING:
     from starter.intake.bridge.bridge import Bridge, BridgeOptions
     from starter.records.dead_letters import DeadLetterWriter
+    from starter.records.mapping import FormatOptions
 
 BRIDGE_HELP = """\
 A record is an envelope as JSON, or a CloudEvent, or with --id-from any JSON: its parts fill the envelope. A part is
 header:NAME or a JSON pointer like /user/id; --id-from takes key too. A record with a null value stops its message.
+With --format scheduler-headers a record is a schedule of kafka-message-scheduler, and becomes a message of kind topic.
 
 Offsets are committed when the server has what their records asked for. A record that can't become a message goes to
 TOPIC.dead-letters, see 'dormice dead-letters'. SIGTERM and Ctrl-C drain, a second one leaves at once."""
@@ -38,6 +49,11 @@ def add(commands: Commands) -> None:
     add("--kind", help="kind of all records, or where it is")
     add("--id-from", metavar="key|PART", help="where a message's id is; makes records any JSON")
     add_field_refs(parser)
+    add("--format", choices=("scheduler-headers",), help="what all records are, other than the above")
+    add("--history-topic", metavar="TOPIC", help="gets a copy of each record that a schedule sends")
+    grace_help = "delete schedules whose moment is further before their record, instead of sending them at once"
+    add("--grace", **DURATION, help=grace_help)
+    add("--due-since", **MOMENT, help="leave out schedules whose moment is before then: others have sent them")
     add("--drain-seconds", **SECONDS, default=30.0, help="what is under way gets to finish (30)")
     add("--session-seconds", **SECONDS, default=30.0, help="silent for so long, a bridge is dead (30)")
     add_health(parser, "/healthz, /readyz and /status")
@@ -73,7 +89,7 @@ async def _consume(args: argparse.Namespace, settings: Settings) -> int:
 
     registry = load_registry(settings)
     options = _to_options(args, settings)
-    formats = Formats(read_format(args), envelope_rules(settings, registry))
+    formats = Formats(_read_format(args), envelope_rules(settings, registry))
     stopping = asyncio.Event()
     readiness = BridgeReadiness(stopping.is_set)
     address = None if args.health_port is None else (args.health_host, args.health_port)
@@ -82,7 +98,7 @@ async def _consume(args: argparse.Namespace, settings: Settings) -> int:
             client = await connect(settings)
             await check_server(client)
             await check_broker(settings)
-            await _check_topics(options)
+            await _check_topics(options, args.history_topic)
             room = replace(settings, pack_room=min(settings.pack_room, PACK_ROOM))
             starter = BulkStarter(client, room, encodings=declared_packs(registry), revises=True)
             writer = DeadLetterWriter(dict(options.client))
@@ -114,12 +130,30 @@ async def _serve(bridge: "Bridge", writer: "DeadLetterWriter", stopping: asyncio
         await writer.stop()
 
 
-async def _check_topics(options: "BridgeOptions") -> None:
-    """Refuse topics that do not exist: a consumer would wait for them silently."""
+def _read_format(args: argparse.Namespace) -> "FormatOptions":
+    from starter.records.mapping import FormatOptions
+    from starter.records.schedules import FORMAT, ScheduleOptions
+
+    if args.format is None:
+        for name in ("history-topic", "grace", "due-since"):
+            if getattr(args, name.replace("-", "_")) is not None:
+                raise InvalidSetting(f"--{name}: is about schedules; add --format {FORMAT}, or leave it out")
+        return read_format(args)
+    if args.history_topic in args.topics:
+        flaw = f"is {args.history_topic}, where each copy would be a schedule again; name another topic"
+        raise InvalidSetting(f"--history-topic: {flaw}")
+    schedules = ScheduleOptions(history_topic=args.history_topic or "", grace=args.grace, due_since=args.due_since)
+    return FormatOptions.of_schedules(args.kind or "topic", schedules, **read_mapping(args))
+
+
+async def _check_topics(options: "BridgeOptions", history_topic: str | None) -> None:
+    """Refuse topics that do not exist: a consumer would wait for them silently, and copies would be late."""
     from shared.kafka.safe_producer import list_topics, open_admin
 
     async with open_admin(options.client) as admin:
         await list_topics(admin, *options.topics)
+        if history_topic is not None:
+            await list_topics(admin, history_topic, named_by="--history-topic")
 
 
 def _to_options(args: argparse.Namespace, settings: Settings) -> "BridgeOptions":

@@ -72,8 +72,11 @@ class DeliveryLoop:
             self._size = size
             self.scheduler.resize(limits_of(size))
         taken = self.scheduler.take()
-        if alive := [pending for pending in taken if pending.dead is None]:
+        if alive := [pending for pending in taken if pending.key is not None]:
             self._deliveries.put_nowait(alive)
+        if idle := [pending for pending in taken if pending.key is None and pending.dead is None]:
+            self.outcomes[StartOutcome.IGNORED] += len(idle)
+            self._acknowledge(idle, StartOutcome.IGNORED)
         for pending in taken:
             if pending.dead is not None:
                 self._run_beside(self._write_dead_letter(pending, pending.dead.error_class, str(pending.dead)))

@@ -1,5 +1,6 @@
 """A pending record: received by the bridge and not yet acknowledged, with what traces and log lines say about it."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from shared.telemetry.spans import NO_SPAN, Attributes, Span
 from starter.intake.bridge.offsets import Partition
 from starter.records.formats import Formats, find_correlation_id
 from starter.records.record import DeadRecord, Record
+from starter.records.schedules import is_own_tombstone
 from starter.starting.delivery import Delivery
 
 
@@ -22,7 +24,10 @@ class PendingRecord:
     epoch: int
     """Epoch of the assignment under which it was received."""
     key: bytes | None = None
-    """Workflow id of its message: records of one message run in the order received, whatever their Kafka keys."""
+    """Workflow id of its message: records of one message run in the order received, whatever their Kafka keys.
+
+    None beside a reason in `dead`, and alone for a record that asks for nothing.
+    """
     delivery: Delivery | None = None
     """What it asks for; None once handed on, so that 100,000 records under way are kept as bytes, not objects."""
     dead: DeadRecord | None = None
@@ -41,9 +46,12 @@ def decode_records(
     records: Sequence[Record], partition: Partition, epoch: int, formats: Formats
 ) -> Iterator[PendingRecord]:
     """Decode records of a partition; one that can't become a message is given with `dead` set."""
+    now = time.time()
     for record, decoded in zip(records, formats.decode_many(records), strict=True):
         if isinstance(decoded, DeadRecord):
             yield PendingRecord(record, partition, epoch, dead=decoded)
+        elif decoded.envelope is None and is_own_tombstone(record, now):
+            yield PendingRecord(record, partition, epoch)
         else:
             key = workflow_id(decoded.kind, decoded.id).encode()
             yield PendingRecord(record, partition, epoch, key, decoded)
