@@ -11,6 +11,7 @@ from shared.messages.timespan import format_seconds
 
 COLOUR = "#2b6a99"
 ACCENT = "#c8553d"
+GREY = "#8a939b"
 DPI = 110
 FEW_PER_SECOND = 20
 
@@ -53,6 +54,37 @@ def draw_forecast(
         axes.set_ylim(bottom=0)
         axes.set_xlabel("UTC")
     figure.autofmt_xdate(rotation=30)
+    return _render(figure)
+
+
+def draw_rehearsal(
+    points: Sequence[tuple[str, float, float, bool]],
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    loads: Mapping[str, Sequence[int]],
+    begin: datetime,
+) -> bytes:
+    """Draw freshness over visits a day, and the visits of each hour.
+
+    A point is a name, visits a day, a share, and whether it is a reference; curves have visits a day and shares.
+    """
+    figure = _make_figure(height=7.0)
+    axes = _add_axes(figure, "freshness: share of time that a copy is current", "", "{x:.0%}", (2, 1, 1))
+    for number, (name, curve) in enumerate(curves.items()):
+        axes.plot(*zip(*curve, strict=True), color=GREY, linewidth=1.2, linestyle=("-", "--")[number % 2], label=name)
+    colours = {name: f"C{number}" for number, name in enumerate(loads)}
+    for name, per_day, share, is_reference in points:
+        axes.plot([per_day], [share], "o" if is_reference else "D", color=colours.get(name, GREY), label=name)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(importlib.import_module("matplotlib.ticker").FuncFormatter(lambda x, _: f"{x:,.4g}"))
+    axes.set_xlabel("visits a day")
+    axes.legend(fontsize=8, loc="lower right", frameon=False)
+    below = _add_axes(figure, "visits in each hour", "visits", place=(2, 1, 2))
+    for name, load in loads.items():
+        edges = [begin + timedelta(hours=hour) for hour in range(len(load) + 1)]
+        below.stairs(load, edges, color=colours[name], linewidth=1, label=name)
+    below.set_ylim(bottom=0)
+    below.set_xlabel("UTC")
+    below.legend(fontsize=8, loc="upper right", frameon=False)
     return _render(figure)
 
 
