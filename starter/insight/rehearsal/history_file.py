@@ -130,9 +130,8 @@ def _read_csv(path: str, columns: HistoryColumns) -> Iterator[Cells]:
                 )
             columns.check(names, path)
             first, second = names.index(columns.id), names.index(columns.changed_at)
-            least = max(first, second) + 1
             for cells in rows:
-                if len(cells) >= least:
+                if len(cells) == len(names):
                     yield cells[first], cells[second]
                 elif cells:
                     problem = f"has {len(cells)} cells for {len(names)} columns; correct it"

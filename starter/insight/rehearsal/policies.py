@@ -1,9 +1,11 @@
 """Policies of a rehearsal: the revisit policies as a command line names them, and what each visit tells them."""
 
 import importlib
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from activities.api.policies import Bounds, NutchRules, nutch_adaptive
@@ -103,8 +105,9 @@ class NutchPolicy:
 class FunctionPolicy:
     """A function of the user that takes a visit and gives a timedelta; pickled by its name."""
 
-    def __init__(self, place: str) -> None:
-        """Import MODULE:FUNCTION; raises InvalidSetting."""
+    def __init__(self, place: str, path: Sequence[str] = ()) -> None:
+        """Import MODULE:FUNCTION, also from the folders of `path`; raises InvalidSetting."""
+        sys.path.extend(folder for folder in path if folder not in sys.path)
         self.place = place
         module, _, name = place.partition(":")
         try:
@@ -128,9 +131,9 @@ class FunctionPolicy:
             raise InvalidSetting(f"--policy: {self.place} gave {interval!r:.100}; let it return a timedelta")
         return interval
 
-    def __reduce__(self) -> tuple[type["FunctionPolicy"], tuple[str]]:
-        """Pickle the name: a task of Spark imports the function itself."""
-        return FunctionPolicy, (self.place,)
+    def __reduce__(self) -> tuple[type["FunctionPolicy"], tuple[str, tuple[str, ...]]]:
+        """Pickle the name: a task of Spark imports the function itself, on this machine from the same folders."""
+        return FunctionPolicy, (self.place, tuple(str(Path(folder).absolute()) for folder in sys.path))
 
 
 Policy = FixedPolicy | AdaptivePolicy
@@ -149,7 +152,9 @@ def read_policy(text: str) -> Policy:
 
 
 def _read_adaptive(text: str, rest: str) -> NutchPolicy:
-    options = dict(part.partition("=")[::2] for part in rest.split(",") if part)
+    options: dict[str, str] = {}
+    for part in filter(None, rest.split(",")):
+        name, _, options[name] = part.partition("=")
     if unknown := next((name for name in options if name not in ADAPTIVE_OPTIONS), None):
         raise InvalidSetting(f"--policy: {text}: there is no {unknown!r}; give {', '.join(ADAPTIVE_OPTIONS)}")
     usual = NutchRules()

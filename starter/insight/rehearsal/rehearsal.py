@@ -22,7 +22,8 @@ USED_LEAST = 0.998
 """The share of a budget that is used before a factor is good enough."""
 
 FACTOR_MAX = 2.0**40
-TRIES_MAX = 20
+MARGINS = (0.0, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064)
+"""By how much less than the budget each try aims at, because the sample is not exactly like all pages."""
 
 
 class Histories(Protocol):
@@ -230,33 +231,31 @@ class _Pacing:
     ) -> list[RehearsedPolicy]:
         paced = {name: PacedPolicy(policy) for name, policy in policies.items()}
         totals = self._run(paced)
-        targets = dict.fromkeys(paced, 0.0 if budget is None else float(budget))
-        for _ in range(TRIES_MAX):
-            over = [name for name in paced if budget is not None and totals[name].visits > budget]
+        for margin in MARGINS:
+            over = {name: each.visits for name, each in totals.items() if budget is not None and each.visits > budget}
             if not over or budget is None:
                 break
-            for name in over:
-                # the sample is not exactly like all, so after a try that was still too much it aims lower
-                if paced[name].factor > 1:
-                    targets[name] *= 0.999 * budget / totals[name].visits
-                paced[name] = PacedPolicy(policies[name], self._find_factor(policies[name], targets[name]))
-            totals |= self._run({name: paced[name] for name in over})
+            slower = {
+                name: self._slow_down(paced[name], (1 - margin) * budget / visits) for name, visits in over.items()
+            }
+            paced |= slower
+            totals |= self._run(slower)
         return [RehearsedPolicy(name, paced[name].factor, totals[name], self.period, is_reference) for name in policies]
 
     def _run(self, paced: Mapping[str, PacedPolicy]) -> dict[str, Totals]:
         return dict(zip(paced, self.histories.run(self.period, [*paced.values()]), strict=True))
 
-    def _find_factor(self, policy: Policy, target: float) -> float:
-        """Find a factor with which the sample makes its part of the visits, and hardly fewer."""
+    def _slow_down(self, paced: PacedPolicy, share: float) -> PacedPolicy:
+        """Find a greater factor, with which the sample makes this share of its present visits and hardly fewer."""
         if self._sample is None:
             self._sample = self.histories.sample(SAMPLE_PAGES / self.pages)
         sample = self._sample
-        allowed = target * len(sample) / self.pages
 
         def count(factor: float) -> int:
-            return rehearse_all(sample, self.period, [PacedPolicy(policy, factor)])[0].visits
+            return rehearse_all(sample, self.period, [PacedPolicy(paced.policy, factor)])[0].visits
 
-        low, high = 1.0, 2.0
+        allowed = share * count(paced.factor)
+        low, high = paced.factor, 2 * paced.factor
         while (visits := count(high)) > allowed and high < FACTOR_MAX:
             low, high = high, high * 2
         for _ in range(FACTOR_STEPS):
@@ -267,4 +266,4 @@ class _Pacing:
                 low = middle
             else:
                 high, visits = middle, tried
-        return high
+        return PacedPolicy(paced.policy, high)

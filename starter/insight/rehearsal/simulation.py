@@ -130,9 +130,12 @@ class _Run:
         totals = self.totals
         totals.histories += 1
         totals.changes += len(changes) - bisect_left(changes, self._period.measured_from)
-        found = self._visit_regularly if isinstance(self._policy, FixedPolicy) else self._visit_adaptively
+        if isinstance(self._policy, FixedPolicy):
+            found = self._visit_regularly(self._policy, changes, place)
+        else:
+            found = self._visit_adaptively(self._policy, changes, place)
         done = 0
-        for at, last in found(self._policy, changes, place):
+        for at, last in found:
             self._find(changes, done, last, at)
             done = last
         if done < len(changes):
