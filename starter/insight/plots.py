@@ -75,7 +75,7 @@ def draw_rehearsal(
     for name, per_day, share, is_reference in points:
         axes.plot([per_day], [share], "o" if is_reference else "D", color=colours.get(name, GREY), label=name)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(importlib.import_module("matplotlib.ticker").FuncFormatter(lambda x, _: f"{x:,.4g}"))
+    axes.xaxis.set_major_formatter(importlib.import_module("matplotlib.ticker").StrMethodFormatter("{x:,g}"))
     axes.set_xlabel("visits a day")
     axes.legend(fontsize=8, loc="lower right", frameon=False)
     below = _add_axes(figure, "visits in each hour", "visits", place=(2, 1, 2))

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -21,13 +20,11 @@ class _Visit(NamedTuple):
     is_changed: bool | None
 
 
-@dataclass(slots=True)
 class CollectedVisits:
     """The visits of all pages of one kind, as the events of their cycles say."""
 
-    kind: str
-
-    def __post_init__(self) -> None:
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
         self._visits = defaultdict[str, list[_Visit]](list)
 
     def __len__(self) -> int:

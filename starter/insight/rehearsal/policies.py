@@ -152,9 +152,7 @@ def read_policy(text: str) -> Policy:
 
 
 def _read_adaptive(text: str, rest: str) -> NutchPolicy:
-    options: dict[str, str] = {}
-    for part in filter(None, rest.split(",")):
-        name, _, options[name] = part.partition("=")
+    options = {name: value for name, _, value in (part.partition("=") for part in rest.split(",") if part)}
     if unknown := next((name for name in options if name not in ADAPTIVE_OPTIONS), None):
         raise InvalidSetting(f"--policy: {text}: there is no {unknown!r}; give {', '.join(ADAPTIVE_OPTIONS)}")
     usual = NutchRules()
