@@ -74,8 +74,11 @@ def draw_rehearsal(
     colours = {name: f"C{number}" for number, name in enumerate(loads)}
     for name, per_day, share, is_reference in points:
         axes.plot([per_day], [share], "o" if is_reference else "D", color=colours.get(name, GREY), label=name)
+    ticker = importlib.import_module("matplotlib.ticker")
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(importlib.import_module("matplotlib.ticker").StrMethodFormatter("{x:,g}"))
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
     axes.set_xlabel("visits a day")
     axes.legend(fontsize=8, loc="lower right", frameon=False)
     below = _add_axes(figure, "visits in each hour", "visits", place=(2, 1, 2))
@@ -84,6 +87,7 @@ def draw_rehearsal(
         below.stairs(load, edges, color=colours[name], linewidth=1, label=name)
     below.set_ylim(bottom=0)
     below.set_xlabel("UTC")
+    below.tick_params(axis="x", rotation=30)
     below.legend(fontsize=8, loc="upper right", frameon=False)
     return _render(figure)
 

@@ -278,7 +278,7 @@ def test_a_function_that_fails_is_named(name: str, sentence: str) -> None:
         rehearse_all([("a", ())], MONTH, [PacedPolicy(policy)])
 
 
-@pytest.mark.parametrize("pages", [40, 2200])
+@pytest.mark.parametrize("pages", [40, pytest.param(2200, marks=pytest.mark.long)])
 def test_no_policy_makes_more_visits_than_its_budget(pages: int) -> None:
     """Intervals grow by a factor; those that already keep to it are left alone, and little of it is wasted."""
     histories = LocalHistories(histories_of(options_of(pages=pages, shape=0.5)))
