@@ -72,8 +72,10 @@ def draw_rehearsal(
     for number, (name, curve) in enumerate(curves.items()):
         axes.plot(*zip(*curve, strict=True), color=GREY, linewidth=1.2, linestyle=("-", "--")[number % 2], label=name)
     colours = {name: f"C{number}" for number, name in enumerate(loads)}
+    markers = iter("^v*Pos")
     for name, per_day, share, is_reference in points:
-        axes.plot([per_day], [share], "o" if is_reference else "D", color=colours.get(name, GREY), label=name)
+        marker = next(markers, "o") if is_reference else "D"
+        axes.plot([per_day], [share], marker, color=colours.get(name, GREY), label=name)
     ticker = importlib.import_module("matplotlib.ticker")
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
@@ -84,11 +86,11 @@ def draw_rehearsal(
     below = _add_axes(figure, "visits in each hour", "visits", place=(2, 1, 2))
     for name, load in loads.items():
         edges = [begin + timedelta(hours=hour) for hour in range(len(load) + 1)]
-        below.stairs(load, edges, color=colours[name], linewidth=1, label=name)
-    below.set_ylim(bottom=0)
+        below.stairs(load, edges, baseline=None, color=colours[name], linewidth=1, label=name)
+    below.set_ylim(0, 1.3 * max([1, *(max(load) for load in loads.values())]))  # with room for the legend
     below.set_xlabel("UTC")
     below.tick_params(axis="x", rotation=30)
-    below.legend(fontsize=8, loc="upper right", frameon=False)
+    below.legend(fontsize=8, loc="upper right", frameon=False, ncols=2)
     return _render(figure)
 
 

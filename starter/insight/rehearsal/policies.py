@@ -34,6 +34,8 @@ class Visit:
     """How many of them found a change."""
     now: int = 0
     """The moment of the visit, in microseconds since 1970."""
+    begin: int = 0
+    """The beginning of the rehearsal, in microseconds since 1970."""
     last_found: int = 0
     """The moment of the visit that found a change last, else the beginning; in microseconds since 1970."""
     last_change: int | None = None
@@ -43,6 +45,11 @@ class Visit:
     def at(self) -> datetime:
         """The moment of the visit, in UTC."""
         return to_datetime(self.now)
+
+    @property
+    def elapsed(self) -> timedelta:
+        """The time since the beginning."""
+        return timedelta(microseconds=self.now - self.begin)
 
     @property
     def unchanged_for(self) -> timedelta:

@@ -176,7 +176,7 @@ class _Run:
     ) -> Iterator[tuple[int, int]]:
         """Give each visit that finds a change, and how many changes there are until then."""
         begin, end, factor, hours = self._period.measured_from, self._period.end, self._factor, self.totals.hours
-        visit = Visit(START_INTERVAL, now=self._period.begin, last_found=self._period.begin)
+        visit = Visit(START_INTERVAL, now=self._period.begin, begin=self._period.begin, last_found=self._period.begin)
         last, until = 0, len(changes)
         visit.interval = policy.decide(visit)
         at = visit.now + int(place * max(SHORTEST_INTERVAL, int(visit.interval // MICROSECOND * factor)))
