@@ -88,7 +88,8 @@ class _Subcommands(
             first, _, second = shown.dest.partition(" ")
             if second:
                 shown.help = argparse.SUPPRESS
-                self.choices[first]._get_positional_actions()[0].choices = (second,)  # noqa: SLF001 — as shtab reads them
+                argument = self.choices[first]._get_positional_actions()[0]  # noqa: SLF001 — as shtab reads them
+                argument.choices = (*(argument.choices or ()), second)
 
 
 class Commands:

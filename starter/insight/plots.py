@@ -11,6 +11,7 @@ from shared.messages.timespan import format_seconds
 
 COLOUR = "#2b6a99"
 ACCENT = "#c8553d"
+GREY = "#8a939b"
 DPI = 110
 FEW_PER_SECOND = 20
 
@@ -53,6 +54,43 @@ def draw_forecast(
         axes.set_ylim(bottom=0)
         axes.set_xlabel("UTC")
     figure.autofmt_xdate(rotation=30)
+    return _render(figure)
+
+
+def draw_rehearsal(
+    points: Sequence[tuple[str, float, float, bool]],
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    loads: Mapping[str, Sequence[int]],
+    begin: datetime,
+) -> bytes:
+    """Draw freshness over visits a day, and the visits of each hour.
+
+    A point is a name, visits a day, a share, and whether it is a reference; curves have visits a day and shares.
+    """
+    figure = _make_figure(height=7.0)
+    axes = _add_axes(figure, "freshness: share of time that a copy is current", "", "{x:.0%}", (2, 1, 1))
+    for number, (name, curve) in enumerate(curves.items()):
+        axes.plot(*zip(*curve, strict=True), color=GREY, linewidth=1.2, linestyle=("-", "--")[number % 2], label=name)
+    colours = {name: f"C{number}" for number, name in enumerate(loads)}
+    markers = iter("^v*Pos")
+    for name, per_day, share, is_reference in points:
+        marker = next(markers, "o") if is_reference else "D"
+        axes.plot([per_day], [share], marker, color=colours.get(name, GREY), label=name)
+    ticker = importlib.import_module("matplotlib.ticker")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,g}"))
+    axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+    axes.set_xlabel("visits a day")
+    axes.legend(fontsize=8, loc="lower right", frameon=False)
+    below = _add_axes(figure, "visits in each hour", "visits", place=(2, 1, 2))
+    for name, load in loads.items():
+        edges = [begin + timedelta(hours=hour) for hour in range(len(load) + 1)]
+        below.stairs(load, edges, baseline=None, color=colours[name], linewidth=1, label=name)
+    below.set_ylim(0, 1.3 * max([1, *(max(load) for load in loads.values())]))  # with room for the legend
+    below.set_xlabel("UTC")
+    below.tick_params(axis="x", rotation=30)
+    below.legend(fontsize=8, loc="upper right", frameon=False, ncols=2)
     return _render(figure)
 
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,15 +10,12 @@ from typing import Any
 
 from shared.errors import GiveUp
 from shared.kafka.safe_producer import (
-    PATIENCE_SECONDS,
-    BrokerError,
     OutgoingRecord,
     SafeProducer,
     Topics,
     list_topics,
     open_admin,
     open_reader,
-    translate_errors,
 )
 from starter.records.dead_letters import (
     HANDLED,
@@ -31,9 +26,9 @@ from starter.records.dead_letters import (
     NotADeadLetter,
     read_dead_letter,
 )
-from starter.records.record import Record, to_record
+from starter.records.record import Record
+from starter.records.topic_reader import find_ends, read_until
 
-POLL_MILLISECONDS = 1_000
 TOGETHER = 200
 """Letters held in memory at once while they are replayed or dropped."""
 
@@ -122,9 +117,9 @@ class DeadLetterTopic:
 
         The topic is read twice, first for the letters' states: memory grows with their number, not with their size.
         """
-        ends = await self._find_ends()
+        ends = await find_ends(self._consumer, self.topic, self._topics.get(self.topic, 0))
         states = await self._read_states(ends)
-        async for record in self._read(ends):
+        async for record in read_until(self._consumer, ends):
             state = states.get(_place(record))
             if state is None or not (is_all or state is LetterState.WAITING):
                 continue
@@ -166,21 +161,12 @@ class DeadLetterTopic:
         sending = (self._producer.send(self.topic, each.record.partition, _to_mark(each, verb)) for each in letters)
         _raise_first(await asyncio.gather(*sending, return_exceptions=True))
 
-    async def _find_ends(self) -> dict[Any, int]:
-        made: Any = importlib.import_module("aiokafka").TopicPartition
-        partitions = [made(self.topic, number) for number in range(self._topics.get(self.topic, 0))]
-        if not partitions:
-            return {}
-        async with translate_errors(self.topic), asyncio.timeout(PATIENCE_SECONDS):
-            ends = await self._consumer.end_offsets(partitions)
-        return {partition: ends[partition] for partition in partitions}
-
     async def _read_states(self, ends: dict[Any, int]) -> dict[LetterPosition, LetterState]:
         states: dict[LetterPosition, LetterState] = {}
         firsts: dict[tuple[str, int], LetterPosition] = {}
         originals: dict[LetterPosition, LetterPosition] = {}
         self.foreign = 0
-        async for record in self._read(ends):
+        async for record in read_until(self._consumer, ends):
             if (mark := _read_mark(record)) is not None:
                 place, state = mark
                 if (first := originals.get(place)) is not None:
@@ -195,26 +181,6 @@ class DeadLetterTopic:
             first = originals[place] = firsts.setdefault(letter.identity, place)
             states[place] = LetterState.WAITING if first == place else LetterState.COPY
         return states
-
-    async def _read(self, ends: dict[Any, int]) -> AsyncIterator[Record]:
-        for partition, end in ends.items():
-            self._consumer.assign([partition])
-            await self._consumer.seek_to_beginning(partition)
-            read_at = time.monotonic()
-            while await self._find_position(partition) < end:
-                async with translate_errors(self.topic):
-                    polled = await self._consumer.getmany(partition, timeout_ms=POLL_MILLISECONDS)
-                for raw in polled.get(partition, ()):
-                    if raw.offset < end:
-                        yield to_record(raw)
-                if polled:
-                    read_at = time.monotonic()
-                elif time.monotonic() - read_at > PATIENCE_SECONDS:
-                    raise BrokerError(self.topic, TimeoutError())
-
-    async def _find_position(self, partition: Any) -> int:
-        async with translate_errors(self.topic), asyncio.timeout(PATIENCE_SECONDS):
-            return await self._consumer.position(partition)
 
 
 def _to_replay(letter: DeadLetter) -> OutgoingRecord:

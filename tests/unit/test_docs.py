@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -50,6 +51,12 @@ from starter.insight.doctor.checks import Severity
 from starter.insight.doctor.kafka import Kafka
 from starter.insight.doctor.lanes import Lanes
 from starter.insight.doctor.server import Server
+from starter.insight.rehearsal.generator import DAY, GeneratorOptions, generate
+from starter.insight.rehearsal.history_file import ChangeHistories
+from starter.insight.rehearsal.page import COLUMNS
+from starter.insight.rehearsal.policies import Visit, read_policy
+from starter.insight.rehearsal.references import REFERENCES
+from starter.insight.rehearsal.rehearsal import LocalHistories, RehearsalOptions, rehearse
 from starter.intake.bridge.offsets import Partition
 from starter.intake.bridge.pending_record import PendingRecord, RecordSpans
 from starter.records.record import Record
@@ -591,3 +598,26 @@ async def test_the_order_of_the_handlers_page_is_given_up_after_three_days(load:
     assert life.cycles[-1].at - life.cycles[0].at == timedelta(days=3)
     assert told == [{"order": "7", "looks": len(life.cycles) - 1}]
     assert 24 + 4 < len(life.cycles) < 24 + 10
+
+
+def test_the_policy_of_the_rehearse_page_is_what_it_says(load: Load) -> None:
+    """Fresher than one interval for all pages and than `adaptive`, for the same budget."""
+    load("crawl")
+    made = GeneratorOptions(pages=300, begin=0, length=timedelta(days=30), per_day=0.7, burst=1.5, rhythm=0.6)
+    histories = {name: [at for _, at in rows if at] for name, rows in itertools.groupby(generate(made), itemgetter(0))}
+    policies = {name: read_policy(name) for name in ("adaptive", "crawl:by_root")}
+    options = RehearsalOptions(policies=policies, warm_up=10 * DAY, budget=150, is_daily=True)
+    found = rehearse(LocalHistories(ChangeHistories(histories)), options)
+    fresh = {each.name: each.freshness for each in found.policies}
+
+    assert max(fresh["adaptive"], fresh["uniform"], fresh["proportional"]) < fresh["crawl:by_root"] < fresh["optimum"]
+
+
+def test_the_tables_of_the_rehearse_page_are_those_in_the_code() -> None:
+    """The columns in their order, the references, and what a visit tells."""
+    told = {name for row in table("docs/rehearse.md", "A function of your own") for name in row[0].split(", ")}
+    inner = {"now", "begin", "last_found", "last_change"}  # what the others are computed from
+
+    assert [row[0] for row in table("docs/rehearse.md", "What is measured")] == [name for name, _, _ in COLUMNS[1:]]
+    assert [row[0] for row in table("docs/rehearse.md", "References")] == [*REFERENCES]
+    assert {name.strip("`") for name in told} == {name for name in dir(Visit) if not name.startswith("_")} - inner

@@ -1,7 +1,8 @@
 """Parquet tables, row by row: the one module that touches pyarrow, which has no type stubs."""
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ _arrow: Any = importlib.import_module("pyarrow")
 _parquet: Any = importlib.import_module("pyarrow.parquet")
 
 _BATCH_ROWS = 1024
+_WRITTEN_ROWS = 100_000
 
 
 class ParquetTable:
@@ -38,6 +40,19 @@ class ParquetTable:
                     yield row
         except (OSError, ValueError, OverflowError, _arrow.ArrowException) as exc:
             raise GiveUp(f"{self._path}: can't be read after row {number} ({_reason(exc)}); restore the file") from exc
+
+
+def write_table(path: Path, columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> int:
+    """Write rows as one Parquet file and give their number; types are "string" and "timestamp", which is in UTC."""
+    types = {"string": _arrow.string(), "timestamp": _arrow.timestamp("us", "UTC")}
+    schema, count, rest = _arrow.schema([(name, types[kind]) for name, kind in columns.items()]), 0, iter(rows)
+    with _parquet.ParquetWriter(path, schema) as writer:
+        while some := list(islice(rest, _WRITTEN_ROWS)):
+            cells = zip(*some, strict=True)
+            arrays = [_arrow.array(column, field.type) for column, field in zip(cells, schema, strict=True)]
+            writer.write_batch(_arrow.RecordBatch.from_arrays(arrays, schema=schema))
+            count += len(some)
+    return count
 
 
 def _in_microseconds(schema: Any) -> Any:

@@ -1,0 +1,116 @@
+"""The command `rehearse`: how revisit policies would have done on a history of changes; asks no server."""
+
+import argparse
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.errors import InvalidSetting, Misconfigured
+from shared.messages.timespan import HORIZON
+from shared.settings import Settings
+from starter.cli.arguments import DURATION, MOMENT, REPEATED, CommandParser, Commands
+from starter.cli.exit_codes import FINE
+from starter.local.terminal import echo_err, print_json, print_table
+
+if TYPE_CHECKING:
+    from starter.insight.rehearsal.history_file import HistoryColumns
+    from starter.insight.rehearsal.rehearsal import Rehearsal, RehearsalOptions
+
+VISITS_MAX = 10**15
+
+REHEARSE_HELP = """\
+HISTORY has a row for each change: columns id and changed_at, in any order; a row without changed_at names a page that
+did not change. A policy is fixed:INTERVAL; adaptive, that of the handler http; adaptive:start=1h,min=5m,max=7d,
+increase=0.4,decrease=0.2; or MODULE:FUNCTION, a function that takes a visit and gives a timedelta. Beside them stand
+three references with as many visits: uniform, proportional, and optimum for known rates. docs/rehearse.md says what is
+measured, and how. For millions of pages there is 'dormice spark rehearse'."""
+
+
+def add(commands: Commands) -> None:
+    purpose = "tell how revisit policies would have done on a history of changes"
+    add_rehearsal(commands.add("rehearse", _run, purpose, REHEARSE_HELP), "CSV, JSON lines or Parquet")
+
+
+def add_rehearsal(parser: CommandParser, forms: str) -> None:
+    """Add the arguments and options of a rehearsal, wherever it runs."""
+    add = parser.add_argument
+    add("history", metavar="HISTORY", help=f"file of changes: {forms}")
+    add("--policy", metavar="POLICY", **REPEATED, help="what to rehearse; may be repeated (adaptive)")
+    add("--budget", metavar="N[/day]", type=_read_budget, help="visits that a policy may make, in all or a day")
+    add("--from", dest="begin", **MOMENT, help="where it begins; with the hour of the first change when left out")
+    add("--until", **MOMENT, help="where it ends; with the hour of the last change when left out")
+    add("--warm-up", **DURATION, default=timedelta(0), help="time at the beginning that figures leave out")
+    add("--id-column", metavar="NAME", default="id", help="column of the page's id (id)")
+    add("--changed-column", metavar="NAME", default="changed_at", help="column of the moment (changed_at)")
+    add("--png", metavar="FILE", type=Path, help="draw it, too")
+    add("--html", metavar="FILE", type=Path, help="write table and plot as one page, too")
+
+
+def read_options(args: argparse.Namespace) -> "RehearsalOptions":
+    """Read what is to be rehearsed; raises InvalidSetting."""
+    from starter.insight.rehearsal.policies import MICROSECOND, read_policy, to_microseconds
+    from starter.insight.rehearsal.references import REFERENCES
+    from starter.insight.rehearsal.rehearsal import RehearsalOptions
+
+    names = args.policy or ["adaptive"]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidSetting(f"--policy: {repeated} is given twice; give it once")
+    if reference := next((name for name in names if name in REFERENCES), None):
+        raise InvalidSetting(f"--policy: {reference} is a reference, which is there in any case; leave it out")
+    if args.warm_up > HORIZON:
+        raise InvalidSetting(f"--warm-up: is more than {HORIZON.days} d; give less")
+    for option, file in (("--png", args.png), ("--html", args.html)):
+        if file is not None and not file.parent.is_dir():
+            raise InvalidSetting(f"{option}: there is no folder {file.parent}; make it, or name another file")
+    budget, is_daily = args.budget or (None, False)
+    return RehearsalOptions(
+        policies={name: read_policy(name) for name in names},
+        begin=None if args.begin is None else to_microseconds(args.begin),
+        end=None if args.until is None else to_microseconds(args.until),
+        warm_up=args.warm_up // MICROSECOND,
+        budget=budget,
+        is_daily=is_daily,
+    )
+
+
+def read_columns(args: argparse.Namespace) -> "HistoryColumns":
+    from starter.insight.rehearsal.history_file import HistoryColumns
+
+    return HistoryColumns(args.id_column, args.changed_column)
+
+
+def _run(args: argparse.Namespace, settings: Settings) -> int:  # noqa: ARG001 — the shape of every command
+    from starter.insight.rehearsal.history_file import ChangeHistories
+    from starter.insight.rehearsal.rehearsal import LocalHistories, rehearse
+
+    options = read_options(args)
+    histories = ChangeHistories.load(args.history, read_columns(args))
+    report(args, rehearse(LocalHistories(histories), options))
+    return FINE
+
+
+def report(args: argparse.Namespace, found: "Rehearsal") -> None:
+    """Print a rehearsal, and write it to the files that are asked for."""
+    from starter.insight.rehearsal.page import COLUMNS, describe, draw, to_rows, write_page
+
+    if args.json:
+        print_json(found.to_document())
+    else:
+        print_table([name.upper() for name, _, _ in COLUMNS], to_rows(found))
+    for line in describe(found):
+        echo_err(line)
+    try:
+        if args.png is not None:
+            args.png.write_bytes(draw(found))
+        if args.html is not None:
+            args.html.write_text(write_page(found, Path(args.history).name), "utf-8")
+    except ModuleNotFoundError as exc:
+        raise Misconfigured("drawing needs matplotlib; install dormice with its extra 'spark'") from exc
+
+
+def _read_budget(text: str) -> tuple[int, bool]:
+    digits, slash, unit = text.replace("_", "").partition("/")
+    is_number = digits.isascii() and digits.isdecimal() and 1 <= int(digits) <= VISITS_MAX
+    if not is_number or (slash and unit != "day"):
+        raise argparse.ArgumentTypeError(f"is {text!r}; give visits in all, like 1000000, or a day, like 50000/day")
+    return int(digits), bool(slash)

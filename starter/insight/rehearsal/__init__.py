@@ -1,0 +1,1 @@
+"""Rehearsal: how revisit policies would have done on a history of changes."""
