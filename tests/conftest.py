@@ -45,6 +45,8 @@ from worker.run import WorkerPlan, run_workers
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.moving_in import Move
+
 hypothesis.settings.register_profile(
     "search",
     max_examples=10_000,
@@ -233,6 +235,17 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     path = tmp_path / "ledger.jsonl"
     monkeypatch.setenv(LEDGER_VARIABLE, str(path))
     return Ledger(path)
+
+
+@pytest.fixture
+def move(
+    server: EmbeddedServer, settings: Settings, kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> "Callable[..., Move]":
+    """Make the move of a section of docs/moving-in.md; solo, unless the test takes the encodings."""
+    from tests.moving_in import make_move  # noqa: PLC0415 — it needs this module
+
+    encoding = request.getfixturevalue("encoding") if "encoding" in request.fixturenames else "solo"
+    return make_move(server, settings.task_queue_prefix, kind, encoding, tmp_path)
 
 
 @contextlib.asynccontextmanager

@@ -12,28 +12,16 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from shared.errors import MessageNotFound
-from shared.messages.placement import workflow_id
 from spark.prepare.manifest import Manifest
 from spark.tables import count_rows, read_table, to_batch, to_schema
 from starter.control import Control
+from starter.insight.reconcile import ALIVE, EXAMPLES_MAX, FINISHED, LOOKED_UP_MAX, PLACES, STOPPED, look_up_place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ALIVE, FINISHED, STOPPED = "alive", "finished", "stopped"  # alphabetical as in time, so the maximum is the later one
-PLACES = {  # by state
-    "active": ALIVE,
-    "paused": ALIVE,
-    "parked": ALIVE,
-    "done": FINISHED,
-    "expired": FINISHED,
-    "stopped": STOPPED,
-}
 WRITTEN_AT_ONCE = 20_000  # rows, to save memory
 ROWS_PER_SHARE = 500_000  # of a join: each share costs a task in each of its steps, and must fit into memory
-EXAMPLES_MAX = 20
-LOOKED_UP_MAX = 2000  # messages missing in the index that are looked up one by one: it lags behind by a moment
 LOOKED_UP_AT_ONCE = 16
 DIFFERENCES = "differences.jsonl"
 REST = "rest.jsonl"  # file of the differences beyond LOOKED_UP_MAX: too many to look up and to keep in memory
@@ -190,15 +178,9 @@ async def _look_closer(control: Control, suspects: list[Difference], balance: Re
     room = asyncio.Semaphore(LOOKED_UP_AT_ONCE)
 
     async def look_up(suspect: Difference) -> Difference | str:
-        try:
-            async with room:
-                state = (await control.look_up(suspect.kind, suspect.id)).state
-        except MessageNotFound:
-            return replace(suspect, problem=f"{suspect.problem}, and the server knows nothing of it")
-        if place := PLACES.get(state):
-            return place
-        name = workflow_id(suspect.kind, suspect.id)
-        return replace(suspect, problem=f"{suspect.problem}, and its workflow {name} is {state}")
+        async with room:
+            place, problem = await look_up_place(control, suspect.kind, suspect.id)
+        return place or replace(suspect, problem=f"{suspect.problem}, and {problem}")
 
     looked = await asyncio.gather(*map(look_up, suspects))
     for place in (ALIVE, FINISHED, STOPPED):

@@ -54,6 +54,37 @@ async def test_a_jsonl_file_is_loaded_and_loaded_again(run: Run, tmp_path: Path,
     assert not (tmp_path / "a.jsonl.rejects.jsonl").exists()
 
 
+async def test_a_file_is_compared_with_what_the_server_has(run: Run, tmp_path: Path, ids: list[str]) -> None:
+    """Missing rows are written in full, and what is alive beside the file by name, until nothing of both is left."""
+    write_jsonl(tmp_path / "a.jsonl", ids[:6])
+    write_jsonl(tmp_path / "b.jsonl", ids[2:7], f'{{"kind": "echo", "id": "{ids[3]}", "priority": 1}}', "{")
+    missing, others = tmp_path / "b.jsonl.missing.jsonl", tmp_path / "b.jsonl.others.txt"
+
+    await run("load", "a.jsonl")
+    first = await run("load", "b.jsonl", "--reconcile", "--json")
+    (lost,) = [json.loads(line) for line in missing.read_text().splitlines()]
+    names = set(others.read_text().split())
+    again = await run("load", "b.jsonl", "--reconcile")
+    await run("load", "b.jsonl")
+    second = await run("load", "b.jsonl", "--reconcile", "--json")
+    both = await run("load", "b.jsonl", "--reconcile", "--upsert")
+
+    places = ("alive", "missing", "rejected", "duplicates")
+    assert [first.document[place] for place in places] == [4, 1, 1, 1]
+    assert (lost["line"], json.loads(lost["row"])["id"], lost["reason"]) == (
+        5,
+        ids[6],
+        "the server knows nothing of it",
+    )
+    assert {f"echo:{ids[0]}", f"echo:{ids[1]}"} <= names
+    assert names.isdisjoint(f"echo:{id_}" for id_ in ids[2:7])
+    assert f"row 5: echo:{ids[6]} is missing, the server knows nothing of it" in again.err
+    assert again.err.splitlines()[-3].startswith("7 rows: not complete in ")
+    assert [second.document[place] for place in places] == [5, 0, 1, 1]
+    assert (first.code, second.code, both.code) == (1, 1, 2)
+    assert not missing.exists()
+
+
 async def test_refused_rows_lie_beside_the_input(run: Run, tmp_path: Path, ids: list[str]) -> None:
     """Exit code 1; corrected and loaded again, they are gone."""
     write_jsonl(tmp_path / "a.jsonl", ids[:2], "bad", '{"kind": "echo", "id": "x", "lane": "fast"}')

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +14,15 @@ from shared.errors import InvalidSetting
 from shared.lanes import LANES
 from shared.settings import Settings
 from starter.cli.arguments import Commands
-from starter.cli.connection import open_client
+from starter.cli.connection import open_client, open_control
 from starter.cli.exit_codes import FINE, INTERRUPTED, PARTLY, WRONG
 from starter.cli.interruption import call_at_signals
 from starter.intake.files.duplicates import DUPLICATE_RULES
 from starter.intake.files.progress import Progress, open_progress
-from starter.local.terminal import echo_err, plural, print_json
+from starter.local.terminal import echo_err, plural, print_json, print_table
 
 if TYPE_CHECKING:
+    from starter.insight.reconcile import FileReconciliation
     from starter.intake.files.load import Load, LoadCounts
     from starter.intake.files.rows import RowSource
     from starter.starting.bulk import BulkStarter
@@ -53,7 +54,14 @@ load is run again: it goes on where it was, because nothing is started twice for
 
 With --upsert a row also gives its payload, lane, priority and moment to its message if that is alive, and starts it
 anew if it has finished; once for its idempotency_key, and without one once for this row of this file, until the file
-changes. So an interrupted load is run again here, too."""
+changes. So an interrupted load is run again here, too.
+
+--reconcile starts nothing: it says where the messages of the file are. Rows whose message the server does not know are
+written to FILE.missing.jsonl, in the form of refused rows; and the names of messages of the same kinds that are alive
+and not in the file to FILE.others.txt, which 'dormice stop -' reads, for example. It takes 200 bytes of memory for each
+message of these kinds. The server forgets a finished message after the namespace's retention."""
+
+PLACES = ("alive", "finished", "stopped")
 
 
 def add(commands: Commands) -> None:
@@ -68,6 +76,7 @@ def add(commands: Commands) -> None:
     add("--rejects", metavar="FILE", type=Path, help="where refused rows go; FILE.rejects.jsonl when left out")
     add("--duplicates", choices=DUPLICATE_RULES, help="which row counts; newest, or of a pipe first, when left out")
     add("--dry-run", action="store_true", help="check all rows and write the refused ones, start nothing")
+    add("--reconcile", action="store_true", help="say where the messages of the file are, start nothing")
 
 
 def _run(args: argparse.Namespace, settings: Settings) -> int:
@@ -77,6 +86,8 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
 
     if args.upsert and args.restart_finished:
         raise InvalidSetting("--restart-finished: --upsert does so anyway; leave one of them out")
+    if args.reconcile and (args.dry_run or args.upsert or args.restart_finished):
+        raise InvalidSetting("--reconcile: starts and changes nothing; leave the others out")
     registry = load_registry(settings)
     rules = envelope_rules(settings, registry)
     with RowSource(args.file, args.format) as source:
@@ -114,22 +125,32 @@ class _LoadRun:
     source: "RowSource"
     load: "Load"
     is_interrupted: bool = False
+    found: "FileReconciliation | None" = field(default=None, init=False)
 
     async def run(self) -> int:
+        starter = None
+        if self.args.reconcile:
+            from starter.insight.reconcile import FileReconciliation
+
+            self.found = FileReconciliation(await open_control(self.settings), self.source)
+        elif not self.args.dry_run:
+            starter = await self._open_starter()
+        return await self._run(starter)
+
+    async def _open_starter(self) -> "BulkStarter":
         from starter.starting.bulk import BulkStarter
 
-        starter, options = None, self.load.options
-        if not self.args.dry_run:
-            client = await open_client(self.settings, is_starting=True)
-            is_again = self.args.restart_finished
-            starter = BulkStarter(
-                client,
-                self.settings,
-                restarts_finished=is_again,
-                encodings=options.packs,
-                revises=options.upserts,
-            )
-        loading = asyncio.create_task(self.load.run(starter))
+        options = self.load.options
+        return BulkStarter(
+            await open_client(self.settings, is_starting=True),
+            self.settings,
+            restarts_finished=self.args.restart_finished,
+            encodings=options.packs,
+            revises=options.upserts,
+        )
+
+    async def _run(self, starter: "BulkStarter | None") -> int:
+        loading = asyncio.create_task(self.load.run(starter, self.found and self.found.add))
         call_at_signals(functools.partial(self._interrupt, loading), loading.cancel)
         with open_progress(self.source.total) as progress:
             showing = asyncio.create_task(_show_regularly(progress, self.load.summary))
@@ -139,12 +160,16 @@ class _LoadRun:
             with contextlib.suppress(asyncio.CancelledError):
                 await loading
         finally:
+            if self.found is not None:
+                is_read = loading.done() and not loading.cancelled() and loading.exception() is None
+                self.found.close(is_complete=is_read and not self.load.is_stopped and self.load.flaw is None)
             self._report(starter)
         if self.is_interrupted:
             return INTERRUPTED
         if self.load.flaw is not None:
             return WRONG
-        return FINE if self.load.summary.is_clean else PARTLY
+        is_all_there = self.found is None or self.found.is_complete
+        return FINE if self.load.summary.is_clean and is_all_there else PARTLY
 
     def _interrupt(self, loading: "asyncio.Task[None]") -> None:
         """Let starts under way finish."""
@@ -165,9 +190,14 @@ class _LoadRun:
             "rejects": rejects,
             "is_interrupted": self.is_interrupted,
         }
+        if self.found is not None:
+            document |= {name: getattr(self.found, name) for name in (*PLACES, "missing", "others")}
         if self.args.json:
             print_json(document)
-        counts = _describe(summary, is_dry_run=starter is None)
+        if self.found is None:
+            counts = _describe(summary, is_dry_run=starter is None)
+        else:
+            counts = self._describe_places(self.found)
         echo_err(f"{plural(summary.rows, 'row')}: {counts} in {summary.seconds:.1f} s")
         if rejects is not None:
             echo_err(f"rejected rows and reasons: {rejects}")
@@ -177,6 +207,21 @@ class _LoadRun:
             echo_err(f"dormice: {load.flaw}")
         elif load.is_stopped and not self.is_interrupted:
             echo_err("dormice: the server stayed away; run the same command again, nothing is started twice")
+
+    def _describe_places(self, found: "FileReconciliation") -> str:
+        """Print where the messages are, and give the verdict."""
+        summary = self.load.summary
+        places = [(place, getattr(found, place)) for place in PLACES]
+        places += [("rejected", summary.rejected), ("duplicates", summary.duplicates), ("missing", found.missing)]
+        if not self.args.json:
+            print_table(("WHERE", "ROWS"), [(place, f"{count:,}") for place, count in places])
+        for sentence in found.examples:
+            echo_err(sentence)
+        if found.missing:
+            echo_err(f"missing rows and reasons: {found.missing_path}")
+        if found.others:
+            echo_err(f"alive and not in the file: {plural(found.others, 'message')}, named in {found.others_path}")
+        return "complete, nothing is missing" if found.is_complete else "not complete"
 
 
 def _describe(summary: "LoadCounts", *, is_dry_run: bool = False) -> str:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,9 @@ from starter.local.disk import explain_write_error
 from starter.starting.bulk import BulkStarter
 from starter.starting.delivery import Delivery
 from starter.starting.receipts import Receipt, StartOutcome
+
+Inspect = Callable[[Row, Envelope], Awaitable[None]]
+"""Looks at a valid row that counts, in place of a start."""
 
 
 @dataclass(slots=True)
@@ -121,8 +124,8 @@ class Load:
         self.is_stopped = True
         self._feed.stop()
 
-    async def run(self, starter: BulkStarter | None) -> None:
-        """Start all rows, or only validate them without a starter; then put the file of rejects in its place.
+    async def run(self, starter: BulkStarter | None, inspect: Inspect | None = None) -> None:
+        """Start all rows, or without a starter only check and inspect them; then put the file of rejects in its place.
 
         Raises GiveUp or DiskFull when the rejects can't be written, Misconfigured when the server refuses this client.
         """
@@ -132,7 +135,9 @@ class Load:
                 self._duplicates = await asyncio.to_thread(self._find_newest)
             self.summary.begin()
             if starter is None:
-                async for _ in self._envelopes():
+                async for row, envelope in self._envelopes():
+                    if inspect is not None:
+                        await inspect(row, envelope)
                     self.summary.valid += 1
             else:
                 async for receipt in starter.start_all(self._wishes()):
@@ -229,9 +234,11 @@ class Load:
 class RejectFile:
     """The file of rejected rows; it appears, complete, when the load ends, and only if there are any."""
 
-    def __init__(self, path: Path, number_name: str) -> None:
+    def __init__(self, path: Path, number_name: str, option: str = "--rejects") -> None:
+        """Take the option of the command line that is to blame when the file can't be written."""
         self._path = path
         self._number_name = number_name
+        self._option = option
         self._part = path.with_name(f"{path.name}.part")
         self._stream: BinaryIO | None = None
 
@@ -245,7 +252,7 @@ class RejectFile:
                 self._stream = self._part.open("wb")
             self._stream.write(line)
         except OSError as exc:
-            raise explain_write_error("--rejects", self._path, exc) from exc
+            raise explain_write_error(self._option, self._path, exc) from exc
 
     def close(self, *, is_complete: bool) -> None:
         """Put the file in its place; without rejects, a complete load removes the file of an earlier load."""
@@ -257,7 +264,7 @@ class RejectFile:
                 self._path.unlink(missing_ok=True)
         except OSError as exc:
             self._part.unlink(missing_ok=True)
-            raise explain_write_error("--rejects", self._path, exc) from exc
+            raise explain_write_error(self._option, self._path, exc) from exc
 
 
 def _dump(entry: dict[str, Any]) -> str:

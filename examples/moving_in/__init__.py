@@ -1,0 +1,1 @@
+"""Programs that write what waits in another system as lines for `dormice load`, and write it back there."""

@@ -1,0 +1,100 @@
+"""Exports messages of SQS from files that the AWS command line writes or reads, and writes such files.
+
+A file holds the output of `aws sqs receive-message`, or the entries of `aws sqs send-message-batch`; one or several
+such documents after each other. The payload has the body, as JSON where it is, and the attributes with their values.
+"""
+
+import argparse
+import json
+import shutil
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+from examples.moving_in.exchange import (
+    LeftOut,
+    Line,
+    Program,
+    WrongInput,
+    due_of,
+    find_member,
+    pages,
+    read_json,
+    to_line,
+)
+
+DELAY_MAX_SECONDS, BATCH_MAX = 900, 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say where the files are."""
+    parser.add_argument("files", nargs="+", type=Path, help="with put-back: one new folder for files of entries")
+    parser.add_argument("--kind", default="", help="kind of the messages")
+
+
+def export(args: argparse.Namespace) -> Generator[Line]:
+    """Give a message for each one, file by file; an entry's id is only unique in its file, so that is named, too."""
+    for path in args.files:
+        for document in _read_documents(path):
+            entries: Any = document
+            if isinstance(document, dict):  # without members nothing was received
+                entries = find_member(document, "Messages") or find_member(document, "Entries") or []
+            for entry in entries:
+                try:
+                    name = entry.get("MessageId") or f"{path.stem}-{entry['Id']}"
+                    # a received message has had its delay; an entry's begins when its file was written
+                    sent = time.time() if "MessageId" in entry else path.stat().st_mtime
+                    attributes = {key: _value(one) for key, one in entry.get("MessageAttributes", {}).items()}
+                    body = read_json(entry["Body" if "Body" in entry else "MessageBody"])
+                    due, payload = sent + entry.get("DelaySeconds", 0), {"body": body, "attributes": attributes}
+                    unique = entry.get("Attributes", entry).get("MessageDeduplicationId")
+                except (LookupError, TypeError, AttributeError) as exc:
+                    raise WrongInput(f"{path}: is no file of SQS messages ({exc!r})") from exc
+                yield to_line(args.kind, name, due, payload, **({"idempotency_key": unique} if unique else {}))
+
+
+def _read_documents(path: Path) -> Iterator[Any]:
+    text, decoder = path.read_text("utf-8").strip(), json.JSONDecoder()
+    while text:
+        try:
+            document, end = decoder.raw_decode(text)
+        except ValueError as exc:
+            raise WrongInput(f"{path}: is no JSON ({exc})") from exc
+        text = text[end:].lstrip()
+        yield document
+
+
+def _value(attribute: dict[str, Any]) -> Any:
+    return attribute.get("StringValue", attribute.get("BinaryValue"))
+
+
+def put_back(args: argparse.Namespace, lines: Iterator[dict[str, Any]]) -> Iterator[LeftOut]:
+    """Write files of ten entries for `aws sqs send-message-batch`; their delays begin when they are sent."""
+    (folder,) = args.files
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    if folder.exists():
+        raise WrongInput(f"{folder}: is there already; name a new folder")
+    late = list[LeftOut]()
+    for number, page in enumerate(pages(_to_entries(lines, late), BATCH_MAX), start=1):
+        (part / f"batch-{number:06}.json").write_text(json.dumps(page), "utf-8")
+    part.rename(folder)
+    yield from late
+
+
+def _to_entries(lines: Iterator[dict[str, Any]], late: list[LeftOut]) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines):
+        delay = max(0, round(due_of(line).timestamp() - time.time()))
+        payload = line["payload"]
+        if delay > DELAY_MAX_SECONDS:
+            late.append(LeftOut(line["id"], "is due in more than 15 minutes, for which SQS keeps nothing"))
+            continue
+        attributes = {key: {"DataType": "String", "StringValue": value} for key, value in payload["attributes"].items()}
+        body = payload["body"] if isinstance(payload["body"], str) else json.dumps(payload["body"])
+        yield {"Id": str(number), "MessageBody": body, "DelaySeconds": delay, "MessageAttributes": attributes}
+
+
+if __name__ == "__main__":
+    Program(__doc__ or "", add_arguments, export, put_back).main()

@@ -1,0 +1,101 @@
+"""Moving in from a sorted set of Redis, by the page's own commands."""
+
+import importlib
+import json
+import shutil
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.peers.servers import RedisServer
+from starter.control import Control
+from starter.local.supervised_process import find_free_port
+from tests.conftest import Serve
+from tests.moving_in import Move, move_and_return, write_ledger
+from tests.processes import run_to_end
+
+_redis: Any = importlib.import_module("redis")  # its types are not complete
+
+pytestmark = pytest.mark.skipif(not shutil.which("redis-server"), reason="no redis-server; ./run servers installs it")
+
+
+@pytest.fixture(scope="module")
+async def redis(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """Where a Redis of this module's own is."""
+    async with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield f"redis://{server.address}/0"
+
+
+class OldPoller:
+    """The usual poller: members scored by the moment at which they are due, claimed by their removal."""
+
+    def __init__(self, url: str, ledger: Path) -> None:
+        self._client = _redis.Redis.from_url(url, decode_responses=True)
+        self._client.flushdb()
+        self._ledger = ledger
+
+    def add(self, item: str, due: datetime) -> None:
+        """Add a member and its payload."""
+        self._client.hset("payloads", item, json.dumps({"item": item}))
+        self._client.zadd("due", {item: due.timestamp()})
+
+    async def run_due(self, *, is_all: bool = False) -> None:
+        """Run each member that this process has removed."""
+        until = "+inf" if is_all else datetime.now(UTC).timestamp()
+        for member in self._client.zrange("due", "-inf", until, byscore=True):
+            if self._client.zrem("due", member):
+                write_ledger(self._ledger, "old", json.loads(self._client.hget("payloads", member))["item"])
+
+    def pending(self) -> dict[str, datetime]:
+        """Give members and scores."""
+        pairs = self._client.zrange("due", 0, -1, withscores=True)
+        return {member: datetime.fromtimestamp(score, UTC) for member, score in pairs}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+async def test_a_sorted_set_moves_in_and_back(
+    move: Callable[..., Move], redis: str, control: Control, serve: Serve
+) -> None:
+    """While its poller and producers go on; each member runs once, by the one whose turn it is."""
+    moving = move("From a Redis sorted set", REDIS=redis)
+
+    await move_and_return(moving, OldPoller(redis, moving.ledger), control, serve)
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "sentence"),
+    [
+        ("redis://127.0.0.1:{port}/0", "due", "Connection refused"),
+        ("nowhere", "due", "Redis URL must specify one of the following schemes"),
+        ("{redis}", "nothing", "nothing: is no sorted set but none; correct the key or the database's number"),
+        ("{redis}", "other", "other: is no sorted set but string"),
+        ("{redis}", "wrong", ""),
+    ],
+)
+async def test_wrong_input_is_one_sentence(
+    move: Callable[..., Move], redis: str, url: str, key: str, sentence: str
+) -> None:
+    """Nothing is written; a score that is no moment is listed instead, with exit code 1."""
+    client = _redis.Redis.from_url(redis)
+    client.set("other", "text")
+    client.zadd("wrong", {"a": 1e18, "b": 1})
+    moving = move("From a Redis sorted set")
+    place = url.format(port=find_free_port(), redis=redis)
+    command = ("-m", "examples.moving_in.redis_zset", "export", place, key, "--kind", "a", "--to", "out.jsonl")
+    code, out, err = await run_to_end("python", *command, cwd=moving.folder, env=moving.environment)
+
+    assert out == ""
+    if sentence:
+        assert (code, err.count("\n")) == (2, 1)
+        assert err.startswith("redis_zset: ")
+        assert sentence in err
+        assert not list(moving.folder.glob("out*"))
+    else:
+        assert (code, err) == (
+            1,
+            "left out: a: its score 1e+18 is no moment; is it in milliseconds?\n1 written, 1 left out\n",
+        )
