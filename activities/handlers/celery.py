@@ -38,11 +38,11 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "properties": (dict,),
     "expires_at": (int, float),
 }
-PROPERTIES = {
-    *("app_id", "cluster_id", "correlation_id", "delivery_mode", "message_id", "priority", "reply_to", "timestamp"),
-    *("type", "user_id", "immediate", "mandatory"),
+NO_PROPERTIES = {
+    *("body", "headers", "exchange", "routing_key", "content_type", "content_encoding", "declare", "expiration"),
+    *("serializer", "compression", "retry", "retry_policy", "timeout", "confirm_timeout"),
 }
-"""Of AMQP, as kombu's `publish` takes them; what else it takes is not the task's own."""
+"""Arguments of kombu's `publish` that are not for `payload.properties`."""
 
 
 class TaskRefused(GiveUp):
@@ -158,8 +158,8 @@ def read_task(message: Message, now: float) -> HeldTask:
     headers, properties = given.get("headers", {}), {"correlation_id": message.id, **given.get("properties", {})}
     if "task" in given:
         headers = {**_usual_headers(given["task"], message.id), **headers}
-    if unknown := sorted(properties.keys() - PROPERTIES):
-        raise TaskRefused(f"payload.properties.{unknown[0][:40]}: is none of AMQP; use {', '.join(sorted(PROPERTIES))}")
+    if wrong := sorted(NO_PROPERTIES & properties.keys()):
+        raise TaskRefused(f"payload.properties.{wrong[0]}: is no property of a message; leave it out")
     left = given.get("expires_at", now) - now
     if left > 0:  # after that, a worker that gets it records that it has expired
         properties["expiration"] = left

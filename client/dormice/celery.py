@@ -32,7 +32,7 @@ THRESHOLD, KIND = timedelta(minutes=1), "celery"
 CALL_SECONDS = 10.0  # for one request; Celery's own retry policy says how often it is repeated
 RETRY_KEYS = ("max_retries", "interval_start", "interval_step", "interval_max", "timeout")
 CONTENT = {"content_type": "application/json", "content_encoding": "utf-8"}
-PERSISTENT = 2  # AMQP's delivery mode, and Celery's default
+PROPERTIES = {"delivery_mode": 2, "priority": 0, "immediate": None, "mandatory": None}
 PLAIN = Queue("", Exchange("", "direct"), "").as_dict(recurse=True)
 NOT_HELD = ("retry", "retry_policy", "timeout", "confirm_timeout")
 HEADERS: dict[str, Any] = {
@@ -73,7 +73,7 @@ class DormiceTask(Task[..., Any]):
                 "Celery(…, control='dormice.celery:DormiceControl'), or derive its class from that one"
             )
 
-    def apply_async(
+    def apply_async(  # noqa: PLR0917 — as Celery has it
         self,
         args: Any = None,
         kwargs: Any = None,
@@ -201,7 +201,7 @@ def _write_payload(task_id: str, body: Any, options: dict[str, Any]) -> dict[str
     payload |= _leave_out({"content_type": content_type, "content_encoding": encoding}, CONTENT)
     if (seconds := rest.pop("expiration", None)) is not None:
         payload["expires_at"] = round(time.time() + seconds, 3)
-    if properties := _leave_out(rest, {"correlation_id": task_id, "delivery_mode": PERSISTENT}):
+    if properties := _leave_out(rest, {**PROPERTIES, "correlation_id": task_id}):
         payload["properties"] = properties
     return payload
 
