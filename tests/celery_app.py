@@ -13,9 +13,8 @@ import redis
 from celery import Celery
 
 from dormice.celery import DormiceControl, DormiceTask
+from tests.conftest import wait_until
 from tests.processes import ROOT
-
-READY_SECONDS = 40.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +29,18 @@ class Place:
 
 def make_app(place: Place, base: type = DormiceTask, **conf: Any) -> Any:
     """Make the application with its tasks."""
-    app: Any = Celery("tests", broker=place.broker, backend=place.broker, task_cls=base, control=DormiceControl)
+    app: Any = Celery("tests", broker=place.broker, task_cls=base, control=DormiceControl)
     app.conf.update(
-        dormice_url=place.api,
-        dormice_kind=place.kind,
-        dormice_threshold=place.threshold,
-        task_default_queue=place.kind,
-        worker_hijack_root_logger=False,
-        broker_connection_retry_on_startup=True,
-        **conf,
+        {
+            "dormice_url": place.api,
+            "dormice_kind": place.kind,
+            "dormice_threshold": place.threshold,
+            "task_default_queue": place.kind,
+            "result_backend": place.broker,
+            "worker_hijack_root_logger": False,
+            "result_backend_transport_options": {"retry_policy": {"max_retries": 1, "timeout": 1}},
+            **conf,
+        }
     )
     log: Any = redis.Redis.from_url(place.broker)  # pyright: ignore[reportUnknownMemberType] — its options have no types
 
@@ -50,11 +52,9 @@ def make_app(place: Place, base: type = DormiceTask, **conf: Any) -> Any:
     def note(*words: Any) -> int:
         return cast("int", log.rpush(f"{place.kind}-notes", " ".join(map(str, words))))
 
-    @app.task(shared=False, name="show", bind=True)
-    def show(self: Any, *args: Any) -> dict[str, Any]:
-        request = self.request
-        names = ("id", "eta", "retries", "root_id", "parent_id", "group", "headers", "delivery_info", "timelimit")
-        return {**{name: getattr(request, name) for name in names}, "args": args}
+    @app.task(shared=False, name="total")
+    def total(numbers: list[int]) -> int:
+        return sum(numbers)
 
     @app.task(shared=False, name="try_again", bind=True)
     def try_again(self: Any, countdown: float, times: int) -> int:
@@ -84,10 +84,7 @@ async def celery_worker(place: Place, log: Path, pool: str = "solo") -> AsyncGen
             stderr=output,
         )
     try:
-        async with asyncio.timeout(READY_SECONDS):
-            while " ready." not in log.read_text("utf-8"):
-                await asyncio.sleep(0.05)
-                assert process.returncode is None, log.read_text("utf-8")
+        await wait_until(lambda: " ready." in log.read_text("utf-8"), f"Celery's worker is ready, see {log}")
         yield process
     finally:
         if process.returncode is None:

@@ -34,16 +34,22 @@ async def running_redis(folder: Path) -> AsyncGenerator[RedisServer]:
         yield running
 
 
+def serving_api(
+    client: Client, settings: Settings, kind: str, encoding: str, port: int = 0
+) -> AbstractAsyncContextManager[str]:
+    """Serve the HTTP API for a kind of held tasks."""
+    installation = Installation(
+        client=client, settings=settings, registry=registry_of(replace(celery, kind=kind), encoding)
+    )
+    return serving(make_application(installation, "1", None, {"127.0.0.1"}), "127.0.0.1", port)
+
+
 @contextlib.asynccontextmanager
 async def running_place(
     client: Client, settings: Settings, folder: Path, kind: str, encoding: str
 ) -> AsyncGenerator[Place]:
     """Run Redis, and the HTTP API for a kind of held tasks."""
-    registry = registry_of(replace(celery, kind=kind), encoding)
-    application = make_application(
-        Installation(client=client, settings=settings, registry=registry), "1", None, {"127.0.0.1"}
-    )
-    async with running_redis(folder) as redis, serving(application, "127.0.0.1", 0) as url:
+    async with running_redis(folder) as redis, serving_api(client, settings, kind, encoding) as url:
         yield Place(f"redis://{redis.address}/0", url, kind)
 
 

@@ -1,68 +1,236 @@
 """Celery with a real broker and worker: later tasks wait in dormice, and reach the broker as Celery sends them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import httpx
 import pytest
+import redis
+from celery import Celery, Task, chain, chord, group
+from celery.exceptions import ImproperlyConfigured, TaskRevokedError
+from kombu import Exchange, Queue
+from kombu.exceptions import OperationalError
 from temporalio.client import Client
 
-from activities.handlers.celery import celery
-from bench.peers.servers import RedisServer, find_redis
-from shared.errors import Misconfigured
-from shared.settings import Secret, Settings
-from starter.web.application import make_application
-from starter.web.documents import Installation
-from starter.web.server import serving
+from activities.handlers.celery import TaskRefused, celery, read_task
+from activities.testing import make_message
+from dormice.celery import DormiceTask
+from shared.settings import Settings
+from starter.local.supervised_process import find_free_port
 from tests.celery_app import Place, celery_worker, make_app, read_notes
+from tests.celery_places import running_place, running_redis, sending, serving_api
 from tests.conftest import Serve, wait_until
-from tests.integration.test_control import registry_of
+from tests.processes import kill
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:Call to deprecated setex")]  # by Celery
+
+NO_RESULTS = {"result_backend": "disabled://"}
+
+RESULT_SECONDS = 40.0
+TOPIC = Queue("orders", Exchange("events", "topic", durable=False), "order.#", queue_arguments={"x-max-priority": 5})
 
 
 @pytest.fixture
-async def redis(tmp_path: Path) -> AsyncIterator[RedisServer]:
-    """Redis of this test's own."""
-    try:
-        find_redis()
-    except Misconfigured as exc:
-        pytest.skip(f"{exc}, or run './run servers'")
-    (tmp_path / "redis").mkdir()
-    async with RedisServer(tmp_path / "redis") as running:
+async def place(client: Client, settings: Settings, tmp_path: Path, kind: str, encoding: str) -> AsyncIterator[Place]:
+    """A broker, and the HTTP API of dormice for a kind of this test's own."""
+    async with running_place(client, settings, tmp_path, kind, encoding) as running:
         yield running
 
 
-@pytest.fixture
-async def place(client: Client, settings: Settings, redis: RedisServer, kind: str, encoding: str) -> AsyncIterator[Place]:
-    """A broker, and the HTTP API of dormice for a kind of this test's own."""
-    installation = Installation(
-        client=client, settings=settings, registry=registry_of(replace(celery, kind=kind), encoding)
-    )
-    async with serving(make_application(installation, "1", None, {"127.0.0.1"}), "127.0.0.1", 0) as url:
-        yield Place(f"redis://{redis.address}/0", url, kind)
+async def call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call Celery, which blocks, on a thread."""
+    return await asyncio.to_thread(function, *args, **options)
 
 
-async def test_tasks_that_are_due_later_arrive_once_and_give_their_results(
-    serve: Serve, place: Place, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("payload", "problem"),
+    [
+        (7, "payload: is no object"),
+        ({"body": "[]", "queues": "a"}, "payload.queues: is no field of a task"),
+        ({"body": "[]", "queue": 5}, "payload.queue: has another type"),
+        ({"queue": "a"}, "payload.body: is neither text nor bytes"),
+        ({"body": {"base64": "%%"}}, "payload.body: is neither text nor bytes"),
+        ({"body": {"base64": 5}}, "payload.body: is neither text nor bytes"),
+        ({"body": "[]", "properties": {"retry": True}}, "payload.properties.retry: is no property"),
+    ],
+)
+def test_a_payload_that_is_no_task_is_refused_with_its_field(payload: Any, problem: str) -> None:
+    """In a sentence that says what to do."""
+    with pytest.raises(TaskRefused) as caught:
+        read_task(make_message(celery, payload), 0.0)
+
+    assert str(caught.value).startswith(problem)
+
+
+async def test_a_held_task_reaches_the_broker_as_celery_sends_it(serve: Serve, place: Place) -> None:
+    """Byte for byte, whatever its options; only its expiry in the broker counts from then on."""
+    eta = datetime.now(UTC) + timedelta(seconds=2)
+    note = make_app(place).tasks["note"]
+    cases: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "text": {"eta": eta.isoformat()},
+        "options": {"priority": 5, "shadow": "other", "headers": {"mine": "ä"}, "time_limit": 9, "retries": 2},
+        "expires": {"expires": eta + timedelta(hours=1)},
+        "zipped": {"compression": "zlib", "serializer": "pickle"},
+        "canvas": {
+            "link": note.s("done"),
+            "link_error": note.s("bad"),
+            "root_id": "r",
+            "parent_id": "p",
+            "group_id": "g",
+            "group_index": 1,
+        },
+        "elsewhere": {"queue": TOPIC, "routing_key": "order.1"},
+        "ignored": {"ignore_result": True, "delivery_mode": 1},
+    }
+    usual, held = Queues(place), Queues(place)
+    for base, goes in ((Task, usual), (DormiceTask, held)):
+        add = make_app(place, base, **NO_RESULTS).tasks["add"]
+        for task_id, options in cases.items():
+            await call(add.apply_async, (1, 2), **{"eta": eta, "reply_to": "me", **options, "task_id": task_id})
+        assert goes.read(len(cases)) == (goes is usual)
+    async with sending(serve, place):
+        await wait_until(lambda: held.read(len(cases)), "all are sent")
+
+    assert all(goes.expiry > 3_500_000 for goes in (usual, held))
+    assert held.messages == usual.messages
+
+
+class Queues:
+    """What was put into the queues of a broker, by the ids of the tasks."""
+
+    def __init__(self, place: Place) -> None:
+        self._redis: Any = redis.Redis.from_url(place.broker)
+        self.messages: dict[str, Any] = {}
+        self.expiry = 0
+
+    def read(self, count: int) -> bool:
+        """Take out what is there, and say whether that makes so many messages."""
+        for key in self._redis.scan_iter(_type="list"):
+            while taken := self._redis.lpop(key):
+                message: dict[str, Any] = json.loads(taken)
+                properties = message["properties"]
+                del properties["delivery_tag"]  # of the connection
+                self.expiry = max(self.expiry, int(properties.pop("expiration", 0)))
+                assert message["headers"]["id"] not in self.messages
+                self.messages[message["headers"]["id"]] = (key, message)
+        return len(self.messages) == count
+
+
+@pytest.mark.long
+async def test_tasks_wait_here_and_are_done_by_celerys_workers(serve: Serve, place: Place, tmp_path: Path) -> None:
+    """With their results, retries and canvas; a task that is revoked before it is due is never sent."""
+    place = replace(place, threshold=0.5)
     app = make_app(place)
-    add, note, show = (app.tasks[name] for name in ("add", "note", "show"))
-    handlers = replace(celery, kind=place.kind)
+    add, note, again = (app.tasks[name] for name in ("add", "note", "try_again"))
+    async with celery_worker(place, tmp_path / "celery.log"), sending(serve, place):
+        revoked = await call(note.apply_async, ("revoked",), countdown=4)
+        part = await call(chord([add.s(1, 1).set(countdown=4), add.s(2, 2)], add.s(0)).apply_async)
+        at_once = await call(add.apply_async, (1, 1), countdown=0.2)
+        assert not await is_known(place, at_once.id)
+        results = [
+            await call(add.apply_async, (1, 2), countdown=1, link=note.s("linked")),
+            await call(again.apply_async, (1, 2), countdown=1),
+            await call(chain(add.s(1, 1), add.s(1).set(countdown=1), add.s(1)).apply_async, countdown=1),
+            await call(group(add.s(n, n) for n in range(3)).apply_async, countdown=1),
+            await call(chord([add.s(1, 1), add.s(2, 2)], app.tasks["total"].s()).apply_async, countdown=1),
+        ]
+        assert [result.state for result in results[:2]] == ["PENDING"] * 2
+        await call(revoked.revoke)
+        await call(part.parent.results[0].revoke)
+        assert await call(at_once.get, RESULT_SECONDS) == 2
+        assert [await call(result.get, RESULT_SECONDS) for result in results] == [3, 2, 4, [0, 2, 4], 6]
+        for lost in (revoked, part.parent.results[0]):
+            with pytest.raises(TaskRevokedError):
+                await call(lost.get, RESULT_SECONDS)
+        await wait_until(lambda: read_notes(place) == ["3 linked"], "the link was called")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("encoding", ["solo"])
+async def test_a_worker_that_cannot_reach_dormice_holds_what_it_retries_itself(place: Place, tmp_path: Path) -> None:
+    """Because Celery drops a task that it can't send again; so nothing is lost while dormice is away."""
+    away = replace(place, api=f"http://127.0.0.1:{find_free_port()}")
+    log = tmp_path / "celery.log"
+    async with celery_worker(away, log):
+        task = await call(make_app(place, Task).tasks["try_again"].delay, 1, 1)
+        assert await call(task.get, RESULT_SECONDS) == 1
+
+    assert f"task {task.id} waits in a worker of Celery, not in dormice: the HTTP API at" in log.read_text("utf-8")
+
+
+async def is_known(place: Place, task_id: str) -> bool:
+    """Whether dormice has ever had a task."""
+    async with httpx.AsyncClient(base_url=place.api) as api:
+        return (await api.get(f"/v1/messages/{place.kind}/{task_id}")).is_success
+
+
+@pytest.mark.parametrize("encoding", ["solo"])
+async def test_what_dormice_cannot_hold_goes_to_the_workers(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    """A payload that is too large or no JSON; so does all of an application that runs its tasks eagerly."""
+    app, queues = make_app(place, **NO_RESULTS), Queues(place)
+    await call(app.tasks["note"].apply_async, ("x" * 5000,), countdown=60, task_id="large")
+    await call(app.tasks["note"].apply_async, countdown=60, task_id="odd", headers={"bytes": UUID(int=1)})
+
+    assert queues.read(2)
+    assert not await is_known(place, "large")
+    assert queues.messages["large"][1]["headers"]["eta"]
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        f"task {name} waits in a worker of Celery, not in dormice" for name in ("large", "odd")
+    ]
+    assert (
+        make_app(place, **NO_RESULTS, task_always_eager=True).tasks["add"].apply_async((1, 2), countdown=60).get() == 3
+    )
+
+
+async def test_an_application_learns_that_dormice_does_not_answer(tmp_path: Path) -> None:
+    """As it learns that of its broker, after the repeats that Celery's configuration has; also when it revokes."""
+    place = Place("redis://127.0.0.1:1/0", f"http://127.0.0.1:{find_free_port()}", "celery")
+    app = make_app(place, task_publish_retry_policy={"max_retries": 2, "interval_start": 0, "interval_step": 0})
+    with pytest.raises(OperationalError, match=r"^task a was not sent: the HTTP API at http://127.* does not answer"):
+        await call(app.tasks["note"].apply_async, countdown=60, task_id="a", ignore_result=True)
+    app.conf.dormice_url = "nonsense"
+    with pytest.raises(OperationalError, match=r"^task a was not sent: url: is 'nonsense', which is no address"):
+        await call(app.tasks["note"].apply_async, countdown=60, task_id="a", ignore_result=True)
+    with pytest.raises(OperationalError, match=r"^task a was not revoked: url: is 'nonsense'"):
+        await call(app.control.revoke, "a")
+
+
+def test_a_wrong_configuration_is_refused_in_one_sentence() -> None:
+    """Celery's own control, and a threshold that is no time."""
+    app = make_app(Place("redis://127.0.0.1:1/0", "", "celery"), dormice_threshold="soon")
+    with pytest.raises(ImproperlyConfigured, match=r"^dormice_threshold: is 'soon'; give seconds or a timedelta$"):
+        app.tasks["note"].apply_async(countdown=60)
+    app = Celery("tests", task_cls=DormiceTask)
+    with pytest.raises(ImproperlyConfigured, match=r"^control: can't revoke what dormice holds; make the app with"):
+        app.task(shared=False)(read_notes).delay()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+async def test_a_broker_that_restarts_gets_every_task(
+    client: Client, serve: Serve, settings: Settings, tmp_path: Path, kind: str, *, encoding: str
+) -> None:
+    """What is due while it is away waits at the gate, and uses up no attempts."""
+    count = 300
     async with (
-        celery_worker(place, tmp_path / "celery.log"),
-        serve(handlers, lanes=("short",), celery_broker_url=Secret(place.broker)),
+        running_redis(tmp_path) as redis,
+        serving_api(client, settings, kind, encoding) as url,
     ):
-        eta = datetime.now(UTC) + timedelta(seconds=2)
-        sums = [await asyncio.to_thread(add.apply_async, (n, n), countdown=1) for n in range(5)]
-        shown = await asyncio.to_thread(show.apply_async, ("x",), eta=eta, headers={"mine": "1"}, priority=3)
-        await asyncio.to_thread(note.apply_async, ("a",), countdown=1, task_id="fixed")
-        assert [one.state for one in sums] == ["PENDING"] * 5
-        assert [await asyncio.to_thread(one.get, 20) for one in sums] == [0, 2, 4, 6, 8]
-        print(await asyncio.to_thread(shown.get, 20))
-        await wait_until(lambda: read_notes(place) == ["a"], "")
-        retried = await asyncio.to_thread(app.tasks["try_again"].apply_async, (1, 2), countdown=1)
-        assert await asyncio.to_thread(retried.get, 20) == 2
+        place = Place(f"redis://{redis.address}/0", url, kind)
+        note = make_app(place, **NO_RESULTS).tasks["note"]
+        for number in range(count):
+            await call(note.apply_async, (number,), countdown=3 + number / 100, task_id=str(number))
+        async with sending(serve, place):
+            queues = Queues(place)
+            await wait_until(lambda: queues.read(count) or queues.messages, "some are sent")
+            await kill(redis)
+            await asyncio.sleep(1)
+            await redis.start()
+            await wait_until(lambda: queues.read(count), "all are sent", 100.0)
