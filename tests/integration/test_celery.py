@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -22,17 +22,18 @@ from activities.handlers.celery import TaskRefused, celery, read_task
 from activities.testing import make_message
 from dormice.celery import DormiceTask
 from shared.settings import Settings
+from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port
 from tests.celery_app import Place, celery_worker, make_app, read_notes
 from tests.celery_places import running_place, running_redis, sending, serving_api
 from tests.conftest import Serve, wait_until
-from tests.processes import kill
+from tests.processes import kill, worker_process
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:Call to deprecated setex")]  # by Celery
 
+COUNT = 300
 NO_RESULTS = {"result_backend": "disabled://"}
 
-RESULT_SECONDS = 40.0
 TOPIC = Queue("orders", Exchange("events", "topic", durable=False), "order.#", queue_arguments={"x-max-priority": 5})
 
 
@@ -100,6 +101,7 @@ async def test_a_held_task_reaches_the_broker_as_celery_sends_it(serve: Serve, p
 
     assert all(goes.expiry > 3_500_000 for goes in (usual, held))
     assert held.messages == usual.messages
+    assert not held.doubled
 
 
 class Queues:
@@ -108,7 +110,7 @@ class Queues:
     def __init__(self, place: Place) -> None:
         self._redis: Any = redis.Redis.from_url(place.broker)
         self.messages: dict[str, Any] = {}
-        self.expiry = 0
+        self.expiry = self.doubled = 0
 
     def read(self, count: int) -> bool:
         """Take out what is there, and say whether that makes so many messages."""
@@ -118,8 +120,9 @@ class Queues:
                 properties = message["properties"]
                 del properties["delivery_tag"]  # of the connection
                 self.expiry = max(self.expiry, int(properties.pop("expiration", 0)))
-                assert message["headers"]["id"] not in self.messages
-                self.messages[message["headers"]["id"]] = (key, message)
+                task_id = message["headers"]["id"]
+                self.doubled += task_id in self.messages
+                self.messages[task_id] = (key, message)
         return len(self.messages) == count
 
 
@@ -144,11 +147,10 @@ async def test_tasks_wait_here_and_are_done_by_celerys_workers(serve: Serve, pla
         assert [result.state for result in results[:2]] == ["PENDING"] * 2
         await call(revoked.revoke)
         await call(part.parent.results[0].revoke)
-        assert await call(at_once.get, RESULT_SECONDS) == 2
-        assert [await call(result.get, RESULT_SECONDS) for result in results] == [3, 2, 4, [0, 2, 4], 6]
+        assert [await find_result(result) for result in (at_once, *results)] == [2, 3, 2, 4, [0, 2, 4], 6]
         for lost in (revoked, part.parent.results[0]):
             with pytest.raises(TaskRevokedError):
-                await call(lost.get, RESULT_SECONDS)
+                await find_result(lost)
         await wait_until(lambda: read_notes(place) == ["3 linked"], "the link was called")
 
 
@@ -160,9 +162,15 @@ async def test_a_worker_that_cannot_reach_dormice_holds_what_it_retries_itself(p
     log = tmp_path / "celery.log"
     async with celery_worker(away, log):
         task = await call(make_app(place, Task).tasks["try_again"].delay, 1, 1)
-        assert await call(task.get, RESULT_SECONDS) == 1
+        assert await find_result(task) == 1
 
     assert f"task {task.id} waits in a worker of Celery, not in dormice: the HTTP API at" in log.read_text("utf-8")
+
+
+async def find_result(result: Any) -> Any:
+    """Wait for a task's end, and give its result or raise its error."""
+    await wait_until(lambda: call(result.ready), f"{result!r} has ended")
+    return await call(result.get)
 
 
 async def is_known(place: Place, task_id: str) -> bool:
@@ -218,19 +226,38 @@ async def test_a_broker_that_restarts_gets_every_task(
     client: Client, serve: Serve, settings: Settings, tmp_path: Path, kind: str, *, encoding: str
 ) -> None:
     """What is due while it is away waits at the gate, and uses up no attempts."""
-    count = 300
-    async with (
-        running_redis(tmp_path) as redis,
-        serving_api(client, settings, kind, encoding) as url,
-    ):
-        place = Place(f"redis://{redis.address}/0", url, kind)
-        note = make_app(place, **NO_RESULTS).tasks["note"]
-        for number in range(count):
-            await call(note.apply_async, (number,), countdown=3 + number / 100, task_id=str(number))
+    async with running_redis(tmp_path) as server, serving_api(client, settings, kind, encoding) as url:
+        place = Place(f"redis://{server.address}/0", url, kind)
         async with sending(serve, place):
+            await hold_notes(place)
             queues = Queues(place)
-            await wait_until(lambda: queues.read(count) or queues.messages, "some are sent")
-            await kill(redis)
+            await wait_until(lambda: queues.read(COUNT) or queues.messages, "some are sent")
+            await kill(server)
             await asyncio.sleep(1)
-            await redis.start()
-            await wait_until(lambda: queues.read(count), "all are sent", 100.0)
+            await server.start()
+            await wait_until(lambda: queues.read(COUNT), "all are sent", 100.0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("kind", "encoding"), [("celery", "solo")])
+async def test_a_worker_that_is_killed_loses_no_task(
+    server: EmbeddedServer, settings: Settings, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it was sending; what it had sent, but not yet recorded, is sent again under the same id."""
+    monkeypatch.setenv("DORMICE_CELERY_BROKER_URL", place.broker)
+    await hold_notes(place)
+    queues = Queues(place)
+    for _ in range(3):
+        async with worker_process(server, settings, "--lanes", "short", handlers="activities.handlers.celery"):
+            known = len(queues.messages)
+            await wait_until(lambda known=known: queues.read(COUNT) or len(queues.messages) > known + 20, "some go on")
+    async with worker_process(server, settings, "--lanes", "short", handlers="activities.handlers.celery"):
+        await wait_until(lambda: queues.read(COUNT), "all are sent", 100.0)
+
+
+async def hold_notes(place: Place) -> None:
+    """Hold many tasks that are due soon."""
+    note, prefix = make_app(place, **NO_RESULTS).tasks["note"], uuid4().hex
+    for number in range(COUNT):
+        await call(note.apply_async, (number,), countdown=3, task_id=f"{prefix}-{number}")
