@@ -249,10 +249,10 @@ async def test_a_worker_that_is_killed_loses_no_task(
     await hold_notes(place)
     queues = Queues(place)
     for _ in range(3):
-        async with worker_process(server, settings, "--lanes", "short", handlers="activities.handlers.celery"):
+        async with worker_process(server, settings, "--lane", "short", handlers="activities.handlers.celery"):
             known = len(queues.messages)
             await wait_until(lambda known=known: queues.read(COUNT) or len(queues.messages) > known + 20, "some go on")
-    async with worker_process(server, settings, "--lanes", "short", handlers="activities.handlers.celery"):
+    async with worker_process(server, settings, "--lane", "short", handlers="activities.handlers.celery"):
         await wait_until(lambda: queues.read(COUNT), "all are sent", 100.0)
 
 
