@@ -156,6 +156,13 @@ class Settings:
     kafka_certificate_file: str = _setting("", "PEM file with the certificate that shows who we are, with its chain.")
     kafka_key_file: str = _setting("", "PEM file with its private key, unless that is in the certificate's file.")
     kafka_key_password_file: str = _setting("", "File with the password of an encrypted private key.")
+    celery_broker_url: Secret = _setting(
+        NO_SECRET, "Broker to which held tasks of Celery go, as its broker_url; never shown, for it has a password."
+    )
+    celery_broker_url_file: str = _setting("", "File with that address alone, in place of celery_broker_url.")
+    celery_broker_options: tuple[str, ...] = _setting(
+        (), "Options of that broker's transport, as Celery's broker_transport_options, NAME=VALUE, comma-separated."
+    )
     outcomes_topic: str = _setting(
         "", "Kafka topic that is told every cycle's outcome, one event each; none when left out."
     )

@@ -111,6 +111,7 @@ class Caller(Generic[Http]):
     ) -> Any:
         """Ask the API, such as GET /v1/gates, until it answers; gives its document, or those of all lines."""
         pause, give_up_at = 0.1, time.monotonic() + more.pop("seconds", self.seconds)
+        is_repeated = more.pop("is_repeated", True)
         more["content"] = body if body is None or isinstance(body, bytes) else _to_json(body)
         more["params"] = _to_fields("due", **(query or {}))
         while True:
@@ -121,7 +122,7 @@ class Caller(Generic[Http]):
                 why = f"the HTTP API at {self.http.base_url} does not answer ({str(exc) or type(exc).__name__})"
                 error = exc if isinstance(exc, RetryLater) else RetryLater(f"{why}; try again later")
             wait = error.pause_seconds + pause * random.uniform(0.5, 1)  # noqa: S311 — jitter needs no cryptography
-            if time.monotonic() + wait > give_up_at:
+            if not is_repeated or time.monotonic() + wait > give_up_at:
                 raise error
             _ = time.sleep(wait) if isinstance(self.http, httpx.Client) else await asyncio.sleep(wait)
             pause = min(2 * pause, 5.0)

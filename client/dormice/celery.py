@@ -1,0 +1,249 @@
+"""Celery's tasks: what is due later waits in dormice, which sends it to Celery's own broker when it is due."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# — neither Celery nor kombu says its types
+
+import base64
+import contextlib
+import functools
+import logging
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery import Task
+from celery.app.control import Control
+from celery.exceptions import ImproperlyConfigured
+from celery.utils.time import maybe_make_aware
+from kombu.compression import compress
+from kombu.entity import Exchange, Queue
+from kombu.exceptions import OperationalError
+from kombu.messaging import Producer
+from kombu.serialization import dumps
+from kombu.utils.functional import retry_over_time
+
+from dormice.client import AnyClient, connect_sync
+from dormice.errors import DormiceError, InvalidEnvelope, MessageNotFound, RetryLater
+
+THRESHOLD, KIND = timedelta(minutes=1), "celery"
+CALL_SECONDS = 10.0  # for one request; Celery's own retry policy says how often it is repeated
+RETRY_KEYS = ("max_retries", "interval_start", "interval_step", "interval_max", "timeout")
+CONTENT = {"content_type": "application/json", "content_encoding": "utf-8"}
+PROPERTIES = {"delivery_mode": 2, "priority": 0, "immediate": None, "mandatory": None}
+PLAIN = Queue("", Exchange("", "direct"), "").as_dict(recurse=True)
+NOT_HELD = ("retry", "retry_policy", "timeout", "confirm_timeout")
+HEADERS: dict[str, Any] = {
+    "lang": "py",
+    "shadow": None,
+    "expires": None,
+    "group": None,
+    "group_index": None,
+    "retries": 0,
+    "timelimit": [None, None],
+    "parent_id": None,
+    "ignore_result": False,
+    "replaced_task_nesting": 0,
+    "stamped_headers": None,
+    "stamps": {},
+}
+"""What the headers of most tasks say, beside their name and id."""
+
+logger = logging.getLogger(__name__)
+_opened = contextlib.ExitStack()
+
+
+class DormiceTask(Task[..., Any]):
+    """A task that dormice holds from `apply_async` until its `eta`, or `countdown`, if that is beyond the threshold.
+
+    README.md has its settings, and what becomes of a task that dormice can't hold.
+    """
+
+    abstract = True
+    dormice_threshold: timedelta | float | None = None  # the configuration's `dormice_threshold` where it is None
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """Refuse an app whose `revoke` would not reach what dormice holds."""
+        if not isinstance(app.control, DormiceControl):
+            raise ImproperlyConfigured(
+                "control: can't revoke what dormice holds; make the app with "
+                "Celery(…, control='dormice.celery:DormiceControl'), or derive its class from that one"
+            )
+
+    def apply_async(  # noqa: PLR0917 — as Celery has it
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Send the task as Celery does, or hold it until it is due; returns once that is durable.
+
+        Raises kombu's OperationalError where dormice does not answer within Celery's retry policy.
+        """
+        app: Any = self.app
+        task_id = task_id or str(uuid.uuid4())
+        eta = _find_eta(app, options)
+        if eta and not app.conf.task_always_eager:
+            due_at = _to_moment(app, eta)
+            if due_at - app.now() > self._read_threshold():
+                # without the eta, by which Celery would choose a delayed queue of RabbitMQ; workers read the header
+                header = eta if isinstance(eta, str) else eta.isoformat()
+                headers = {**(options.pop("headers", None) or {}), "eta": header}
+                options |= {"countdown": None, "eta": None, "headers": headers}
+                connection = options.pop("connection", None)
+                broker = app.amqp.Producer(connection, auto_declare=False) if connection else producer
+                producer = _HoldingProducer(app, task_id, due_at, broker)
+        return super().apply_async(args, kwargs, task_id, producer, link, link_error, shadow, **options)
+
+    def _read_threshold(self) -> timedelta:
+        given = self.dormice_threshold
+        given = self.app.conf.get("dormice_threshold", THRESHOLD) if given is None else given
+        if isinstance(given, timedelta):
+            return given
+        if isinstance(given, bool) or not isinstance(given, int | float):
+            raise ImproperlyConfigured(f"dormice_threshold: is {given!r}; give seconds or a timedelta")
+        return timedelta.max if given * 1000 > timedelta.max.total_seconds() else timedelta(seconds=given)
+
+
+class DormiceControl(Control):
+    """Celery's remote control, whose `revoke` also stops what dormice holds."""
+
+    def broadcast(self, command: str, arguments: Any = None, *args: Any, **options: Any) -> Any:
+        """Stop what is revoked before the workers hear of it; raises OperationalError where dormice is silent."""
+        if command == "revoke":
+            ids: Any = (arguments or options)["task_id"]
+            for task_id in [ids] if isinstance(ids, str) else ids:
+                self._stop(task_id)
+        return super().broadcast(command, arguments, *args, **options)
+
+    def _stop(self, task_id: str) -> None:
+        app: Any = self.app
+        try:
+            client = _find_client(app)
+            message = client.message(_find_kind(app), task_id)
+            client.call("POST", f"{message.path}/stop", body={"reason": "revoked"}, seconds=CALL_SECONDS)
+        except MessageNotFound:
+            return  # it has gone to the broker, or was never held
+        except DormiceError as exc:
+            raise OperationalError(f"task {task_id} was not revoked: {exc}") from exc
+        app.backend.mark_as_revoked(task_id, "revoked")
+
+
+class _HoldingProducer(Producer):
+    """Gives dormice the first message that Celery publishes, the task; what follows are events, for the broker."""
+
+    def __init__(self, app: Any, task_id: str, due_at: datetime, broker: Any) -> None:
+        super().__init__(app.connection_for_write(), auto_declare=False)  # connects to nothing
+        self._app, self._task_id, self._due_at, self._broker = app, task_id, due_at, broker
+        self._is_taken = False
+
+    def publish(  # pyright: ignore[reportIncompatibleMethodOverride] — Celery names all but the body
+        self, body: Any, **options: Any
+    ) -> Any:
+        """Hold a task, as `kombu.Producer.publish` would send it."""
+        if not self._is_taken:
+            self._is_taken = True
+            try:
+                return self._hold(_write_payload(self._task_id, body, options), options)
+            except DormiceError as exc:
+                is_unfit = isinstance(exc, InvalidEnvelope) and exc.field.startswith("payload")
+                if not is_unfit and not self._app.current_worker_task:
+                    raise OperationalError(f"task {self._task_id} was not sent: {exc}") from exc
+                # in a worker, Celery would drop the task that is to be retried, or what was to follow it
+                logger.warning("task %s waits in a worker of Celery, not in dormice: %s", self._task_id, exc)
+        with self._app.producer_or_acquire(self._broker) as broker:
+            return broker.publish(body, **options)
+
+    def _hold(self, payload: dict[str, Any], options: Mapping[str, Any]) -> None:
+        client = _find_client(self._app)
+        path = client.message(_find_kind(self._app), self._task_id).path
+        body = {"payload": payload, "scheduled_at": self._due_at, "idempotency_key": uuid.uuid4().hex}
+        hold = functools.partial(client.call, "PUT", path, body=body, seconds=CALL_SECONDS, is_repeated=False)
+        if not options.get("retry"):
+            hold()
+            return
+        policy = {name: value for name, value in options["retry_policy"].items() if name in RETRY_KEYS}
+        retry_over_time(hold, RetryLater, **policy)
+
+
+def _find_eta(app: Any, options: Mapping[str, Any]) -> datetime | str | None:
+    """Give what Celery would write into the header `eta`."""
+    if countdown := options.get("countdown"):
+        return app.now() + timedelta(seconds=countdown)
+    return options.get("eta")
+
+
+def _to_moment(app: Any, eta: datetime | str) -> datetime:
+    """Give the moment at which a worker would begin."""
+    return maybe_make_aware(datetime.fromisoformat(eta) if isinstance(eta, str) else eta, app.timezone)
+
+
+def _write_payload(task_id: str, body: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Write what the kind `celery` reads; what it fills in by itself is left out, which is most of a task's headers."""
+    rest = {name: value for name, value in options.items() if name not in NOT_HELD}
+    headers, exchange, declare = rest.pop("headers"), rest.pop("exchange"), rest.pop("declare") or []
+    if isinstance(exchange, Exchange):
+        rest["delivery_mode"] = rest.get("delivery_mode") or exchange.delivery_mode
+        exchange = exchange.name
+    content_type, encoding, text = dumps(body, rest.pop("serializer"))
+    if method := rest.pop("compression"):
+        text, headers["compression"] = compress(text, method)
+    payload = _write_headers(task_id, headers) | _write_place(exchange, rest.pop("routing_key"), declare)
+    payload["body"] = text if isinstance(text, str) else {"base64": base64.b64encode(text).decode()}
+    payload |= _leave_out({"content_type": content_type, "content_encoding": encoding}, CONTENT)
+    if (seconds := rest.pop("expiration", None)) is not None:
+        payload["expires_at"] = round(time.time() + seconds, 3)
+    if properties := _leave_out(rest, {**PROPERTIES, "correlation_id": task_id}):
+        payload["properties"] = properties
+    return payload
+
+
+def _write_headers(task_id: str, headers: dict[str, Any]) -> dict[str, Any]:
+    usual = {**HEADERS, "id": task_id, "root_id": task_id}
+    if "task" not in headers or not usual.keys() <= headers.keys():
+        return {"headers": headers}  # of Celery's first protocol, or of another version
+    return {"task": headers["task"], "headers": _leave_out(headers, {**usual, "task": headers["task"]})}
+
+
+def _write_place(exchange: str, routing_key: str, declare: list[Any]) -> dict[str, Any]:
+    documents = [_describe(each) for each in declare]
+    if not exchange and documents == [routing_key]:
+        return {"queue": routing_key}
+    return {"exchange": exchange, "routing_key": routing_key, "declare": documents}
+
+
+def _describe(entity: Any) -> Any:
+    """Describe a queue or an exchange; a queue with an exchange of its own, direct and of its name, is its name."""
+    if isinstance(entity, Exchange):
+        return {"exchange": _leave_out(entity.as_dict(), PLAIN["exchange"])}
+    named = {"name": entity.name, "routing_key": entity.name, "exchange": {**PLAIN["exchange"], "name": entity.name}}
+    changed = _leave_out(entity.as_dict(recurse=True), {**PLAIN, **named})
+    return {"queue": {"name": entity.name, **changed}} if changed else entity.name
+
+
+def _leave_out(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in usual or usual[name] != value}
+
+
+def _find_kind(app: Any) -> str:
+    return app.conf.get("dormice_kind", KIND)
+
+
+def _find_client(app: Any) -> AnyClient[Any]:
+    return _connect(app.conf.get("dormice_url", ""), app.conf.get("dormice_token", ""))
+
+
+@functools.cache
+def _connect(url: str, token: str) -> Any:
+    return _opened.enter_context(connect_sync(url, token))
+
+
+os.register_at_fork(after_in_child=_connect.cache_clear)  # a connection serves one process alone
