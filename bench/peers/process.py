@@ -1,11 +1,12 @@
-"""`python -m bench.peers.process fill|serve ORDER`: one process of a contestant."""
+"""`python -m bench.peers.process fill|serve|send ORDER`: one process of a contestant."""
 
 import asyncio
 import importlib
 import json
 import os
 import sys
-from dataclasses import asdict
+import time
+from dataclasses import asdict, replace
 
 import uvloop
 
@@ -20,6 +21,10 @@ async def _serve(order: Order) -> None:
     module = importlib.import_module(find_contestant(order.contestant).module)
     serving = asyncio.create_task(module.serve(order, work.handle))
     print("{}", flush=True)  # whoever waits for this process to be up
+    if order.fresh_a_second:  # nobody else can send messages to it
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_send(replace(order, fresh_from=time.time())))
+            await serving
     if not order.seconds:
         await serving
     measuring = asyncio.create_task(work.measure(order.warmup, order.seconds))
@@ -36,11 +41,22 @@ async def _fill(order: Order) -> None:
     await importlib.import_module(find_contestant(order.contestant).module).fill(order)
 
 
+async def _send(order: Order) -> None:
+    """Send fresh messages for ever, or once those that are all due at one moment."""
+    module = importlib.import_module(find_contestant(order.contestant).module)
+    async with module.sending(order) as send, asyncio.TaskGroup() as tasks:
+        if order.due_at:
+            await send([(name, order.due_at) for name in order.message_ids()])
+            return
+        async for fresh in order.fresh():
+            tasks.create_task(send(fresh))
+
+
 def main(arguments: list[str]) -> None:
-    """Fill or serve as the JSON orders; ends at once, whatever threads a library has left."""
+    """Fill, serve or send as the JSON orders; ends at once, whatever threads a library has left."""
     what, text = arguments
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run({"fill": _fill, "serve": _serve}[what](Order.read(text)))
+        runner.run({"fill": _fill, "serve": _serve, "send": _send}[what](Order.read(text)))
         os._exit(0)
 
 

@@ -18,10 +18,10 @@ def to_order(servers: Mapping[str, Server], contestant: Contestant, count: int, 
     return Order(contestant=contestant.name, addresses=addresses, count=count, delay=delay)
 
 
-async def fill(order: Order) -> None:
-    """Start all messages; raises RuntimeError when that fails."""
+async def fill(order: Order, what: str = "fill") -> None:
+    """Start all messages, in a new store or (`send`) beside those that serve; raises RuntimeError when that fails."""
     began = time.monotonic()
-    async with running("fill", order) as process:
+    async with running(what, order) as process:
         code = await process.wait()
     if code:
         raise RuntimeError(f"{order.contestant} could not be filled; what it said is above")
@@ -40,3 +40,19 @@ async def running(
         yield process
     finally:
         await kill_supervised(process)
+
+
+@contextlib.asynccontextmanager
+async def serving(order: Order) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """Run a process that serves for the length of a `with` block, which begins when it is up.
+
+    Raises RuntimeError when it ends before that.
+    """
+    async with running("serve", order, asyncio.subprocess.PIPE) as process:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            if line.startswith(b"{"):
+                break
+        else:
+            raise RuntimeError(f"{order.contestant} ended by itself; what it said is above")
+        yield process

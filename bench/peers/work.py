@@ -7,8 +7,10 @@ import os
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -17,13 +19,22 @@ from bench.worker_process import Measured
 Handle = Callable[[str, int], Awaitable[float]]
 """Does the work for a message, by its id and version, and gives the seconds until it is to come back."""
 
+Fresh = list[tuple[str, float]]
+"""Ids of new messages, with the moment (seconds since the epoch) at which each is due."""
+
+Send = Callable[[Fresh], Awaitable[None]]
+
+FRESH_AHEAD = 1.0
+"""A fresh message is sent so many seconds before it is due."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """What a process of a contestant has to do; its servers' addresses are by name.
 
-    Messages come back after `delay`, at least and at most so many seconds. With `ledger`, the calls are noted in that
-    file; otherwise a window of `seconds` is measured after `warmup`.
+    Messages are due first at `due_at` (seconds since the epoch; 0: now), and come back after `delay`, at least and at
+    most so many seconds. With `ledger`, the calls are noted in that file; otherwise a window of `seconds` is measured
+    after `warmup`. Whoever sends fresh messages, sends `fresh_a_second` from the moment `fresh_from` on.
     """
 
     contestant: str
@@ -34,6 +45,9 @@ class Order:
     seconds: float = 0.0
     warmup: float = 0.0
     ledger: str = ""
+    due_at: float = 0.0
+    fresh_a_second: int = 0
+    fresh_from: float = 0.0
 
     def write(self) -> str:
         """Give the order as JSON."""
@@ -48,6 +62,22 @@ class Order:
     def sqlalchemy_url(self) -> str:
         """Where PostgreSQL is, for whoever reaches it through SQLAlchemy."""
         return self.addresses["postgres"].replace("postgresql:", "postgresql+psycopg:")
+
+    @property
+    def first_due(self) -> datetime:
+        """When all messages are due first."""
+        return datetime.fromtimestamp(self.due_at or time.time(), UTC)
+
+    async def fresh(self) -> AsyncIterator[Fresh]:
+        """Give the fresh messages of each second when they are to be sent, for ever."""
+        for second in count():
+            await asyncio.sleep(self.fresh_from + second - time.time())
+            numbers = range(second * self.fresh_a_second, (second + 1) * self.fresh_a_second)
+            yield [(f"fresh-{number:06}", self.fresh_due(number)) for number in numbers]
+
+    def fresh_due(self, number: int) -> float:
+        """Give the moment at which a fresh message is due, in seconds since the epoch."""
+        return self.fresh_from + FRESH_AHEAD + number / self.fresh_a_second
 
     def message_ids(self) -> list[str]:
         """Name the messages."""

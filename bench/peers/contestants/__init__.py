@@ -10,7 +10,7 @@ class Contestant:
     """One contestant.
 
     `count` messages are far more than it can run when each comes back within some seconds; `kill_count` are as many
-    as it can run.
+    as it can run. Where `sends_inside`, only the process that serves can send messages.
     """
 
     name: str
@@ -19,6 +19,7 @@ class Contestant:
     servers: tuple[str, ...]
     count: int
     kill_count: int
+    sends_inside: bool = False
 
     @property
     def module(self) -> str:
@@ -42,6 +43,7 @@ CONTESTANTS = [
         servers=(POSTGRES,),
         count=5000,
         kill_count=200,
+        sends_inside=True,
     ),
     Contestant(
         name="procrastinate",
@@ -78,7 +80,16 @@ CONTESTANTS = [
     ),
 ]
 
+TABLE = Contestant(
+    name="table",
+    title="a table, polled by hand",
+    package="table_rows",
+    servers=(POSTGRES,),
+    count=100_000,
+    kill_count=600,
+)
+
 
 def find_contestant(name: str) -> Contestant:
     """Give the contestant of a name; raises StopIteration for none."""
-    return next(contestant for contestant in CONTESTANTS if contestant.name == name)
+    return next(contestant for contestant in [*CONTESTANTS, TABLE] if contestant.name == name)

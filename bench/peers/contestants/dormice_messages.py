@@ -1,8 +1,10 @@
 """dormice on its embedded server: a workflow for each message, or for 200, or for 1,000."""
 
 import asyncio
-from collections.abc import Iterator
-from datetime import timedelta
+import contextlib
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio.client import Client
@@ -10,7 +12,7 @@ from temporalio.runtime import Runtime, TelemetryConfig
 
 from activities import Again, Context, Message, Pack, handler
 from activities.registry import Registry
-from bench.peers.work import Handle, Order
+from bench.peers.work import Fresh, Handle, Order, Send
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from shared.temporal.connect import client_options
@@ -46,19 +48,40 @@ async def _connect(order: Order, **options: Any) -> Client:
 
 
 async def fill(order: Order) -> None:
-    """Start all messages, due now."""
-    encoding, kind = _encoding(order), order.contestant
-    starter = BulkStarter(
-        await _connect(order),
-        _settings(order),
-        encodings={kind: encoding} if encoding else {},
+    """Start all messages."""
+    due = order.due_at or None
+    await _start(await _build_starter(order), order, ((name, due) for name in order.message_ids()))
+
+
+@contextlib.asynccontextmanager
+async def sending(order: Order) -> AsyncGenerator[Send]:
+    """Connect, to start messages beside those that serve."""
+    starter = await _build_starter(order)
+
+    async def send(fresh: Fresh) -> None:
+        await _start(starter, order, fresh)
+
+    yield send
+
+
+async def _build_starter(order: Order) -> BulkStarter:
+    """Make a starter that sends each pack its messages together."""
+    encoding, settings = _encoding(order), replace(_settings(order), pack_room=order.count + 1)
+    return BulkStarter(await _connect(order), settings, encodings={order.contestant: encoding} if encoding else {})
+
+
+async def _start(starter: BulkStarter, order: Order, messages: Iterable[tuple[str, float | None]]) -> None:
+    envelopes = (
+        Envelope(
+            kind=order.contestant,
+            id=name,
+            lane="short",
+            scheduled_at=None if due is None else datetime.fromtimestamp(due, UTC),
+            payload=order.payload(name),
+        )
+        for name, due in messages
     )
-
-    def envelopes() -> Iterator[tuple[None, Envelope]]:
-        for message_id in order.message_ids():
-            yield None, Envelope(kind=kind, id=message_id, lane="short", payload=order.payload(message_id))
-
-    async for receipt in starter.start_all(envelopes()):
+    async for receipt in starter.start_all((None, envelope) for envelope in envelopes):
         assert receipt.outcome is StartOutcome.STARTED, receipt
 
 

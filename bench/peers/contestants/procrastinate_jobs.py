@@ -1,12 +1,16 @@
 """procrastinate on PostgreSQL: a job for each message, which defers the next one; stalled jobs are retried."""
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncGenerator, Mapping
+from datetime import UTC, datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from procrastinate import App, PsycopgConnector
 
-from bench.peers.work import Handle, Order
+from bench.peers.work import Fresh, Handle, Order, Send
 
 CONCURRENCY = 100
 FILLED_AT_ONCE = 1000
@@ -14,14 +18,28 @@ STALLED_SECONDS = 10.0
 
 
 async def fill(order: Order) -> None:
-    """Make the tables, and defer a job for each message, due now."""
+    """Make the tables, and defer a job for each message."""
     app = App(connector=PsycopgConnector(conninfo=order.addresses["postgres"]))
     async with app.open_async():
         await app.schema_manager.apply_schema_async()
-        task, ids = app.configure_task("run_message"), order.message_ids()
+        task, ids = app.configure_task("run_message", schedule_at=order.first_due), order.message_ids()
         for first in range(0, len(ids), FILLED_AT_ONCE):
             some = ids[first : first + FILLED_AT_ONCE]
             await task.batch_defer_async(*(_arguments(name, 0, order.payload(name)) for name in some))
+
+
+@contextlib.asynccontextmanager
+async def sending(order: Order) -> AsyncGenerator[Send]:
+    """Connect, to defer jobs beside those that serve."""
+    app = App(connector=PsycopgConnector(conninfo=order.addresses["postgres"]))
+
+    async def send(fresh: Fresh) -> None:
+        for due, together in groupby(fresh, key=itemgetter(1)):
+            task = app.configure_task("run_message", schedule_at=datetime.fromtimestamp(due, UTC))
+            await task.batch_defer_async(*(_arguments(name, 0, order.payload(name)) for name, _ in together))
+
+    async with app.open_async():
+        yield send
 
 
 def _arguments(message_id: str, version: int, payload: Mapping[str, str]) -> dict[str, Any]:

@@ -1,0 +1,96 @@
+"""Part `herd`: one, four and sixteen pollers that have nothing to do, and then all want the same messages at once."""
+
+import asyncio
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.peers.contestants import Contestant
+from bench.peers.processes import fill, serving
+from bench.peers.work import Order
+from bench.pollers.calls import Calls
+from bench.pollers.stores import Store, run_store, sum_cpu
+
+SETTLE_SECONDS = 3.0
+IDLE_SECONDS = 8.0
+COUNTED_SECONDS = 2.0
+"""PostgreSQL counts a transaction as much as a second late."""
+
+FILLED_IN_SECONDS, FILLED_A_SECOND = 6.0, 4000.0
+LOOK_SECONDS = 0.1
+HOUR = 3600.0
+
+
+async def measure_herd(contestant: Contestant, pollers: int, messages: int, seconds: float) -> dict[str, Any]:
+    """Look at idle pollers, then store messages that are due at one moment, and wait until all have run.
+
+    Waits `seconds` at most. Raises RuntimeError when the messages were not stored in time.
+    """
+    with tempfile.TemporaryDirectory(prefix="dormice-bench-ledger-") as folder:
+        calls = Calls(Path(folder, "ledger"))
+        async with run_store(contestant) as store:
+            order = Order(
+                contestant=contestant.name,
+                addresses=store.addresses,
+                count=messages,
+                delay=(HOUR, 2 * HOUR),
+                ledger=str(calls.path),
+            )
+            await fill(replace(order, count=0))
+            async with _running_pollers(order, pollers) as processes:
+                await asyncio.sleep(SETTLE_SECONDS)
+                idle = await _watch_idle(store, processes)
+                herd = await _watch_herd(store, calls, order, seconds, idle["idle: polls/s"])
+    return {"who": contestant.title, "pollers": pollers} | idle | herd
+
+
+@contextlib.asynccontextmanager
+async def _running_pollers(order: Order, count: int) -> AsyncGenerator[list[psutil.Process]]:
+    async with contextlib.AsyncExitStack() as stack:
+        processes = [await stack.enter_async_context(serving(order)) for _ in range(count)]
+        yield [psutil.Process(process.pid) for process in processes]
+
+
+async def _watch_idle(store: Store, processes: list[psutil.Process]) -> dict[str, float]:
+    before, cpu, began = await store.read(), sum(map(sum_cpu, processes)), time.monotonic()
+    await asyncio.sleep(IDLE_SECONDS)
+    used = (await store.read()).since(before)
+    cpu, seconds = sum(map(sum_cpu, processes)) - cpu, time.monotonic() - began
+    return {
+        "idle: polls/s": used.transactions / seconds,
+        "store's cores": used.cpu_seconds / seconds,
+        "pollers' cores": cpu / seconds,
+    }
+
+
+async def _watch_herd(store: Store, calls: Calls, order: Order, seconds: float, idle_rate: float) -> dict[str, Any]:
+    due_at = time.time() + FILLED_IN_SECONDS + order.count / FILLED_A_SECOND
+    await fill(replace(order, due_at=due_at), "send")
+    await asyncio.sleep(due_at - 0.5 - time.time())
+    if calls.read_on():
+        raise RuntimeError(f"{order.contestant} called before the moment at which all are due")
+    before = await store.read()
+    while calls.read_on() < order.count and time.time() < due_at + seconds:  # noqa: ASYNC110 — others make them
+        await asyncio.sleep(LOOK_SECONDS)
+    done = len(calls.first)
+    took = max(calls.first.values(), default=time.time()) - due_at
+    await asyncio.sleep(COUNTED_SECONDS)
+    used = (await store.read()).since(before)
+    polls = max(0.0, used.transactions - idle_rate * COUNTED_SECONDS)
+    print(f"{order.contestant}: {done:,} in {took:.1f} s, {used}", file=sys.stderr)
+    return {
+        "due": order.count,
+        "done": done,
+        "in s": took,
+        "transactions each": polls / max(1, done),
+        "rows polled each": used.polled_rows / max(1, done),
+        "store's cpu ms each": 1000 * used.cpu_seconds / max(1, done),
+        "calls twice": calls.count - done,
+    }
