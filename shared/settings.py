@@ -156,6 +156,10 @@ class Settings:
     kafka_certificate_file: str = _setting("", "PEM file with the certificate that shows who we are, with its chain.")
     kafka_key_file: str = _setting("", "PEM file with its private key, unless that is in the certificate's file.")
     kafka_key_password_file: str = _setting("", "File with the password of an encrypted private key.")
+    outbox_dsn: Secret = _setting(
+        NO_SECRET, "Connection string of the database that 'dormice outbox' reads, like postgresql://…; never shown."
+    )
+    outbox_dsn_file: str = _setting("", "File with it alone, in place of outbox_dsn.")
     outcomes_topic: str = _setting(
         "", "Kafka topic that is told every cycle's outcome, one event each; none when left out."
     )

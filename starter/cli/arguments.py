@@ -88,7 +88,8 @@ class _Subcommands(
             first, _, second = shown.dest.partition(" ")
             if second:
                 shown.help = argparse.SUPPRESS
-                self.choices[first]._get_positional_actions()[0].choices = (second,)  # noqa: SLF001 — as shtab reads them
+                argument = self.choices[first]._get_positional_actions()[0]  # noqa: SLF001 — as shtab reads them
+                argument.choices = (*(argument.choices or ()), second)
 
 
 class Commands:
@@ -170,6 +171,13 @@ def read_name(text: str) -> tuple[str, str]:
     if not kind or not message_id:
         raise InvalidSetting(f"KIND:ID is {text!r}; write KIND:ID, for example feed:42")
     return kind, message_id
+
+
+def read_seconds(name: str, seconds: float) -> timedelta:
+    """Read the seconds that an option has; raises InvalidSetting."""
+    if not 0 < seconds <= 3600:
+        raise InvalidSetting(f"--{name}: is {seconds:g}; give seconds above 0, at most 3600")
+    return timedelta(seconds=seconds)
 
 
 def read_pair(text: str, example: str) -> tuple[str, str]:
