@@ -52,9 +52,7 @@ class BulkStarter:
     Messages of packed kinds (by `encodings`, or by the layout stored with the kind) go to their packs in chunks.
 
     With `revises` it takes deliveries instead of envelopes: a message that is already known is revised, stopped or
-    started anew as its delivery says. With `restarts_finished` it may take deliveries, too: a message that is alive
-    stays as it is, and one that has finished begins anew unless its delivery is repeated. Two deliveries of one message
-    must not be under way at once.
+    started anew as its delivery says. Two deliveries of one message must not be under way at once.
     """
 
     def __init__(
@@ -70,7 +68,6 @@ class BulkStarter:
         self._client = client
         self._settings = settings
         self._restarts_finished = restarts_finished
-        self._revises = revises
         self._session = session
         self.caller = RetryingCaller(settings.patience, settings.starts_per_second)
         self._layouts = Layouts(client, settings, encodings)
@@ -198,7 +195,7 @@ class BulkStarter:
 
     async def _start_solo(self, wish: Wish, tag: Tag) -> Receipts[Tag]:
         if isinstance(wish, Delivery):
-            return [await self._solo.deliver(wish, tag, revises=self._revises)]
+            return [await self._solo.deliver(wish, tag)]
         session = self._session or str(uuid.uuid4())
         return [await self._solo.start(wish, tag, session=session, restarts_finished=self._restarts_finished)]
 

@@ -6,13 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType, HistoryEventFilterType, WorkflowExecutionStatus
+from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
 from temporalio.api.errordetails.v1 import WorkflowExecutionAlreadyStartedFailure
-from temporalio.api.workflowservice.v1 import (
-    DescribeWorkflowExecutionRequest,
-    GetWorkflowExecutionHistoryRequest,
-    SignalWorkflowExecutionRequest,
-)
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest, SignalWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -64,11 +60,8 @@ class SoloStarter:
             return Receipt(tag, name, StartOutcome.ALREADY_RUNNING, _run_id_in(answer), attempts=attempts)
         return to_refusal(answer, tag, name, attempts)
 
-    async def deliver(self, delivery: Delivery, tag: Tag, *, revises: bool = True) -> Receipt[Tag]:
-        """Start, revise, stop or restart a message, whichever its state allows; doing it again changes nothing.
-
-        Unless it `revises`, a message that is alive stays as it is.
-        """
+    async def deliver(self, delivery: Delivery, tag: Tag) -> Receipt[Tag]:
+        """Start, revise, stop or restart a message, whichever its state allows; doing it again changes nothing."""
         name = workflow_id(delivery.kind, delivery.id)
         # a newer record with the same idempotency key revises the message: it is no retry of the older record
         envelope = delivery.envelope
@@ -87,9 +80,9 @@ class SoloStarter:
                 )
                 if started.outcome is not StartOutcome.ALREADY_RUNNING:
                     return started
-            alive = await (self._signal(delivery, tag) if revises else self._find_alive(name, tag))
-            if alive is not None:
-                return alive
+            signalled = await self._signal(delivery, tag)
+            if signalled is not None:
+                return signalled
             if envelope is None:
                 return Receipt(tag, name, StartOutcome.IGNORED)
             finished, attempts = await self._caller.call(lambda: self._read_sources(name))
@@ -116,17 +109,6 @@ class SoloStarter:
             outcome = StartOutcome.STOPPED if delivery.envelope is None else StartOutcome.REVISED
             return Receipt(tag, name, outcome, attempts=attempts)
         return None if is_missing(answer) else to_refusal(answer, tag, name, attempts)
-
-    async def _find_alive(self, name: str, tag: Tag) -> Receipt[Tag] | None:
-        execution = WorkflowExecution(workflow_id=name)
-        request = DescribeWorkflowExecutionRequest(namespace=self._client.namespace, execution=execution)
-        describe = self._client.workflow_service.describe_workflow_execution
-        answer, attempts = await self._caller.call_service(describe, request)
-        if isinstance(answer, RPCError):
-            return None if is_missing(answer) else to_refusal(answer, tag, name, attempts)
-        if answer.workflow_execution_info.status != WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING:
-            return None
-        return Receipt(tag, name, StartOutcome.ALREADY_RUNNING, attempts=attempts)
 
     async def _read_sources(self, name: str) -> dict[str, int]:
         """Read the newest offset of each source whose records started or steered a finished message."""

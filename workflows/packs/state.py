@@ -101,10 +101,10 @@ class PackState(PackLimits):
     def admit(self, chunk: Mapping[str, Any], now: float) -> None:
         """Admit a chunk of entries, except those that are known or find no room; its receipt says which.
 
-        A redelivered chunk changes nothing. `restarts` also admits messages that have finished; those of a source's
-        record unless its offset is not newer than the last one applied. With `revises`, each entry is such a record: it
-        revises or stops a message that is alive, and starts a finished one again, unless it is not newer. Entries that
-        were due when the chunk was sent (`sent_at`) are due at once, whatever the replay time is.
+        A redelivered chunk changes nothing. `restarts` also admits messages that have finished. With `revises`, each
+        entry is a source's record: it revises or stops a message that is alive, and starts a finished one again, unless
+        the record's offset is not newer than the last one applied. Entries that were due when the chunk was sent
+        (`sent_at`) are due at once, whatever the replay time is.
         """
         self._summaries.clear()
         self.size = chunk.get("size", self.size)
@@ -136,7 +136,7 @@ class PackState(PackLimits):
             return self._revise(entry, chunk, now) if revises else KNOWN
         if not may_begin(entry, chunk, self.find(message_id)):
             return KNOWN
-        if sources_of(entry) and message_id in self._ended:
+        if revises and message_id in self._ended:
             entry[OTHERS]["sources"] = merge_sources(sources_of(self._ended[message_id]), sources_of(entry))
         if (reason := self._find_no_room(size := measure(entry))) and not chunk.get("is_moving"):
             return reason

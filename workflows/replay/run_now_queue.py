@@ -48,9 +48,7 @@ def may_begin(entry: Entry, chunk: Mapping[str, Any], finished: MessageState | N
     revises = chunk.get("revises", False)
     if revises and is_ended(entry):
         return False
-    if finished is None or (chunk.get("restarts") and not sources_of(entry)):
-        return True
-    return (revises or bool(chunk.get("restarts"))) and is_newer(entry, finished)
+    return finished is None or bool(chunk.get("restarts")) or (revises and is_newer(entry, finished))
 
 
 def to_signal(asked: MessageState) -> Signal:

@@ -42,7 +42,7 @@ class BatchSender:
 
     reader: RowReader
     starts: BulkStarter
-    """Starts messages unless they are alive, whatever came before."""
+    """Starts messages that the server does not know."""
     changes: BulkStarter
     """Upserts and stops messages."""
 
@@ -51,7 +51,7 @@ class BatchSender:
         """Make the sender for a table; calls are tried again for at most `PATIENCE`, whatever the settings say."""
         bounded = replace(settings, patience=min(settings.patience, PATIENCE))
         packs = declared_packs(registry)
-        starts = BulkStarter(client, bounded, restarts_finished=True, encodings=packs)
+        starts = BulkStarter(client, bounded, encodings=packs)
         changes = BulkStarter(client, bounded, revises=True, encodings=packs)
         return cls(RowReader.of(envelope_rules(settings, registry), source), starts, changes)
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Self
 from shared.errors import InvalidEnvelope
 from shared.messages.envelope import EnvelopeRules, parse_envelope, read_ordinary
 from shared.messages.json_value import parse_json
+from starter.starting.bulk import Wish
 from starter.starting.delivery import Delivery
 
 WHITESPACE_SHARE = 4
@@ -58,8 +59,8 @@ class RowReader:
         """The longest payload that is read at all, in bytes of its text."""
         return self.rules.payload_max_bytes * WHITESPACE_SHARE
 
-    def read(self, row: OutboxRow) -> Delivery:
-        """Give the row's delivery, of a `start` too; raises InvalidEnvelope."""
+    def read(self, row: OutboxRow) -> Wish:
+        """Give the envelope of a start, and the delivery of what changes a message; raises InvalidEnvelope."""
         if row.action not in ACTIONS:
             raise InvalidEnvelope("action", f"is {row.action[:40]!r}; write {', '.join(ACTIONS)}")
         names = {"kind": row.kind, "id": row.id}
@@ -68,6 +69,8 @@ class RowReader:
             return Delivery(row.kind, row.id, self.source, row.seq)
         fields = {**names, "payload": self._parse(row), **row.options}
         envelope = read_ordinary(fields, self.rules) or parse_envelope(fields, self.rules)
+        if row.action == START:
+            return envelope
         return Delivery(envelope.kind, envelope.id, self.source, row.seq, envelope)
 
     def _parse(self, row: OutboxRow) -> Any:
