@@ -167,7 +167,9 @@ async def test_a_row_that_can_not_be_taken_blocks_none_and_waits_for_its_correct
     )
     async with run_outbox(client, settings, rows, served) as outbox:
         await wait_until(lambda: calls == [("c", 0, "fine")], "the row without a problem has run")
-        await wait_until(lambda: len(rows.read()) == 5 and rows.read("failed_at")[-1] != (None,), "the others are marked")
+        await wait_until(
+            lambda: len(rows.read()) == 5 and rows.read("failed_at")[-1] != (None,), "the others are marked"
+        )
         problems = rows.read("problem")
         with rows.connect() as application:
             application.execute(f"UPDATE {rows.table} SET lane = NULL WHERE lane = 'slow'".encode())  # noqa: S608
@@ -175,7 +177,7 @@ async def test_a_row_that_can_not_be_taken_blocks_none_and_waits_for_its_correct
         await wait_until(lambda: len(rows.read()) == 3, "both rows are gone")
 
     said = [problem or "" for (problem,) in problems]
-    assert said[0].startswith("kind: is \"nobody's\"; use lower-case letters")
+    assert said[0].startswith('kind: is "nobody\'s"; use lower-case letters')
     assert said[1].startswith("lane: is 'slow'; use one of short, medium, long")
     assert said[2] == ""
     assert said[3].startswith("scheduled_at: is 'infinity', not RFC 3339")

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Self
@@ -12,7 +12,7 @@ from temporalio.client import Client
 from activities.registry import Registry, declared_packs, envelope_rules
 from shared.errors import InvalidEnvelope
 from shared.settings import Settings
-from starter.intake.outbox.rows import START, OutboxRow, RowReader
+from starter.intake.outbox.rows import OutboxRow, RowName, RowReader
 from starter.starting.bulk import BulkStarter, Wish
 from starter.starting.receipts import ChunkReceipts, Receipt, StartOutcome
 
@@ -26,8 +26,10 @@ class BatchOutcome:
 
     done: list[int] = field(default_factory=list[int])
     """By `seq`: the server has stored what they ask for, or had before."""
-    failed: dict[int, str] = field(default_factory=dict[int, str])
-    """By `seq`, those that can't succeed as they are, and why."""
+    failed: dict[RowName, str] = field(default_factory=dict[RowName, str])
+    """Those that can't succeed as they are, and why."""
+    kinds: set[str] = field(default_factory=set[str])
+    """Whatever was tried."""
     left: Counter[str] = field(default_factory=Counter[str])
     """By kind, how many could not be stored now."""
     reason: str = ""
@@ -55,40 +57,45 @@ class BatchSender:
         changes = BulkStarter(client, bounded, revises=True, encodings=packs)
         return cls(RowReader.of(envelope_rules(settings, registry), source), starts, changes)
 
-    async def send(self, rows: Iterable[OutboxRow]) -> BatchOutcome:
-        """Deliver rows; raises Misconfigured when the server refuses this client as such."""
+    async def send(self, pages: AsyncIterable[Iterable[OutboxRow]], *, is_start: bool) -> BatchOutcome:
+        """Deliver rows that all start messages, or of which none does; pages are read as fast as they are delivered.
+
+        Raises Misconfigured when the server refuses this client as such.
+        """
         outcome = BatchOutcome()
-        wishes: dict[bool, list[tuple[OutboxRow, Wish]]] = {True: [], False: []}
-        for row in rows:
-            try:
-                wishes[row.action == START].append((row, self.reader.read(row)))
-            except InvalidEnvelope as exc:
-                outcome.failed[row.seq] = str(exc)
-                outcome.counts[StartOutcome.REJECTED] += 1
-        for starter, some in ((self.starts, wishes[True]), (self.changes, wishes[False])):
-            if some:
-                await _deliver(starter, some, outcome)
+        starter = self.starts if is_start else self.changes
+        async with contextlib.aclosing(starter.start_groups(self._read(pages, outcome))) as groups:
+            async for receipts in groups:
+                if isinstance(receipts, ChunkReceipts) and not receipts.others:  # as most are
+                    outcome.done += [row.seq for row in receipts.tags]
+                    outcome.counts[StartOutcome.STARTED] += len(receipts)
+                else:
+                    for receipt in receipts:
+                        _note(receipt, outcome)
         return outcome
 
+    async def _read(
+        self, pages: AsyncIterable[Iterable[OutboxRow]], outcome: BatchOutcome
+    ) -> AsyncIterator[list[tuple[RowName, Wish]]]:
+        async for page in pages:
+            wishes: list[tuple[RowName, Wish]] = []
+            for row in page:
+                outcome.kinds.add(row.kind)
+                try:
+                    wishes.append((row.name, self.reader.read(row)))
+                except InvalidEnvelope as exc:
+                    outcome.failed[row.name] = str(exc)
+                    outcome.counts[StartOutcome.REJECTED] += 1
+            yield wishes
 
-async def _deliver(starter: BulkStarter, wishes: list[tuple[OutboxRow, Wish]], outcome: BatchOutcome) -> None:
-    async with contextlib.aclosing(starter.start_groups([wishes])) as groups:
-        async for receipts in groups:
-            if isinstance(receipts, ChunkReceipts) and not receipts.others:  # as most are
-                outcome.done += [row.seq for row in receipts.tags]
-                outcome.counts[StartOutcome.STARTED] += len(receipts)
-            else:
-                for receipt in receipts:
-                    _note(receipt, outcome)
 
-
-def _note(receipt: Receipt[OutboxRow], outcome: BatchOutcome) -> None:
+def _note(receipt: Receipt[RowName], outcome: BatchOutcome) -> None:
     row = receipt.tag
     outcome.counts[receipt.outcome] += 1
     if receipt.outcome is StartOutcome.FAILED:
         outcome.left[row.kind] += 1
         outcome.reason = receipt.reason
     elif receipt.outcome is StartOutcome.REJECTED:
-        outcome.failed[row.seq] = receipt.reason
+        outcome.failed[row] = receipt.reason
     else:
         outcome.done.append(row.seq)

@@ -106,7 +106,7 @@ class OutboxConnection:
         async with await self.open_once() as connection:
             with self.translate_errors():
                 ((name, oid),) = await (await connection.execute(self.table.check)).fetchall()
-                await connection.execute(self.table.take, {"bytes_max": 0, "resting": [], "count": 0})
+                await connection.execute(self.table.take, {"is_start": True, "bytes_max": 0, "resting": [], "count": 0})
                 await connection.execute(self.table.delete, ([],))
                 await connection.execute(self.table.fail, ([], []))
         return FoundTable(f"outbox/{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}", oid)

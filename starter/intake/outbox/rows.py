@@ -16,6 +16,14 @@ START, STOP = "start", "stop"
 ACTIONS = (START, "upsert", STOP)
 
 
+class RowName(NamedTuple):
+    """What is kept of a row while it is under way."""
+
+    seq: int
+    kind: str
+    id: str
+
+
 class OutboxRow(NamedTuple):
     """A row as it was taken; None where the application left a field out."""
 
@@ -33,6 +41,11 @@ class OutboxRow(NamedTuple):
     priority: int | None
     tenant: str | None
     correlation_id: str | None
+
+    @property
+    def name(self) -> RowName:
+        """What is kept of it."""
+        return RowName(self.seq, self.kind, self.id)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -85,7 +85,7 @@ SELECT seq, action, kind, id,
     to_json(scheduled_at) #>> '{{}}', to_json(expires_at) #>> '{{}}',
     tolerance_seconds, lane, priority, tenant, correlation_id
 FROM {table} AS new
-WHERE failed_at IS NULL AND kind <> ALL(%(resting)s)
+WHERE failed_at IS NULL AND (action = 'start') = %(is_start)s AND kind <> ALL(%(resting)s)
     AND seq = (SELECT min(older.seq) FROM {table} AS older WHERE older.kind = new.kind AND older.id = new.id)
 ORDER BY seq LIMIT %(count)s FOR UPDATE SKIP LOCKED"""
 
@@ -137,7 +137,7 @@ class OutboxTable:
 
     @property
     def take(self) -> str:
-        """Locks and gives the oldest rows of messages for which nothing older waits and nobody else is at work."""
+        """Locks and gives the oldest rows of messages for which nothing older waits; passes over what others hold."""
         return self._write(_TAKE)
 
     @property
