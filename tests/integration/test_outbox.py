@@ -1,7 +1,7 @@
 """An outbox: rows that an application commits become messages once, in order, and none blocks another."""
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,12 +13,14 @@ from activities.api.handler import Handler
 from cluster.postgres import Postgres
 from shared.settings import Settings
 from starter.control import Control
+from starter.intake.outbox.outbox import Outbox
 from starter.starting.receipts import StartOutcome
 from tests.conftest import Serve, wait_until
 from tests.databases import run_postgres
 from tests.outboxes import TableUnderTest, insert_row, run_outbox
 from tests.subjects import PACK
 
+Run = Callable[[], AbstractAsyncContextManager[Outbox]]
 Calls = list[tuple[str, int, Any]]
 
 LATER = datetime.now(UTC) + timedelta(days=300)
@@ -62,18 +64,23 @@ async def served(serve: Serve, work: Handler) -> AsyncIterator[Handler]:
         yield work
 
 
+@pytest.fixture
+def run(client: Client, settings: Settings, rows: TableUnderTest, served: Handler) -> Run:
+    """Run an outbox of the table, for messages that a worker serves."""
+    return lambda: run_outbox(client, settings, rows, served)
+
+
 async def wait_empty(rows: TableUnderTest) -> None:
     """Wait until no row is left."""
     await wait_until(lambda: not rows.read(), "no row is left")
 
 
 async def test_rows_start_upsert_and_stop_messages(
-    client: Client, settings: Settings, control: Control, rows: TableUnderTest, served: Handler, calls: Calls
+    run: Run, control: Control, rows: TableUnderTest, kind: str, calls: Calls
 ) -> None:
     """With the fields of an envelope; nothing but a commit tells the outbox, and nothing is left of a row."""
-    kind = served.kind
     later: dict[str, Any] = {"kind": kind, "scheduled_at": LATER, "tenant": "acme", "priority": 2}
-    async with run_outbox(client, settings, rows, served):
+    async with run():
         rows.insert({"kind": kind, "id": "a", "payload": {"n": 1}}, later | {"id": "b"}, later | {"id": "c"})
         await wait_until(lambda: calls, "a runs")
         rows.insert(
@@ -90,16 +97,13 @@ async def test_rows_start_upsert_and_stop_messages(
     assert (view.status["tenant"], view.status["priority"]) == ("acme", 3)
 
 
-async def test_a_row_that_comes_again_does_nothing(
-    client: Client, settings: Settings, rows: TableUnderTest, served: Handler, calls: Calls
-) -> None:
+async def test_a_row_that_comes_again_does_nothing(run: Run, rows: TableUnderTest, kind: str, calls: Calls) -> None:
     """As when an outbox is killed between the server's answer and its own commit; also after the message's end."""
-    kind = served.kind
     again: list[dict[str, Any]] = [
         {"seq": 10, "action": "start", "kind": kind, "id": "started", "payload": "last"},
         {"seq": 11, "action": "upsert", "kind": kind, "id": "upserted", "payload": "last"},
     ]
-    async with run_outbox(client, settings, rows, served) as outbox:
+    async with run() as outbox:
         for _ in range(3):
             rows.insert(*again)
             await wait_empty(rows)
@@ -115,10 +119,10 @@ async def test_a_row_that_comes_again_does_nothing(
 
 
 async def test_a_start_leaves_what_is_known_and_an_upsert_begins_it_anew(
-    client: Client, settings: Settings, rows: TableUnderTest, served: Handler, calls: Calls
+    run: Run, rows: TableUnderTest, kind: str, calls: Calls
 ) -> None:
     """A second start changes nothing, whether the message is alive or has been stopped."""
-    name = {"kind": served.kind, "id": "a"}
+    name = {"kind": kind, "id": "a"}
     rows.insert(
         {**name, "payload": "first"},
         {**name, "payload": "ignored"},
@@ -126,7 +130,7 @@ async def test_a_start_leaves_what_is_known_and_an_upsert_begins_it_anew(
         {**name, "payload": "ignored"},
         {**name, "action": "upsert", "payload": "anew"},
     )
-    async with run_outbox(client, settings, rows, served):
+    async with run():
         await wait_empty(rows)
         await wait_until(lambda: [payload for _, _, payload in calls][-1:] == ["anew"], "it has begun anew")
 
@@ -134,17 +138,17 @@ async def test_a_start_leaves_what_is_known_and_an_upsert_begins_it_anew(
 
 
 async def test_rows_of_a_message_are_applied_in_their_order_by_several_outboxes(
-    client: Client, settings: Settings, control: Control, rows: TableUnderTest, served: Handler
+    run: Run, control: Control, rows: TableUnderTest, kind: str
 ) -> None:
     """Whoever takes which: each message ends as its last row says."""
-    kind, names = served.kind, [f"m{number}" for number in range(20)]
+    names = [f"m{number}" for number in range(20)]
     last = {name: number % 3 == 0 for number, name in enumerate(names)}
     for step in range(4):
         rows.insert(
             *({"action": "upsert", "kind": kind, "id": name, "payload": step, "scheduled_at": LATER} for name in names)
         )
     rows.insert(*({"action": "stop", "kind": kind, "id": name} for name in names if last[name]))
-    async with run_outbox(client, settings, rows, served), run_outbox(client, settings, rows, served):
+    async with run(), run():
         await wait_empty(rows)
     views = [await control.show(kind, name) for name in names]
 
@@ -153,10 +157,9 @@ async def test_rows_of_a_message_are_applied_in_their_order_by_several_outboxes(
 
 
 async def test_a_row_that_can_not_be_taken_blocks_none_and_waits_for_its_correction(
-    client: Client, settings: Settings, rows: TableUnderTest, served: Handler, calls: Calls
+    run: Run, rows: TableUnderTest, kind: str, calls: Calls
 ) -> None:
     """It keeps its problem; later rows of its own message wait behind it, and all are taken once it is corrected."""
-    kind = served.kind
     first, *_ = rows.insert(
         {"kind": "nobody's", "id": "a"},
         {"kind": kind, "id": "b", "payload": "bad", "lane": "slow"},
@@ -165,7 +168,7 @@ async def test_a_row_that_can_not_be_taken_blocks_none_and_waits_for_its_correct
         {"kind": kind, "id": "d", "scheduled_at": "infinity"},
         {"kind": kind, "id": "e", "payload": "x" * 50_000},
     )
-    async with run_outbox(client, settings, rows, served) as outbox:
+    async with run() as outbox:
         await wait_until(lambda: calls == [("c", 0, "fine")], "the row without a problem has run")
         await wait_until(
             lambda: len(rows.read()) == 5 and rows.read("failed_at")[-1] != (None,), "the others are marked"
@@ -187,11 +190,10 @@ async def test_a_row_that_can_not_be_taken_blocks_none_and_waits_for_its_correct
 
 
 async def test_a_transaction_that_is_rolled_back_starts_nothing(
-    client: Client, settings: Settings, rows: TableUnderTest, served: Handler, calls: Calls
+    run: Run, rows: TableUnderTest, kind: str, calls: Calls
 ) -> None:
     """The row and the application's own change stand or fall together."""
-    kind = served.kind
-    async with run_outbox(client, settings, rows, served):
+    async with run():
         with rows.connect() as application:
             application.execute("BEGIN")
             insert_row(application, rows.table, {"kind": kind, "id": "never"})

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import re
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self, cast
@@ -19,6 +20,8 @@ LOST = (OperationalError, InterfaceError, InternalError)
 
 STANDSTILL_SECONDS = 120
 """After this time the database ends a transaction of an outbox that stands still: more than a batch may take."""
+
+_PORTS = re.compile(r"[0-9,]*", re.ASCII)
 
 _DEFAULTS = {
     "application_name": "dormice outbox",
@@ -57,11 +60,15 @@ class OutboxConnection:
     @classmethod
     def read(cls, dsn: str, table: OutboxTable) -> Self:
         """Read a connection string; raises InvalidSetting, which quotes nothing of it, for it may hold a password."""
+        example = "postgresql://USER@HOST/DATABASE, or host=HOST dbname=DATABASE user=USER"
+        wrong = f"outbox_dsn: is no connection string of PostgreSQL; write {example}"
         try:
             given = cast("dict[str, Any]", conninfo_to_dict(dsn))
         except ProgrammingError:  # without its cause, whose text quotes a part of the string
-            example = "postgresql://USER@HOST/DATABASE, or host=HOST dbname=DATABASE user=USER"
-            raise InvalidSetting(f"outbox_dsn: is no connection string of PostgreSQL; write {example}") from None
+            raise InvalidSetting(wrong) from None
+        # where a URL has a password with @, / or : in it, the rest of the password is taken for a host or port
+        if "@" in given.get("host", "") or not _PORTS.fullmatch(given.get("port", "")):
+            raise InvalidSetting(f"{wrong}; write @, / and : of a password as %40, %2F and %3A")
         return cls({**_DEFAULTS, **given, "client_encoding": "UTF8"}, table)
 
     @property
