@@ -1,5 +1,6 @@
 """A private PostgreSQL in a folder, on loopback, that outlives the command that started it; and Temporal's tables."""
 
+import contextlib
 import importlib
 import os
 import re
@@ -10,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from cluster.program import Program, run_program
 from shared.errors import Misconfigured
@@ -53,6 +56,17 @@ class Postgres:
         """End the server; mode "immediate" is for files that will be deleted. A stopped server is no error."""
         if self.process_id is not None:
             self._control("-t", str(STOP_SECONDS), "-m", mode, "stop")
+
+    def kill(self) -> None:
+        """Kill the server and what it has forked: without its parent, a backend would finish what it is about."""
+        if (found := self.process_id) is None:
+            return
+        parent = psutil.Process(found)
+        processes = [parent, *parent.children(recursive=True)]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, STOP_SECONDS)
 
     @property
     def process_id(self) -> int | None:

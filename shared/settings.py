@@ -163,6 +163,10 @@ class Settings:
     celery_broker_options: tuple[str, ...] = _setting(
         (), "Options of that broker's transport, as Celery's broker_transport_options, NAME=VALUE, comma-separated."
     )
+    outbox_dsn: Secret = _setting(
+        NO_SECRET, "Connection string of the database that 'dormice outbox' reads, like postgresql://…; never shown."
+    )
+    outbox_dsn_file: str = _setting("", "File with it alone, in place of outbox_dsn.")
     outcomes_topic: str = _setting(
         "", "Kafka topic that is told every cycle's outcome, one event each; none when left out."
     )

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import psutil
@@ -44,14 +45,28 @@ async def worker_process(
         yield process
 
 
-@contextlib.asynccontextmanager
-async def bridge_process(
+def bridge_process(
     server: EmbeddedServer, broker: EmbeddedBroker, settings: Settings, topic: str, *arguments: str
-) -> AsyncGenerator[asyncio.subprocess.Process]:
+) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
     """Run `dormice bridge` on a topic, as a member of the group of its name; ended with SIGKILL if still alive."""
-    with (server.options.data / "bridge.log").open("ab") as output:
+    command = ("bridge", topic, "--group", topic, *arguments)
+    return _intake_process(server, settings, command, DORMICE_KAFKA_SERVERS=broker.address)
+
+
+def outbox_process(
+    server: EmbeddedServer, settings: Settings, dsn: str, *arguments: str
+) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    """Run `dormice outbox` on a database; ended with SIGKILL if still alive."""
+    return _intake_process(server, settings, ("outbox", *arguments), DORMICE_OUTBOX_DSN=dsn)
+
+
+@contextlib.asynccontextmanager
+async def _intake_process(
+    server: EmbeddedServer, settings: Settings, command: Sequence[str], **variables: str
+) -> AsyncGenerator[asyncio.subprocess.Process]:
+    with (server.options.data / f"{command[0]}.log").open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "starter", "bridge", topic, "--group", topic, *arguments),
+            *(sys.executable, "-m", "starter", *command),
             cwd=ROOT,
             stdout=output,
             stderr=output,
@@ -60,9 +75,9 @@ async def bridge_process(
                 "TEMPORAL_ADDRESS": server.address,
                 "TEMPORAL_CONFIG_FILE": os.devnull,
                 "DORMICE_HANDLERS": "tests.handlers",
-                "DORMICE_KAFKA_SERVERS": broker.address,
                 "DORMICE_PATIENCE": f"{settings.patience.total_seconds()}s",
                 "DORMICE_TASK_QUEUE_PREFIX": settings.task_queue_prefix,
+                **variables,
             },
         )
     async with _ending(process):

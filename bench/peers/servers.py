@@ -95,14 +95,7 @@ class _Database:
         return f"postgresql://postgres@127.0.0.1:{self._postgres.port}/{contestant}"
 
     async def kill(self) -> None:
-        """Kill the server and what it has forked: without its parent, a backend would finish what it is about."""
-        assert self._postgres.process_id is not None
-        parent = psutil.Process(self._postgres.process_id)
-        processes = [parent, *parent.children(recursive=True)]
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        await asyncio.to_thread(psutil.wait_procs, processes, START_SECONDS)
+        await asyncio.to_thread(self._postgres.kill)
 
     async def start(self) -> None:
         await asyncio.to_thread(self._postgres.start)

@@ -50,6 +50,12 @@ COMMIT_FAILURES = _counter("dormice.bridge.commit_failures", "{commit}", "Commit
 
 BRIDGE_METRICS = (*PARTITION_METRICS, RECORDS, THROTTLES, RETRIES, REBALANCES, COMMIT_FAILURES)  # once a second
 
+OUTBOX_WAITING = Metric("dormice.outbox.waiting", "gauge", "{row}", "Rows that wait or are under way.", ("table",))
+OUTBOX_OLDEST = Metric("dormice.outbox.oldest", "gauge", "s", "Age of the oldest of them.", ("table",))
+OUTBOX_FAILED = Metric("dormice.outbox.failed", "gauge", "{row}", "Rows to be corrected by a person.", ("table",))
+OUTBOX_ROWS = Metric("dormice.outbox.rows", "counter", "{row}", "Rows by what became of them.", ("table", "outcome"))
+OUTBOX_METRICS = (OUTBOX_WAITING, OUTBOX_OLDEST, OUTBOX_FAILED, OUTBOX_ROWS)
+
 BY_KIND = ("kind", "lane")
 DURATION_BOUNDS = (0.005, 0.02, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0, 600.0, 1800.0, 7200.0)
 DISTANCE_BOUNDS = (0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
@@ -94,4 +100,4 @@ SERVER_CHECKS = Metric(
 WORKER_METRICS = (CYCLES, HANDLER_DURATION, LATENESS, EARLINESS, PARKED, GATED, AT_WORK, SERVER_CHECKS)
 """What a worker records as it happens."""
 
-PUBLISHED_METRICS = (*BRIDGE_METRICS, OLDEST_OVERDUE)  # as a whole: a series that is left out ends
+PUBLISHED_METRICS = (*BRIDGE_METRICS, *OUTBOX_METRICS, OLDEST_OVERDUE)  # as a whole: a series that is left out ends

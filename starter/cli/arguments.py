@@ -181,6 +181,13 @@ def read_name(text: str) -> tuple[str, str]:
     return kind, message_id
 
 
+def read_seconds(name: str, seconds: float) -> timedelta:
+    """Read the seconds that an option has; raises InvalidSetting."""
+    if not 0 < seconds <= 3600:
+        raise InvalidSetting(f"--{name}: is {seconds:g}; give seconds above 0, at most 3600")
+    return timedelta(seconds=seconds)
+
+
 def read_pair(text: str, example: str) -> tuple[str, str]:
     """Read NAME=VALUE; raises ValueError with half a sentence."""
     name, equals, value = text.partition("=")

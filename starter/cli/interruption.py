@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from shared.stop_signals import find_stop_signals
 from starter.cli.exit_codes import INTERRUPTED
+from starter.local.terminal import echo_err
 
 Result = TypeVar("Result")
 
@@ -61,6 +62,16 @@ def call_at_signals(first: Callable[[], object], later: Callable[[], object] | N
 
     for number in find_stop_signals():
         loop.add_signal_handler(number, end, number)
+
+
+def drain_at_signal(stopping: asyncio.Event) -> None:
+    """Set an event at the first signal to end, and say so; the second signal exits at once."""
+
+    def drain() -> None:
+        stopping.set()
+        echo_err("draining: once more leaves at once")
+
+    call_at_signals(drain)
 
 
 async def run_until_signal(work: Coroutine[Any, Any, Result]) -> Result | None:

@@ -120,7 +120,7 @@ def test_the_dashboard_is_whole() -> None:
     assert all(panel["title"] and panel["description"].endswith(".") for panel in watching.PANELS)
     assert {panel["datasource"]["uid"] for panel in watching.PANELS} == {"${datasource}"}
     assert [panel["title"] for panel in every if panel["type"] == "row"] == [
-        *("Throughput", "Lateness", "Parked and gated", "Handlers and slots", "Bridge", "Temporal SDK")
+        *("Throughput", "Lateness", "Parked and gated", "Handlers and slots", "Bridge", "Outbox", "Temporal SDK")
     ]
 
 
@@ -133,5 +133,5 @@ def test_a_line_in_a_panel_is_where_its_alert_fires() -> None:
         for name in re.findall(r"The line is the alert (\w+)\.", panel["description"])
     }
 
-    names = ("DormiceMessagesLate", "DormiceMessagesOverdue", "DormiceLaneFull", "DormiceBridgeLate")
-    assert drawn == {name: bounds[name] for name in names}
+    lanes = ("DormiceMessagesLate", "DormiceMessagesOverdue", "DormiceLaneFull")
+    assert drawn == {name: bounds[name] for name in (*lanes, "DormiceBridgeLate", "DormiceOutboxLate")}

@@ -41,7 +41,7 @@ from shared.messages.signal_reading import PackSignal, read_steering
 from shared.messages.signals import SIGNAL_NAMES
 from shared.messages.timespan import format_seconds
 from shared.settings import Settings, describe_settings
-from shared.telemetry.metrics import BRIDGE_METRICS, OLDEST_OVERDUE, WORKER_METRICS, Metric
+from shared.telemetry.metrics import BRIDGE_METRICS, OLDEST_OVERDUE, OUTBOX_METRICS, WORKER_METRICS, Metric
 from shared.telemetry.sdk import Telemetry
 from shared.telemetry.spans import NO_SPAN, Attributes, Carrier, Span
 from shared.temporal.search_attributes import REQUIRED
@@ -302,7 +302,11 @@ def test_the_queries_for_the_web_ui_name_attributes_that_there_are() -> None:
 
 @pytest.mark.parametrize(
     ("page", "metrics"),
-    [("docs/kafka.md", BRIDGE_METRICS), ("docs/operations.md", (*WORKER_METRICS, OLDEST_OVERDUE))],
+    [
+        ("docs/kafka.md", BRIDGE_METRICS),
+        ("docs/outbox.md", OUTBOX_METRICS),
+        ("docs/operations.md", (*WORKER_METRICS, OLDEST_OVERDUE)),
+    ],
 )
 def test_the_table_of_metrics_is_the_one_in_the_code(page: str, metrics: Iterable[Metric]) -> None:
     """Name, unit, labels and meaning of each."""
@@ -388,6 +392,7 @@ def test_what_listens_does_so_on_loopback_unless_asked() -> None:
         for words, name in (
             (["worker"], "health_host"),
             (["bridge", "topic"], "health_host"),
+            (["outbox"], "health_host"),
             (["codec-server"], "host"),
         )
     ]

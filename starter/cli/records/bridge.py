@@ -3,10 +3,9 @@
 import argparse
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from shared.errors import InvalidSetting, Misconfigured
+from shared.errors import Misconfigured
 from shared.settings import Settings
 from starter.cli.arguments import (
     DURATION,
@@ -17,9 +16,10 @@ from starter.cli.arguments import (
     add_health,
     read_format,
     read_mapping,
+    read_seconds,
 )
 from starter.cli.exit_codes import FINE
-from starter.cli.interruption import call_at_signals
+from starter.cli.interruption import drain_at_signal
 from starter.local.terminal import echo_err
 
 if TYPE_CHECKING:
@@ -116,13 +116,9 @@ async def _serve(bridge: "Bridge", writer: "DeadLetterWriter", stopping: asyncio
 
     from shared.kafka.connection import translate_kafka_error
 
-    def drain() -> None:
-        stopping.set()
-        echo_err("draining: once more leaves at once")
-
     try:
         await writer.start()
-        call_at_signals(drain)
+        drain_at_signal(stopping)
         await bridge.run(stopping)
     except KafkaError as exc:
         raise translate_kafka_error(exc, settings) from exc
@@ -165,12 +161,6 @@ def _to_options(args: argparse.Namespace, settings: Settings) -> "BridgeOptions"
         group=args.group,
         member=args.member,
         client=kafka_options(settings),
-        drain=_to_seconds("drain-seconds", args.drain_seconds),
-        session=_to_seconds("session-seconds", args.session_seconds),
+        drain=read_seconds("drain-seconds", args.drain_seconds),
+        session=read_seconds("session-seconds", args.session_seconds),
     )
-
-
-def _to_seconds(name: str, seconds: float) -> timedelta:
-    if not 0 < seconds <= 3600:
-        raise InvalidSetting(f"--{name}: is {seconds:g}; give seconds above 0, at most 3600")
-    return timedelta(seconds=seconds)
