@@ -5,7 +5,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shared.errors import Misconfigured
+from shared.errors import InvalidSetting, Misconfigured
 from shared.settings import Settings
 from starter.cli.arguments import (
     DURATION,
