@@ -127,6 +127,7 @@ async def test_once_ends_when_nothing_is_left_and_says_what_failed(run: Run, ser
     assert (second.code, second.err.splitlines()[-1]) == (0, "ended; 1 row done")
 
 
+@pytest.mark.long
 async def test_sigterm_ends_it_and_what_is_not_stored_stays(
     spawn: Spawn, run: Run, environment: dict[str, str], database: Postgres
 ) -> None:

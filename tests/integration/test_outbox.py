@@ -93,8 +93,8 @@ async def test_rows_start_upsert_and_stop_messages(
 
     assert calls[0] == ("a", 0, {"n": 1})
     assert sorted(calls[1:]) == [("b", 0, "sooner"), ("d", 0, "new")]
-    view = await control.show(kind, "b")
-    assert (view.status["tenant"], view.status["priority"]) == ("acme", 3)
+    status = (await control.show(kind, "b")).status or {}
+    assert (status["tenant"], status["priority"]) == ("acme", 3)
 
 
 async def test_a_row_that_comes_again_does_nothing(run: Run, rows: TableUnderTest, kind: str, calls: Calls) -> None:
@@ -150,10 +150,10 @@ async def test_rows_of_a_message_are_applied_in_their_order_by_several_outboxes(
     rows.insert(*({"action": "stop", "kind": kind, "id": name} for name in names if last[name]))
     async with run(), run():
         await wait_empty(rows)
-    views = [await control.show(kind, name) for name in names]
+    statuses = [(await control.show(kind, name)).status or {} for name in names]
 
-    assert [view.status["phase"] for view in views] == ["stopped" if last[name] else "active" for name in names]
-    assert {view.status["payload"] for view in views if view.status["phase"] == "active"} == {3}
+    assert [status["phase"] for status in statuses] == ["stopped" if last[name] else "active" for name in names]
+    assert {status["payload"] for status in statuses if status["phase"] == "active"} == {3}
 
 
 async def test_a_row_that_can_not_be_taken_blocks_none_and_waits_for_its_correction(

@@ -92,8 +92,8 @@ def test_names_are_quoted_in_every_statement() -> None:
     """No name ends a statement."""
     table = OutboxTable.read('s.a"; DROP TABLE b; --')
 
-    statements = (table.ddl, table.check, table.take, table.delete, table.fail, table.count, table.failed)
-    assert all('"s"."a""; DROP TABLE b; --"' in statement for statement in statements)
+    statements = (table.ddl.encode(), table.check, table.take, table.delete, table.fail, table.count, table.failed)
+    assert all(b'"s"."a""; DROP TABLE b; --"' in statement for statement in statements)
 
 
 @pytest.mark.parametrize(
@@ -117,15 +117,17 @@ def test_a_connection_shows_no_password() -> None:
 
 
 def test_a_kind_that_can_not_be_stored_rests_longer_each_time() -> None:
-    """Others do not; once a batch of it is stored, it has no rest."""
+    """Others do not; once something of it is stored, its rest is short again, and over once nothing is left."""
     backoff, seen = KindBackoff(), list[float]()
     for _ in range(12):
-        backoff.note({"a", "b"}, {"a": 3}, "no worker")
+        backoff.note({"b"}, {"a": 3}, "no worker")
         seen.append(backoff.seconds)
 
     assert backoff.kinds == ["a"]
     assert backoff.reason == "no worker"
     assert seen[0] <= 0.2 * REST_SECONDS_MAX / 5
     assert REST_SECONDS_MAX / 2 - 1 < seen[-1] <= REST_SECONDS_MAX
+    backoff.note({"a"}, {"a": 1}, "slow")
+    assert backoff.seconds <= 0.2 * REST_SECONDS_MAX / 5
     backoff.note({"a"}, {}, "")
     assert (backoff.kinds, backoff.reason, backoff.seconds) == ([], "", float("inf"))

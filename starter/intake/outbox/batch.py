@@ -28,8 +28,8 @@ class BatchOutcome:
     """By `seq`: the server has stored what they ask for, or had before."""
     failed: dict[RowName, str] = field(default_factory=dict[RowName, str])
     """Those that can't succeed as they are, and why."""
-    kinds: set[str] = field(default_factory=set[str])
-    """Whatever was tried."""
+    stored_kinds: set[str] = field(default_factory=set[str])
+    """Those of the rows that are done."""
     left: Counter[str] = field(default_factory=Counter[str])
     """By kind, how many could not be stored now."""
     reason: str = ""
@@ -68,6 +68,7 @@ class BatchSender:
             async for receipts in groups:
                 if isinstance(receipts, ChunkReceipts) and not receipts.others:  # as most are
                     outcome.done += [row.seq for row in receipts.tags]
+                    outcome.stored_kinds.add(receipts.kind)
                     outcome.counts[StartOutcome.STARTED] += len(receipts)
                 else:
                     for receipt in receipts:
@@ -80,7 +81,6 @@ class BatchSender:
         async for page in pages:
             wishes: list[tuple[RowName, Wish]] = []
             for row in page:
-                outcome.kinds.add(row.kind)
                 try:
                     wishes.append((row.name, self.reader.read(row)))
                 except InvalidEnvelope as exc:
@@ -99,3 +99,4 @@ def _note(receipt: Receipt[RowName], outcome: BatchOutcome) -> None:
         outcome.failed[row] = receipt.reason
     else:
         outcome.done.append(row.seq)
+        outcome.stored_kinds.add(row.kind)

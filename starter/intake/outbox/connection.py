@@ -86,7 +86,7 @@ class OutboxConnection:
             make_conninfo(**self.options), autocommit=True, prepare_threshold=None
         )
         try:
-            await connection.execute(_SESSION)
+            await connection.execute(_SESSION.encode())
         except BaseException:
             await connection.close()
             raise

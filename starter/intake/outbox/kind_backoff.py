@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from shared.temporal.backoff import BACKOFF_MAX_SECONDS, backoff_seconds
 
@@ -17,13 +17,14 @@ class KindBackoff:
         self._resting: dict[str, tuple[int, float, str]] = {}
         """By kind: failures in a row, the end of its rest in monotonic seconds, and why."""
 
-    def note(self, tried: Iterable[str], left: Mapping[str, int], reason: str) -> None:
-        """Note which kinds a batch had, and of which something was left."""
-        for kind in tried:
-            failures, _, _ = self._resting.pop(kind, (0, 0.0, ""))
-            if kind in left:
-                rest = backoff_seconds(failures + 1) * REST_SECONDS_MAX / BACKOFF_MAX_SECONDS
-                self._resting[kind] = (failures + 1, time.monotonic() + rest, reason)
+    def note(self, stored: Collection[str], left: Mapping[str, int], reason: str) -> None:
+        """Note of which kinds rows were stored, and of which some were left: what has both rests shortly."""
+        for kind in stored:
+            self._resting.pop(kind, None)
+        for kind in left:
+            failures = self._resting.pop(kind, (0, 0.0, ""))[0] + 1
+            rest = backoff_seconds(failures) * REST_SECONDS_MAX / BACKOFF_MAX_SECONDS
+            self._resting[kind] = (failures, time.monotonic() + rest, reason)
 
     @property
     def kinds(self) -> list[str]:

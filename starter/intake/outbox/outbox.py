@@ -85,7 +85,7 @@ class Outbox:
         else:
             uses = (*(functools.partial(self._keep_taking, is_start) for is_start in self._wakes), self._listen)
             working = [asyncio.create_task(self._use_connection(use)) for use in uses]
-        stop = asyncio.create_task(stopping.wait())
+        stop = asyncio.create_task(_wait(stopping))
         try:
             await asyncio.wait([*working, stop], return_when=asyncio.FIRST_COMPLETED)
             self._is_stopping = True
@@ -163,7 +163,7 @@ class Outbox:
 
     def _note(self, outcome: BatchOutcome) -> None:
         self.counts += outcome.counts
-        self._backoff.note(outcome.kinds, outcome.left, outcome.reason)
+        self._backoff.note(outcome.stored_kinds, outcome.left, outcome.reason)
         for row, problem in itertools.islice(outcome.failed.items(), 1):  # the table has all of them
             about = {"action": "row_failed", "seq": row.seq, "workflow_id": workflow_id(row.kind, row.id)}
             extra = {**about, "reason": problem, "failed": len(outcome.failed)}
@@ -175,13 +175,17 @@ class Outbox:
 
     async def _listen(self, connection: Connection) -> None:
         """Wake the others at each notification, and count now and then."""
-        await connection.execute(f"LISTEN {CHANNEL}")
+        await connection.execute(f"LISTEN {CHANNEL}".encode())
         self._wake()  # some may have come while nobody listened
         while True:
             self.backlog = await count_rows(connection, self.connection.table)
             async for notification in connection.notifies(timeout=COUNT_EVERY_SECONDS):
                 if notification.payload == self._oid:
                     self._wake()
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 async def _read_pages(cursor: "AsyncServerCursor[tuple[Any, ...]]") -> AsyncIterator[list[OutboxRow]]:

@@ -107,7 +107,10 @@ FROM {table} WHERE failed_at IS NOT NULL ORDER BY seq LIMIT %s"""
 
 @dataclass(frozen=True, slots=True)
 class OutboxTable:
-    """A table by name, in a schema unless the search path finds it; names count as they are written, never folded."""
+    """A table by name, in a schema unless the search path finds it; names count as they are written, never folded.
+
+    Statements are bytes, because psycopg takes no text that is put together.
+    """
 
     name: str = TABLE
     schema: str = ""
@@ -131,34 +134,34 @@ class OutboxTable:
         return self._write(_DDL)
 
     @property
-    def check(self) -> str:
+    def check(self) -> bytes:
         """Gives a name that no other table has, not even one of another server, and the table's oid."""
-        return self._write(_CHECK)
+        return self._write(_CHECK).encode()
 
     @property
-    def take(self) -> str:
+    def take(self) -> bytes:
         """Locks and gives the oldest rows of messages for which nothing older waits; passes over what others hold."""
-        return self._write(_TAKE)
+        return self._write(_TAKE).encode()
 
     @property
-    def delete(self) -> str:
+    def delete(self) -> bytes:
         """Deletes rows by their `seq`."""
-        return self._write(_DELETE)
+        return self._write(_DELETE).encode()
 
     @property
-    def fail(self) -> str:
+    def fail(self) -> bytes:
         """Marks rows by their `seq` as failed, each with its problem."""
-        return self._write(_FAIL)
+        return self._write(_FAIL).encode()
 
     @property
-    def count(self) -> str:
+    def count(self) -> bytes:
         """Counts the rows that wait and those that have failed, and gives the seconds that the oldest has waited."""
-        return self._write(_COUNT)
+        return self._write(_COUNT).encode()
 
     @property
-    def failed(self) -> str:
+    def failed(self) -> bytes:
         """Gives the oldest rows that have failed."""
-        return self._write(_FAILED)
+        return self._write(_FAILED).encode()
 
     def _write(self, statement: str) -> str:
         own, beside = {"table": self.name}, ("order", "failed", "notify", "retry")
