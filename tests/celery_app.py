@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import redis
-from celery import Celery
+from celery import Celery, Task
 
 from dormice.celery import DormiceControl, DormiceTask
 from tests.conftest import wait_until
@@ -72,9 +72,11 @@ def read_notes(place: Place) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def celery_worker(place: Place, log: Path, pool: str = "solo") -> AsyncGenerator[asyncio.subprocess.Process]:
+async def celery_worker(
+    place: Place, log: Path, base: str = "DormiceTask"
+) -> AsyncGenerator[asyncio.subprocess.Process]:
     """Run Celery's worker for the length of an `async with` block, once it takes tasks; killed at its end."""
-    arguments = [place.broker, place.api, place.kind, str(place.threshold), pool]
+    arguments = [place.broker, place.api, place.kind, str(place.threshold), base]
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.celery_app", *arguments),
@@ -93,7 +95,6 @@ async def celery_worker(place: Place, log: Path, pool: str = "solo") -> AsyncGen
 
 
 if __name__ == "__main__":
-    broker, api, kind, threshold, pool = sys.argv[1:]
-    make_app(Place(broker, api, kind, float(threshold))).worker_main(
-        ["worker", "--pool", pool, "--concurrency", "2", "--loglevel", "info", "--without-mingle", "--without-gossip"]
-    )
+    broker, api, kind, threshold, base = sys.argv[1:]
+    app = make_app(Place(broker, api, kind, float(threshold)), {"Task": Task, "DormiceTask": DormiceTask}[base])
+    app.worker_main(["worker", "--pool", "solo", "--loglevel", "info", "--without-mingle", "--without-gossip"])

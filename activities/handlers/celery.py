@@ -3,13 +3,14 @@
 import asyncio
 import base64
 import binascii
+import contextlib
 import importlib
 import time
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from activities.api.context import Context
@@ -158,6 +159,8 @@ def read_task(message: Message, now: float) -> HeldTask:
     headers, properties = given.get("headers", {}), {"correlation_id": message.id, **given.get("properties", {})}
     if "task" in given:
         headers = {**_usual_headers(given["task"], message.id), **headers}
+    if _is_after(headers.get("eta"), now):  # as when a person runs it now: no worker is to wait
+        headers = {**headers, "eta": datetime.fromtimestamp(now, UTC).isoformat()}
     if wrong := sorted(NO_PROPERTIES & properties.keys()):
         raise TaskRefused(f"payload.properties.{wrong[0]}: is no property of a message; leave it out")
     left = given.get("expires_at", now) - now
@@ -193,6 +196,13 @@ def _usual_headers(task: str, task_id: str) -> dict[str, Any]:
         "stamped_headers": None,
         "stamps": {},
     }
+
+
+def _is_after(eta: Any, now: float) -> bool:
+    with contextlib.suppress(TypeError, ValueError):
+        moment = datetime.fromisoformat(eta)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() > now
+    return False  # what can't be read is for Celery to refuse
 
 
 def _read_body(body: Any) -> str | bytes:

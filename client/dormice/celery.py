@@ -3,12 +3,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # — neither Celery nor kombu says its types
 
-import base64
 import contextlib
 import functools
 import logging
 import os
-import time
 import uuid
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -18,38 +16,17 @@ from celery import Task
 from celery.app.control import Control
 from celery.exceptions import ImproperlyConfigured
 from celery.utils.time import maybe_make_aware
-from kombu.compression import compress
-from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 from kombu.messaging import Producer
-from kombu.serialization import dumps
 from kombu.utils.functional import retry_over_time
 
+from dormice.celery_payload import read_payload, write_published, write_received
 from dormice.client import AnyClient, connect_sync
 from dormice.errors import DormiceError, InvalidEnvelope, MessageNotFound, RetryLater
 
 THRESHOLD, KIND = timedelta(minutes=1), "celery"
 CALL_SECONDS = 10.0  # for one request; Celery's own retry policy says how often it is repeated
 RETRY_KEYS = ("max_retries", "interval_start", "interval_step", "interval_max", "timeout")
-CONTENT = {"content_type": "application/json", "content_encoding": "utf-8"}
-PROPERTIES = {"delivery_mode": 2, "priority": 0, "immediate": None, "mandatory": None}
-PLAIN = Queue("", Exchange("", "direct"), "").as_dict(recurse=True)
-NOT_HELD = ("retry", "retry_policy", "timeout", "confirm_timeout")
-HEADERS: dict[str, Any] = {
-    "lang": "py",
-    "shadow": None,
-    "expires": None,
-    "group": None,
-    "group_index": None,
-    "retries": 0,
-    "timelimit": [None, None],
-    "parent_id": None,
-    "ignore_result": False,
-    "replaced_task_nesting": 0,
-    "stamped_headers": None,
-    "stamps": {},
-}
-"""What the headers of most tasks say, beside their name and id."""
 
 logger = logging.getLogger(__name__)
 _opened = contextlib.ExitStack()
@@ -103,6 +80,33 @@ class DormiceTask(Task[..., Any]):
                 producer = _HoldingProducer(app, task_id, due_at, broker)
         return super().apply_async(args, kwargs, task_id, producer, link, link_error, shadow, **options)
 
+    def start_strategy(self, app: Any, consumer: Any, **options: Any) -> Any:
+        """Let a worker hand a task over that reached it before it is due, and acknowledge it once dormice has it."""
+        from celery.worker.state import revoked  # noqa: PLC0415 — only workers need all that comes with it
+
+        handle: Any = super().start_strategy(app, consumer, **options)
+
+        def take(message: Any, body: Any, ack: Any, *rest: Any, **more: Any) -> Any:
+            if message.headers.get("id") not in revoked and self._is_handed_over(app, message):
+                return ack(logger, consumer.connection_errors)
+            return handle(message, body, ack, *rest, **more)
+
+        return take
+
+    def _is_handed_over(self, app: Any, message: Any) -> bool:
+        task_id, eta = message.headers.get("id"), message.headers.get("eta")
+        if not (task_id and eta):
+            return False
+        try:
+            due_at = _to_moment(app, eta)
+            if due_at - app.now() <= self._read_threshold():
+                return False
+            _hold(app, task_id, due_at, write_received(task_id, message, app.amqp.queues))
+        except (DormiceError, ValueError) as exc:  # an eta that can't be read is for Celery to refuse
+            logger.warning("task %s waits in this worker, not in dormice: %s", task_id, exc)
+            return False
+        return True
+
     def _read_threshold(self) -> timedelta:
         given = self.dormice_threshold
         given = self.app.conf.get("dormice_threshold", THRESHOLD) if given is None else given
@@ -152,7 +156,7 @@ class _HoldingProducer(Producer):
         if not self._is_taken:
             self._is_taken = True
             try:
-                return self._hold(_write_payload(self._task_id, body, options), options)
+                return self._hold(write_published(self._task_id, body, options), options)
             except DormiceError as exc:
                 is_unfit = isinstance(exc, InvalidEnvelope) and exc.field.startswith("payload")
                 if not is_unfit and not self._app.current_worker_task:
@@ -163,15 +167,42 @@ class _HoldingProducer(Producer):
             return broker.publish(body, **options)
 
     def _hold(self, payload: dict[str, Any], options: Mapping[str, Any]) -> None:
-        client = _find_client(self._app)
-        path = client.message(_find_kind(self._app), self._task_id).path
-        body = {"payload": payload, "scheduled_at": self._due_at, "idempotency_key": uuid.uuid4().hex}
-        hold = functools.partial(client.call, "PUT", path, body=body, seconds=CALL_SECONDS, is_repeated=False)
+        hold = functools.partial(_hold, self._app, self._task_id, self._due_at, payload)
         if not options.get("retry"):
             hold()
             return
         policy = {name: value for name, value in options["retry_policy"].items() if name in RETRY_KEYS}
         retry_over_time(hold, RetryLater, **policy)
+
+
+def give_back(app: Any) -> int:
+    """Send what dormice holds for an app to its broker, each task with its eta, and stop it here; gives their number.
+
+    Needs dormice's workers, without their broker. Call it again if it was cut off: at worst a task is sent twice, under
+    the same id. Raises DormiceError.
+    """
+    client, kind, count, cursor = _find_client(app), _find_kind(app), 0, ""
+    while cursor is not None:
+        query = {"kind": kind, "cursor": cursor, "state": "active"}
+        page = client.call("GET", "/v1/messages", query)
+        for listed in page["messages"]:
+            message = client.message(kind, listed["id"])
+            if (payload := message.show().payload) is None:
+                raise RetryLater(f"{kind}:{listed['id']} can't be read; start dormice's workers, and call this again")
+            with app.producer_or_acquire() as producer:
+                producer.publish(retry=True, **read_payload(listed["id"], payload, app.amqp.queues))
+            with contextlib.suppress(MessageNotFound):
+                message.stop("given back")
+            count += 1
+        cursor = page["cursor"]
+    return count
+
+
+def _hold(app: Any, task_id: str, due_at: datetime, payload: dict[str, Any]) -> None:
+    client = _find_client(app)
+    body = {"payload": payload, "scheduled_at": due_at, "idempotency_key": uuid.uuid4().hex}
+    path = client.message(_find_kind(app), task_id).path
+    client.call("PUT", path, body=body, seconds=CALL_SECONDS, is_repeated=False)
 
 
 def _find_eta(app: Any, options: Mapping[str, Any]) -> datetime | str | None:
@@ -184,53 +215,6 @@ def _find_eta(app: Any, options: Mapping[str, Any]) -> datetime | str | None:
 def _to_moment(app: Any, eta: datetime | str) -> datetime:
     """Give the moment at which a worker would begin."""
     return maybe_make_aware(datetime.fromisoformat(eta) if isinstance(eta, str) else eta, app.timezone)
-
-
-def _write_payload(task_id: str, body: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Write what the kind `celery` reads; what it fills in by itself is left out, which is most of a task's headers."""
-    rest = {name: value for name, value in options.items() if name not in NOT_HELD}
-    headers, exchange, declare = rest.pop("headers"), rest.pop("exchange"), rest.pop("declare") or []
-    if isinstance(exchange, Exchange):
-        rest["delivery_mode"] = rest.get("delivery_mode") or exchange.delivery_mode
-        exchange = exchange.name
-    content_type, encoding, text = dumps(body, rest.pop("serializer"))
-    if method := rest.pop("compression"):
-        text, headers["compression"] = compress(text, method)
-    payload = _write_headers(task_id, headers) | _write_place(exchange, rest.pop("routing_key"), declare)
-    payload["body"] = text if isinstance(text, str) else {"base64": base64.b64encode(text).decode()}
-    payload |= _leave_out({"content_type": content_type, "content_encoding": encoding}, CONTENT)
-    if (seconds := rest.pop("expiration", None)) is not None:
-        payload["expires_at"] = round(time.time() + seconds, 3)
-    if properties := _leave_out(rest, {**PROPERTIES, "correlation_id": task_id}):
-        payload["properties"] = properties
-    return payload
-
-
-def _write_headers(task_id: str, headers: dict[str, Any]) -> dict[str, Any]:
-    usual = {**HEADERS, "id": task_id, "root_id": task_id}
-    if "task" not in headers or not usual.keys() <= headers.keys():
-        return {"headers": headers}  # of Celery's first protocol, or of another version
-    return {"task": headers["task"], "headers": _leave_out(headers, {**usual, "task": headers["task"]})}
-
-
-def _write_place(exchange: str, routing_key: str, declare: list[Any]) -> dict[str, Any]:
-    documents = [_describe(each) for each in declare]
-    if not exchange and documents == [routing_key]:
-        return {"queue": routing_key}
-    return {"exchange": exchange, "routing_key": routing_key, "declare": documents}
-
-
-def _describe(entity: Any) -> Any:
-    """Describe a queue or an exchange; a queue with an exchange of its own, direct and of its name, is its name."""
-    if isinstance(entity, Exchange):
-        return {"exchange": _leave_out(entity.as_dict(), PLAIN["exchange"])}
-    named = {"name": entity.name, "routing_key": entity.name, "exchange": {**PLAIN["exchange"], "name": entity.name}}
-    changed = _leave_out(entity.as_dict(recurse=True), {**PLAIN, **named})
-    return {"queue": {"name": entity.name, **changed}} if changed else entity.name
-
-
-def _leave_out(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name not in usual or usual[name] != value}
 
 
 def _find_kind(app: Any) -> str:

@@ -1,5 +1,8 @@
 """Celery with a real broker and worker: later tasks wait in dormice, and reach the broker as Celery sends them."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# — Celery and redis have no types
+
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
@@ -14,13 +17,14 @@ import pytest
 import redis
 from celery import Celery, Task, chain, chord, group
 from celery.exceptions import ImproperlyConfigured, TaskRevokedError
-from kombu import Exchange, Queue
+from kombu.entity import Exchange, Queue
 from kombu.exceptions import OperationalError
 from temporalio.client import Client
 
+import dormice
 from activities.handlers.celery import TaskRefused, celery, read_task
 from activities.testing import make_message
-from dormice.celery import DormiceTask
+from dormice.celery import DormiceTask, give_back
 from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port
@@ -31,8 +35,8 @@ from tests.processes import kill, worker_process
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore:Call to deprecated setex")]  # by Celery
 
-COUNT = 300
-NO_RESULTS = {"result_backend": "disabled://"}
+COUNT = 200
+NO_RESULTS: dict[str, Any] = {"result_backend": "disabled://"}
 
 TOPIC = Queue("orders", Exchange("events", "topic", durable=False), "order.#", queue_arguments={"x-max-priority": 5})
 
@@ -156,6 +160,51 @@ async def test_tasks_wait_here_and_are_done_by_celerys_workers(serve: Serve, pla
 
 @pytest.mark.long
 @pytest.mark.parametrize("encoding", ["solo"])
+async def test_tasks_that_wait_in_workers_move_in_and_back(serve: Serve, place: Place, tmp_path: Path) -> None:
+    """As docs/moving-in.md says: with what follows them, under their ids, and while workers go on."""
+    usual, app = make_app(place, Task), make_app(place)
+    add, note = usual.tasks["add"], usual.tasks["note"]
+    eta = datetime.now(UTC) + timedelta(hours=1)
+    async with celery_worker(place, tmp_path / "old.log", base="Task") as old:
+        chained = await call(chain(add.s(1, 2), add.s(3)).apply_async, eta=eta)
+        ids = {chained.parent.id, *[(await call(note.apply_async, (n,), eta=eta)).id for n in range(9)]}
+        await wait_until(lambda: call(is_scheduled, usual, ids), "the worker has them in its memory")
+        async with celery_worker(place, tmp_path / "new.log"):
+            old.terminate()
+            await old.wait()
+            await wait_until(lambda: call(holds, app, ids), "they have moved in")
+            async with sending(serve, place):
+                await run_now(place, chained.parent.id)
+                assert await find_result(chained) == 6
+
+    async with sending(serve, place):
+        assert await call(give_back, app) == 9
+        assert await call(give_back, app) == 0
+    async with celery_worker(place, tmp_path / "again.log", base="Task"):
+        await wait_until(lambda: call(is_scheduled, usual, ids - {chained.parent.id}), "they are back")
+
+
+def is_scheduled(app: Any, ids: set[str]) -> bool:
+    """Whether the workers of Celery, and none other, wait for tasks."""
+    found = app.control.inspect().scheduled() or {}
+    return {task["request"]["id"] for tasks in found.values() for task in tasks} == ids
+
+
+def holds(app: Any, ids: set[str]) -> bool:
+    """Whether dormice holds tasks, as a move is proven."""
+    with dormice.connect_sync(app.conf.dormice_url) as herd:
+        page = herd.call("GET", "/v1/messages", {"kind": app.conf.dormice_kind, "state": "active"})
+    return {message["id"] for message in page["messages"]} == ids
+
+
+async def run_now(place: Place, task_id: str) -> None:
+    """Run a task ahead of its eta."""
+    async with dormice.connect(place.api) as herd:
+        await herd.message(place.kind, task_id).run_now()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("encoding", ["solo"])
 async def test_a_worker_that_cannot_reach_dormice_holds_what_it_retries_itself(place: Place, tmp_path: Path) -> None:
     """Because Celery drops a task that it can't send again; so nothing is lost while dormice is away."""
     away = replace(place, api=f"http://127.0.0.1:{find_free_port()}")
@@ -215,13 +264,14 @@ def test_a_wrong_configuration_is_refused_in_one_sentence() -> None:
     app = make_app(Place("redis://127.0.0.1:1/0", "", "celery"), dormice_threshold="soon")
     with pytest.raises(ImproperlyConfigured, match=r"^dormice_threshold: is 'soon'; give seconds or a timedelta$"):
         app.tasks["note"].apply_async(countdown=60)
-    app = Celery("tests", task_cls=DormiceTask)
+    app: Any = Celery("tests", task_cls=DormiceTask)
     with pytest.raises(ImproperlyConfigured, match=r"^control: can't revoke what dormice holds; make the app with"):
         app.task(shared=False)(read_notes).delay()
 
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("encoding", ["pack"])
 async def test_a_broker_that_restarts_gets_every_task(
     client: Client, serve: Serve, settings: Settings, tmp_path: Path, kind: str, *, encoding: str
 ) -> None:
