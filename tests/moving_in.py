@@ -164,7 +164,7 @@ async def move_and_return(
         said = await move.run_block(1)
         assert "complete, nothing is missing" in said
         assert old.pending() == {}
-        assert set(move.runs) == {f"early-{number}" for number in range(5)}
+        assert move.runs == {f"early-{number}": ["old"] for number in range(5)}, move.runs
 
         await _run_some(move, control, turn)
         rest = await _return(move, old, can_repeat=can_repeat)

@@ -18,7 +18,17 @@ from apscheduler.triggers.interval import IntervalTrigger
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from examples.moving_in.exchange import PAGE, LeftOut, Line, Program, WrongInput, due_of, read_pair, to_line
+from examples.moving_in.exchange import (
+    PAGE,
+    LeftOut,
+    Line,
+    Program,
+    WrongInput,
+    due_of,
+    find_member,
+    read_pair,
+    to_line,
+)
 
 QUERY = "SELECT id, next_run_time, job_state FROM {} WHERE id > :last ORDER BY id LIMIT :page"
 
@@ -86,6 +96,9 @@ def put_back(args: argparse.Namespace, lines: Iterator[dict[str, Any]]) -> Itera
             payload, due, function = line["payload"], due_of(line), functions.get(line["kind"])
             if function is None:
                 yield LeftOut(line["id"], f"its kind has no function; add --kind MODULE:FUNCTION={line['kind']}")
+                continue
+            if find_member(payload, "args") is None or find_member(payload, "kwargs") is None:
+                yield LeftOut(line["id"], "its payload has no args and kwargs")
                 continue
             every = payload.get("every_seconds")
             end = {"end_date": line["expires_at"]} if line.get("expires_at") else {}

@@ -46,12 +46,16 @@ class Program(NamedTuple):
 
     def main(self) -> NoReturn:
         """Run the command of this process, and leave with its exit code."""
+        args = self._parse()
         try:
-            sys.exit(self._run(self._parse()))
+            code = self._run(args)
+        except KeyboardInterrupt:
+            code = 130
         except (WrongInput, OSError, *self.faults) as exc:
-            said = str(exc).strip() or f"{type(exc).__name__} {exc!r}"
+            said, code = str(exc).strip() or repr(exc), 2
             sys.stderr.write(f"{Path(sys.argv[0]).stem}: {said.splitlines()[0]}\n")
-            sys.exit(2)
+        sys.stderr.flush()
+        os._exit(code)  # a Temporal client that has lived shortly may crash at the interpreter's own exit
 
     def _parse(self) -> argparse.Namespace:
         parser = argparse.ArgumentParser(description=self.purpose)

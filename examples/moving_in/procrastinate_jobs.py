@@ -48,12 +48,12 @@ def put_back(args: argparse.Namespace, lines: Iterator[dict[str, Any]]) -> Itera
     with App(connector=SyncPsycopgConnector(conninfo=args.url)).open() as app:
         for line in lines:
             name = f"{line['kind']}:{line['id']}"
-            if (task := tasks.get(line["kind"])) is None:
-                yield LeftOut(name, f"its kind has no task; add --kind TASK={line['kind']}")
+            payload: dict[str, Any] | Any = line["payload"] or {}
+            if (task := tasks.get(line["kind"])) is None or type(payload) is not dict:
+                yield LeftOut(name, f"its kind has no task (add --kind TASK={line['kind']}), or its payload no members")
                 continue
             options: dict[str, Any] = {"queueing_lock": f"dormice {name}", "priority": 3 - line.get("priority", 3)}
             try:
-                payload: dict[str, Any] = line["payload"] or {}
                 app.configure_task(task, schedule_at=due_of(line), **options).defer(**payload)
             except AlreadyEnqueued:
                 continue

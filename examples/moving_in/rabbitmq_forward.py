@@ -36,6 +36,7 @@ def main() -> int:
         with asyncio.Runner() as runner:
             forward(args, runner, runner.run(open_control(load_settings(environ=os.environ))))
     except KeyboardInterrupt:
+        sys.stderr.write("interrupted: what is not acknowledged is still in the queue\n")
         return 130
     except (AMQPError, DormiceError, ValueError) as exc:
         sys.stderr.write(f"rabbitmq_forward: {str(exc) or repr(exc)}\n")
@@ -77,4 +78,4 @@ async def start(control: Control, kind: str, properties: Any, body: bytes) -> st
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    os._exit(main())  # a Temporal client that has lived shortly may crash at the interpreter's own exit

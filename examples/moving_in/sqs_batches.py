@@ -91,8 +91,10 @@ def _to_entries(lines: Iterator[dict[str, Any]], late: list[LeftOut]) -> Iterato
         if delay > DELAY_MAX_SECONDS:
             late.append(LeftOut(line["id"], "is due in more than 15 minutes, for which SQS keeps nothing"))
             continue
-        attributes = {key: {"DataType": "String", "StringValue": value} for key, value in payload["attributes"].items()}
-        body = payload["body"] if isinstance(payload["body"], str) else json.dumps(payload["body"])
+        given: dict[str, str] = find_member(payload, "attributes") or {}
+        attributes = {key: {"DataType": "String", "StringValue": value} for key, value in given.items()}
+        body = find_member(payload, "body")
+        body = body if isinstance(body, str) else json.dumps(body)
         yield {"Id": str(number), "MessageBody": body, "DelaySeconds": delay, "MessageAttributes": attributes}
 
 

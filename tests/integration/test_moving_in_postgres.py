@@ -187,7 +187,7 @@ def store(database: str) -> str:
 @pytest.fixture
 def _shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the application's module be imported."""
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     yield
     sys.modules.pop("shop", None)
 

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ async def rabbitmq() -> AsyncIterator[str]:
 
 
 @contextlib.contextmanager
-def open_channel(url: str) -> Iterator[Any]:
+def open_channel(url: str) -> Generator[Any]:
     """Open a channel for a `with` block."""
     connection: Any = pika.BlockingConnection(pika.URLParameters(url))
     try:
@@ -53,12 +53,13 @@ class OldConsumer:
             channel.queue_declare("waiting", durable=True, arguments={**dead, "x-message-ttl": 86_400_000})
 
     def add(self, item: str, due: datetime) -> None:
-        """Publish a message that expires when it is due."""
-        left_ms = max(0, round((due.timestamp() - time.time()) * 1000))
-        options: Any = {"message_id": item, "timestamp": int(time.time()), "expiration": str(left_ms)}
+        """Publish a message that expires when it is due; one that is due goes where it would come to."""
+        left_ms = round((due.timestamp() - time.time()) * 1000)
+        options: Any = {"message_id": item, "timestamp": int(time.time())}
+        queue = "work"
+        if left_ms > 0:
+            queue, options["expiration"] = "waiting", str(left_ms)
         with open_channel(self._url) as channel:
-            # RabbitMQ looks at the first message of a queue alone, so what is due goes where it would be by then
-            queue = "waiting" if left_ms else "work"
             channel.basic_publish("", queue, json.dumps({"item": item}), pika.BasicProperties(**options))
 
     async def run_due(self, *, is_all: bool = False) -> None:

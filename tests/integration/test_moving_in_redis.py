@@ -4,7 +4,7 @@ import importlib
 import json
 import shutil
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,44 @@ async def test_a_sorted_set_moves_in_and_back(
     moving = move("From a Redis sorted set", REDIS=redis)
 
     await move_and_return(moving, OldPoller(redis, moving.ledger), control, serve)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+async def test_what_has_changed_over_there_is_changed_here(
+    move: Callable[..., Move], redis: str, control: Control, serve: Serve
+) -> None:
+    """A poller that was stopped too late, a member that is gone, another moment and payload: the last export counts."""
+    moving, turn = move("From a Redis sorted set", REDIS=redis), datetime.now(UTC) + timedelta(hours=1)
+    old, client = OldPoller(redis, moving.ledger), _redis.Redis.from_url(redis)
+    close, (load, reconcile, stop, open_again) = moving.find_blocks("The moment between the two")
+    moving.environment["H"] = turn.isoformat()
+    for item in ("a", "b", "c", "d"):
+        old.add(item, turn)
+    async with serve(moving.handler()):
+        await moving.run(*close)
+        await moving.run_block(0)
+        old.add("a", turn + timedelta(hours=1))
+        client.hset("payloads", "b", '{"item": "b", "is_new": true}')
+        client.zrem("due", "c")
+        old.add("d", datetime.now(UTC))
+        await old.run_due()
+        rename, export, *_ = moving.find_blocks()[1]
+        await moving.run(rename, export, load)
+        said = await moving.run(reconcile)
+        await moving.run(stop, open_again)
+        again = await moving.run(reconcile)
+        moved, changed = await control.look_up(moving.kind, "a"), await control.show(moving.kind, "b")
+        states = {item: (await control.look_up(moving.kind, item)).state for item in ("c", "d")}
+
+    assert "alive and not in the file: 2 messages, named in last.jsonl.others.txt" in said
+    assert "not in the file" not in again
+    assert moved.due_at is not None
+    assert abs((moved.due_at - turn).total_seconds() - 3600) < 1
+    assert changed.status is not None
+    assert changed.status["payload"] == {"item": "b", "is_new": True}
+    assert states == {"c": "stopped", "d": "stopped"}
+    assert moving.runs == {"d": ["old"]}
 
 
 @pytest.mark.parametrize(

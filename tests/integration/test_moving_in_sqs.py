@@ -1,0 +1,122 @@
+"""Moving in from SQS: files as the AWS command line writes and reads them."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starter.control import Control
+from tests.conftest import Serve, wait_until
+from tests.moving_in import Move
+from tests.processes import run_to_end
+
+
+def write_batch(path: Path, *entries: dict[str, Any]) -> None:
+    """Write what `aws sqs send-message-batch --entries` takes."""
+    path.write_text(json.dumps([{"Id": str(number), **entry} for number, entry in enumerate(entries)], indent=4))
+
+
+def write_received(path: Path, *bodies: str) -> None:
+    """Write what `aws sqs receive-message` prints, and nothing where it received nothing."""
+    messages = [
+        {
+            "MessageId": f"019a-{body}",
+            "ReceiptHandle": "AQEB",
+            "MD5OfBody": "",
+            "Body": json.dumps({"item": body}),
+            "Attributes": {"SentTimestamp": "1790000000000", "ApproximateReceiveCount": "1"},
+            "MessageAttributes": {"shop": {"StringValue": "north", "DataType": "String"}},
+        }
+        for body in bodies
+    ]
+    path.write_text(json.dumps({"Messages": messages}, indent=4) if messages else "")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+async def test_batches_and_received_messages_move_in_and_back(
+    move: Callable[..., Move], control: Control, serve: Serve
+) -> None:
+    """Batches that are written meanwhile are added, what is received runs at once; each message runs once."""
+    moving = move("From SQS")
+    entry: dict[str, Any] = {"MessageBody": '{"item": "late"}', "DelaySeconds": 900, "MessageAttributes": {}}
+    async with serve(moving.handler()):
+        write_batch(moving.folder / "batch-1.json", entry, {**entry, "MessageBody": '{"item": "later"}'})
+        await moving.run_block(0)
+        write_batch(moving.folder / "batch-2.json", {"MessageBody": '{"item": "soon"}'})
+        said = await moving.run_block(0)
+        write_received(moving.folder / "received-1.json", "a", "b")
+        write_received(moving.folder / "received-2.json")
+        proof = await moving.run_block(1)
+        await wait_until(lambda: set(moving.runs) == {"soon", "a", "b"}, "what is due has run")
+        shown = await control.show(moving.kind, "batch-1-0")
+
+        ((pause, export, stop),) = moving.find_blocks("The way back")
+        await control.reschedule(moving.kind, "batch-1-1", datetime.now(UTC) + timedelta(hours=1))
+        await moving.run(pause)
+        await moving.run(export)
+        (command,) = moving.find_blocks()[2]
+        code, _, err = await _run_line(moving, command)
+        await moving.run(stop)
+    (entries,) = [json.loads(path.read_text()) for path in (moving.folder / "returned").iterdir()]
+
+    assert "1 started, 2 already running" in said
+    assert "complete, nothing is missing" in proof
+    assert {item: who for item, who in moving.runs.items() if who != ["dormice"]} == {}
+    assert shown.status is not None
+    assert shown.status["payload"] == {"body": {"item": "late"}, "attributes": {}}
+    assert (code, err.splitlines()[0]) == (
+        1,
+        "left out: batch-1-1: is due in more than 15 minutes, for which SQS keeps nothing",
+    )
+    (returned,) = entries
+    assert 0 < returned["DelaySeconds"] <= 900
+    assert (json.loads(returned["MessageBody"]), returned["MessageAttributes"]) == ({"item": "late"}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "a.json: is no JSON ("),
+        ('[{"Id": "1"}]', "a.json: is no file of SQS messages (KeyError('MessageBody'))"),
+        ('"text"', "a.json: is no file of SQS messages"),
+        (None, "[Errno 2] No such file or directory: 'a.json'"),
+    ],
+)
+async def test_wrong_input_is_one_sentence(move: Callable[..., Move], text: str | None, sentence: str) -> None:
+    """Nothing is written."""
+    moving = move("From SQS")
+    if text is not None:
+        (moving.folder / "a.json").write_text(text)
+    line = "python -m examples.moving_in.sqs_batches export a.json --kind a --to out.jsonl"
+    code, out, err = await _run_line(moving, line)
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"sqs_batches: {sentence}")
+    assert not list(moving.folder.glob("out*"))
+
+
+async def test_documents_may_follow_each_other(move: Callable[..., Move]) -> None:
+    """As where several outputs are written into one file; attributes and the key against repetition are kept."""
+    moving = move("From SQS")
+    attributes = {"n": {"DataType": "Number", "StringValue": "7"}, "b": {"DataType": "Binary", "BinaryValue": "AAE="}}
+    first = {"MessageId": "a", "Body": "text", "Attributes": {"MessageDeduplicationId": "once"}}
+    second = {"Entries": [{"Id": "b", "MessageBody": "[1]", "DelaySeconds": 10, "MessageAttributes": attributes}]}
+    (moving.folder / "a.json").write_text(f"{json.dumps({'Messages': [first]})}\n{json.dumps(second)}{{}}")
+    line = "python -m examples.moving_in.sqs_batches export a.json --kind a --to out.jsonl"
+    code, _, err = await _run_line(moving, line)
+    lines = [json.loads(text) for text in (moving.folder / "out.jsonl").read_text().splitlines()]
+
+    assert (code, err) == (0, "2 written, 0 left out\n")
+    assert [(each["id"], each["payload"]) for each in lines] == [
+        ("a", {"body": "text", "attributes": {}}),
+        ("a-b", {"body": [1], "attributes": {"n": "7", "b": "AAE="}}),
+    ]
+    assert lines[0]["idempotency_key"] == "once"
+
+
+async def _run_line(moving: Move, line: str) -> tuple[int, str, str]:
+    return await run_to_end("bash", "-ec", line, cwd=moving.folder, env=moving.environment)
