@@ -176,9 +176,11 @@ def test_every_command_that_is_shown_is_understood() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_that_is_mentioned_exists(page: str) -> None:
-    """Commands and options in running text are ones of the command line."""
+    """Commands and options in running text are ones of the command line, or of the programs for moving in."""
     _, commands = build_parser()
     options = {leaf.prog: set(re.findall(r"--[\w-]+", leaf.format_help())) for leaf in commands.leaves}
+    programs = "".join(path.read_text("utf-8") for path in (ROOT / "examples" / "moving_in").glob("*.py"))
+    options["examples.moving_in"] = set(re.findall(r'"(--[\w-]+)"', programs))
     mentions = re.findall(r"`(?:[A-Z_]+=\S+ )*(dormice(?: [^`]+)?|--[a-z][^`]*)`", prose(page))
 
     assert [mention for mention in mentions if not _is_known(mention, options)] == []
