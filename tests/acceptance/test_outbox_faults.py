@@ -5,8 +5,7 @@ import contextlib
 import random
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
@@ -22,7 +21,7 @@ from tests.outboxes import TableUnderTest, insert_row
 from tests.processes import kill_and_restart, outbox_process, worker_process
 from tests.records import Noted
 
-pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(300)]
 
 COUNTS = {"noted": 40, "noted-packed": 400}
 PREFIX = "outbox"
@@ -57,11 +56,11 @@ class Shop:
         return True
 
     async def open(self, stopping: asyncio.Event) -> None:
-        """Write a revision every two seconds until told to stop, and a last one."""
+        """Write a revision every three seconds until told to stop, and a last one."""
         while not stopping.is_set():
             await asyncio.to_thread(self.write)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(3):
                     await stopping.wait()
         while not await asyncio.to_thread(self.write):  # noqa: ASYNC110 — the database is asked
             await asyncio.sleep(0.2)
@@ -86,14 +85,14 @@ async def test_rows_survive_the_kills_of_outbox_database_and_server(
 ) -> None:
     """Of every message the last revision arrives, none acts twice or after a newer one, and no row is left."""
     chance, noted, stopping = random.Random(7), Noted(ledger, PREFIX), asyncio.Event()
-    settings = replace(settings, patience=timedelta(seconds=10))
+    soon = ("--set", f"workflow_task_timeout={settings.workflow_task_timeout.total_seconds():.0f}s")
     options = EmbeddedOptions(data=tmp_path, port=find_free_port(), ui_port=None)
     with run_postgres() as database:
         rows = TableUnderTest.make(database, "shop_outbox")
         shop = Shop(rows)
 
         def outbox() -> contextlib.AbstractAsyncContextManager[asyncio.subprocess.Process]:
-            return outbox_process(server, settings, rows.dsn, "--table", "shop_outbox", "--poll-seconds", "1")
+            return outbox_process(server, settings, rows.dsn, "--table", "shop_outbox", "--poll-seconds", "1", *soon)
 
         async with run_embedded(options) as server, worker_process(server, settings), outbox():
             writing = asyncio.create_task(shop.open(stopping))
@@ -115,7 +114,7 @@ async def test_rows_survive_the_kills_of_outbox_database_and_server(
                 stopping.set()
                 await writing
             try:
-                await wait_until(lambda: not rows.read(), "no row is left", seconds=90)
+                await wait_until(lambda: not rows.read(), "no row is left", seconds=120)
                 await wait_until(lambda: noted.newest == shop.newest, "all have their newest revision", seconds=60)
             finally:
                 print(shop.committed, rows.read("kind, count(*) OVER (PARTITION BY kind)")[:1])  # noqa: T201 — as below

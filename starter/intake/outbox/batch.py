@@ -16,8 +16,8 @@ from starter.intake.outbox.rows import OutboxRow, RowName, RowReader
 from starter.starting.bulk import BulkStarter, Wish
 from starter.starting.receipts import ChunkReceipts, Receipt, StartOutcome
 
-PATIENCE = timedelta(seconds=30)
-"""How long calls are tried again: meanwhile a transaction of the application's database is open."""
+PATIENCE = timedelta(seconds=10)
+"""How long calls are tried again: meanwhile a transaction of the application's database is open, and new rows wait."""
 
 
 @dataclass(slots=True)

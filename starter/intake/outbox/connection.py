@@ -18,7 +18,7 @@ from starter.intake.outbox.table import OutboxTable
 LOST = (OperationalError, InterfaceError, InternalError)
 """What a database raises that restarts, fails over, or is out of reach: a new connection may do better."""
 
-STANDSTILL_SECONDS = 120
+STANDSTILL_SECONDS = 60
 """After this time the database ends a transaction of an outbox that stands still: more than a batch may take."""
 
 _PORTS = re.compile(r"[0-9,]*", re.ASCII)
