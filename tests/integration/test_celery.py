@@ -298,7 +298,7 @@ async def test_a_worker_that_is_killed_loses_no_task(
     monkeypatch.setenv("DORMICE_CELERY_BROKER_URL", place.broker)
     await hold_notes(place)
     queues = Queues(place)
-    for _ in range(3):
+    for _ in range(2):
         async with worker_process(server, settings, "--lane", "short", handlers="activities.handlers.celery"):
             known = len(queues.messages)
             await wait_until(lambda known=known: queues.read(COUNT) or len(queues.messages) > known + 20, "some go on")
