@@ -35,7 +35,7 @@ _opened = contextlib.ExitStack()
 class DormiceTask(Task[..., Any]):
     """A task that dormice holds from `apply_async` until its `eta`, or `countdown`, if that is beyond the threshold.
 
-    README.md has its settings, and what becomes of a task that dormice can't hold.
+    docs/celery.md has its settings, and what becomes of a task that dormice can't hold.
     """
 
     abstract = True
