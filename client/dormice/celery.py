@@ -35,7 +35,7 @@ _opened = contextlib.ExitStack()
 class DormiceTask(Task[..., Any]):
     """A task that dormice holds from `apply_async` until its `eta`, or `countdown`, if that is beyond the threshold.
 
-    README.md has its settings, and what becomes of a task that dormice can't hold.
+    docs/celery.md has its settings, and what becomes of a task that dormice can't hold.
     """
 
     abstract = True
@@ -178,8 +178,8 @@ class _HoldingProducer(Producer):
 def give_back(app: Any) -> int:
     """Send what dormice holds for an app to its broker, each task with its eta, and stop it here; gives their number.
 
-    Needs dormice's workers, without their broker. Call it again if it was cut off: at worst a task is sent twice, under
-    the same id. Raises DormiceError.
+    Needs dormice's workers; what is paused or parked stays. Call it again if it was cut off: at worst a task is sent
+    twice, under the same id. Raises DormiceError.
     """
     client, kind, count, cursor = _find_client(app), _find_kind(app), 0, ""
     while cursor is not None:
@@ -187,10 +187,13 @@ def give_back(app: Any) -> int:
         page = client.call("GET", "/v1/messages", query)
         for listed in page["messages"]:
             message = client.message(kind, listed["id"])
-            if (payload := message.show().payload) is None:
+            view = message.show()
+            if view.state != "active":
+                continue  # the list lags behind: it is on its way to the broker, or has been sent
+            if view.payload is None:
                 raise RetryLater(f"{kind}:{listed['id']} can't be read; start dormice's workers, and call this again")
             with app.producer_or_acquire() as producer:
-                producer.publish(retry=True, **read_payload(listed["id"], payload, app.amqp.queues))
+                producer.publish(retry=True, **read_payload(listed["id"], view.payload, app.amqp.queues))
             with contextlib.suppress(MessageNotFound):
                 message.stop("given back")
             count += 1

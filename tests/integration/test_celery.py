@@ -22,10 +22,12 @@ from kombu.exceptions import OperationalError
 from temporalio.client import Client
 
 import dormice
+from activities import RetryAfter
+from activities.api.resources import Resources
 from activities.handlers.celery import TaskRefused, celery, read_task
-from activities.testing import make_message
+from activities.testing import make_context, make_message
 from dormice.celery import DormiceTask, give_back
-from shared.settings import Settings
+from shared.settings import Secret, Settings
 from starter.local.embedded import EmbeddedServer
 from starter.local.supervised_process import find_free_port
 from tests.celery_app import Place, celery_worker, make_app, read_notes
@@ -71,6 +73,32 @@ def test_a_payload_that_is_no_task_is_refused_with_its_field(payload: Any, probl
         read_task(make_message(celery, payload), 0.0)
 
     assert str(caught.value).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({}, "celery_broker_url: is not set; give the address that Celery has as broker_url"),
+        ({"celery_broker_url": Secret("redis://:hush@host:port/0")}, "celery_broker_url: is no address of a broker"),
+        ({"celery_broker_url": Secret("foo://:hush@host/0")}, "celery_broker_url: is no address of a broker"),
+        (
+            {"celery_broker_url": Secret("redis://h"), "celery_broker_options": ("a",)},
+            "celery_broker_options: 'a' is no NAME=VALUE",
+        ),
+        ({"celery_broker_url": Secret("redis://:hush@127.0.0.1:1/0")}, "Celery's broker takes no task"),
+        ({"celery_broker_url": Secret("amqp://me:hush@127.0.0.1:1/")}, "Celery's broker takes no task"),
+    ],
+)
+async def test_a_broker_that_cannot_be_used_is_named_without_its_password(settings: Any, problem: str) -> None:
+    """And tasks wait until it can be, at a gate."""
+    message = make_message(celery, {"task": "add", "body": "[]", "queue": "a"})
+    async with Resources() as resources:
+        with pytest.raises(RetryAfter) as caught:
+            await celery(message, make_context(message, settings=Settings(**settings), resources=resources))
+
+    assert str(caught.value).startswith(problem)
+    assert "hush" not in str(caught.value)
+    assert caught.value.gate == celery.gate
 
 
 async def test_a_held_task_reaches_the_broker_as_celery_sends_it(serve: Serve, place: Place) -> None:
@@ -298,7 +326,7 @@ async def test_a_worker_that_is_killed_loses_no_task(
     monkeypatch.setenv("DORMICE_CELERY_BROKER_URL", place.broker)
     await hold_notes(place)
     queues = Queues(place)
-    for _ in range(3):
+    for _ in range(2):
         async with worker_process(server, settings, "--lane", "short", handlers="activities.handlers.celery"):
             known = len(queues.messages)
             await wait_until(lambda known=known: queues.read(COUNT) or len(queues.messages) > known + 20, "some go on")
