@@ -71,7 +71,7 @@ async def _take_samples(contestant: Contestant, store: Store, calls: Calls, seco
 
 def _describe(samples: list[Sample]) -> dict[str, Any]:
     first, second, *_, second_last, last = samples
-    used, cycles = last.reading.since(first.reading), last.calls - first.calls
+    used, cycles = last.reading.since(first.reading), max(1, last.calls - first.calls)
     return {
         "cycles/s first": _rate(first, second),
         "last": _rate(second_last, last),

@@ -53,7 +53,7 @@ PARTS = {
     ),
     "bloat": Part(
         _run_bloat,
-        {"table": 1.0, "procrastinate": 0.05, "apscheduler": 0.05, "dormice-1000": 1.0},
+        {"table": 1.0, "procrastinate": 0.05, "dormice-1000": 1.0},
         "more due than can run; PostgreSQL's autovacuum as it comes",
     ),
     "herd": Part(
