@@ -101,9 +101,11 @@ class OutboxConnection:
 
     @contextlib.contextmanager
     def translate_errors(self) -> Generator[None]:
-        """Turn what the database says about the table into Misconfigured."""
+        """Turn what the database says about the table into Misconfigured, and all else into RetryLater."""
         try:
             yield
+        except LOST as exc:
+            raise RetryLater(f"table {self.table}: {write_error(exc)}; the same command may succeed later") from exc
         except Error as exc:
             remedy = "'dormice outbox ddl' prints what makes the table, docs/outbox.md says which rights are needed"
             raise Misconfigured(f"table {self.table}: {write_error(exc)}; {remedy}") from exc
