@@ -78,8 +78,9 @@ class Program(NamedTuple):
                 done, left_out = _write(args.to, found, args.due_from)
         else:
             assert self.put_back is not None
-            done = sum(1 for _ in read_lines(args.source))  # a wrong line is found before any is written back
+            count = sum(1 for _ in read_lines(args.source))  # a wrong line is found before any is written back
             left_out = _list(self.put_back(args, read_lines(args.source)))
+            done = count - left_out
         sys.stderr.write(f"{done:,} written, {left_out:,} left out\n")
         return 1 if left_out else 0
 

@@ -18,6 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from cluster.postgres import USER, Postgres
 from examples.moving_in.apscheduler_jobs import Writer
+from examples.starting import SHORT_LIVED
 from starter.control import Control
 from tests.conftest import Serve, wait_until
 from tests.databases import jdbc_url, run_postgres
@@ -89,7 +90,7 @@ async def test_a_table_moves_in_and_back(
 ) -> None:
     """Spark reads it while its poller and producers go on; each row runs once, by the one whose turn it is."""
     jdbc = jdbc_url(postgres).replace(f"/{USER}?", f"/{database.rpartition('/')[2]}?")
-    moving = move("From a table with a due time", DB=database, JDBC=jdbc)
+    moving = move("From a table with a due time", DB=database, JDBC=jdbc, **SHORT_LIVED)
 
     await move_and_return(moving, OldPoller(database, moving.ledger), control, serve, is_brief=True)
 
@@ -126,10 +127,11 @@ class OldWorker:
         return {arguments["item"]: due for arguments, due in rows}
 
 
+@pytest.mark.parametrize("encoding", ["pack"])
 async def test_procrastinate_moves_in_and_back(
     move: Callable[..., Move], database: str, control: Control, serve: Serve, encoding: str
 ) -> None:
-    """While its worker and producers go on; each job runs once, by the one whose turn it is."""
+    """Into packs, while its worker and producers go on; each job runs once, by the one whose turn it is."""
     moving = move("From procrastinate", DB=database)
 
     await move_and_return(moving, OldWorker(database, moving.ledger), control, serve)
