@@ -23,7 +23,9 @@ IDLE_SECONDS = 8.0
 COUNTED_SECONDS = 2.0
 """PostgreSQL counts a transaction as much as a second late."""
 
-FILLED_IN_SECONDS, FILLED_A_SECOND = 6.0, 4000.0
+STARTED_IN, STORED_A_SECOND = 5.0, 4000.0
+"""The messages are sent within so many times what an empty fill took, and so many a second."""
+
 LOOK_SECONDS = 0.1
 HOUR = 3600.0
 
@@ -43,11 +45,14 @@ async def measure_herd(contestant: Contestant, pollers: int, messages: int, seco
                 delay=(HOUR, 2 * HOUR),
                 ledger=str(calls.path),
             )
+            began = time.monotonic()
             await fill(replace(order, count=0))
+            ahead = STARTED_IN * (time.monotonic() - began) + messages / STORED_A_SECOND
             async with _running_pollers(order, pollers) as processes:
                 await asyncio.sleep(SETTLE_SECONDS)
                 idle = await _watch_idle(store, processes)
-                herd = await _watch_herd(store, calls, order, seconds, idle["idle: polls/s"])
+                herd = await _watch_herd(store, calls, replace(order, due_at=time.time() + ahead), seconds)
+    herd["transactions each"] -= COUNTED_SECONDS * idle["idle: polls/s"] / max(1, herd["done"])
     return {"who": contestant.title, "pollers": pollers} | idle | herd
 
 
@@ -70,26 +75,24 @@ async def _watch_idle(store: Store, processes: list[psutil.Process]) -> dict[str
     }
 
 
-async def _watch_herd(store: Store, calls: Calls, order: Order, seconds: float, idle_rate: float) -> dict[str, Any]:
-    due_at = time.time() + FILLED_IN_SECONDS + order.count / FILLED_A_SECOND
-    await fill(replace(order, due_at=due_at), "send")
-    await asyncio.sleep(due_at - 0.5 - time.time())
+async def _watch_herd(store: Store, calls: Calls, order: Order, seconds: float) -> dict[str, Any]:
+    await fill(order, "send")
+    await asyncio.sleep(order.due_at - 0.5 - time.time())
     if calls.read_on():
         raise RuntimeError(f"{order.contestant} called before the moment at which all are due")
     before = await store.read()
-    while calls.read_on() < order.count and time.time() < due_at + seconds:  # noqa: ASYNC110 — others make them
+    while calls.read_on() < order.count and time.time() < order.due_at + seconds:  # noqa: ASYNC110 — others make them
         await asyncio.sleep(LOOK_SECONDS)
     done = len(calls.first)
-    took = max(calls.first.values(), default=time.time()) - due_at
+    took = max(calls.first.values(), default=time.time()) - order.due_at
     await asyncio.sleep(COUNTED_SECONDS)
     used = (await store.read()).since(before)
-    polls = max(0.0, used.transactions - idle_rate * COUNTED_SECONDS)
     print(f"{order.contestant}: {done:,} in {took:.1f} s, {used}", file=sys.stderr)
     return {
         "due": order.count,
         "done": done,
         "in s": took,
-        "transactions each": polls / max(1, done),
+        "transactions each": used.transactions / max(1, done),
         "rows polled each": used.polled_rows / max(1, done),
         "store's cpu ms each": 1000 * used.cpu_seconds / max(1, done),
         "calls twice": calls.count - done,
