@@ -31,6 +31,7 @@ pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of th
 LATER = "2036-01-01T00:00:00Z"
 COMMANDS = [leaf.prog.removeprefix("dormice ") for leaf in build_parser()[1].leaves]
 KINDS = [
+    "celery",
     "dormice-canary",
     "echo",
     "http",
@@ -122,7 +123,10 @@ WRONG: list[tuple[list[str], str]] = [
     (["start", "Echo", "1"], "kind: is 'Echo'; use lower-case letters"),
     (["start", "echo", ""], "id: is empty; give 1 to 200 bytes"),
     (["start", "echo", "a\nb"], "id: has the control character"),
-    (["start", "alien", "1"], "kind: no handler for 'alien' is loaded; loaded: dormice-canary, echo, http, ledger"),
+    (
+        ["start", "alien", "1"],
+        "kind: no handler for 'alien' is loaded; loaded: celery, dormice-canary, echo, http, ledger",
+    ),
     (["start", "echo", "1", "--payload", "{"], "argument --payload: is no JSON"),
     (
         ["start", "echo", "1", "--payload", "@none.json"],

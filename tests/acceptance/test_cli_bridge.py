@@ -123,7 +123,7 @@ async def test_a_bridge_killed_five_times_loses_nothing(ordeal: Ordeal) -> None:
         (["t", "--kind", "Ledger"], "--kind: is 'Ledger'; use lower-case letters, digits,"),
         (
             ["t", "--kind", "nobody"],
-            "--kind: no handler for 'nobody' is loaded; loaded: dormice-canary, echo, http, ledger,",
+            "--kind: no handler for 'nobody' is loaded; loaded: celery, dormice-canary, echo, http, ledger,",
         ),
         (["t", "--id-from", "body"], "--id-from: "),
         (["t", "--lane-from", "/lane"], "--lane-from: maps records whose id comes from somewhere, too; add --id-from,"),

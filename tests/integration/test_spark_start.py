@@ -135,7 +135,9 @@ async def test_a_row_that_can_not_be_started_is_a_receipt(
     assert (summary.now.started, summary.now.rejected, summary.is_clean) == (2, 1, False)
     (refused, _) = [r for r in read_receipts(manifest) if r["outcome"] == "rejected"]
     assert refused["kind"] == "nobody"
-    assert refused["reason"].startswith("kind: no handler for 'nobody' is loaded; loaded: dormice-canary, echo, ")
+    assert refused["reason"].startswith(
+        "kind: no handler for 'nobody' is loaded; loaded: celery, dormice-canary, echo, "
+    )
     assert (again.now.total, again.in_all) == (0, summary.now)
     assert tried.in_all == summary.now
 
