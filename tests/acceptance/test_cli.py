@@ -251,8 +251,8 @@ async def test_handlers_are_listed_with_their_origin(run: Run) -> None:
     table, lines = await run("handlers"), await run("handlers", "--json")
 
     assert [line["kind"] for line in lines.lines] == KINDS
-    assert lines.lines[3]["origin"] == "tests.handlers"
-    assert lines.lines[1]["summary"].startswith("Work for `work` seconds")
+    assert lines.lines[4]["origin"] == "tests.handlers"
+    assert lines.lines[2]["summary"].startswith("Work for `work` seconds")
     assert [line.split()[0] for line in table.out.splitlines()] == ["KIND", *KINDS]
 
 
