@@ -1,7 +1,6 @@
 """A broker of Celery with dormice beside it, which holds tasks for it."""
 
 import contextlib
-import gc
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -52,7 +51,6 @@ async def running_place(
     """Run Redis, and the HTTP API for a kind of held tasks."""
     async with running_redis(folder) as redis, serving_api(client, settings, kind, encoding) as url:
         yield Place(f"redis://{redis.address}/0", url, kind)
-        gc.collect()  # a result of Celery tells Redis that nobody waits for it any more, once it is garbage
 
 
 def sending(serve: Serve, place: Place, **settings: Any) -> AbstractAsyncContextManager[None]:
