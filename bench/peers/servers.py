@@ -20,7 +20,6 @@ from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
 from starter.local.supervised_process import (
     SupervisedProcess,
     find_free_port,
-    is_answered,
 )
 
 START_SECONDS = 20.0
@@ -61,8 +60,12 @@ class RedisServer(SupervisedProcess):
         command = [find_redis(), "--bind", "127.0.0.1", "--port", str(self._port), "--dir", str(self._folder)]
         command += ["--appendonly", "yes", "--save", ""]
 
-        async def is_ready() -> bool:
-            return is_answered(self._port)
+        async def is_ready() -> bool:  # while it reads its file it takes connections, and answers with LOADING
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            writer.write(b"PING\r\n")
+            answer = await reader.readline()
+            writer.close()
+            return answer.startswith(b"+PONG")
 
         return await self._serves(command, is_ready, START_SECONDS)
 
