@@ -47,9 +47,8 @@ def _address(text: str) -> str:
 
 async def _run(args: argparse.Namespace, settings: Settings) -> int:
     options = await check_kafka(settings)
-    from starter.intake.bridge.group_lag import (
-        read_group_lag,  # needs aiokafka, of which one sentence says that it is missing
-    )
+    # needs aiokafka, of which one sentence says that it is missing
+    from starter.intake.bridge.group_lag import read_group_lag
     from starter.intake.bridge.status import fetch_status
 
     lag = await read_group_lag(options, args.group, args.topics)
