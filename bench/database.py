@@ -22,6 +22,7 @@ from bench.harness import (
     fresh_cluster,
     fresh_server,
     new_prefix,
+    read_cpu,
     report,
     run_worker,
     working,
@@ -101,7 +102,7 @@ async def main(arguments: list[str]) -> None:
 async def _sqlite() -> AsyncGenerator[Subject]:
     async with fresh_server() as server:
         (program,) = psutil.Process(server.process_id).children()
-        yield Subject("sqlite", server, lambda: Spent(server_cpu=_cpu(program), disk=database_bytes(server)))
+        yield Subject("sqlite", server, lambda: Spent(server_cpu=read_cpu(program), disk=database_bytes(server)))
 
 
 @contextlib.asynccontextmanager
@@ -126,22 +127,14 @@ def _read_spent(server: ClusterServer) -> Spent:
     transactions, log, syncs, pages = map(float, line.split("|"))
     postmaster = psutil.Process(cluster.postgres.process_id)
     return Spent(
-        server_cpu=_cpu(cluster.process),
-        database_cpu=sum(map(_cpu, [postmaster, *postmaster.children()])),
+        server_cpu=read_cpu(cluster.process),
+        database_cpu=sum(map(read_cpu, [postmaster, *postmaster.children()])),
         transactions=transactions,
         disk=database_bytes(server),
         log_bytes=log,
         syncs=syncs,
         page_writes=pages,
     )
-
-
-def _cpu(process: psutil.Process) -> float:
-    try:
-        used = process.cpu_times()
-    except psutil.NoSuchProcess:
-        return 0.0
-    return used.user + used.system
 
 
 async def _wait_until_idle(subject: Subject) -> Spent:

@@ -240,9 +240,21 @@ def database_bytes(server: EmbeddedServer) -> int:
 
 def processor_seconds(server: EmbeddedServer) -> float:
     """Give the processor time of the server's processes up to now."""
-    root = psutil.Process(server.process_id)
-    times = [process.cpu_times() for process in (root, *root.children(recursive=True))]
-    return sum(spent.user + spent.system for spent in times)
+    return sum_cpu(psutil.Process(server.process_id))
+
+
+def sum_cpu(process: psutil.Process) -> float:
+    """Give the processor time of a process and all below it, those that have ended left out."""
+    return sum(map(read_cpu, (process, *process.children(recursive=True))))
+
+
+def read_cpu(process: psutil.Process) -> float:
+    """Give the processor time of one process up to now; 0 when it has ended."""
+    try:
+        spent = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return spent.user + spent.system
 
 
 async def metric_total(server: EmbeddedServer, name: str) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from bench.harness import alternate, fresh_server, new_prefix, report, run_worker
+from bench.harness import alternate, fresh_server, new_prefix, read_cpu, report, run_worker
 from bench.pack_filling import SPREAD, Filling, start_packs
 from bench.packs import CACHE, COLD_DELAY, SIZE, SLOTS
 from bench.worker_process import Measured, Order
@@ -53,10 +53,10 @@ async def _compare(case: str, costs: dict[str, float]) -> list[dict[str, Any]]:
 
 async def _run_processes(server: EmbeddedServer, order: Order, processes: int) -> dict[str, float]:
     (program,) = psutil.Process(server.process_id).children()
-    before, loop = _cpu(program), asyncio.get_running_loop()
+    before, loop = read_cpu(program), asyncio.get_running_loop()
     began = loop.time()
     measured = await asyncio.gather(*(run_worker(server, order) for _ in range(processes)))
-    server_cores = (_cpu(program) - before) / (loop.time() - began)
+    server_cores = (read_cpu(program) - before) / (loop.time() - began)
     cycles, cpu = sum(m.cycles for m in measured), sum(m.cpu_seconds for m in measured)
     return {
         "cycles/s": sum(m.rate for m in measured),
@@ -68,8 +68,3 @@ async def _run_processes(server: EmbeddedServer, order: Order, processes: int) -
 
 def _cores(measured: Measured) -> float:
     return measured.cpu_seconds / measured.seconds
-
-
-def _cpu(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system

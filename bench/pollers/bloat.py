@@ -3,18 +3,15 @@
 import asyncio
 import contextlib
 import sys
-import tempfile
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bench.peers.contestants import Contestant
 from bench.peers.processes import fill, running
-from bench.peers.work import Order
 from bench.pollers.calls import Calls
-from bench.pollers.stores import Reading, Store, run_store
+from bench.pollers.stores import Reading, Store, run_stage
 
 DELAY = (2.0, 3.0)
 """More comes back than any of them can run."""
@@ -36,23 +33,12 @@ async def measure_bloat(
     contestant: Contestant, messages: int, seconds: float, *, is_held: bool = False
 ) -> dict[str, Any]:
     """Let messages come back for so many seconds, beside a transaction left open where the store `is_held`."""
-    with tempfile.TemporaryDirectory(prefix="dormice-bench-ledger-") as folder:
-        calls = Calls(Path(folder, "ledger"))
-        async with run_store(contestant) as store, contextlib.AsyncExitStack() as stack:
-            order = Order(
-                contestant=contestant.name,
-                addresses=store.addresses,
-                count=messages,
-                delay=DELAY,
-                ledger=str(calls.path),
-            )
-            await fill(order)
-            if is_held:
-                await stack.enter_async_context(store.held())
-            async with running("serve", order):
-                samples = [sample async for sample in _take_samples(contestant, store, calls, seconds)]
-        beside = ", beside an open transaction" if is_held else ""
-        return {"who": contestant.title + beside, "messages": messages} | _describe(samples)
+    async with run_stage(contestant, messages, DELAY) as (store, calls, order):
+        await fill(order)
+        async with store.held() if is_held else contextlib.nullcontext(), running("serve", order):
+            samples = [sample async for sample in _take_samples(contestant, store, calls, seconds)]
+    beside = ", beside an open transaction" if is_held else ""
+    return {"who": contestant.title + beside, "messages": messages} | _describe(samples)
 
 
 async def _take_samples(contestant: Contestant, store: Store, calls: Calls, seconds: float) -> AsyncGenerator[Sample]:

@@ -3,20 +3,19 @@
 import asyncio
 import contextlib
 import sys
-import tempfile
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psutil
 
+from bench.harness import sum_cpu
 from bench.peers.contestants import Contestant
 from bench.peers.processes import fill, serving
 from bench.peers.work import Order
 from bench.pollers.calls import Calls
-from bench.pollers.stores import Store, run_store, sum_cpu
+from bench.pollers.stores import Store, run_stage
 
 SETTLE_SECONDS = 3.0
 IDLE_SECONDS = 8.0
@@ -35,23 +34,14 @@ async def measure_herd(contestant: Contestant, pollers: int, messages: int, seco
 
     Waits `seconds` at most. Raises RuntimeError when the messages were not stored in time.
     """
-    with tempfile.TemporaryDirectory(prefix="dormice-bench-ledger-") as folder:
-        calls = Calls(Path(folder, "ledger"))
-        async with run_store(contestant) as store:
-            order = Order(
-                contestant=contestant.name,
-                addresses=store.addresses,
-                count=messages,
-                delay=(HOUR, 2 * HOUR),
-                ledger=str(calls.path),
-            )
-            began = time.monotonic()
-            await fill(replace(order, count=0))
-            ahead = STARTED_IN * (time.monotonic() - began) + messages / STORED_A_SECOND
-            async with _running_pollers(order, pollers) as processes:
-                await asyncio.sleep(SETTLE_SECONDS)
-                idle = await _watch_idle(store, processes)
-                herd = await _watch_herd(store, calls, replace(order, due_at=time.time() + ahead), seconds)
+    async with run_stage(contestant, messages, (HOUR, 2 * HOUR)) as (store, calls, order):
+        began = time.monotonic()
+        await fill(replace(order, count=0))
+        ahead = STARTED_IN * (time.monotonic() - began) + messages / STORED_A_SECOND
+        async with _running_pollers(order, pollers) as processes:
+            await asyncio.sleep(SETTLE_SECONDS)
+            idle = await _watch_idle(store, processes)
+            herd = await _watch_herd(store, calls, replace(order, due_at=time.time() + ahead), seconds)
     herd["transactions each"] -= COUNTED_SECONDS * idle["idle: polls/s"] / max(1, herd["done"])
     return {"who": contestant.title, "pollers": pollers} | idle | herd
 

@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import tempfile
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
@@ -14,7 +12,7 @@ from bench.peers.contestants import Contestant
 from bench.peers.processes import fill, running, serving
 from bench.peers.work import Order
 from bench.pollers.calls import Calls
-from bench.pollers.stores import run_store
+from bench.pollers.stores import run_stage
 
 FRESH_A_SECOND = 20
 GRACE_SECONDS = 5.0
@@ -26,20 +24,11 @@ HOUR = 3600.0
 
 async def measure_lag(contestant: Contestant, messages: int, seconds: float) -> dict[str, Any]:
     """Fill, start a worker, and send fresh messages until the backlog is done, or for so many seconds."""
-    with tempfile.TemporaryDirectory(prefix="dormice-bench-ledger-") as folder:
-        calls = Calls(Path(folder, "ledger"))
-        async with run_store(contestant) as store:
-            order = Order(
-                contestant=contestant.name,
-                addresses=store.addresses,
-                count=messages,
-                delay=(HOUR, 2 * HOUR),
-                ledger=str(calls.path),
-            )
-            await fill(order)
-            async with _serving_fresh(contestant, order) as fresh:
-                ended = await _wait_for_backlog(fresh, calls, fresh.fresh_from + seconds)
-        return {"who": contestant.title, "due at once": messages} | _describe(fresh, calls, ended)
+    async with run_stage(contestant, messages, (HOUR, 2 * HOUR)) as (_, calls, order):
+        await fill(order)
+        async with _serving_fresh(contestant, order) as fresh:
+            ended = await _wait_for_backlog(fresh, calls, fresh.fresh_from + seconds)
+    return {"who": contestant.title, "due at once": messages} | _describe(fresh, calls, ended)
 
 
 @contextlib.asynccontextmanager

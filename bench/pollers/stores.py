@@ -12,8 +12,10 @@ from typing import Protocol
 import psutil
 from psycopg import AsyncConnection
 
-from bench.harness import ClusterServer, database_bytes, fresh_server, processor_seconds
+from bench.harness import ClusterServer, database_bytes, fresh_server, processor_seconds, sum_cpu
 from bench.peers.contestants import POSTGRES, TEMPORAL, Contestant
+from bench.peers.work import Order
+from bench.pollers.calls import Calls
 from cluster.cluster import POSTGRES_SETTINGS
 from cluster.postgres import CORE, VISIBILITY, Postgres
 from starter.local.embedded import EmbeddedServer
@@ -76,6 +78,27 @@ async def run_store(contestant: Contestant) -> AsyncGenerator[Store]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextlib.asynccontextmanager
+async def run_stage(
+    contestant: Contestant, count: int, delay: tuple[float, float]
+) -> AsyncGenerator[tuple[Store, Calls, Order]]:
+    """Run a contestant's store; gives it with the calls that will be made, and the order for those who make them."""
+    with tempfile.TemporaryDirectory(prefix="dormice-bench-ledger-") as folder:
+        calls = Calls(Path(folder, "ledger"))
+        async with run_store(contestant) as store:
+            yield (
+                store,
+                calls,
+                Order(
+                    contestant=contestant.name,
+                    addresses=store.addresses,
+                    count=count,
+                    delay=delay,
+                    ledger=str(calls.path),
+                ),
+            )
+
+
 class _PostgresStore:
     def __init__(self, postgres: Postgres) -> None:
         self._postgres = postgres
@@ -88,7 +111,7 @@ class _PostgresStore:
         return await asyncio.to_thread(_read_postgres, self._postgres, ["postgres"], 0.0)
 
     def held(self) -> contextlib.AbstractAsyncContextManager[None]:
-        return _hold(self._postgres, "postgres")
+        return _leave_open(self._postgres, "postgres")
 
 
 class _TemporalStore:
@@ -109,7 +132,7 @@ class _TemporalStore:
 
     def held(self) -> contextlib.AbstractAsyncContextManager[None]:
         assert isinstance(self._server, ClusterServer), "only PostgreSQL is asked to keep what a transaction may see"
-        return _hold(self._server.cluster.postgres, CORE)
+        return _leave_open(self._server.cluster.postgres, CORE)
 
 
 def _address(postgres: Postgres, database: str) -> str:
@@ -117,7 +140,7 @@ def _address(postgres: Postgres, database: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _hold(postgres: Postgres, database: str) -> AsyncGenerator[None]:
+async def _leave_open(postgres: Postgres, database: str) -> AsyncGenerator[None]:
     async with await AsyncConnection.connect(_address(postgres, database)) as connection:
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         await connection.execute("SELECT count(*) FROM pg_class")
@@ -144,13 +167,3 @@ def _read_postgres(postgres: Postgres, databases: list[str], other_cpu: float) -
         polled_rows=polled,
         log_bytes=int(postgres.run("SELECT pg_current_wal_insert_lsn() - '0/0'")[0]),
     )
-
-
-def sum_cpu(process: psutil.Process) -> float:
-    """Give the processor time of a process and its children, those that have ended left out."""
-    total = 0.0
-    for one in [process, *process.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            spent = one.cpu_times()
-            total += spent.user + spent.system
-    return total
