@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import socket
 import sys
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
@@ -226,14 +227,14 @@ async def test_messages_of_an_older_version_finish_on_todays_and_go_back(stage: 
 async def test_with_worker_versioning_the_current_version_alone_gets_messages(stage: Stage) -> None:
     """Workers of both versions stay: changing the current one moves every message over, and back, also mid handler."""
     stage.environment["DORMICE_DEPLOYMENT_NAME"] = stage.settings.task_queue_prefix
-    async with stage.worker(OLDER), stage.worker(TODAY):
+    async with stage.worker(OLDER), stage.worker(TODAY) as today:
         await stage.make_current(OLDER)
         await settle_in(stage, OLDER)
-        # today's worker counts for nothing, and the older one sends heartbeats too seldom
-        assert await find_capacity(stage) == 0
+        # the older worker counts for twenty seconds of each minute: so seldom does it send heartbeats
+        assert identity_of(today) not in await find_counted(stage)
         await stage.make_current(TODAY)
         await wait_until(lambda: says_who_is_current(stage), "today's worker tells that it gets tasks", PATIENCE)
-        assert await find_capacity(stage) == 1
+        assert await find_counted(stage) == {identity_of(today)}
         (stage.folder / "ledger.open").touch()
         await go_on(stage, TODAY, of=OLDER)
         await stage.make_current(OLDER)  # rolled back
@@ -241,9 +242,14 @@ async def test_with_worker_versioning_the_current_version_alone_gets_messages(st
         await end_all(stage, OLDER)
 
 
-async def find_capacity(stage: Stage) -> int:
-    """Count the worker processes of the short lane that count as capacity."""
-    return len(await Capacity(stage.client, task_queue(stage.settings.task_queue_prefix, "short")).read_measured())
+async def find_counted(stage: Stage) -> set[str]:
+    """Find the worker processes of the short lane that count as capacity."""
+    return await Capacity(stage.client, task_queue(stage.settings.task_queue_prefix, "short")).find_identities()
+
+
+def identity_of(process: asyncio.subprocess.Process) -> str:
+    """Give the name under which the SDK reports a worker of a process."""
+    return f"{process.pid}@{socket.gethostname()}"
 
 
 def says_who_is_current(stage: Stage) -> bool:
