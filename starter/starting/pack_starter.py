@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse, SignalWithStartWorkflowExecutionRequest
-from temporalio.client import Client
+from temporalio.api.workflowservice.v1 import SignalWithStartWorkflowExecutionRequest
+from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.service import RPCError
 
 from shared.errors import RetryLater
@@ -16,15 +16,18 @@ from shared.packs.counts import FIRST, count_due, count_entries
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue, to_raw_bytes
-from shared.temporal.deployment import find_taking, to_version
 from starter.starting.calls import RetryingCaller
 from starter.starting.chunks import Chunk
-from starter.starting.queries import NO_ANSWER, query
+from starter.starting.queries import NO_ANSWER, is_polled, query
 from starter.starting.receipts import ChunkReceipts, StartOutcome, Tag, to_refusal
 from starter.starting.start_request import build_pack_request
 from workflows.packs.receipts import KNOWN, REVISED, STOPPED
 
 ADMIT = "admit"
+
+ROOM_BYTES, ROOM_EVENTS = 8 * 1024 * 1024, 4_000
+"""Whoever repeats a start adds to the history of a pack that no worker serves. By default, the server ends a workflow
+with more than 50 MB, and all its messages with it, and refuses signals after 10,000."""
 
 _Fates = dict[int, tuple[StartOutcome, str]]
 """Outcome and reason of each message of a chunk that was not simply started, by its position."""
@@ -43,29 +46,26 @@ class PackStarter:
         self._flags = {name: True for name, is_set in (("restarts", restarts_finished), ("revises", revises)) if is_set}
         known = StartOutcome.IGNORED if revises else StartOutcome.ALREADY_RUNNING
         self._outcomes = {KNOWN: known, STOPPED: StartOutcome.STOPPED, REVISED: StartOutcome.REVISED}
+        self._room = HistoryRoom(client)
         self._begun = set[str]()  # packs that this process knows to exist
 
     async def admit(self, chunk: Chunk[Tag], session: str) -> ChunkReceipts[Tag]:
         """Start the messages of a chunk and give their receipts; a retry within a session changes nothing."""
+        everyone = range(len(chunk.tags))
+        if obstacle := await self._room.find_obstacle(pack_workflow_id(chunk.layout.kind, chunk.index)):
+            return _to_receipts(chunk, dict.fromkeys(everyone, (StartOutcome.FAILED, obstacle)))
         token = chunk.token(session)
         request = await self._build_request(chunk, token)
         send = self._client.workflow_service.signal_with_start_workflow_execution
         answer, attempts = await self._caller.call_service(send, request)
-        ids, run_id = chunk.ids, ""
-        everyone, fates = range(len(ids)), _Fates()
         if isinstance(answer, RPCError):
             refusal = to_refusal(answer, None, "", attempts)
-            fates = dict.fromkeys(everyone, (refusal.outcome, refusal.reason))
-        else:
-            run_id = answer.run_id
-            self._begun.add(pack_workflow_id(chunk.layout.kind, chunk.index))
-            if answer.started:
-                fates = dict.fromkeys(_find_repeated(ids), (self._outcomes[KNOWN], ""))
-            else:
-                fates = await self._query_fates(chunk, token)
-        return ChunkReceipts(
-            kind=chunk.layout.kind, ids=ids, tags=chunk.tags, run_id=run_id, attempts=attempts, others=fates
-        )
+            return _to_receipts(chunk, dict.fromkeys(everyone, (refusal.outcome, refusal.reason)), attempts)
+        self._begun.add(pack_workflow_id(chunk.layout.kind, chunk.index))
+        if answer.started:
+            repeated = dict.fromkeys(_find_repeated(chunk.ids), (self._outcomes[KNOWN], ""))
+            return _to_receipts(chunk, repeated, attempts, answer.run_id)
+        return _to_receipts(chunk, await self._query_fates(chunk, token), attempts, answer.run_id)
 
     async def _build_request(self, chunk: Chunk[Any], token: str) -> SignalWithStartWorkflowExecutionRequest:
         layout = chunk.layout
@@ -112,7 +112,7 @@ class PackStarter:
                 if (receipt := await query(pack, "receipt", token)) is not None:
                     return receipt
             except NO_ANSWER:
-                if (queue := await _find_idle_queue(self._client, name)) is not None:
+                if queue := await self._room.look(name):
                     unserved = f"no worker serves its pack {name} (task queue {queue})"
                     raise RetryLater(f"{unserved}, which has it and will take it in") from None
             if time.monotonic() >= give_up_at:
@@ -122,19 +122,49 @@ class PackStarter:
             await asyncio.sleep(backoff_seconds(attempts))
 
 
-async def _find_idle_queue(client: Client, pack_id: str) -> str | None:
-    """Give a pack's task queue, where its kind began, if no worker serves it; None also while no server answers."""
-    try:
-        queue = (await client.get_workflow_handle(pack_id).describe(rpc_timeout=CALL_TIMEOUT)).task_queue
-        return None if is_polled(await describe_queue(client, queue)) else queue
-    except RPCError:
-        return None
+class HistoryRoom:
+    """Remembers the packs that did not answer while their histories were full."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._full: dict[str, str] = {}
+        """By workflow id, why nothing more is sent."""
+
+    async def find_obstacle(self, pack_id: str) -> str:
+        """Say why nothing more may be sent to a pack; empty if it may. One that was full is asked whether it is now."""
+        if pack_id not in self._full or await self.look(pack_id) or pack_id not in self._full:
+            return self._full.get(pack_id, "")
+        try:
+            await query(self._client.get_workflow_handle(pack_id), "receipt", "")
+        except NO_ANSWER:
+            return self._full.get(pack_id, "")
+        self._full.pop(pack_id, None)
+        return ""
+
+    async def look(self, pack_id: str) -> str:
+        """Look at a pack that did not answer; give its task queue if no worker serves it, else an empty text."""
+        try:
+            described = await self._client.get_workflow_handle(pack_id).describe(rpc_timeout=CALL_TIMEOUT)
+            self._note_size(pack_id, described)
+            return "" if is_polled(await describe_queue(self._client, described.task_queue)) else described.task_queue
+        except RPCError:  # the server does not answer either: nothing is known
+            return ""
+
+    def _note_size(self, pack_id: str, described: WorkflowExecutionDescription) -> None:
+        size = described.raw_description.workflow_execution_info.history_size_bytes
+        if described.close_time is None and (size > ROOM_BYTES or described.history_length > ROOM_EVENTS):
+            waiting = f"{described.history_length} events of {size / 1e6:.1f} MB wait for it"
+            self._full[pack_id] = f"its pack {pack_id} does not answer; {waiting}, so nothing is added until it does"
+        else:
+            self._full.pop(pack_id, None)
 
 
-def is_polled(queue: DescribeTaskQueueResponse) -> bool:
-    """Return whether a worker that gets a queue's workflow tasks has polled it within the last minutes."""
-    taking = find_taking(queue.versioning_info)
-    return any(to_version(poller.deployment_options) in taking for poller in queue.pollers)
+def _to_receipts(
+    chunk: Chunk[Tag], fates: Mapping[int, tuple[StartOutcome, str]], attempts: int = 0, run_id: str = ""
+) -> ChunkReceipts[Tag]:
+    return ChunkReceipts(
+        kind=chunk.layout.kind, ids=chunk.ids, tags=chunk.tags, run_id=run_id, attempts=attempts, others=fates
+    )
 
 
 def _find_repeated(ids: list[str]) -> list[int]:

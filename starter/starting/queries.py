@@ -1,12 +1,15 @@
-"""Queries: read the state of a workflow that may have no worker to answer."""
+"""Queries: read the state of a workflow that may have no worker to answer, and tell whether it has one."""
 
 import asyncio
 from datetime import timedelta
 from typing import Any
 
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueResponse
 from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError
+
+from shared.temporal.deployment import find_taking, to_version
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 
@@ -57,3 +60,9 @@ class QueryRoom:
             self._at_once = min(self._at_once + 1, self._most) if is_answered else max(self._at_once // 2, self._least)
             async with self._changed:
                 self._changed.notify_all()
+
+
+def is_polled(queue: DescribeTaskQueueResponse) -> bool:
+    """Return whether a worker that gets a queue's workflow tasks has polled it within the last minutes."""
+    taking = find_taking(queue.versioning_info)
+    return any(to_version(poller.deployment_options) in taking for poller in queue.pollers)

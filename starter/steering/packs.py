@@ -21,8 +21,7 @@ from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue, is_missing, translate_rpc_error, translate_rpc_errors
 from starter.starting.layouts import Layouts
-from starter.starting.pack_starter import is_polled
-from starter.starting.queries import NO_ANSWER, QueryRoom
+from starter.starting.queries import NO_ANSWER, QueryRoom, is_polled
 from starter.steering.selection import Selection
 from starter.steering.status.failing_workflows import to_standstill
 from starter.steering.status.listing import ListedMessage, from_pack

@@ -22,7 +22,7 @@ from starter.control import Control
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer
 from starter.local.kafka.broker import BrokerOptions, EmbeddedBroker, run_broker
 from starter.local.supervised_process import find_free_port
-from starter.starting.pack_starter import is_polled
+from starter.starting.queries import is_polled
 from starter.steering.selection import Selection
 from tests.conftest import wait_until
 from tests.processes import bridge_process, kill, worker_process

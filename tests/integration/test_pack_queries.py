@@ -34,7 +34,7 @@ from starter.control import Control
 from starter.starting import queries
 from starter.starting.bulk import BulkStarter
 from starter.starting.layouts import Layouts
-from starter.starting.pack_starter import is_polled
+from starter.starting.queries import is_polled
 from starter.steering import packs
 from starter.steering.packs import Packs
 from starter.steering.selection import Selection

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from shared.temporal.backoff import BACKOFF_MAX_SECONDS, backoff_seconds
 
 REST_SECONDS_MAX = 30.0
-"""Longest rest. While no worker serves the packs of a kind, each attempt stays in their histories until one does."""
+"""Longest rest. While no worker serves the packs of a kind, attempts stay in their histories, up to a limit."""
 
 
 class KindBackoff:
