@@ -31,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.replay.signal_buffer import SignalBuffer
     from workflows.replay.signal_handlers import IgnoresUnknownSignals, signal_handler
 
+LONG_PATCH = "continue when long"
 _TYPE_NAMES = {name: kind.__name__ for kind, name in SIGNAL_NAMES.items()}
 
 
@@ -71,6 +72,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
         self._is_started_serial = bool(wire.get(SERIAL))
         self._signal_buffer = SignalBuffer(is_started_serial=self._is_started_serial)
         self._length = HistoryLength()
+        self._is_history_long = False
         self._cycles = 0
         self._replay_time = workflow.info().workflow_start_time.timestamp()
         self._is_asked = False
@@ -134,7 +136,7 @@ class MessageWorkflow(IgnoresUnknownSignals):
         def is_changed() -> bool:
             state = self._state
             is_moved = state.lane != lane or state.priority != priority
-            return is_moved or state.ended != "" or next_wake(state) != wake
+            return is_moved or state.ended != "" or next_wake(state) != wake or self._is_history_long
 
         self._signal_buffer.release_when_idle(is_changed)
         try:
@@ -264,7 +266,14 @@ class MessageWorkflow(IgnoresUnknownSignals):
         """Count what a signal adds to the history, once the buffer releases it."""
         if self._signal_buffer.is_serial:
             size = measure_arguments(arguments)
-            self._signal_buffer.hear(lambda: self._length.add(SIGNAL_EVENTS, size), is_signal=False)
+            self._signal_buffer.hear(lambda: self._count(size), is_signal=False)
+
+    def _count(self, size: int) -> None:
+        self._length.add(SIGNAL_EVENTS, size)
+        if self._length.is_too_long and not self._is_history_long:
+            # signals that change no due time wake nobody, but a server refuses all signals to a run that has 10,000;
+            # runs that older code has led beyond this point go on as they began
+            self._is_history_long = workflow.patched(LONG_PATCH)
 
     def take(self, signal: Signal | UnreadableSignal) -> None:
         """Apply a signal once the buffer releases it."""

@@ -136,9 +136,15 @@ def lacks_attribute(exc: RPCError) -> bool:
     return exc.status is RPCStatusCode.INVALID_ARGUMENT and "no mapping defined for search attribute" in exc.message
 
 
+def lacks_signal_room(exc: RPCError) -> bool:
+    """Return whether a workflow holds as many signals as the server allows; it takes more once a worker is back."""
+    # ErrSignalsLimitExceeded in service/history/consts of the server, 10,000 a run by default; the error has no detail
+    return exc.status is RPCStatusCode.INVALID_ARGUMENT and "limit for signal events" in exc.message
+
+
 def is_transient(exc: RPCError) -> bool:
     """Return whether the same call may succeed later."""
-    return exc.status in TRANSIENT or lacks_namespace(exc) or lacks_attribute(exc)
+    return exc.status in TRANSIENT or lacks_namespace(exc) or lacks_attribute(exc) or lacks_signal_room(exc)
 
 
 def is_missing(exc: RPCError) -> bool:
@@ -158,6 +164,10 @@ def translate_rpc_error(exc: RPCError) -> RetryLater | Misconfigured:
     refusal = f"the server refuses the call ({said})"
     if lacks_namespace(exc):
         return ServerNotReady(f"{refusal}; create the namespace or set TEMPORAL_NAMESPACE")
+    if lacks_signal_room(exc):
+        return ServerBusy(
+            f"as many signals wait for the workflow as the server keeps ({said}); see that it has a worker"
+        )
     if lacks_attribute(exc):
         return ServerNotReady(f"{refusal}; create it, or give the server time to learn of it")
     return Misconfigured(f"{refusal}; correct the request")

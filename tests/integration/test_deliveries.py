@@ -13,6 +13,7 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from activities import Again, Context, Done, Message, handler
 from shared.errors import ServerNotReady
 from shared.messages.envelope import Envelope
+from shared.messages.placement import workflow_id
 from shared.settings import Settings
 from starter.control import Control
 from starter.starting.bulk import BulkStarter
@@ -202,6 +203,42 @@ async def has_signals(workflow: WorkflowHandle[Any, Any], count: int) -> bool:
     kinds = [event.event_type async for event in workflow.fetch_history_events()]
     done = [n for n, kind in enumerate(kinds) if kind == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
     return kinds[done[-1] :].count(EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED) >= count
+
+
+@pytest.mark.long
+@pytest.mark.timeout(180)
+async def test_a_record_waits_while_its_message_has_as_many_signals_as_the_server_keeps(
+    client: Client, settings: Settings, serve: Serve, kind: str
+) -> None:
+    """Nobody needs to correct it: it is taken as soon as a worker has read the others."""
+
+    @handler(kind)
+    async def work(message: Message, ctx: Context) -> Again:
+        return Again(after=timedelta(days=1))
+
+    starter = BulkStarter(client, replace(settings, patience=timedelta(0)), revises=True)
+
+    async def deliver(offset: int) -> Receipt[None]:
+        envelope = Envelope(kind=kind, id="a", lane="short", payload=offset, scheduled_at=LATER)
+        return await starter.start(Delivery(kind, "a", "t/0", offset, envelope), None)
+
+    async def signal(times: int) -> None:
+        for _ in range(times):
+            await client.get_workflow_handle(workflow_id(kind, "a")).signal("resume", {})
+
+    await deliver(0)
+    await asyncio.gather(*(signal(500) for _ in range(20)))
+    refused = await deliver(1)
+    async with serve(work, lanes=("short",)):
+        taken = await wait_until(lambda: _take(deliver), "it takes a record", seconds=100)
+
+    assert (refused.outcome, taken) == (StartOutcome.FAILED, StartOutcome.REVISED)
+    assert "see that it has a worker" in refused.reason
+
+
+async def _take(deliver: Callable[[int], Awaitable[Receipt[None]]]) -> StartOutcome | None:
+    outcome = (await deliver(2)).outcome
+    return None if outcome is StartOutcome.FAILED else outcome
 
 
 async def test_a_tombstone_for_nobody_is_ignored(deliver: Deliver) -> None:

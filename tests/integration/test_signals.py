@@ -320,3 +320,21 @@ async def test_an_input_that_is_no_message_fails_the_workflow_with_a_sentence(
             await client.execute_workflow(workflow, {"kind": "x"}, id=message_id(), task_queue=queue)
 
     assert "start messages with dormice" in str(caught.value.cause)
+
+
+async def test_a_message_takes_signals_without_end(bench: Bench, begin: Begin) -> None:
+    """Also those that change nothing: before a server refuses more of them, the message goes on in another run."""
+    message = await bring_to("paused", bench, begin)
+    first = (await message.handle.describe()).run_id
+
+    async def send(times: int) -> None:
+        for _ in range(times):
+            await message.send_from_sdk(Pause())
+
+    async def is_in_another_run() -> bool:
+        return (await message.handle.describe()).run_id != first
+
+    await asyncio.gather(*(send(70) for _ in range(10)))
+    await wait_until(is_in_another_run, "it goes on in another run")
+
+    assert await message.has(state="paused", version=1)
