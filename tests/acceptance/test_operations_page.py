@@ -35,7 +35,7 @@ PATIENCE_SECONDS = 30.0
 expect.set_options(timeout=PATIENCE_SECONDS * 1000)
 
 pytestmark = [
-    pytest.mark.heavy,
+    pytest.mark.xdist_group("browser"),  # one browser at a time
     pytest.mark.long,
     pytest.mark.timeout(180),
     pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed (./run browser, or apt-get install chromium)"),

@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "web-ui.md"
 CHROMIUM = find_chromium() or ""
 
 pytestmark = [
-    pytest.mark.heavy,
+    pytest.mark.xdist_group("browser"),  # one browser at a time
     pytest.mark.long,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed (Debian: apt-get install chromium)"),

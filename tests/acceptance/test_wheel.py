@@ -8,7 +8,7 @@ import pytest
 from starter.local.project import FILES
 from tests.wheels import ROOT, build_wheel, make_environment, run
 
-pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.long, pytest.mark.timeout(240)]
 
 PACKAGES = {"shared", "activities", "workflows", "worker", "starter", "spark"}
 
