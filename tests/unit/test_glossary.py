@@ -21,7 +21,12 @@ KNOWN = {*NOUNS, *PLAIN["adjectives"]}
 LINE_MAX = 120
 
 PACKAGES = ("shared", "activities", "workflows", "worker", "starter", "spark", "client/dormice")
-PATHS = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+PATHS = sorted(
+    path
+    for package in PACKAGES
+    for path in (ROOT / package).rglob("*.py")
+    if not path.stem.endswith(("_pb2", "_pb2_grpc"))  # a program writes those, and gives them its own names
+)
 TREES = {path: parse(path.read_text("utf-8")) for path in PATHS}
 MODULES = {part for path in PATHS for part in path.relative_to(ROOT).with_suffix("").parts if not part.startswith("__")}
 CLASSES = [

@@ -70,7 +70,6 @@ def _read_plan(args: argparse.Namespace, settings: Settings) -> _Plan:
     """Read the options; raises InvalidSetting, and Misconfigured without grpcio."""
     from activities.registry import load_registry
     from shared.messages.envelope import KIND_MAX_BYTES, KIND_PATTERN
-
     from starter.intake.frontier.frontier import FrontierOptions
 
     if find_spec("grpc") is None:

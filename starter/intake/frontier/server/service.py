@@ -8,9 +8,9 @@ from contextlib import aclosing
 
 import grpc
 
-from starter.intake.frontier.server.call_guard import CallRefused, Context
 from starter.intake.frontier.crawl_url import CrawlUrl, QueueName, derive_key, normalize_crawl
 from starter.intake.frontier.frontier import Frontier, PutStatus
+from starter.intake.frontier.server.call_guard import CallRefused, Context
 from starter.intake.frontier.server.put_stream import PutPool, answer_puts
 from starter.intake.frontier.wire import urlfrontier_pb2 as wire
 from starter.intake.frontier.wire.urlfrontier_pb2_grpc import URLFrontierServicer
