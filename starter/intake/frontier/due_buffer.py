@@ -11,7 +11,7 @@ So whatever is not taken is at hand already, or its message wakes again.
 import heapq
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 from starter.intake.frontier.crawl_queue import CrawlQueue, HeldUrl, QueueCounts
@@ -33,11 +33,11 @@ class _UrlUnderWay:
 
 
 class DueBuffer:
-    """Holds at most `room` URLs; moments are seconds since the epoch."""
+    """Holds at most `room` URLs, and `queue_room` of one queue; moments are seconds since the epoch."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, queue_room: int | None = None) -> None:
         self._room = room
-        self._queue_room = max(round(room * QUEUE_SHARE), QUEUE_LEAST)
+        self._queue_room = max(round(room * QUEUE_SHARE), QUEUE_LEAST) if queue_room is None else queue_room
         self._size = 0
         self._default_delay = DEFAULT_DELAY
         self._queues: dict[QueueName, CrawlQueue] = {}
@@ -104,7 +104,7 @@ class DueBuffer:
 
     def take(
         self, crawl: str | None, key: str, limits: tuple[int, int], lease: float, clock: Callable[[], float]
-    ) -> Iterator[CrawlUrl]:
+    ) -> Generator[CrawlUrl]:
         """Give URLs of as many queues, and as many of each, as the `limits` say, 0 for all; each is leased when given.
 
         With a key, of that queue alone.
@@ -231,7 +231,7 @@ class DueBuffer:
             if queue.rests_until == until:
                 self._line_up(queue)
 
-    def _give(self, queue: CrawlQueue, urls_max: int, lease: float, clock: Callable[[], float]) -> Iterator[CrawlUrl]:
+    def _give(self, queue: CrawlQueue, urls_max: int, lease: float, clock: Callable[[], float]) -> Generator[CrawlUrl]:
         """Give URLs of a queue that has its turn, if it may give any; before the first, it has got its next place."""
         now = clock()
         queue.end_leases(now)

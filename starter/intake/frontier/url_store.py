@@ -140,7 +140,7 @@ class UrlStore:
     async def read_pack(self, layout: Layout, index: int) -> list[StoredUrl]:
         """Read all URLs of a pack: where the server has stored all of it without a worker, else by queries."""
         with translate_rpc_errors():
-            stored = await read_stored(self._client, pack_workflow_id(self.kind, index))
+            stored = await read_stored(self._client, pack_workflow_id(self.kind, index), ends_when_stale=True)
         if stored.is_current:
             found = [(state.id, state.payload) for state in stored.alive()]
         else:
