@@ -27,7 +27,7 @@ from shared.settings import Settings
 from shared.temporal.connect import check_server
 from starter.intake.frontier.crawl_url import CrawlUrl
 from starter.intake.frontier.due_buffer import DueBuffer
-from starter.intake.frontier.url_store import LANE, NEVER, OFFER_SECONDS, SOON_SECONDS
+from starter.intake.frontier.url_store import LANE, NEVER, SOON_SECONDS
 from worker.main import has_met_no_server
 from worker.run import WorkerPlan, run_workers
 
@@ -45,7 +45,8 @@ TOLERANCE_SHARE = 0.2
 class RefusalRate:
     """Counts refused offers of the last minute; moments are seconds since the epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, offer_seconds: float) -> None:
+        self._offer_seconds = offer_seconds
         self._seconds: deque[tuple[int, int]] = deque()
         self._count = 0
 
@@ -59,12 +60,12 @@ class RefusalRate:
             self._count -= self._seconds.popleft()[1]
         longer = max(1.0, self._count / WINDOW_SECONDS / REFUSED_A_SECOND)
         jitter = random.uniform(0.75, 1.25)  # noqa: S311 — jitter needs no cryptography
-        return min(OFFER_SECONDS * longer, LONGEST_SECONDS) * jitter
+        return min(self._offer_seconds * longer, LONGEST_SECONDS) * jitter
 
 
-def make_handler(kind: str, pack: Pack, buffer: DueBuffer) -> Handler:
+def make_handler(kind: str, pack: Pack, buffer: DueBuffer, offer_seconds: float) -> Handler:
     """Make the handler of a kind for the process that holds the buffer."""
-    refusals = RefusalRate()
+    refusals = RefusalRate(offer_seconds)
 
     @handler(kind, lane=LANE, encoding=pack)
     async def offer(message: Message, ctx: Context) -> Again | Reject:  # noqa: ARG001 — every handler gets a context
@@ -79,7 +80,7 @@ def make_handler(kind: str, pack: Pack, buffer: DueBuffer) -> Handler:
             moment = datetime.fromtimestamp(last if url.is_completed else min(url.refetch_at, last), UTC)
             return Again(at=moment, earliest=moment, tolerance=timedelta(0))
         is_taken = buffer.offer(message.id, url, now)
-        wait = timedelta(seconds=OFFER_SECONDS if is_taken else refusals.note(now))
+        wait = timedelta(seconds=offer_seconds if is_taken else refusals.note(now))
         return Again(after=wait, earliest=wait, tolerance=TOLERANCE_SHARE * wait, reason="" if is_taken else "no room")
 
     return offer

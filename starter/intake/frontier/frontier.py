@@ -45,6 +45,8 @@ class FrontierOptions:
     buffer: int = 1_000_000
     """Most URLs that wait in memory to be taken."""
     drain: timedelta = timedelta(seconds=30)
+    offer: timedelta = timedelta(minutes=5)
+    """How long a URL that was offered to the buffer sleeps until its next offer: most have been fetched by then."""
 
 
 class Frontier:
@@ -58,8 +60,9 @@ class Frontier:
         self._options = options
         pack = Pack(packs=options.packs, size=SIZE_MAX)
         self._buffer = DueBuffer(options.buffer)
-        self._store = UrlStore(client, settings, options.kind, pack)
-        self._registry = Registry([(__name__, make_handler(options.kind, pack, self._buffer))])
+        self._store = UrlStore(client, settings, options.kind, pack, options.offer.total_seconds())
+        offering = make_handler(options.kind, pack, self._buffer, options.offer.total_seconds())
+        self._registry = Registry([(__name__, offering)])
         self._scan = FirstScan(self._store, self._buffer)
         self._puts = Puts(self._store, self._buffer, self._scan.wait_for)
         self.is_active = True

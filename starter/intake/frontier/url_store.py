@@ -50,8 +50,6 @@ PATIENCE = timedelta(seconds=10)
 TASK_TIMEOUT = timedelta(seconds=20)
 """How long packs wait for a worker that was killed; nothing of the handler takes longer than a moment."""
 
-OFFER_SECONDS = 300.0
-"""How long a URL that was offered to the buffer sleeps until it is offered again: most have been fetched by then."""
 NEVER = HORIZON - timedelta(days=1)
 """How far ahead a completed URL is due."""
 SOON_SECONDS = 1.0
@@ -66,11 +64,12 @@ StoredUrl = tuple[str, CrawlUrl]
 class UrlStore:
     """The messages of a kind. Raises RetryLater while the server does not answer, Misconfigured when it refuses."""
 
-    def __init__(self, client: Client, settings: Settings, kind: str, pack: Pack) -> None:
+    def __init__(self, client: Client, settings: Settings, kind: str, pack: Pack, offer_seconds: float) -> None:
         self.kind = kind
         self.settings = prepare_settings(settings, kind)
         caller = RetryingCaller(self.settings.patience, self.settings.starts_per_second)
         self._client = client
+        self._offer_seconds = offer_seconds
         self._layouts = Layouts(client, self.settings, {kind: pack})
         self._packs = Packs(client, self.settings)
         self._starts = PackStarter(client, self.settings, caller, restarts_finished=True, revises=False)
@@ -171,7 +170,7 @@ class UrlStore:
             after = page[-1]["id"]
 
     def _to_entry(self, layout: Layout, index: int, message_id: str, url: CrawlUrl, now: float) -> Entry:
-        due = find_due(url, now, unit_hash(pack_workflow_id(layout.kind, index)))
+        due = find_due(url, now, unit_hash(pack_workflow_id(layout.kind, index)), self._offer_seconds)
         scheduled_at = datetime.fromtimestamp(due, UTC)
         envelope = Envelope(
             kind=self.kind, id=message_id, lane=LANE, scheduled_at=scheduled_at, payload=url.to_payload()
@@ -207,7 +206,7 @@ def prepare_settings(settings: Settings, kind: str) -> Settings:
     )
 
 
-def find_due(url: CrawlUrl, now: float, share: float) -> float:
+def find_due(url: CrawlUrl, now: float, share: float, offer_seconds: float) -> float:
     """Give when the message of a URL is due, in seconds since the epoch: not before the URL may be fetched.
 
     One that may be fetched now is in the buffer, so it is due only when it is to be offered again. `share` is the
@@ -216,7 +215,7 @@ def find_due(url: CrawlUrl, now: float, share: float) -> float:
     last = now + NEVER.total_seconds()
     if url.is_completed:
         return last
-    soonest = min(url.refetch_at, last) if url.refetch_at > now + SOON_SECONDS else now + OFFER_SECONDS
+    soonest = min(url.refetch_at, last) if url.refetch_at > now + SOON_SECONDS else now + offer_seconds
     step = min(ROUNDED_MAX, 2 ** int(ROUNDED_SHARE * (soonest - now)).bit_length() // 2)
     return soonest + (share * step - soonest) % step if step else soonest
 
