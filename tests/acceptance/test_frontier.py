@@ -413,7 +413,7 @@ async def test_an_address_in_use_is_refused(run: Run, address: str) -> None:
 
 @pytest.mark.long
 async def test_a_signal_to_end_acknowledges_what_is_under_way(server: EmbeddedServer) -> None:
-    """With exit code 0; health says what the process does. The next one has all that was acknowledged."""
+    """With exit code 0. The next process has all that was acknowledged, counts it, and can delete it."""
     settings, kind, port = make_settings(), unused_kind(), find_free_port()
     options = ("--kind", kind, "--packs", "3", "--health-port", str(port))
     stored: set[str] = set()
@@ -434,6 +434,14 @@ async def test_a_signal_to_end_acknowledges_what_is_under_way(server: EmbeddedSe
     async with frontier_process(server, settings, *options) as (process, address), crawling(address) as crawler:
         items = await crawler.list_urls(size=2**31 - 1)
         assert stored <= {item.known.info.url for item in items}
+        await wait_until(lambda: _is_counted_in_memory(crawler, len(items)), "all that is stored is counted")
+        deleted = await crawler.stub.DeleteCrawl(wire.DeleteCrawlMessage(value=crawler.crawl))
+        assert deleted.value == len(items)
+        assert await crawler.stats() == (0, 0, 0, 0)
+
+
+async def _is_counted_in_memory(crawler: Crawler, count: int) -> bool:
+    return (await crawler.stats())[1] == count
 
 
 def _is_ready(port: int) -> bool:
