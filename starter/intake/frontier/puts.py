@@ -9,7 +9,6 @@ A put that may or may not be stored fails, and what is stored is looked up as so
 
 import asyncio
 import collections
-import contextlib
 import enum
 import logging
 import time
@@ -163,13 +162,15 @@ class Puts:
 
         If the kind has more packs than before, those of another pack leave the batch.
         """
-        with contextlib.suppress(RetryLater):
+        try:
             layout = await self._store.find_layout()
             leaving = [put for put in batch if self._store.find_pack(put.message_id) != index]
             batch[:] = [put for put in batch if put not in leaving]
             for put in leaving:
                 self._queue(put)
             await self._store_all(layout, index, batch)
+        except RetryLater as exc:
+            self._warn(str(exc))
 
     async def _store_all(self, layout: Layout, index: int, batch: Sequence[Put]) -> None:
         for put in batch:
@@ -239,13 +240,16 @@ class Puts:
         put.end(PutStatus.OK)
 
     def _refuse(self, put: Put, receipt: Receipt[None]) -> None:
-        if (now := time.monotonic()) >= self._silent_until:
-            self._silent_until = now + SILENT_SECONDS
-            logger.warning("URLs can't be stored", extra={"action": "put_failed", "reason": receipt.reason})
+        self._warn(receipt.reason or "its message has seen a newer record")
         if receipt.outcome is not StartOutcome.FAILED:
             put.end(PutStatus.FAIL)
             if put.kind is not PutKind.DISCOVERED:
                 self._buffer.end_put(put.message_id, time.time())
+
+    def _warn(self, reason: str) -> None:
+        if (now := time.monotonic()) >= self._silent_until:
+            self._silent_until = now + SILENT_SECONDS
+            logger.warning("URLs can't be stored", extra={"action": "put_failed", "reason": reason})
 
     def _fail(self, put: Put) -> None:
         """Fail a put of which nobody knows what became, unless it has ended; what is stored is looked up later."""

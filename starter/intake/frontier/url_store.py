@@ -45,7 +45,7 @@ LANE = "short"
 SOURCE = "frontier"
 LEAP = 3_600_000_000
 """An hour, in microseconds, of which offsets are made."""
-PATIENCE = timedelta(seconds=10)
+PATIENCE = timedelta(seconds=30)
 """How long a put is tried again; a client whose put fails then may send it again."""
 TASK_TIMEOUT = timedelta(seconds=20)
 """How long packs wait for a worker that was killed; nothing of the handler takes longer than a moment."""
