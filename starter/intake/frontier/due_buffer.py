@@ -102,6 +102,10 @@ class DueBuffer:
         held = None if queue is None else queue.urls.get(message_id)
         return None if held is None else held.url
 
+    def is_deleted(self, message_id: str) -> bool:
+        """Return whether a URL is known to be deleted; `peek` gives None for one of which nothing is known, too."""
+        return message_id in self._recent and self._recent[message_id][0] is None
+
     def take(
         self, crawl: str | None, key: str, limits: tuple[int, int], lease: float, clock: Callable[[], float]
     ) -> Generator[CrawlUrl]:

@@ -175,6 +175,8 @@ class Puts:
     async def _store_all(self, layout: Layout, index: int, batch: Sequence[Put]) -> None:
         for put in batch:
             put.before = self._buffer.peek(put.message_id, put.url.queue)
+            if put.kind is PutKind.DELETION and put.before is None and not self._buffer.is_deleted(put.message_id):
+                put.before = put.url  # as it was read from the store a moment ago: it is counted as that
             if put.before is not None and put.kind is PutKind.DISCOVERED:
                 put.end(PutStatus.SKIPPED)
         await _run_all(
