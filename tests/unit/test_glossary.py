@@ -5,7 +5,7 @@ import re
 from itertools import combinations
 from pathlib import Path
 
-from tests.sources import parse
+from tests.sources import is_written_by_a_program, parse
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/glossary.md").read_text("utf-8")
@@ -25,7 +25,7 @@ PATHS = sorted(
     path
     for package in PACKAGES
     for path in (ROOT / package).rglob("*.py")
-    if not path.stem.endswith(("_pb2", "_pb2_grpc"))  # a program writes those, and gives them its own names
+    if not is_written_by_a_program(path)
 )
 TREES = {path: parse(path.read_text("utf-8")) for path in PATHS}
 MODULES = {part for path in PATHS for part in path.relative_to(ROOT).with_suffix("").parts if not part.startswith("__")}
