@@ -175,10 +175,10 @@ async def test_urls_survive_the_kills_of_frontier_and_server(settings: Settings,
         try:
             await _hurt(server, kills, ledger, address)
             await discovering
-            await wait_until(lambda: ledger.completed == urls, "all are completed", seconds=120)
-            stopping.set()
-            await asyncio.gather(*crawlers)
             async with crawling(address) as crawler:
+                await wait_until(lambda: _has_completed_all(crawler), "all are completed", seconds=120)
+                stopping.set()
+                await asyncio.gather(*crawlers)
                 stored = {item.known.info.url: item for item in await crawler.list_urls(size=2 * URLS)}
                 counts = await crawler.stats()
         finally:

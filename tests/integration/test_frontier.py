@@ -281,3 +281,16 @@ async def test_an_inactive_frontier_takes_in_and_gives_nothing(client: Client, s
         assert take(frontier) == []
         frontier.is_active = True
         assert name(take(frontier)) == ["http://a.org/"]
+
+
+async def test_no_put_fails_while_the_server_answers(client: Client, settings: Settings, kind: str) -> None:
+    """Whenever it comes, also when the call before to its pack has just ended."""
+    async with running(client, settings, kind, packs=2) as frontier:
+        statuses: list[PutStatus] = []
+
+        async def discover_some(prefix: int) -> None:
+            for number in range(50):
+                statuses.extend(await discover(frontier, f"http://a.org/{prefix}/{number}"))
+
+        await asyncio.gather(*map(discover_some, range(40)))
+        assert statuses == [PutStatus.OK] * 2000

@@ -67,8 +67,9 @@ class Put:
     url: CrawlUrl
     done: "asyncio.Future[PutStatus]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     before: CrawlUrl | None = None
-    """As it was counted."""
+    """As it was counted; what the sender says counts if the buffer knows nothing of the URL."""
 
+    begun_at: int = field(default_factory=lambda: int(time.time()))
     has_ended: bool = False
 
     @property
@@ -133,8 +134,11 @@ class Puts:
         index = self._store.find_pack(put.message_id)
         self._pending[index].append(put)
         if index not in self._pumps:
-            pump = self._pumps[index] = asyncio.create_task(self._pump(index))
-            pump.add_done_callback(lambda ended: self._end_pump(index, ended))
+            self._begin_pump(index)
+
+    def _begin_pump(self, index: int) -> None:
+        pump = self._pumps[index] = asyncio.create_task(self._pump(index))
+        pump.add_done_callback(lambda ended: self._end_pump(index, ended))
 
     async def _pump(self, index: int) -> None:
         """Send what is pending for a pack, one call after the other."""
@@ -152,9 +156,13 @@ class Puts:
 
     def _end_pump(self, index: int, ended: asyncio.Task[None]) -> None:
         del self._pumps[index]
-        for put in self._pending.pop(index):  # none, unless the pump has failed
+        fault = None if ended.cancelled() else ended.exception()
+        if self._pending[index] and not (ended.cancelled() or fault):
+            self._begin_pump(index)  # some came when it had taken the last, but had not ended yet
+            return
+        for put in self._pending.pop(index):
             self._fail(put)
-        if not ended.cancelled() and (fault := ended.exception()) is not None and not self.fault.done():
+        if fault is not None and not self.fault.done():
             self.fault.set_exception(fault)
 
     async def _store_batch(self, index: int, batch: list[Put]) -> None:
@@ -174,9 +182,9 @@ class Puts:
 
     async def _store_all(self, layout: Layout, index: int, batch: Sequence[Put]) -> None:
         for put in batch:
-            put.before = self._buffer.peek(put.message_id, put.url.queue)
-            if put.kind is PutKind.DELETION and put.before is None and not self._buffer.is_deleted(put.message_id):
-                put.before = put.url  # as it was read from the store a moment ago: it is counted as that
+            known = self._buffer.peek(put.message_id, put.url.queue)
+            if known is not None or self._buffer.is_deleted(put.message_id):
+                put.before = known
             if put.before is not None and put.kind is PutKind.DISCOVERED:
                 put.end(PutStatus.SKIPPED)
         await _run_all(
@@ -226,6 +234,8 @@ class Puts:
         """Find out what is stored of a URL, and count it as that."""
         async with self._look_ups:
             found = await self._store.find(put.message_id)
+        if put.before is None and found is not None and found.created_at < put.begun_at:
+            put.before = found  # the put has not stored it first, so it is counted, and as it is
         if found != put.before:
             self._note(put, found)
             return
@@ -260,7 +270,7 @@ class Puts:
         put.end(PutStatus.FAIL)
         if put.kind is PutKind.DISCOVERED:
             self._buffer.begin_put(put.message_id, put.url.queue)
-        look_up = Put(PutKind.LOOK_UP, put.message_id, put.url)
+        look_up = Put(PutKind.LOOK_UP, put.message_id, put.url, before=put.before, begun_at=put.begun_at)
         if not self._is_closed:
             asyncio.get_running_loop().call_later(backoff_seconds(LOOK_UP_AFTER), self._queue, look_up)
 
