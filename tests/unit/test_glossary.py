@@ -22,10 +22,7 @@ LINE_MAX = 120
 
 PACKAGES = ("shared", "activities", "workflows", "worker", "starter", "spark", "client/dormice")
 PATHS = sorted(
-    path
-    for package in PACKAGES
-    for path in (ROOT / package).rglob("*.py")
-    if not is_written_by_a_program(path)
+    path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if not is_written_by_a_program(path)
 )
 TREES = {path: parse(path.read_text("utf-8")) for path in PATHS}
 MODULES = {part for path in PATHS for part in path.relative_to(ROOT).with_suffix("").parts if not part.startswith("__")}

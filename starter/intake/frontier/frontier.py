@@ -207,7 +207,7 @@ class Frontier:
             puts: list[Put] = []
             async for url in urls:
                 if url.created_at < before:
-                    puts.append(Put(PutKind.DELETION, url.message_id, url))
+                    puts.append(Put(PutKind.DELETION, url.message_id, url, before=url))
                     self._puts.submit(puts[-1])
                     count += 1
         outcomes = await asyncio.gather(*(put.done for put in puts))
