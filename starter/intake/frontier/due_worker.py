@@ -20,7 +20,7 @@ from activities.api.handler import Handler, handler
 from activities.api.outcome import Again, Message, Reject
 from activities.idle.capacity import Capacity
 from activities.registry import Registry
-from shared.errors import InvalidEnvelope, ServerUnreachable
+from shared.errors import InvalidEnvelope, RetryLater, ServerUnreachable
 from shared.lanes import task_queue
 from shared.messages.encoding import Pack
 from shared.settings import Settings
@@ -34,6 +34,7 @@ from worker.run import WorkerPlan, run_workers
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+WATCH_SECONDS = 2.0
 REFUSED_A_SECOND = 100.0
 """Offers without room that cost little. With more of them, each URL waits longer for its next one; their rate then
 grows as the square root of the number that wait: a million wake 600 times a second, each every half an hour."""
@@ -98,6 +99,20 @@ async def wait_for_others(client: Client, settings: Settings) -> None:
                 about = {"action": "frontier_waits", "others": ", ".join(sorted(others))}
                 logger.warning("another process serves this kind, waiting for its end", extra=about)
         await asyncio.sleep(LOOK_SECONDS)
+
+
+async def watch_for_others(client: Client, settings: Settings) -> None:
+    """Raise RetryLater when another process serves the task queue, too, unless this one's name comes first.
+
+    Two that begin at the same moment don't see each other, because a worker is seen only seconds after it began; nor
+    does one that begins just after the server, which keeps workers in memory.
+    """
+    capacity = Capacity(client, task_queue(settings.task_queue_prefix, LANE))
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        with contextlib.suppress(RPCError):
+            if (first := min(await capacity.find_identities(), default=client.identity)) < client.identity:
+                raise RetryLater(f"{first} serves this kind, too; start this one again, and it waits")
 
 
 async def run_worker(client: Client, plan: WorkerPlan, stopping: asyncio.Event) -> None:

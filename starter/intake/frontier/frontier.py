@@ -23,7 +23,7 @@ from shared.settings import Settings
 from starter.intake.frontier.crawl_queue import QueueCounts
 from starter.intake.frontier.crawl_url import KEY_MAX, CrawlUrl, QueueName, derive_key, normalize_crawl
 from starter.intake.frontier.due_buffer import DueBuffer
-from starter.intake.frontier.due_worker import make_handler, make_plan, run_worker, wait_for_others
+from starter.intake.frontier.due_worker import make_handler, make_plan, run_worker, wait_for_others, watch_for_others
 from starter.intake.frontier.first_scan import FirstScan
 from starter.intake.frontier.puts import Put, PutKind, Puts, PutStatus
 from starter.intake.frontier.url_store import UrlStore
@@ -85,27 +85,30 @@ class Frontier:
         worker_stopping = asyncio.Event()
         plan = make_plan(self._store.settings, self._registry, self._options.drain)
         working = asyncio.create_task(run_worker(self._client, plan, worker_stopping))
-        scanning = asyncio.create_task(self._scan.run(layout))
+        beginning = {
+            asyncio.create_task(self._scan.run(layout)),
+            asyncio.create_task(watch_for_others(self._client, self._store.settings)),
+        }
         stop = asyncio.create_task(_wait(stopping))
         try:
             self.started.set()
             self.gap = ""
-            watched = {working, scanning, stop, self._puts.fault}
-            while not stop.done() and not any(each.done() for each in watched - {scanning}):
-                await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-                if scanning.done():
-                    scanning.result()
-                    watched.discard(scanning)
+            watched: set[asyncio.Future[None]] = {working, stop, self._puts.fault}
+            while not any(each.done() for each in watched):
+                await asyncio.wait(watched | beginning, return_when=asyncio.FIRST_COMPLETED)
+                for ended in [each for each in beginning if each.done()]:
+                    ended.result()
+                    beginning.discard(ended)
             self.gap = "stopping"
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.drain.total_seconds()):
                     await self._puts.drain()
         finally:
             self._puts.close()
-            for task in (scanning, stop):
+            for task in (*beginning, stop):
                 task.cancel()
             worker_stopping.set()
-            await asyncio.gather(working, scanning, stop, return_exceptions=True)
+            await asyncio.gather(working, stop, *beginning, return_exceptions=True)
         working.result()
         if self._puts.fault.done():
             self._puts.fault.result()
