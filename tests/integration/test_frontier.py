@@ -266,6 +266,19 @@ async def test_what_can_not_be_stored_is_skipped(
     assert await frontier.put(url, is_discovered=is_discovered) is PutStatus.SKIPPED
 
 
+async def test_what_just_fits_can_also_be_changed(client: Client, settings: Settings, kind: str) -> None:
+    """A pack would ignore a revision that its dates make too large."""
+    async with running(client, settings, kind) as frontier:
+        for size in range(settings.payload_max_bytes - 150, settings.payload_max_bytes, 10):
+            url = make_url(f"http://a.org/{size}", int(time.time()) + DAY, big=["x" * size])
+            if await frontier.put(url, is_discovered=True) is PutStatus.OK:
+                await put_known(frontier, url)
+                found = await frontier.find(url.queue, url.url)
+                assert found is not None
+                assert found.refetch_at == url.refetch_at
+        assert 0 < frontier.count("", "").active < 15
+
+
 async def test_before_it_serves_a_put_fails(client: Client, settings: Settings) -> None:
     """So the client sends it again."""
     frontier = Frontier(client, settings, FrontierOptions())

@@ -35,7 +35,6 @@ async def test_a_second_process_waits_for_the_first(server: EmbeddedServer, sett
     stopping = [asyncio.Event(), asyncio.Event()]
     running = asyncio.create_task(first.run(stopping[0]))
     await wait_until(first.started.is_set, "the first serves")
-    await asyncio.sleep(3)  # until others see its worker
     waiting = asyncio.create_task(second.run(stopping[1]))
     await wait_until(lambda: "another" in second.gap, "the second waits")
     await asyncio.sleep(2)

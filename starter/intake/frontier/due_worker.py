@@ -24,7 +24,7 @@ from shared.errors import InvalidEnvelope, RetryLater, ServerUnreachable
 from shared.lanes import task_queue
 from shared.messages.encoding import Pack
 from shared.settings import Settings
-from shared.temporal.connect import check_server
+from shared.temporal.connect import check_server, describe_queue
 from starter.intake.frontier.crawl_url import CrawlUrl
 from starter.intake.frontier.due_buffer import DueBuffer
 from starter.intake.frontier.url_store import LANE, NEVER, SOON_SECONDS
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 WATCH_SECONDS = 2.0
+BEGINNING = timedelta(seconds=4)
+"""How long after its begin a worker may be unknown: two of its heartbeats."""
 REFUSED_A_SECOND = 100.0
 """Offers without room that cost little. With more of them, each URL waits longer for its next one; their rate then
 grows as the square root of the number that wait: a million wake 600 times a second, each every half an hour."""
@@ -89,10 +91,11 @@ def make_handler(kind: str, pack: Pack, buffer: DueBuffer, offer_seconds: float)
 
 async def wait_for_others(client: Client, settings: Settings) -> None:
     """Wait until no other worker process serves the task queue; one that was killed counts for some seconds."""
-    capacity, is_logged = Capacity(client, task_queue(settings.task_queue_prefix, LANE)), False
+    queue, is_logged = task_queue(settings.task_queue_prefix, LANE), False
     while True:
         with contextlib.suppress(RPCError):
-            if not (others := await capacity.find_identities()):
+            others = await Capacity(client, queue).find_identities() | await _find_beginners(client, queue)
+            if not others:
                 return
             if not is_logged:
                 is_logged = True
@@ -101,11 +104,18 @@ async def wait_for_others(client: Client, settings: Settings) -> None:
         await asyncio.sleep(LOOK_SECONDS)
 
 
+async def _find_beginners(client: Client, queue: str) -> set[str]:
+    """Name the processes that have polled a moment ago: one that has just begun is not known otherwise yet."""
+    since = datetime.now(UTC) - BEGINNING
+    pollers = (await describe_queue(client, queue)).pollers
+    return {poller.identity for poller in pollers if poller.last_access_time.ToDatetime(UTC) >= since}
+
+
 async def watch_for_others(client: Client, settings: Settings) -> None:
     """Raise RetryLater when another process serves the task queue, too, unless this one's name comes first.
 
-    Two that begin at the same moment don't see each other, because a worker is seen only seconds after it began; nor
-    does one that begins just after the server, which keeps workers in memory.
+    Two that begin at the same moment don't see each other, nor does one see anybody that begins just after the server,
+    which keeps workers in memory.
     """
     capacity = Capacity(client, task_queue(settings.task_queue_prefix, LANE))
     while True:

@@ -43,6 +43,8 @@ from starter.steering.stored.stored_pack import read_stored
 
 LANE = "short"
 SOURCE = "frontier"
+DATES_BYTES = 50
+"""What the dates that a put gets here may add to its payload; a pack ignores a revision that is too large."""
 LEAP = 3_600_000_000
 """An hour, in microseconds, of which offsets are made."""
 PATIENCE = timedelta(seconds=30)
@@ -104,7 +106,7 @@ class UrlStore:
 
     def is_storable(self, url: CrawlUrl) -> bool:
         """Return whether a URL is small enough."""
-        return len(encode_json(url.to_payload())) <= self.settings.payload_max_bytes
+        return len(encode_json(url.to_payload())) + DATES_BYTES <= self.settings.payload_max_bytes
 
     async def start(self, layout: Layout, index: int, urls: Sequence[StoredUrl]) -> list[Receipt[None]]:
         """Store URLs of one pack, except those whose messages are alive; an id comes once."""
