@@ -14,7 +14,10 @@ import grpc
 import pytest
 from google.protobuf import json_format
 from grpc import aio
+from temporalio.client import Client
 
+from activities.idle.capacity import Capacity
+from shared.lanes import task_queue
 from shared.settings import Settings
 from starter.intake.frontier.wire import urlfrontier_pb2 as wire
 from starter.local.embedded import EmbeddedServer
@@ -452,13 +455,16 @@ def _is_ready(port: int) -> bool:
 
 @pytest.mark.long
 @pytest.mark.timeout(120)
-async def test_a_killed_process_loses_nothing_that_it_acknowledged(server: EmbeddedServer) -> None:
+async def test_a_killed_process_loses_nothing_that_it_acknowledged(server: EmbeddedServer, client: Client) -> None:
     """Another one waits for its end, has it all, and gives again what had been given."""
-    settings, options = make_settings(), ("--kind", unused_kind(), "--packs", "3")
+    settings, kind = make_settings(), unused_kind()
+    options = ("--kind", kind, "--packs", "3")
+    capacity = Capacity(client, task_queue(f"{settings.task_queue_prefix}-{kind}", "short"))
     urls = [f"http://a.org/{n}" for n in range(500)]
     async with frontier_process(server, settings, *options) as (first, address), crawling(address) as crawler:
         await crawler.discover(*urls)
         assert len(await crawler.take(urls=100, lease=HOUR)) == 100
+        await wait_until(capacity.find_identities, "the server has heard of the worker")
         async with frontier_process(server, settings, *options) as (second, other):
             async with aio.insecure_channel(other) as channel:
                 assert not await _is_answered(channel)
