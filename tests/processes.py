@@ -13,7 +13,7 @@ import psutil
 from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
 from starter.local.kafka.broker import EmbeddedBroker
-from starter.local.supervised_process import SupervisedProcess
+from starter.local.supervised_process import SupervisedProcess, find_free_port
 
 ROOT = Path(__file__).parent.parent
 
@@ -51,6 +51,16 @@ def bridge_process(
     """Run `dormice bridge` on a topic, as a member of the group of its name; ended with SIGKILL if still alive."""
     command = ("bridge", topic, "--group", topic, *arguments)
     return _intake_process(server, settings, command, DORMICE_KAFKA_SERVERS=broker.address)
+
+
+@contextlib.asynccontextmanager
+async def frontier_process(
+    server: EmbeddedServer, settings: Settings, *arguments: str
+) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
+    """Run `dormice frontier` on a free port and give it with its address; ended with SIGKILL if still alive."""
+    address = f"127.0.0.1:{find_free_port()}"
+    async with _intake_process(server, settings, ("frontier", "--listen", address, *arguments)) as process:
+        yield process, address
 
 
 def outbox_process(

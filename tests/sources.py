@@ -19,6 +19,11 @@ def parse(text: str) -> ast.Module:
         gc.enable()
 
 
+def is_written_by_a_program(path: Path) -> bool:
+    """Tell whether a module is made of the description of an interface: its names and sizes are that program's."""
+    return path.stem.endswith(("_pb2", "_pb2_grpc"))
+
+
 def table(page: str, heading: str) -> list[list[str]]:
     """Give the cells of the first table below a heading of a page, which is named by its path in the repository."""
     text = (Path(__file__).parents[1] / page).read_text("utf-8")

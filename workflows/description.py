@@ -137,13 +137,17 @@ def describe_capacity(by_worker: Mapping[str, WorkerCapacity]) -> str:
 
 
 def page_of(states: Iterable[MessageState], request: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer a pack's `page` query: the messages that match a filter of state, lane and due time, and their count."""
+    """Answer a pack's `page` query: the messages that match a filter of state, lane and due time, and their count.
+
+    A request `has_payloads` to get them too; a pack holds no more bytes than an answer may have.
+    """
     after, limit = request.get("after", ""), request.get("limit", PAGE_MAX)
+    listed = (*_LISTED, "payload") if request.get("has_payloads") else _LISTED
     kept = [state for state in states if _is_kept(state, request)]
     return {
         "count": len(kept),
         "messages": [
-            {name: getattr(state, name) for name in _LISTED} | {"state": state.phase}
+            {name: getattr(state, name) for name in listed} | {"state": state.phase}
             for state in itertools.islice((state for state in kept if state.id > after), min(limit, PAGE_MAX))
         ],
     }

@@ -19,7 +19,7 @@ from starter.cli.interruption import run_interruptibly
 from starter.cli.messages import listing, load, parked, repair, show, start, verbs
 from starter.cli.operations import doctor, forecast, gates, history, idle, plan, rehearse, repack, skip, watch
 from starter.cli.processes import codec_server, completion, dev, init, inventory, serve, worker
-from starter.cli.records import bridge, bridge_status, dead_letters, outbox, outbox_table
+from starter.cli.records import bridge, bridge_status, dead_letters, frontier, outbox, outbox_table
 from starter.local.disk import is_full_error
 from starter.local.terminal import echo_err
 
@@ -28,7 +28,7 @@ WARNED_VARIABLE = "_DORMICE_WARNED"
 
 COMMAND_MODULES = (
     *(init, dev, worker, start, load, show, listing, watch, verbs, parked),
-    *(bridge, bridge_status, dead_letters, outbox, outbox_table, repack, repair, skip),
+    *(bridge, bridge_status, dead_letters, outbox, outbox_table, frontier, repack, repair, skip),
     *(idle, gates, forecast, plan, rehearse, history, doctor, serve, codec_server),
     importlib.import_module("spark.cli.commands"),  # one layer above: this layer must not depend on it
     *(inventory, completion),

@@ -17,6 +17,7 @@ from workflows.description import (
     describe_status,
     escape_markdown,
     explain_due,
+    page_of,
 )
 from workflows.packs.batch import PackSummary
 
@@ -169,6 +170,14 @@ def test_the_details_in_the_web_ui_tell_state_reason_place_and_the_last_decision
 def test_what_handlers_say_is_shown_as_they_said_it(text: str, expected: str) -> None:
     """No reason turns into markup, and none ends its line."""
     assert escape_markdown(text) == expected
+
+
+def test_a_page_has_payloads_only_if_asked_for_them() -> None:
+    """Lists need none, and most of a pack's bytes are payloads."""
+    state = MessageState("feed", "a", "short", EVENING, EVENING, payload={"n": 1})
+    (plain,) = page_of([state], {})["messages"]
+    (full,) = page_of([state], {"has_payloads": True})["messages"]
+    assert full == plain | {"payload": {"n": 1}}
 
 
 def test_the_workflows_beside_messages_describe_themselves() -> None:

@@ -5,7 +5,7 @@ import re
 from itertools import combinations
 from pathlib import Path
 
-from tests.sources import parse
+from tests.sources import is_written_by_a_program, parse
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/glossary.md").read_text("utf-8")
@@ -21,7 +21,9 @@ KNOWN = {*NOUNS, *PLAIN["adjectives"]}
 LINE_MAX = 120
 
 PACKAGES = ("shared", "activities", "workflows", "worker", "starter", "spark", "client/dormice")
-PATHS = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+PATHS = sorted(
+    path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if not is_written_by_a_program(path)
+)
 TREES = {path: parse(path.read_text("utf-8")) for path in PATHS}
 MODULES = {part for path in PATHS for part in path.relative_to(ROOT).with_suffix("").parts if not part.startswith("__")}
 CLASSES = [

@@ -110,8 +110,11 @@ GONE = StoredPack(is_open=False)
 UNREADABLE = StoredPack(is_current=False, knows_ids=False)
 
 
-async def read_stored(client: Client, name: str) -> StoredPack:
-    """Read a pack out of the history of its present run. Raises RPCError."""
+async def read_stored(client: Client, name: str, *, ends_when_stale: bool = False) -> StoredPack:
+    """Read a pack out of the history of its present run. Raises RPCError.
+
+    With `ends_when_stale`, no further than to what makes the state differ from that of the pack itself.
+    """
     while True:
         try:
             events = await _fetch(client, name)
@@ -124,7 +127,7 @@ async def read_stored(client: Client, name: str) -> StoredPack:
             continue  # the next run has begun, and is what the next answer shows
         if last in _ENDS:
             return GONE
-        return await _Reader(client).read(events)
+        return await _Reader(client).read(events, ends_when_stale=ends_when_stale)
 
 
 async def _fetch(client: Client, name: str) -> _Events:
@@ -144,7 +147,7 @@ class _Reader:
     def __init__(self, client: Client) -> None:
         self._converter = client.data_converter
 
-    async def read(self, events: _Events) -> StoredPack:
+    async def read(self, events: _Events, *, ends_when_stale: bool) -> StoredPack:
         """Apply the events of a run, from its first on."""
         first = events[0]
         try:
@@ -158,6 +161,9 @@ class _Reader:
             is_current, knows_ids = await self._apply(pack, state, event)
             pack.is_current &= is_current
             pack.knows_ids &= knows_ids
+            if ends_when_stale and not pack.is_current:
+                pack.knows_ids = False
+                break
         return pack
 
     async def _apply(self, pack: StoredPack, state: PackState, event: HistoryEvent) -> tuple[bool, bool]:
