@@ -84,8 +84,9 @@ class UrlStore:
         self._offset += LEAP
 
     async def find_layout(self) -> Layout:
-        """Give how the kind is packed; the first call fixes it."""
-        layout = self._layouts.known(self.kind) or await self._layouts.ensure(self.kind, LANE)
+        """Give how the kind is packed; the first call of all fixes it, whatever number of packs is given later."""
+        layout = self._layouts.known(self.kind) or await self._layouts.find(self.kind)
+        layout = layout or await self._layouts.ensure(self.kind, LANE)
         if layout is None:
             raise RetryLater(f"the packs of kind {self.kind!r} are not known yet; try again")
         self._pack_count = layout.packs

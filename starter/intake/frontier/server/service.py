@@ -20,7 +20,6 @@ BATCHES_OUTSTANDING = 16
 """What a stream may send before the first of it is acknowledged; both are the reference's."""
 
 PAGE_SIZE = 100
-LEASE_SECONDS = 30
 DAY_SECONDS = 86_400
 ROOT_LOGGERS = ("", "ROOT")
 
@@ -88,7 +87,7 @@ class FrontierService(URLFrontierServicer):
             request.key,
             queues_max=request.max_queues,
             urls_max=request.max_urls_per_queue,
-            lease_seconds=request.delay_requestable or LEASE_SECONDS,
+            lease_seconds=request.delay_requestable,
         ):
             yield _to_info(url)
 
