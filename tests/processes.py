@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import sys
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -13,7 +14,7 @@ import psutil
 from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
 from starter.local.kafka.broker import EmbeddedBroker
-from starter.local.supervised_process import SupervisedProcess, find_free_port
+from starter.local.supervised_process import SupervisedProcess
 
 ROOT = Path(__file__).parent.parent
 
@@ -57,10 +58,21 @@ def bridge_process(
 async def frontier_process(
     server: EmbeddedServer, settings: Settings, *arguments: str
 ) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
-    """Run `dormice frontier` on a free port and give it with its address; ended with SIGKILL if still alive."""
-    address = f"127.0.0.1:{find_free_port()}"
-    async with _intake_process(server, settings, ("frontier", "--listen", address, *arguments)) as process:
-        yield process, address
+    """Run `dormice frontier` and give it with its address once it listens; ended with SIGKILL if still alive.
+
+    With `--listen` among the arguments it is given at once.
+    """
+    if "--listen" in arguments:
+        async with _intake_process(server, settings, ("frontier", *arguments)) as process:
+            yield process, arguments[arguments.index("--listen") + 1]
+        return
+    log = server.options.data / "frontier.log"
+    begin = log.stat().st_size if log.exists() else 0
+    async with _intake_process(server, settings, ("frontier", "--listen", "127.0.0.1:0", *arguments)) as process:
+        while (found := re.search(r"interface at (\S+)", log.read_text()[begin:])) is None:
+            assert process.returncode is None, log.read_text()[begin:]
+            await asyncio.sleep(0.05)
+        yield process, found[1]
 
 
 def outbox_process(

@@ -294,6 +294,7 @@ async def tell(message: Message, ctx: Context) -> Done:
 """
 
 
+@pytest.mark.long
 async def test_with_reload_the_worker_follows_its_handlers(
     spawn: Spawn, environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -27,6 +27,8 @@ from tests.conftest import wait_until
 from tests.crawlers import OK, SKIPPED, Crawler, crawling, now
 from tests.processes import frontier_process
 
+pytestmark = pytest.mark.xdist_group("frontier")  # one process answers most of these
+
 HOUR = 3600
 SERVICE = "/urlfrontier.URLFrontier/"
 
@@ -465,7 +467,8 @@ async def test_a_killed_process_loses_nothing_that_it_acknowledged(server: Embed
         await crawler.discover(*urls)
         assert len(await crawler.take(urls=100, lease=HOUR)) == 100
         await wait_until(capacity.find_identities, "the server has heard of the worker")
-        async with frontier_process(server, settings, *options) as (second, other):
+        elsewhere = f"127.0.0.1:{find_free_port()}"
+        async with frontier_process(server, settings, *options, "--listen", elsewhere) as (second, other):
             async with aio.insecure_channel(other) as channel:
                 assert not await _is_answered(channel)
             stored = await _acknowledged_until(first, crawler)

@@ -298,6 +298,7 @@ def test_a_table_of_postgres_is_read_in_the_order_of_its_query(
     assert (reject["row"], reject["field"]) == (1000, "id")
 
 
+@pytest.mark.long
 async def test_a_topic_is_read_between_two_moments(
     make: Prepare, spark: "SparkSession", broker: EmbeddedBroker, settings: Settings
 ) -> None:
