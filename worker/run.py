@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
@@ -39,6 +40,11 @@ logger = logging.getLogger(__name__)
 LIMITS_POLLERS = 4  # half of them for what this process counts already
 LIMITS_STICKY = timedelta(seconds=2)  # after it another process counts on, when one was killed
 HEARTBEAT_THROTTLE = timedelta(seconds=2)
+
+# temporalio takes a workflow task of more than two seconds for a deadlock, and may never let go of its run after that;
+# it has no option for this (temporalio/sdk-python#1050). Ten thousand signals that waited for a worker take as long on
+# a busy machine.
+DEADLOCK_SECONDS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,11 @@ def _build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatc
     )
 
 
+def _allow_long_tasks(worker: Worker) -> None:
+    workflows: Any = worker._workflow_worker  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] — see DEADLOCK_SECONDS
+    workflows._deadlock_timeout_seconds = DEADLOCK_SECONDS  # noqa: SLF001
+
+
 async def run_workers(
     client: Client,
     plan: WorkerPlan,
@@ -132,6 +143,7 @@ async def run_workers(
         batches = BatchDispatch(dispatch)
         workers = [_build_worker(client, plan, lane, dispatch, batches) for lane in plan.lanes]
         for worker in workers:
+            _allow_long_tasks(worker)
             await stack.enter_async_context(worker)
         logger.info("worker started", extra={"action": "worker_started", "lanes": ",".join(plan.lanes)})
         announce(workers)

@@ -433,7 +433,8 @@ async def test_a_signal_to_end_acknowledges_what_is_under_way(server: EmbeddedSe
                     if len(stored) == 100:
                         process.send_signal(signal.SIGTERM)
             sending.cancel()
-            assert await call.code() is grpc.StatusCode.UNAVAILABLE
+            # the latter where the connection closes while the client still writes
+            assert await call.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL)
         assert await process.wait() == 0
     assert len(stored) >= 100
     async with frontier_process(server, settings, *options) as (process, address), crawling(address) as crawler:

@@ -216,7 +216,9 @@ async def test_a_record_waits_while_its_message_has_as_many_signals_as_the_serve
     async def work(message: Message, ctx: Context) -> Again:
         return Again(after=timedelta(days=1))
 
-    starter = BulkStarter(client, replace(settings, patience=timedelta(0)), revises=True)
+    long_task = timedelta(seconds=60)  # which a busy machine may need for ten thousand signals; it is the default
+    patient = replace(settings, patience=timedelta(0), workflow_task_timeout=long_task)
+    starter = BulkStarter(client, patient, revises=True)
 
     async def deliver(offset: int) -> Receipt[None]:
         envelope = Envelope(kind=kind, id="a", lane="short", payload=offset, scheduled_at=LATER)
