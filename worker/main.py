@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TypeVar
 
 from temporalio.client import Client
 from temporalio.runtime import MetricBuffer
+from temporalio.worker import Worker
 
 from activities.handlers.webhook.request import read_signing_keys
 from activities.registry import Registry, load_registry
@@ -111,14 +112,7 @@ class StopRequest:
 
     async def unless_given(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Await `work`; when the order comes first, cancel it and give None."""
-        working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self.event.wait())
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if working.done():
-            return working.result()
-        working.cancel()
-        await asyncio.wait({working})
-        return None
+        return await unless_set(self.event, work)
 
     def close(self) -> None:
         """Cancel the time limit, because everything has ended."""
@@ -213,18 +207,40 @@ async def serve_lanes(client: Client, plan: WorkerPlan, order: StopRequest, read
     """Run workers until the order to stop, watching the server; raises the DormiceError that explains a failure."""
     watching = watch_server(client, readiness, plan.telemetry)
     async with alongside(watching, order.follow_event(), plan.telemetry.pass_core_on()):
-        try:
-            await run_workers(client, plan, order.event, readiness.take_workers)
-        except RuntimeError as exc:
-            await check_server(client)
-            if has_met_no_server(exc):
-                raise ServerUnreachable("the server went away while the workers began; start them again") from exc
-            raise
+        await run_explained(client, plan, order.event, readiness.take_workers)
+
+
+async def run_explained(
+    client: Client,
+    plan: WorkerPlan,
+    stopping: asyncio.Event,
+    announce: Callable[[Sequence[Worker]], None] = lambda _: None,
+) -> None:
+    """Run workers, see `run_workers`; raises the DormiceError that explains a failure."""
+    try:
+        await run_workers(client, plan, stopping, announce)
+    except RuntimeError as exc:
+        await check_server(client)
+        if has_met_no_server(exc):
+            raise ServerUnreachable("the server went away while the workers began; start them again") from exc
+        raise
 
 
 def has_met_no_server(error: RuntimeError) -> bool:
     """Return whether a worker failed because no server answered at its start, where the SDK's core tries only once."""
     return bool(re.search(r"Worker validation failed.*code: (Unavailable|DeadlineExceeded)", str(error), re.DOTALL))
+
+
+async def unless_set(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """Await `work`; when the event comes first, cancel it and give None."""
+    working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        working.cancel()
+        waiting.cancel()
+        await asyncio.wait({working, waiting})
 
 
 @contextlib.asynccontextmanager

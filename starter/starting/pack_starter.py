@@ -1,6 +1,7 @@
 """The pack starter: sends chunks of messages to their packs and reads the outcome of each message."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -132,14 +133,11 @@ class HistoryRoom:
 
     async def find_obstacle(self, pack_id: str) -> str:
         """Say why nothing more may be sent to a pack; empty if it may. One that was full is asked whether it is now."""
-        if pack_id not in self._full or await self.look(pack_id) or pack_id not in self._full:
-            return self._full.get(pack_id, "")
-        try:
-            await query(self._client.get_workflow_handle(pack_id), "receipt", "")
-        except NO_ANSWER:
-            return self._full.get(pack_id, "")
-        self._full.pop(pack_id, None)
-        return ""
+        if pack_id in self._full and not await self.look(pack_id) and pack_id in self._full:
+            with contextlib.suppress(*NO_ANSWER):
+                await query(self._client.get_workflow_handle(pack_id), "receipt", "")
+                self._full.pop(pack_id, None)
+        return self._full.get(pack_id, "")
 
     async def look(self, pack_id: str) -> str:
         """Look at a pack that did not answer; give its task queue if no worker serves it, else an empty text."""

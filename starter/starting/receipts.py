@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 from temporalio.service import RPCError, RPCStatusCode
 
 from shared.messages.placement import workflow_id
-from shared.temporal.connect import TRANSIENT, lacks_attribute, lacks_signal_room, translate_rpc_error
+from shared.temporal.connect import is_transient, lacks_namespace, translate_rpc_error
 
 Tag = TypeVar("Tag")
 
@@ -66,7 +66,7 @@ class ChunkReceipts(Generic[Tag]):
 
 def to_refusal(exc: RPCError, tag: Tag, name: str, attempts: int) -> Receipt[Tag]:
     """Give the receipt of a start that failed, for good or after all patience; raises Misconfigured for the client."""
-    if exc.status in TRANSIENT or lacks_attribute(exc) or lacks_signal_room(exc):
+    if is_transient(exc) and not lacks_namespace(exc):
         return Receipt(tag, name, StartOutcome.FAILED, "", str(translate_rpc_error(exc)), attempts)
     if exc.status is RPCStatusCode.INVALID_ARGUMENT:
         return Receipt(tag, name, StartOutcome.REJECTED, "", f"the server refuses it ({exc.message})", attempts)

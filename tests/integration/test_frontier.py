@@ -220,7 +220,7 @@ async def test_an_old_version_never_comes_back(client: Client, settings: Setting
         frontier.set_delay(None, 0)
         await discover(frontier, *versions)
         give_up_at = time.monotonic() + 8
-        while time.monotonic() < give_up_at:
+        while time.monotonic() < give_up_at or sum(versions.values()) <= 100:  # longer on a slow machine
             for url in take(frontier, lease_seconds=1):
                 assert int(url.metadata.get("version", ["0"])[0]) == versions[url.url]
                 versions[url.url] += 1

@@ -20,16 +20,15 @@ from activities.api.handler import Handler, handler
 from activities.api.outcome import Again, Message, Reject
 from activities.idle.capacity import Capacity
 from activities.registry import Registry
-from shared.errors import InvalidEnvelope, RetryLater, ServerUnreachable
+from shared.errors import InvalidEnvelope, RetryLater
 from shared.lanes import task_queue
 from shared.messages.encoding import Pack
 from shared.settings import Settings
-from shared.temporal.connect import check_server, describe_queue
+from shared.temporal.connect import describe_queue
 from starter.intake.frontier.crawl_url import CrawlUrl
 from starter.intake.frontier.due_buffer import DueBuffer
 from starter.intake.frontier.url_store import LANE, NEVER, SOON_SECONDS
-from worker.main import has_met_no_server
-from worker.run import WorkerPlan, run_workers
+from worker.run import WorkerPlan
 
 logger = logging.getLogger(__name__)
 
@@ -123,17 +122,6 @@ async def watch_for_others(client: Client, settings: Settings) -> None:
         with contextlib.suppress(RPCError):
             if (first := min(await capacity.find_identities(), default=client.identity)) < client.identity:
                 raise RetryLater(f"{first} serves this kind, too; start this one again, and it waits")
-
-
-async def run_worker(client: Client, plan: WorkerPlan, stopping: asyncio.Event) -> None:
-    """Run the worker until it is to stop. Raises RetryLater or Misconfigured when it can't go on."""
-    try:
-        await run_workers(client, plan, stopping)
-    except RuntimeError as exc:
-        await check_server(client)
-        if has_met_no_server(exc):
-            raise ServerUnreachable("the server went away while the worker began; start it again") from exc
-        raise
 
 
 def make_plan(settings: Settings, registry: Registry, drain: timedelta) -> WorkerPlan:

@@ -8,10 +8,10 @@ import asyncio
 import collections
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from temporalio.client import Client
 
@@ -23,14 +23,13 @@ from shared.settings import Settings
 from starter.intake.frontier.crawl_queue import QueueCounts
 from starter.intake.frontier.crawl_url import KEY_MAX, CrawlUrl, QueueName, derive_key, normalize_crawl
 from starter.intake.frontier.due_buffer import DueBuffer
-from starter.intake.frontier.due_worker import make_handler, make_plan, run_worker, wait_for_others, watch_for_others
+from starter.intake.frontier.due_worker import make_handler, make_plan, wait_for_others, watch_for_others
 from starter.intake.frontier.first_scan import FirstScan
 from starter.intake.frontier.puts import Put, PutKind, Puts, PutStatus
 from starter.intake.frontier.url_store import UrlStore
+from worker.main import run_explained, unless_set
 
 __all__ = ["CrawlUrl", "Frontier", "FrontierOptions", "PutStatus", "QueueCounts", "QueueName"]
-
-T = TypeVar("T")
 
 LEASE_SECONDS = 30
 """What the reference takes where a client leaves it out."""
@@ -79,21 +78,21 @@ class Frontier:
 
         Raises Misconfigured or RetryLater when it can't go on.
         """
-        layout = await _unless_set(stopping, self._begin())
+        layout = await unless_set(stopping, self._begin())
         if layout is None:
             return
         worker_stopping = asyncio.Event()
         plan = make_plan(self._store.settings, self._registry, self._options.drain)
-        working = asyncio.create_task(run_worker(self._client, plan, worker_stopping))
+        working = asyncio.create_task(run_explained(self._client, plan, worker_stopping))
         beginning = {
             asyncio.create_task(self._scan.run(layout)),
             asyncio.create_task(watch_for_others(self._client, self._store.settings)),
         }
-        stop = asyncio.create_task(_wait(stopping))
+        stop = asyncio.create_task(stopping.wait())
         try:
             self.started.set()
             self.gap = ""
-            watched: set[asyncio.Future[None]] = {working, stop, self._puts.fault}
+            watched: set[asyncio.Future[Any]] = {working, stop, self._puts.fault}
             while not any(each.done() for each in watched):
                 await asyncio.wait(watched | beginning, return_when=asyncio.FIRST_COMPLETED)
                 for ended in [each for each in beginning if each.done()]:
@@ -235,18 +234,3 @@ def _complete(queue: QueueName, url: str) -> QueueName | None:
     """Give a queue's name with what a client may leave out; None if it can't be one."""
     key = queue.key or derive_key(url)
     return None if key is None or len(key) > KEY_MAX else QueueName.of(queue.crawl, key)
-
-
-async def _unless_set(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """Await work; None if an event comes first."""
-    working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        for task in (working, waiting):
-            task.cancel()
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()

@@ -23,7 +23,7 @@ from shared.errors import InvalidEnvelope, RetryLater
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
 from shared.messages.json_value import encode_json
-from shared.messages.message import MessageState
+from shared.messages.message import ENDS, MessageState
 from shared.messages.placement import Layout, pack_index, pack_workflow_id, unit_hash
 from shared.messages.timespan import HORIZON
 from shared.packs.entry import Entry, to_entry
@@ -136,8 +136,9 @@ class UrlStore:
         if (layout := await self._layouts.find(self.kind)) is None:
             return None
         status = await self._packs.status(layout, pack_index(message_id, layout.packs), message_id)
-        is_alive = status is not None and status["phase"] not in ("done", "stopped", "expired")
-        return None if status is None or not is_alive else CrawlUrl.of_message(message_id, status["payload"])
+        if status is None or status["phase"] in ENDS:
+            return None
+        return CrawlUrl.of_message(message_id, status["payload"])
 
     async def read_pack(self, layout: Layout, index: int) -> list[StoredUrl]:
         """Read all URLs of a pack: where the server has stored all of it without a worker, else by queries."""

@@ -44,9 +44,9 @@ class CallGuard(aio.ServerInterceptor):
             return method
         read, write = _read_safely(method.request_deserializer), method.response_serializer
         if method.request_streaming:
-            return grpc.stream_stream_rpc_method_handler(_guard_streams(method.stream_stream), read, write)
+            return grpc.stream_stream_rpc_method_handler(_guard_stream(method.stream_stream, _check_all), read, write)
         if method.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(_guard_stream(method.unary_stream), read, write)
+            return grpc.unary_stream_rpc_method_handler(_guard_stream(method.unary_stream, _checked), read, write)
         return grpc.unary_unary_rpc_method_handler(_guard_answer(method.unary_unary), read, write)
 
 
@@ -72,10 +72,10 @@ def _guard_answer(answer: Any) -> Any:
     return guarded
 
 
-def _guard_stream(answer: Any) -> Any:
+def _guard_stream(answer: Any, check: Callable[[Any], Any]) -> Any:
     async def guarded(request: Any, context: Context) -> AsyncIterator[Any]:
         try:
-            async with aclosing(answer(_checked(request), context)) as responses:
+            async with aclosing(answer(check(request), context)) as responses:
                 async for response in responses:
                     yield response
         except (DormiceError, CallRefused) as exc:
@@ -84,20 +84,9 @@ def _guard_stream(answer: Any) -> Any:
     return guarded
 
 
-def _guard_streams(answer: Any) -> Any:
-    async def read_all(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        async for request in requests:
-            yield _checked(request)
-
-    async def guarded(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
-        try:
-            async with aclosing(answer(read_all(requests), context)) as responses:
-                async for response in responses:
-                    yield response
-        except (DormiceError, CallRefused) as exc:
-            await _refuse(exc, context)
-
-    return guarded
+async def _check_all(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _checked(request)
 
 
 def _checked(request: Any) -> Any:

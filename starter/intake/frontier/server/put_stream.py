@@ -10,6 +10,7 @@ import grpc
 from starter.intake.frontier.crawl_url import CrawlUrl
 from starter.intake.frontier.frontier import Frontier, PutStatus
 from starter.intake.frontier.server.call_guard import CallRefused
+from worker.main import unless_set
 
 logger = logging.getLogger(__name__)
 
@@ -90,29 +91,18 @@ async def _read(
         outstanding.discard(putting)
         acks.put_nowait(putting.result())
 
-    async def read_all() -> None:
+    async def read_all() -> bool:
         async for request in requests:
             await window.acquire()
             putting = await put(request)
             outstanding.add(putting)
             putting.add_done_callback(finish)
+        return True
 
     try:
-        await _unless_stopping(read_all(), pool.stopping)
+        if not await unless_set(pool.stopping, read_all()):
+            raise CallRefused(grpc.StatusCode.UNAVAILABLE, "the frontier ends; send what was not acknowledged again")
     finally:
         while outstanding:
             await asyncio.wait(outstanding)
         acks.put_nowait(None)
-
-
-async def _unless_stopping(work: Coroutine[Any, Any, None], stopping: asyncio.Event) -> None:
-    """Run a coroutine to its end; raises CallRefused when the order to stop comes first."""
-    working, waiting = asyncio.create_task(work), asyncio.create_task(stopping.wait())
-    try:
-        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise CallRefused(grpc.StatusCode.UNAVAILABLE, "the frontier ends; send what was not acknowledged again")
-        await working
-    finally:
-        working.cancel()
-        waiting.cancel()
