@@ -17,10 +17,10 @@ from examples.ledger import LEDGER_VARIABLE, Ledger
 from tests.acceptance.conftest import Run, Spawn
 from tests.conftest import wait_until
 
-pytestmark = pytest.mark.timeout(180)  # workers begin and end in it, each of them seconds of processor time
+pytestmark = pytest.mark.timeout(300)  # workers begin and end in it, each of them seconds of processor time
 
-RETURN_SECONDS = 90.0
-"""A workflow task whose delivery to a worker got lost comes again after 60 seconds, its timeout."""
+RETURN_SECONDS = 200.0
+"""A task whose delivery to a worker got lost comes again after 60 seconds, its timeout; a message has two or three."""
 
 LINES = {"solo": 600, "pack": 6000}
 

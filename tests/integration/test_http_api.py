@@ -408,6 +408,7 @@ def _write_lines(_: Any, value: list[Any]) -> bytes:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(240)  # hundreds of requests
 async def test_no_request_that_the_document_allows_fails(worked: httpx.AsyncClient, kind: str) -> None:
     """Whatever a generator makes of the document, the API never answers that it has a defect."""
     document = (await worked.get("/openapi.json")).json()

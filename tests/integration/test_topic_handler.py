@@ -150,15 +150,15 @@ async def test_a_broker_that_restarts_in_the_middle_gets_each_record_once(
     starter = BulkStarter(client, settings, encodings=declare(encoding, kind, pack))
     async with serve(replace(topic, kind=kind), echo, lanes=("short",), kafka_servers=own_broker.address):
 
-        async def begin(number: int) -> None:
+        def envelope(number: int) -> Envelope:
             due = now + timedelta(seconds=20 + number / 60)
             payload = {"topic": kind, "key": str(number), "value": ENCODED}
-            envelope = Envelope(
+            return Envelope(
                 kind=kind, id=str(number), lane="short", scheduled_at=due, tolerance_seconds=0, payload=payload
             )
-            assert (await starter.start(envelope, None)).run_id
 
-        await asyncio.gather(*(begin(number) for number in range(count)))
+        async for receipt in starter.start_all((number, envelope(number)) for number in range(count)):
+            assert receipt.run_id, receipt
         await wait_until(lambda: time.time() > now.timestamp() + 24, "some are due")
         await kill(own_broker)
         await wait_until(lambda: time.time() > now.timestamp() + 31, "all are due")
