@@ -1,7 +1,10 @@
 """Packs at a rhythm, for the scenario `packs`: what their size does at several rates, and N messages by the minute."""
 
 import asyncio
+import contextlib
+import os
 import resource
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +51,7 @@ async def _run_at_rhythm(filling: Filling) -> dict[str, Any]:
     return _describe(measured) | {"bytes/message": size_on_disk / filling.count}
 
 
-async def measure_fill(count: int, seconds: float = 300.0, delay: float = HOUR) -> None:
+async def measure_fill(count: int, seconds: float = 300.0, delay: float = HOUR, workers: float = 1) -> None:
     """Fill, then run at the rhythm: coalescing a twelfth of the mean delay, packs of 1,000; a row each minute."""
     filling = Filling(
         prefix=new_prefix(), count=count, size=1000, delay=delay, due_in=60.0, due_spread=delay, coalesce=delay / 12
@@ -67,29 +70,47 @@ async def measure_fill(count: int, seconds: float = 300.0, delay: float = HOUR) 
         note = f"filled in {sent.seconds:.0f} s ({rate:,.0f}/s, {each}), all asleep after {asleep:.0f} s"
         note += f"; at most {most:,.0f} MB here"
         print(f"{count:,}: {note}, disk {await settled_bytes(server) / 1e6:,.0f} MB", flush=True)
-        await _follow(server, filling, seconds, rows.append)
+        await _follow(server, filling, seconds, int(workers), rows.append)
     report(
         "packs",
         rows,
-        note=f"{note}; packs of 1,000, mean delay {delay / HOUR:g} h",
+        note=f"{note}; packs of 1,000, mean delay {delay / HOUR:.2g} h, {workers:g} worker processes",
         case=f"fill {count}",
     )
 
 
 async def _follow(
-    server: EmbeddedServer, filling: Filling, seconds: float, note: Callable[[dict[str, Any]], object]
+    server: EmbeddedServer, filling: Filling, seconds: float, workers: int, note: Callable[[dict[str, Any]], object]
 ) -> None:
     window = min(60.0, seconds)
-    order = to_order(filling, seconds=window, windows=max(1, round(seconds / window)))
-    async with working(server, order) as windows:
-        for minute in range(1, order.windows + 1):
-            async with asyncio.timeout(window + 60):
-                while len(windows) < minute:  # noqa: ASYNC110 — another process prints them
-                    await asyncio.sleep(0.5)
-            row = {"minute": minute} | _describe(windows[minute - 1])
-            row["disk MB"] = await settled_bytes(server) / 1e6
-            print(row, flush=True)
-            note(row)
+    with tempfile.NamedTemporaryFile() as versions:
+        os.truncate(versions.name, 2 * filling.count)
+        order = to_order(filling, seconds=window, windows=max(1, round(seconds / window)), versions=versions.name)
+        async with contextlib.AsyncExitStack() as stack:
+            running = [await stack.enter_async_context(working(server, order)) for _ in range(workers)]
+            for minute in range(1, order.windows + 1):
+                async with asyncio.timeout(window + 60):
+                    while min(len(windows) for windows in running) < minute:  # noqa: ASYNC110 — others print them
+                        await asyncio.sleep(0.5)
+                row = {"minute": minute} | _describe(_add([windows[minute - 1] for windows in running]))
+                row |= {"disk MB": await settled_bytes(server) / 1e6, "server CPU s": processor_seconds(server)}
+                print(row, flush=True)
+                note(row)
+
+
+def _add(parts: list[Measured]) -> Measured:
+    """Add what several processes saw in one window; lateness is that of the latest of them."""
+    seconds = sum(part.seconds for part in parts) / len(parts)
+    return Measured(
+        cycles=sum(part.cycles for part in parts),
+        seconds=seconds,
+        cpu_seconds=sum(part.cpu_seconds for part in parts),
+        rss_bytes=sum(part.rss_bytes for part in parts),
+        repeated=sum(part.repeated for part in parts),
+        left_out=sum(part.left_out for part in parts),
+        late_p50=max(part.late_p50 for part in parts),
+        late_p99=max(part.late_p99 for part in parts),
+    )
 
 
 def _describe(measured: Measured) -> dict[str, Any]:

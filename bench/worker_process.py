@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import mmap
 import os
 import resource
 import signal
@@ -11,6 +12,7 @@ from array import array
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
+from pathlib import Path
 
 import psutil
 import uvloop
@@ -61,6 +63,7 @@ class Order:
     telemetry: str = ""  # HOST:PORT for Prometheus
     receiver: str = ""  # URL for OTLP
     is_compressed: bool = False
+    versions: str = ""  # file in which several processes note versions together, two bytes of zero for each message
 
     def write(self) -> str:
         """Give the order as JSON without what has its default: an older revision's worker may not know the field."""
@@ -99,11 +102,12 @@ class Measured:
 class Counter:
     """Counts handler calls, how late they were, and versions of messages that ran twice or not at all."""
 
-    def __init__(self) -> None:
+    def __init__(self, versions: str = "") -> None:
         self.calls = 0
         self.repeated = self.left_out = 0
         self._late = array("d")
-        self._next = array("H")  # the version that each message should run next, by its number; 0 before its first
+        # the version that each message should run next, by its number; 0 before its first
+        self._next = map_versions(versions) if versions else array("H")
 
     def note(self) -> None:
         """Count a call."""
@@ -117,7 +121,7 @@ class Counter:
     def note_version(self, message_id: str, version: int) -> None:
         """Compare a version with the one before; ids end with the message's number, so a message costs two bytes."""
         number = int(message_id.rpartition("-")[2])
-        if (missing := number + 1 - len(self._next)) > 0:
+        if isinstance(self._next, array) and (missing := number + 1 - len(self._next)) > 0:
             self._next.frombytes(bytes(missing * self._next.itemsize))
         expected = self._next[number]
         self.repeated += version < expected
@@ -130,9 +134,15 @@ class Counter:
         return ordered
 
 
+def map_versions(path: str) -> "memoryview[int]":
+    """Share the versions in a file with the other processes that have it open."""
+    with Path(path).open("r+b") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0)).cast("H")
+
+
 async def measure(order: Order) -> AsyncIterator[Measured]:
     """Run the worker and measure its windows after the warm-up; SIGTERM ends it early, with the window it has begun."""
-    counter, stopping = Counter(), asyncio.Event()
+    counter, stopping = Counter(order.versions), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     running = asyncio.create_task(_serve(order, counter, stopping))
     await asyncio.wait([running], timeout=order.warmup)

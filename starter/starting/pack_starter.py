@@ -1,13 +1,12 @@
 """The pack starter: sends chunks of messages to their packs and reads the outcome of each message."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from temporalio.api.workflowservice.v1 import SignalWithStartWorkflowExecutionRequest
-from temporalio.client import Client, WorkflowExecutionDescription
+from temporalio.client import Client
 from temporalio.service import RPCError
 
 from shared.errors import RetryLater
@@ -16,19 +15,15 @@ from shared.messages.placement import Layout, pack_workflow_id
 from shared.packs.counts import FIRST, count_due, count_entries
 from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
-from shared.temporal.connect import CALL_TIMEOUT, describe_queue, to_raw_bytes
+from shared.temporal.connect import to_raw_bytes
 from starter.starting.calls import RetryingCaller
 from starter.starting.chunks import Chunk
-from starter.starting.queries import NO_ANSWER, is_polled, query
+from starter.starting.queries import NO_ANSWER, HistoryRoom, query
 from starter.starting.receipts import ChunkReceipts, StartOutcome, Tag, to_refusal
 from starter.starting.start_request import build_pack_request
 from workflows.packs.receipts import KNOWN, REVISED, STOPPED
 
 ADMIT = "admit"
-
-ROOM_BYTES, ROOM_EVENTS = 8 * 1024 * 1024, 4_000
-"""Whoever repeats a start adds to the history of a pack that no worker serves. By default, the server ends a workflow
-with more than 50 MB, and all its messages with it, and refuses signals after 10,000."""
 
 _Fates = dict[int, tuple[StartOutcome, str]]
 """Outcome and reason of each message of a chunk that was not simply started, by its position."""
@@ -47,13 +42,13 @@ class PackStarter:
         self._flags = {name: True for name, is_set in (("restarts", restarts_finished), ("revises", revises)) if is_set}
         known = StartOutcome.IGNORED if revises else StartOutcome.ALREADY_RUNNING
         self._outcomes = {KNOWN: known, STOPPED: StartOutcome.STOPPED, REVISED: StartOutcome.REVISED}
-        self._room = HistoryRoom(client)
+        self._room = HistoryRoom(client, settings)
         self._begun = set[str]()  # packs that this process knows to exist
 
     async def admit(self, chunk: Chunk[Tag], session: str) -> ChunkReceipts[Tag]:
         """Start the messages of a chunk and give their receipts; a retry within a session changes nothing."""
         everyone = range(len(chunk.tags))
-        if obstacle := await self._room.find_obstacle(pack_workflow_id(chunk.layout.kind, chunk.index)):
+        if obstacle := await self._room.find_obstacle(chunk.layout, chunk.index):
             return _to_receipts(chunk, dict.fromkeys(everyone, (StartOutcome.FAILED, obstacle)))
         token = chunk.token(session)
         request = await self._build_request(chunk, token)
@@ -121,40 +116,6 @@ class PackStarter:
                 raise RetryLater(f"its pack {name} has it, but did not tell within {patience} what became of it")
             attempts += 1
             await asyncio.sleep(backoff_seconds(attempts))
-
-
-class HistoryRoom:
-    """Remembers the packs that did not answer while their histories were full."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._full: dict[str, str] = {}
-        """By workflow id, why nothing more is sent."""
-
-    async def find_obstacle(self, pack_id: str) -> str:
-        """Say why nothing more may be sent to a pack; empty if it may. One that was full is asked whether it is now."""
-        if pack_id in self._full and not await self.look(pack_id) and pack_id in self._full:
-            with contextlib.suppress(*NO_ANSWER):
-                await query(self._client.get_workflow_handle(pack_id), "receipt", "")
-                self._full.pop(pack_id, None)
-        return self._full.get(pack_id, "")
-
-    async def look(self, pack_id: str) -> str:
-        """Look at a pack that did not answer; give its task queue if no worker serves it, else an empty text."""
-        try:
-            described = await self._client.get_workflow_handle(pack_id).describe(rpc_timeout=CALL_TIMEOUT)
-            self._note_size(pack_id, described)
-            return "" if is_polled(await describe_queue(self._client, described.task_queue)) else described.task_queue
-        except RPCError:  # the server does not answer either: nothing is known
-            return ""
-
-    def _note_size(self, pack_id: str, described: WorkflowExecutionDescription) -> None:
-        size = described.raw_description.workflow_execution_info.history_size_bytes
-        if described.close_time is None and (size > ROOM_BYTES or described.history_length > ROOM_EVENTS):
-            waiting = f"{described.history_length} events of {size / 1e6:.1f} MB wait for it"
-            self._full[pack_id] = f"its pack {pack_id} does not answer; {waiting}, so nothing is added until it does"
-        else:
-            self._full.pop(pack_id, None)
 
 
 def _to_receipts(

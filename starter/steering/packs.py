@@ -12,7 +12,7 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, W
 from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError
 
-from shared.errors import PackNotServed, StandsStill
+from shared.errors import PackNotServed, RetryLater, StandsStill
 from shared.lanes import prefix_of
 from shared.messages.message import ENDS
 from shared.messages.placement import Layout, pack_workflow_id
@@ -21,7 +21,7 @@ from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue, is_missing, translate_rpc_error, translate_rpc_errors
 from starter.starting.layouts import Layouts
-from starter.starting.queries import NO_ANSWER, QueryRoom, is_polled
+from starter.starting.queries import NO_ANSWER, HistoryRoom, QueryRoom, is_polled
 from starter.steering.selection import Selection
 from starter.steering.status.failing_workflows import to_standstill
 from starter.steering.status.listing import ListedMessage, from_pack
@@ -61,10 +61,16 @@ class Packs:
         self._client = client
         self._settings = settings
         self._room = QueryRoom(ASKED_AT_ONCE)
+        self._history = HistoryRoom(client, settings)
         self.layouts = Layouts(client, settings)
 
     async def steer(self, layout: Layout, index: int, ids: list[str], signal: Signal) -> list[str]:
-        """Send a signal for messages of a pack; returns the ids not alive in it. At PackNotServed the server has it."""
+        """Send a signal for messages of a pack; returns the ids not alive in it. At PackNotServed the server has it.
+
+        Raises RetryLater, and sends nothing, when the pack does not answer and its history has no room.
+        """
+        if obstacle := await self._history.find_obstacle(layout, index):
+            raise RetryLater(obstacle)
         token = uuid.uuid4().hex
         handle = self._client.get_workflow_handle(pack_workflow_id(layout.kind, index))
         try:
@@ -297,6 +303,7 @@ class Packs:
             described = await handle.describe(rpc_timeout=CALL_TIMEOUT)
             queue = await describe_queue(self._client, described.task_queue, report_stats=True)
             failing = await to_standstill(self._client, described)
+            self._history.note_size(described)
         except RPCError:
             return None, False  # the caller's patience decides
         if not is_polled(queue):

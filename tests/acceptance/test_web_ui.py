@@ -168,6 +168,7 @@ async def test_the_page_of_a_pack_counts_its_messages_and_steers_them(
         await web.open_workflow(f"{kind}~0")
         await web.send_signal("pause", '{"ids": ["a"], "reason": "asked by Eva"}')
         await wait_until(lambda: is_paused(control, kind, "a"), "it is paused")
+        await web.open_workflow(f"{kind}~0")  # the page keeps what it has read once
         pack = await web.read_details()
         await web.open_workflow(f"{kind}~")
         layout = await web.read_details()

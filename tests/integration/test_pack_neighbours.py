@@ -12,14 +12,14 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities import Again, Context, Message, handler
-from shared.errors import Misconfigured, PackNotServed
+from shared.errors import Misconfigured, PackNotServed, RetryLater
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
 from shared.messages.placement import pack_index, pack_workflow_id
 from shared.messages.signals import Revise
 from shared.settings import Settings
 from starter.control import Control
-from starter.starting import pack_starter
+from starter.starting import queries
 from starter.starting.bulk import BulkStarter
 from starter.starting.layouts import Layouts
 from starter.starting.receipts import Receipt, StartOutcome
@@ -257,27 +257,30 @@ async def test_a_pack_that_no_worker_serves_says_so_and_keeps_what_it_is_told(
 
 
 async def test_repeated_starts_do_not_fill_the_history_of_a_pack_without_a_worker(
-    client: Client, settings: Settings, serve: Serve, kind: str, monkeypatch: pytest.MonkeyPatch
+    client: Client, settings: Settings, serve: Serve, *, control: Control, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server ends a workflow whose history is too large, and its messages with it: whoever repeats stops before that.
 
-    Once a worker is back, the next repetition gets its answers.
+    Programs that begin anew stop too, and signals. Once a worker is back, the next repetition gets its answers.
     """
-    monkeypatch.setattr(pack_starter, "ROOM_BYTES", room := 500_000)
-    starter = BulkStarter(client, settings, encodings={kind: Pack(packs=1, size=200)})
+    monkeypatch.setattr(queries, "ROOM_BYTES", room := 500_000)
+    layouts = {kind: Pack(packs=1, size=200)}
+    starters = [BulkStarter(client, settings, encodings=layouts) for _ in range(4)]
     fields: dict[str, Any] = {"kind": kind, "lane": "short", "payload": "x" * 2000, "scheduled_at": FAR}
     envelopes = [Envelope(id=f"m{n}", **fields) for n in range(150)]
 
-    async def repeat() -> Counter[tuple[StartOutcome, bool]]:
+    async def repeat(starter: BulkStarter) -> Counter[tuple[StartOutcome, bool]]:
         receipts = [receipt async for receipt in starter.start_all((e.id, e) for e in envelopes)]
         return Counter((receipt.outcome, "nothing is added until it does" in receipt.reason) for receipt in receipts)
 
     async def are_known() -> bool:
-        return await repeat() == {(StartOutcome.ALREADY_RUNNING, False): len(envelopes)}
+        return await repeat(starters[0]) == {(StartOutcome.ALREADY_RUNNING, False): len(envelopes)}
 
-    said = [await repeat() for _ in range(4)]  # of 0.3 MB each
+    said = [await repeat(starter) for starter in [*starters, starters[0]]]  # of 0.3 MB each
+    with pytest.raises(RetryLater, match="nothing is added until it does"):
+        await control.pause(kind, "m0")
     described = await get_pack(client, kind).describe()
-    assert said[-1] == {(StartOutcome.FAILED, True): len(envelopes)}
+    assert said[2:] == [{(StartOutcome.FAILED, True): len(envelopes)}] * 3
     assert described.status is WorkflowExecutionStatus.RUNNING
     assert described.raw_description.workflow_execution_info.history_size_bytes < 2 * room
 
