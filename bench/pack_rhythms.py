@@ -18,6 +18,8 @@ SIZES = (50, 200, 500, 1000)
 RATES = (1000, 3000, 6000)
 SIZE_COUNT = 100_000
 SIZE_SECONDS = 25.0
+FILLED_PER_SECOND = 25_000
+"""Messages that are surely sent and taken in: those due before all others are would hold the worker up."""
 
 
 async def measure_sizes() -> None:
@@ -54,7 +56,13 @@ async def _run_at_rhythm(filling: Filling) -> dict[str, Any]:
 async def measure_fill(count: int, seconds: float = 300.0, delay: float = HOUR, workers: float = 1) -> None:
     """Fill, then run at the rhythm: coalescing a twelfth of the mean delay, packs of 1,000; a row each minute."""
     filling = Filling(
-        prefix=new_prefix(), count=count, size=1000, delay=delay, due_in=60.0, due_spread=delay, coalesce=delay / 12
+        prefix=new_prefix(),
+        count=count,
+        size=1000,
+        delay=delay,
+        due_in=60.0 + count / FILLED_PER_SECOND,
+        due_spread=delay,
+        coalesce=delay / 12,
     )
     rows: list[dict[str, Any]] = []
     async with fresh_server() as server:

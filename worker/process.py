@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # Python's garbage collector looks for cycles after 700 new containers by default. A batch of a pack makes thousands of
-# them, none in a cycle. But a pack that leaves the cache is in one, and holds a megabyte: so a full collection comes
-# after 200,000 containers, which is every fifty packs.
-COLLECT_AFTER = (10_000, 10, 2)
+# them, none in a cycle, and each full collection walks through all messages of the packs in the cache. What is in a
+# cycle is a run that leaves the cache, but it lets go of its messages first: so collections may be rare.
+COLLECT_AFTER = (50_000, 10, 10)
 
 # Larger allocations are mapped, so that each is given back to the system when it is freed. Histories and states are
 # allocated in such pieces, on many threads. After a few, the C library would keep their memory.

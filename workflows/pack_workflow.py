@@ -69,6 +69,14 @@ class PackWorkflow(PackSignals):
     async def run(self, wire: dict[str, Any]) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
         """Run what is due, sleep until more is due; for ever."""
         self._signal_buffer.begin()
+        try:
+            await self._live()
+        except asyncio.CancelledError:
+            # the run leaves the cache; requests to cancel never come here
+            self._pack.forget_all()
+            raise
+
+    async def _live(self) -> None:
         while True:
             if self._fault is not None:
                 raise self._fault

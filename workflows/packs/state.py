@@ -79,6 +79,11 @@ class PackState(PackLimits):
         running = [running.entry for running in self._running.values()]
         return count_entries(self._entries.values(), running, self.lane, now)
 
+    def forget_all(self) -> None:
+        """Let go of the messages: a run that leaves the cache is in cycles, which are collected much later."""
+        for part in (self._entries, self._ended, self._running, self._summaries):
+            part.clear()
+
     def __len__(self) -> int:
         """Count the messages that are alive."""
         return len(self._entries) + len(self._running)
