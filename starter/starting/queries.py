@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 from shared.lanes import task_queue
 from shared.messages.placement import Layout, pack_workflow_id
 from shared.settings import Settings
-from shared.temporal.connect import CALL_TIMEOUT, describe_queue
+from shared.temporal.connect import describe_queue, find_workflow
 from shared.temporal.deployment import find_taking, to_version
 
 QUERY_TIMEOUT = timedelta(seconds=5)
@@ -94,7 +94,8 @@ class HistoryRoom:
         """
         pack_id = pack_workflow_id(layout.kind, index)
         if not await self._is_served(task_queue(self._prefix, layout.lane)):
-            await self.look(pack_id)
+            with contextlib.suppress(RPCError):  # the server does not answer: nothing is known
+                await self._measure(pack_id)
         elif pack_id in self._full and not await self.look(pack_id) and pack_id in self._full:
             with contextlib.suppress(*NO_ANSWER):
                 await query(self._client.get_workflow_handle(pack_id), "receipt", "")
@@ -104,11 +105,17 @@ class HistoryRoom:
     async def look(self, pack_id: str) -> str:
         """Look at a pack that did not answer; give its task queue if no worker serves it, else an empty text."""
         try:
-            described = await self._client.get_workflow_handle(pack_id).describe(rpc_timeout=CALL_TIMEOUT)
-            self.note_size(described)
+            if (described := await self._measure(pack_id)) is None:
+                return ""
             return "" if is_polled(await describe_queue(self._client, described.task_queue)) else described.task_queue
-        except RPCError:  # the server does not answer either, or has no such pack: nothing is known
+        except RPCError:  # the server does not answer either: nothing is known
             return ""
+
+    async def _measure(self, pack_id: str) -> WorkflowExecutionDescription | None:
+        described = await find_workflow(self._client, pack_id)
+        if described is not None:
+            self.note_size(described)
+        return described
 
     def note_size(self, described: WorkflowExecutionDescription) -> None:
         """Note whether the history of a pack that did not answer has room."""
