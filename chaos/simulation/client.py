@@ -76,6 +76,10 @@ class SimulatedClient:
         """Change a run's priority, which has no effect here."""
         await self._call(lambda: None)
 
+    async def describe_task_queue(self, _: Any, **__: Any) -> Any:
+        """Always fail, as `Handle.describe` does: nobody learns whether a worker serves the queue."""
+        raise RPCError("not told", RPCStatusCode.UNAVAILABLE, b"")
+
     def get_workflow_handle(self, workflow_id: str, **_: Any) -> "Handle":
         """Give the handle of a workflow."""
         return Handle(self, workflow_id)
