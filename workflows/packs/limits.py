@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shared.messages.json_value import encode_json
+from shared.messages.json_value import encode_json, find_size_flaw
+from shared.messages.message import MessageState, Outcome
+from shared.messages.signals import Revise
 from shared.packs.entry import EXPANDED_BYTES_MAX, ID, STATE_BYTES_MAX, Entry, measure
 from shared.temporal.compression import measure_share
 from workflows.packs.batch import FinishedMessages
@@ -41,6 +43,17 @@ class PackLimits(PackConfig):
     def _can_grow(self, old: Any, new: Any) -> bool:
         growth = measure(new) - measure(old)
         return growth <= 0 or self._makes_room(growth)
+
+    def _bound(self, state: MessageState, outcome: Outcome) -> Outcome:
+        """Reject a payload for which the pack has no room; the message is parked with its old payload."""
+        if not outcome.is_payload_changed or state.is_revised or self._can_grow(state.payload, outcome.payload):
+            return outcome
+        return Outcome("reject", reason=f"its new payload {self.explain_no_room()}")
+
+    def _find_payload_flaw(self, state: MessageState, signal: Revise) -> str:
+        if flaw := find_size_flaw(signal.payload, self.payload_max_bytes):
+            return flaw
+        return "" if self._can_grow(state.payload, signal.payload) else self.explain_no_room()
 
     def _makes_room(self, growth: int) -> bool:
         """Forget finished messages until `growth` bytes fit or none is left; return whether they fit."""

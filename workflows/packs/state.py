@@ -6,7 +6,6 @@ from typing import Any
 
 from shared.lanes import LANES
 from shared.messages.decision import begin, decide, merge_sources
-from shared.messages.json_value import find_size_flaw
 from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import pack_index
 from shared.messages.signals import PullMany, Revise, Signal, UnreadableSignal
@@ -353,23 +352,12 @@ class PackState(PackLimits):
             )
         return self._summaries[key]
 
-    def _bound(self, state: MessageState, outcome: Outcome) -> Outcome:
-        """Reject a payload for which the pack has no room; the message is parked with its old payload."""
-        if not outcome.is_payload_changed or state.is_revised or self._can_grow(state.payload, outcome.payload):
-            return outcome
-        return Outcome("reject", reason=f"its new payload {self.explain_no_room()}")
-
     def _apply(self, state: MessageState, signal: Signal | UnreadableSignal, now: float) -> MessageState:
         if isinstance(signal, Revise) and (flaw := self._find_payload_flaw(state, signal)):
             signal = UnreadableSignal("Revise", f"the payload {flaw}")
         after = decide(state, signal, now, replay_time=self.replay_time)
         self._run_now.note_signal(signal, state, after, self.replay_time)
         return after
-
-    def _find_payload_flaw(self, state: MessageState, signal: Revise) -> str:
-        if flaw := find_size_flaw(signal.payload, self.payload_max_bytes):
-            return flaw
-        return "" if self._can_grow(state.payload, signal.payload) else self.explain_no_room()
 
     def _put(self, state: MessageState, old_size: int, now: float) -> None:
         self._summaries.clear()
