@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from activities.admission.gates import Gates
@@ -28,6 +28,7 @@ from shared.settings import Settings
 from shared.telemetry.sdk import Telemetry
 from shared.temporal.encryption import build_worker_converter
 from worker.deployment import version_arguments, watch_deployment
+from worker.lanes.evictions import Evictions, ReleasingRunner
 from worker.lanes.measurements import measure_overdue, report_throughput
 from worker.lanes.profiles import PROFILES, Profile
 from workflows.keepers import CapacityWorkflow, GatesWorkflow, IdleWorkflow, LayoutWorkflow
@@ -65,13 +66,17 @@ def _build_client(client: Client) -> Client:
     return Client(**config)
 
 
+def _build_runner(plan: WorkerPlan) -> WorkflowRunner:
+    return SandboxedWorkflowRunner() if plan.settings.sandbox else UnsandboxedWorkflowRunner()
+
+
 def _build_limits_worker(client: Client, plan: WorkerPlan) -> Worker:
     """Build the worker that counts limits: on its own task queue, because calls that wait may hold a lane's slots."""
     return Worker(
         _build_client(client),
         task_queue=limits_queue(plan.settings.task_queue_prefix),
         workflows=[LimitsWorkflow],
-        workflow_runner=SandboxedWorkflowRunner() if plan.settings.sandbox else UnsandboxedWorkflowRunner(),
+        workflow_runner=_build_runner(plan),
         max_cached_workflows=SHARDS,
         max_concurrent_workflow_tasks=SHARDS,
         max_concurrent_workflow_task_polls=LIMITS_POLLERS,
@@ -81,7 +86,9 @@ def _build_limits_worker(client: Client, plan: WorkerPlan) -> Worker:
     )
 
 
-def _build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatch, batches: BatchDispatch) -> Worker:
+def _build_worker(
+    client: Client, plan: WorkerPlan, lane: str, *, dispatch: Dispatch, batches: BatchDispatch, evictions: Evictions
+) -> Worker:
     profile = plan.profiles[lane]
     return Worker(
         _build_client(client),
@@ -95,7 +102,7 @@ def _build_worker(client: Client, plan: WorkerPlan, lane: str, dispatch: Dispatc
             mark_serial_run,
             PullActivities(plan.telemetry).pull_ahead,
         ],
-        workflow_runner=SandboxedWorkflowRunner() if plan.settings.sandbox else UnsandboxedWorkflowRunner(),
+        workflow_runner=ReleasingRunner(_build_runner(plan), evictions.note),
         max_cached_workflows=max(profile.cached_workflows, profile.workflow_slots),
         max_concurrent_workflow_tasks=profile.workflow_slots,
         max_concurrent_activities=profile.activity_slots,
@@ -140,8 +147,11 @@ async def run_workers(
         dispatch = Dispatch(
             plan.registry, plan.settings, http, gates, limits, plan.telemetry, events=events, resources=resources
         )
-        batches = BatchDispatch(dispatch)
-        workers = [_build_worker(client, plan, lane, dispatch, batches) for lane in plan.lanes]
+        batches, evictions = BatchDispatch(dispatch), Evictions()
+        workers = [
+            _build_worker(client, plan, lane, dispatch=dispatch, batches=batches, evictions=evictions)
+            for lane in plan.lanes
+        ]
         for worker in workers:
             _allow_long_tasks(worker)
             await stack.enter_async_context(worker)
@@ -151,6 +161,7 @@ async def run_workers(
             asyncio.create_task(report_throughput(client, prefix, plan.lanes, dispatch.calls)),
             asyncio.create_task(watch_deployment(client, plan.settings)),
             asyncio.create_task(measure_overdue(client, plan.settings, plan.lanes, plan.telemetry)),
+            asyncio.create_task(evictions.tell(client)),
             asyncio.create_task(batches.left_runs.delete_when_due(client)),
         ]
         try:

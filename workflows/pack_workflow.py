@@ -69,14 +69,6 @@ class PackWorkflow(PackSignals):
     async def run(self, wire: dict[str, Any]) -> None:  # noqa: ARG002 — Temporal gives it to __init__ as well
         """Run what is due, sleep until more is due; for ever."""
         self._signal_buffer.begin()
-        try:
-            await self._live()
-        except asyncio.CancelledError:
-            # the run leaves the cache; requests to cancel never come here
-            self._pack.forget_all()
-            raise
-
-    async def _live(self) -> None:
         while True:
             if self._fault is not None:
                 raise self._fault
@@ -103,11 +95,12 @@ class PackWorkflow(PackSignals):
             await self._settle()
         self._signal_buffer.release_all()  # no received signal still waits to be applied, so none is lost
         self._publish()
-        wire = self._pack.dump() | {"indexed": self._indexed.dump()}
+        # encoded at once: the error that ends a run keeps what this function holds until garbage is collected
+        wire = to_raw(self._pack.dump() | {"indexed": self._indexed.dump()}, is_compressed=self._pack.is_compressed)
         # not from the memo that there is: it may be encrypted by a key that this worker lacks
         serial = {SERIAL: 1} if self._pack.is_started_serial else {}
         memo = {COUNTS_MEMO: self._pack.counts(workflow.time()), **serial}
-        workflow.continue_as_new(to_raw(wire, is_compressed=self._pack.is_compressed), memo=memo)
+        workflow.continue_as_new(wire, memo=memo)
 
     def _wake(self, moment: float) -> None:
         self._is_at_wake = True
@@ -160,7 +153,7 @@ class PackWorkflow(PackSignals):
         is_holding = any(map(_is_local, self._batches.values()))
         self._is_stirred = False
         if not is_holding:
-            wake = self._pack.summary(self._open_lanes()).wake_at
+            wake = self._pack.find_wake(self._open_lanes())
             # due messages that can't begin now need no timer: they begin when a batch ends
             self._alarm.set(math.inf if wake <= self._pack.replay_time else wake)
             self._signal_buffer.release_when_idle(lambda: self._is_stirred)

@@ -173,6 +173,8 @@ class _Run:
 
     def _cancel_calls(self) -> None:
         for position, call in self._calls.items():
+            if call.done():
+                continue
             if inspect.getcoroutinestate(cast("Any", call.get_coro())) == inspect.CORO_CREATED:
                 self._end(position)  # a task that is cancelled before its first step never ends what it runs
             call.cancel()

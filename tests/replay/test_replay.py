@@ -20,7 +20,6 @@ from tests.replay.runs import fingerprint
 from tests.replay.scenarios import FINGERPRINTS, HISTORIES, LIVES, PACK_LIVES, SUFFIXES, live, serve_lives
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
-from workflows.packs.state import PackState
 from workflows.replay.signal_buffer import SignalBuffer
 
 pytestmark = pytest.mark.xdist_group("replay")  # what they share is made once
@@ -45,27 +44,6 @@ async def test_a_recorded_history_replays(path: Path) -> None:
     )
 
     assert result.replay_failure is None
-
-
-async def test_a_pack_that_leaves_the_cache_lets_go_of_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the SDK holds of an evicted run is in cycles, and would keep a thousand messages until those are found."""
-    left: list[int] = []
-    forget_all = PackState.forget_all
-
-    def note(self: PackState) -> None:
-        forget_all(self)
-        left.append(len(self))
-
-    monkeypatch.setattr(PackState, "forget_all", note)
-    path = next(path for path in RECORDED if path.stem.startswith("pack"))
-    events = read(path).events
-    asleep = next(n for n, event in enumerate(events) if event.event_type == EventType.EVENT_TYPE_TIMER_STARTED)
-    replayer = Replayer(
-        workflows=[PackWorkflow], data_converter=DATA_CONVERTER, workflow_runner=UnsandboxedWorkflowRunner()
-    )
-    await replayer.replay_workflow(WorkflowHistory("replay:recorded", events[: asleep + 1]))
-
-    assert left == [0]
 
 
 def test_every_life_has_a_recorded_history() -> None:

@@ -92,31 +92,27 @@ class PackSummary:
     running: int
 
     @classmethod
-    def of(
-        cls, entries: Iterable[Entry], lanes: Collection[str], *, usual_lane: str, within: PackSpread, running: int
-    ) -> "PackSummary":
-        """Summarize a pack's entries; `wake_at` is when the pack must wake for messages on `lanes`."""
+    def of(cls, entries: Iterable[Entry], wake_at: float, running: int) -> "PackSummary":
+        """Summarize a pack's entries, whose first can wait until `wake_at`."""
         usual, others = list[Entry](), list[Entry]()
         for entry in entries:
             (usual if len(entry) <= OTHERS else others).append(entry)
         free = [entry for entry in others if not is_held(entry)]
         parked = sum(map(is_parked, others)) if len(free) < len(others) else 0
-        waiting = usual if usual_lane in lanes else []
-        if free:
-            waiting = [*waiting, *(entry for entry in free if lane_of(entry, usual_lane) in lanes)]
-            usual += free
-        moments = (
-            _find_wake(waiting, within),
-            min([entry[DUE] for entry in usual], default=math.inf),
-            min([entry[DUE] - entry[EARLY] for entry in usual], default=math.inf),
-        )
-        wake, due, earliest = (moment / 1000 for moment in moments)
+        usual += free
+        due = min([entry[DUE] for entry in usual], default=math.inf) / 1000
+        earliest = min([entry[DUE] - entry[EARLY] for entry in usual], default=math.inf) / 1000
         held = len(others) - len(free)
-        return cls(wake, due, earliest, asleep=len(usual), held=held, parked=parked, running=running)
+        return cls(wake_at, due, earliest, asleep=len(usual), held=held, parked=parked, running=running)
 
 
-def _find_wake(entries: list[Entry], within: PackSpread) -> float:
-    """Return when the first of some messages can wait no longer, in milliseconds."""
-    most, patience = within.coalesce * 1000, within.patience
-    # lists, not generators: a pack does this several times a wake, with a thousand entries
-    return min([e[DUE] + (late if (late := e[LATE]) < most else most) * patience for e in entries], default=math.inf)
+def find_wake(entries: Iterable[Entry], lanes: Collection[str], usual_lane: str, within: PackSpread) -> float:
+    """Return when the first message on one of `lanes` can wait no longer, in seconds since the epoch."""
+    most, patience, is_usual_open = within.coalesce * 1000, within.patience, usual_lane in lanes
+    # one list, not a generator: a pack does this several times a wake, with a thousand entries
+    moments = [
+        e[DUE] + (late if (late := e[LATE]) < most else most) * patience
+        for e in entries
+        if (is_usual_open if len(e) <= OTHERS else lane_of(e, usual_lane) in lanes and not is_held(e))
+    ]
+    return min(moments, default=math.inf) / 1000

@@ -25,7 +25,7 @@ from shared.packs.entry import (
     to_entry,
     to_state,
 )
-from workflows.packs.batch import HANDED_BACK, Batch, PackSummary, RunningMessage, fill_batch
+from workflows.packs.batch import HANDED_BACK, Batch, PackSummary, RunningMessage, fill_batch, find_wake
 from workflows.packs.forwarding_queue import ForwardingQueue, find_leaving, remove_leaving
 from workflows.packs.limits import PackLimits
 from workflows.packs.receipts import KNOWN, REVISED, STOPPED, PackReceipts
@@ -45,7 +45,8 @@ class PackState(PackLimits):
         self._running: dict[str, RunningMessage] = {}
         self.leaving: dict[str, int] = {}  # those that leave once their handlers have ended, each with its new pack
         self._batches = 0
-        self._summaries: dict[tuple[str, ...], PackSummary] = {}
+        self._summary: PackSummary | None = None  # None, and no wakes: a message has changed
+        self._wakes: dict[tuple[str, ...], float] = {}
         self._run_now = RunNowQueue()
         self._is_careful = False
         self.replay_time = 0.0
@@ -78,11 +79,6 @@ class PackState(PackLimits):
         running = [running.entry for running in self._running.values()]
         return count_entries(self._entries.values(), running, self.lane, now)
 
-    def forget_all(self) -> None:
-        """Let go of the messages: a run that leaves the cache is in cycles, which are collected much later."""
-        for part in (self._entries, self._ended, self._running, self._summaries):
-            part.clear()
-
     def __len__(self) -> int:
         """Count the messages that are alive."""
         return len(self._entries) + len(self._running)
@@ -110,7 +106,7 @@ class PackState(PackLimits):
         the record's offset is not newer than the last one applied. Entries that were due when the chunk was sent
         (`sent_at`) are due at once, whatever the replay time is.
         """
-        self._summaries.clear()
+        self._note_change()
         self.size = chunk.get("size", self.size)
         self.within = replace(self.within, coalesce=chunk.get("coalesce", self.within.coalesce))
         token = chunk["token"]
@@ -214,7 +210,7 @@ class PackState(PackLimits):
         """Set a higher number of packs: messages of other packs leave, now or once their handlers have ended."""
         if packs <= self.packs:
             return
-        self._summaries.clear()
+        self._note_change()
         self.packs = packs
         self.leaving = find_leaving(self._running, packs, self.index)
         for index, (alive, ended) in remove_leaving(self._entries, self._ended, packs, self.index).items():
@@ -225,7 +221,7 @@ class PackState(PackLimits):
 
     def has_due(self, lanes: Collection[str]) -> bool:
         """Return whether a message on one of the lanes can wait no longer, or must run now."""
-        is_urgent = self.summary(lanes).wake_at <= self.replay_time
+        is_urgent = self.find_wake(lanes) <= self.replay_time
         return is_urgent or self._run_now.has_any(self._entries, lanes, self.lane)
 
     def take(self, lanes: Collection[str], now: float) -> Batch | None:
@@ -265,14 +261,14 @@ class PackState(PackLimits):
         self._is_careful = True
 
     def _put_back(self, batch: Batch) -> None:
-        self._summaries.clear()
+        self._note_change()
         for running in map(self._running.pop, batch.ids):
             entry = running.entry if running.state is None else to_entry(running.state, self.lane)
             self._entries[entry[ID]] = entry
             self._run_now.note(entry, running.asked)
 
     def _hand_out(self, due: Iterable[Entry], lane: str, number: int, until: float | None) -> Batch:
-        self._summaries.clear()
+        self._note_change()
         ordered = self._run_now.in_order(e for e in due if lane_of(e, self.lane) == lane)
         entries = fill_batch(ordered, self.bytes)
         for entry in entries:
@@ -283,7 +279,7 @@ class PackState(PackLimits):
 
     def apply_local(self, batch: Batch, changes: Iterable[Entry | None], now: float) -> None:
         """Apply a local batch's changes; None means due again at once, finished messages wait for `finish`."""
-        self._summaries.clear()
+        self._note_change()
         for message_id, change in zip(batch.ids, changes, strict=True):
             if change is not None and is_ended(change):
                 continue
@@ -342,15 +338,22 @@ class PackState(PackLimits):
                     state = state._replace(attempt=state.attempt + tries - 1)
                 self._put(decide(state, outcome, now), running.size, now)
 
-    def summary(self, lanes: Collection[str] = tuple(LANES)) -> PackSummary:
-        """Summarize the pack; it wakes when the first message on `lanes` can wait no longer, even if others are due."""
+    def summary(self) -> PackSummary:
+        """Summarize the pack; counted once between two changes, because it takes all of a thousand messages."""
+        if self._summary is None:
+            self._summary = PackSummary.of(self._entries.values(), self.find_wake(LANES), len(self._running))
+        return self._summary
+
+    def find_wake(self, lanes: Collection[str]) -> float:
+        """Return when the first message on `lanes` can wait no longer, in seconds since the epoch."""
         key = tuple(lanes)
-        if key not in self._summaries:  # needed several times between two changes, each time from a thousand messages
-            entries, running = self._entries.values(), len(self._running)
-            self._summaries[key] = PackSummary.of(
-                entries, lanes, usual_lane=self.lane, within=self.within, running=running
-            )
-        return self._summaries[key]
+        if key not in self._wakes:
+            self._wakes[key] = find_wake(self._entries.values(), lanes, self.lane, self.within)
+        return self._wakes[key]
+
+    def _note_change(self) -> None:
+        self._summary = None
+        self._wakes.clear()
 
     def _apply(self, state: MessageState, signal: Signal | UnreadableSignal, now: float) -> MessageState:
         if isinstance(signal, Revise) and (flaw := self._find_payload_flaw(state, signal)):
@@ -360,7 +363,7 @@ class PackState(PackLimits):
         return after
 
     def _put(self, state: MessageState, old_size: int, now: float) -> None:
-        self._summaries.clear()
+        self._note_change()
         if state.ended:
             self._entries.pop(state.id, None)
             self._suspects.clear_of(state.id)

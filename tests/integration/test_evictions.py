@@ -1,0 +1,107 @@
+"""Runs that leave a worker's cache: their memory is free at once, and their next task finds any worker."""
+
+import asyncio
+import gc
+import weakref
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import EventType, TaskQueueKind
+from temporalio.client import Client, WorkflowHandle, WorkflowHistory
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+
+from activities import Again, Context, Message, handler
+from activities.registry import Registry
+from shared.settings import Settings
+from shared.temporal.converter import DATA_CONVERTER
+from tests.conftest import Start, wait_until
+from worker.lanes.evictions import ReleasingRunner
+from worker.lanes.profiles import PROFILES
+from worker.run import WorkerPlan, run_workers
+from workflows.pack_workflow import PackWorkflow
+from workflows.packs.state import PackState
+
+HISTORIES = Path(__file__).parent.parent / "replay" / "histories"
+TINY = replace(PROFILES["short"], workflow_slots=2, cached_workflows=2, workflow_pollers=4)
+
+
+@handler("often")
+async def often(message: Message, ctx: Context) -> Again:
+    """Be due again each second."""
+    return Again(after=timedelta(seconds=1))
+
+
+async def test_the_task_of_a_run_that_was_evicted_goes_to_any_worker(
+    client: Client, settings: Settings, start: Start
+) -> None:
+    """Else it goes to the worker that had the run, which must ask for the history that it no longer has."""
+    handles = [await start("often") for _ in range(5)]
+    plan = WorkerPlan(
+        settings=replace(settings, cycles_per_run=1000),
+        registry=Registry([("the test", often)]),
+        lanes=("short",),
+        profiles={"short": TINY},
+    )
+    stopping = asyncio.Event()
+    running = asyncio.create_task(run_workers(client, plan, stopping))
+
+    async def find_returned() -> list[bool]:
+        return [True for handle in handles if await _was_returned(handle)]
+
+    try:
+        await wait_until(find_returned, "a task of an evicted run in the lane's own queue")
+    finally:
+        stopping.set()
+        await running
+
+
+async def _was_returned(handle: WorkflowHandle[Any, Any]) -> bool:
+    """Return whether a task that is not the first, and no retry, was for any worker."""
+    events = [event async for event in handle.fetch_history_events()]
+    tasks = [event for event in events if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED]
+    again = {EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT, EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED}
+    if again & {event.event_type for event in events}:
+        return False
+    kinds = [task.workflow_task_scheduled_event_attributes.task_queue.kind for task in tasks[1:]]
+    return TaskQueueKind.TASK_QUEUE_KIND_NORMAL in kinds
+
+
+@pytest.mark.parametrize("ending", ["asleep", "continued as new"])
+async def test_a_pack_that_leaves_the_cache_is_freed_without_the_garbage_collector(
+    ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the SDK holds of a run is in cycles, and would keep a thousand messages until those are found."""
+    states: list[weakref.ref[PackState]] = []
+    load = PackState.__init__
+
+    def note(self: PackState, wire: Any) -> None:
+        load(self, wire)
+        states.append(weakref.ref(self))
+
+    monkeypatch.setattr(PackState, "__init__", note)
+    history = WorkflowHistory.from_json("replay:recorded", (HISTORIES / "pack_loop-0.json").read_text())
+    assert history.events[-1].event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
+    if ending == "asleep":
+        slept = [n for n, e in enumerate(history.events) if e.event_type == EventType.EVENT_TYPE_TIMER_STARTED]
+        history = WorkflowHistory("replay:recorded", history.events[: slept[0] + 1])
+    evicted: list[str] = []
+    replayer = Replayer(
+        workflows=[PackWorkflow],
+        data_converter=DATA_CONVERTER,
+        workflow_runner=ReleasingRunner(
+            UnsandboxedWorkflowRunner(), lambda workflow_id, _: evicted.append(workflow_id)
+        ),
+    )
+
+    gc.disable()
+    try:
+        await replayer.replay_workflow(history)
+        freed = [state() is None for state in states]
+    finally:
+        gc.enable()
+
+    assert freed == [True]
+    assert not evicted, "no other run needed its place"

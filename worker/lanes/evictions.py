@@ -1,0 +1,104 @@
+"""What a worker does when a run leaves its cache: frees the memory at once, and tells the server.
+
+The server keeps on sending a run's tasks to the worker that had the run last, without the beginning of its history. A
+worker that lacks the run must then ask for the whole, which costs both of them more than the task itself; and where far
+more is asleep than fits the cache, that is nearly every task. Told of the eviction, the server puts the next task into
+the lane's own queue, with all of its history, in turn with those of new runs.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetStickyTaskQueueRequest
+from temporalio.bridge.proto.workflow_activation import RemoveFromCache, WorkflowActivation
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+from temporalio.client import Client
+from temporalio.service import RPCError
+from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
+
+from shared.temporal.connect import CALL_TIMEOUT
+
+CALLS_AT_ONCE = 4
+WAITING_MOST = 1000
+
+
+class Evictions:
+    """Runs that had to make room for others, and of which the server is still to be told."""
+
+    def __init__(self) -> None:
+        """Call it where the event loop of `tell` runs."""
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Queue[WorkflowExecution] = asyncio.Queue(WAITING_MOST)
+
+    def note(self, workflow_id: str, run_id: str) -> None:
+        """Note a run, from any thread; it is forgotten when too many wait, and then its next task costs more."""
+        execution = WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
+        with contextlib.suppress(RuntimeError):  # the loop has been closed, so nobody tells any more
+            self._loop.call_soon_threadsafe(self._put, execution)
+
+    def _put(self, execution: WorkflowExecution) -> None:
+        with contextlib.suppress(asyncio.QueueFull):
+            self._waiting.put_nowait(execution)
+
+    async def tell(self, client: Client) -> None:
+        """Tell the server of each run, for ever; what it does not take is forgotten."""
+        await asyncio.gather(*(self._tell(client) for _ in range(CALLS_AT_ONCE)))
+
+    async def _tell(self, client: Client) -> None:
+        while True:
+            execution = await self._waiting.get()
+            request = ResetStickyTaskQueueRequest(namespace=client.namespace, execution=execution)
+            with contextlib.suppress(RPCError):  # it has ended meanwhile, or there is no server
+                await client.workflow_service.reset_sticky_task_queue(request, timeout=CALL_TIMEOUT)
+
+
+class ReleasingRunner(WorkflowRunner):
+    """Runs workflows as another runner does, and notices which of them leave the cache."""
+
+    def __init__(self, runner: WorkflowRunner, note: Callable[[str, str], None]) -> None:
+        """`note` gets the workflow id and run id of each run that had to make room for another, in any thread."""
+        self._runner = runner
+        self._note = note
+
+    def prepare_workflow(self, defn: Any) -> None:
+        """Prepare a workflow class, as the other runner does."""
+        self._runner.prepare_workflow(defn)
+
+    def set_worker_level_failure_exception_types(self, types: Sequence[type[BaseException]]) -> None:
+        """Pass the types on to the other runner."""
+        self._runner.set_worker_level_failure_exception_types(types)
+
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        """Create a run's instance, which is empty after its eviction."""
+        instance, info = self._runner.create_instance(det), det.info
+        activate = instance.activate
+
+        def activate_or_release(act: WorkflowActivation) -> WorkflowActivationCompletion:
+            completion = activate(act)
+            if act.jobs and act.jobs[0].HasField("remove_from_cache"):
+                if act.jobs[0].remove_from_cache.reason == RemoveFromCache.CACHE_FULL:
+                    self._note(info.workflow_id, info.run_id)
+                _release(instance)
+            return completion
+
+        instance.activate = activate_or_release
+        return instance
+
+
+def _release(instance: WorkflowInstance) -> None:
+    """Take apart an instance that nobody uses any more: it is in cycles, which are collected only now and then."""
+    # temporalio 1.35 keeps the workflow's own object under this name; without it, only the collector frees that
+    holders = [vars(each) for each in (getattr(instance, "_object", None), instance) if each is not None]
+    held = [dict(holder) for holder in holders]
+    for holder in holders:
+        holder.clear()
+    # the instance is an event loop too, and hears of each unfinished task that is freed
+    vars(instance)["call_exception_handler"] = _hear_nothing
+    held.clear()
+
+
+def _hear_nothing(_: Any) -> None:
+    pass
