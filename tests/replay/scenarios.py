@@ -59,6 +59,7 @@ SETTINGS = Settings(
 )
 IDLE_RUN = ["record marker"]  # what each run begins with; one that does nothing more shows nothing
 HOUR = timedelta(hours=1)
+QUERY_TIMEOUT = timedelta(seconds=5)
 AWHILE = timedelta(seconds=2)  # more than the second that the server leaves between two runs
 
 
@@ -110,14 +111,16 @@ class Subject:
     async def until(self, **expected: Any) -> None:
         """Wait until its status shows the expected values."""
         while True:
-            found = await self.status()
-            if all(found[key] == value for key, value in expected.items()):
-                return
+            with contextlib.suppress(RPCError):  # on a busy server a query may be lost; it is asked again
+                found = await self.status()
+                if all(found[key] == value for key, value in expected.items()):
+                    return
             await asyncio.sleep(0.1)
 
     async def status(self) -> dict[str, Any]:
         """Ask itself."""
-        return await self.handle.query("status", args=[self.id] if self.is_packed else [])
+        arguments = [self.id] if self.is_packed else []
+        return await self.handle.query("status", args=arguments, rpc_timeout=QUERY_TIMEOUT)
 
     async def start(self, steps: dict[str, list[str]]) -> str:
         """Start messages of its kind in one call; gives the run that they began."""

@@ -141,7 +141,7 @@ async def test_places_are_given_at_the_rate_and_in_order() -> None:
     await asyncio.gather(*(take(number) for number in range(60)))
 
     assert order == list(range(60))
-    assert loop.time() - began >= 59 / 200
+    assert loop.time() - began >= 59 / 200 - 0.001  # a loop may end a sleep so much too early
 
 
 async def test_a_throttle_also_slows_the_call_that_was_waiting_when_it_came() -> None:
