@@ -83,7 +83,7 @@ async def measure_fill(count: int, seconds: float = 300.0, delay: float = HOUR, 
         "packs",
         rows,
         note=f"{note}; packs of 1,000, mean delay {delay / HOUR:.2g} h, {workers:g} worker processes",
-        case=f"fill {count}",
+        case=f"fill {count}" + (f" {workers:g} workers" if workers > 1 else ""),
     )
 
 

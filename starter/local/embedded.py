@@ -42,6 +42,9 @@ DYNAMIC_CONFIG = {
     # added to the task timeout before a failed task is tried again; 10 min by default: that long a message could wait
     # although the cause is mended
     "history.workflowTaskRetryMaxInterval": '"30s"',
+    # 8,096 by default, 128,000 in a cluster: tasks of runs that leave this cache go to the worker that had them last,
+    # though that has told of their eviction
+    "history.hostLevelCacheMaxSize": 50_000,
     # 20 by default, for the only shard: tasks that are read again after a kill would wait behind new ones
     "history.transferProcessorMaxPollRPS": 200,
     "history.timerProcessorMaxPollRPS": 200,
