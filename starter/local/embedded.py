@@ -42,9 +42,6 @@ DYNAMIC_CONFIG = {
     # added to the task timeout before a failed task is tried again; 10 min by default: that long a message could wait
     # although the cause is mended
     "history.workflowTaskRetryMaxInterval": '"30s"',
-    # 8,096 by default, 128,000 in a cluster: tasks of runs that leave this cache go to the worker that had them last,
-    # though that has told of their eviction
-    "history.hostLevelCacheMaxSize": 50_000,
     # 20 by default, for the only shard: tasks that are read again after a kill would wait behind new ones
     "history.transferProcessorMaxPollRPS": 200,
     "history.timerProcessorMaxPollRPS": 200,
@@ -57,6 +54,10 @@ DYNAMIC_CONFIG = {
     "history.timerProcessorUpdateAckInterval": '"2s"',
     "history.visibilityProcessorUpdateAckInterval": '"2s"',
 }
+
+# What is too small in the development server alone: 8,096 by default, 128,000 in a cluster. Tasks of runs that leave
+# this cache go to the worker that had them last, though that has told of their eviction.
+DEVELOPMENT_CONFIG = {"history.hostLevelCacheMaxSize": 50_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +160,8 @@ def _command(options: EmbeddedOptions) -> list[str]:
     command += [] if options.metrics_port is None else ["--metrics-port", str(options.metrics_port)]
     for name, kind in REQUIRED.items():
         command += ["--search-attribute", f"{name}={kind}"]
-    for setting in (*(f"{key}={str(value).lower()}" for key, value in DYNAMIC_CONFIG.items()), *options.extra_config):
+    config = DYNAMIC_CONFIG | DEVELOPMENT_CONFIG
+    for setting in (*(f"{key}={str(value).lower()}" for key, value in config.items()), *options.extra_config):
         command += ["--dynamic-config-value", setting]
     return command
 
