@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 # Python's garbage collector looks for cycles after 700 new containers by default. A batch of a pack makes thousands of
 # them, none in a cycle, and each full collection walks through all messages of the packs in the cache. What is in a
-# cycle is a run that leaves the cache, but it lets go of its messages first: so collections may be rare.
+# cycle is a run that leaves the cache, but it is taken apart first (`worker.lanes.evictions`): so collections
+# may be rare.
 COLLECT_AFTER = (50_000, 10, 10)
 
 # Larger allocations are mapped, so that each is given back to the system when it is freed. Histories and states are

@@ -108,7 +108,7 @@ class Users:
         self._note_start(SOLO, message_id, envelope)
         name, queue = workflow_id(SOLO, message_id), task_queue(self._settings.task_queue_prefix, self.layout.lane)
         state = first_state(envelope, self._ledger.now).dump()
-        # older code continued as new where the server suggested it, which a replay may see in another place
+        # older code minds the server's suggestion to continue as new, which a replay may see in another task
         if self._faults.has("history long") or self._rng.random() < TODAYS_SHARE:
             state[SERIAL] = 1
         await self._patiently(lambda: self._client.start(MESSAGE_WORKFLOW, name, queue, state))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities import Again, Context, Done, Message, Reject, handler
 from activities.api.handler import Handler
@@ -60,6 +60,7 @@ SETTINGS = Settings(
 IDLE_RUN = ["record marker"]  # what each run begins with; one that does nothing more shows nothing
 HOUR = timedelta(hours=1)
 QUERY_TIMEOUT = timedelta(seconds=5)
+LOST = (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED)  # a query on a busy server, to be asked again
 AWHILE = timedelta(seconds=2)  # more than the second that the server leaves between two runs
 
 
@@ -111,8 +112,12 @@ class Subject:
     async def until(self, **expected: Any) -> None:
         """Wait until its status shows the expected values."""
         while True:
-            with contextlib.suppress(RPCError):  # on a busy server a query may be lost; it is asked again
+            try:
                 found = await self.status()
+            except RPCError as exc:
+                if exc.status not in LOST:
+                    raise
+            else:
                 if all(found[key] == value for key, value in expected.items()):
                     return
             await asyncio.sleep(0.1)

@@ -95,9 +95,9 @@ def _release(instance: WorkflowInstance) -> None:
     held = [dict(holder) for holder in holders]
     for holder in holders:
         holder.clear()
-    # the instance is an event loop too, and hears of each unfinished task that is freed
+    # the instance is an event loop too, and hears of each unfinished task that is freed: so they are freed after this
     vars(instance)["call_exception_handler"] = _hear_nothing
-    held.clear()
+    del held
 
 
 def _hear_nothing(_: Any) -> None:

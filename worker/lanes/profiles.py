@@ -16,7 +16,8 @@ class Profile:
     `workflow_pollers`: requests for workflow tasks at once. On a busy server each takes half a second, so three of them
     fetch some six tasks a second; what waits longer than `sticky_timeout` in a worker's sticky queue is moved.
     `nonsticky_to_sticky_poll_ratio`: the share of them that asks for workflows that no worker has cached: new ones,
-    runs that begin, and after a kill all. While more is due than can run, the SDK's core gives the others precedence.
+    runs that begin or were evicted, and after a kill all. While more is due than can run, the SDK's core gives the
+    others precedence.
     """
 
     workflow_slots: int
@@ -35,7 +36,7 @@ PROFILES: dict[str, Profile] = {
         cached_workflows=100,
         workflow_pollers=20,  # a task that meets a waiting poll is never written to the database
         activity_pollers=1,
-        nonsticky_to_sticky_poll_ratio=0.6,  # of a pack's wakes, each third begins a run
+        nonsticky_to_sticky_poll_ratio=0.6,  # among millions asleep, hardly one that wakes is cached
     ),
     "medium": Profile(
         workflow_slots=16,  # workflow tasks here hold no I/O: they only need the CPU
