@@ -6,7 +6,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +17,7 @@ from temporalio.service import RPCError
 
 from activities.idle.capacity import Capacity, Slots
 from activities.idle.due_index import DueIndex, SleepingWorkflow
+from activities.idle.recent_pulls import RecentPulls
 from shared.errors import RetryLater
 from shared.keepers.idle import PULL_AHEAD, SHIFT_SECONDS, IdleLimits, PullCounts
 from shared.lanes import lane_of_queue
@@ -24,7 +25,7 @@ from shared.messages.signals import SIGNAL_NAMES, PullForward, PullMany
 from shared.telemetry.metrics import EARLINESS
 from shared.telemetry.sdk import Telemetry
 from shared.temporal.backoff import backoff_seconds
-from shared.temporal.connect import CALL_TIMEOUT, is_missing, is_transient
+from shared.temporal.connect import CALL_TIMEOUT, find_workflow, is_missing, is_transient
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,6 @@ LOOK_MAX_SECONDS = 10.0  # longest time between two looks that found nothing
 FASTER, STEADIER, SLOWER = 1.5, 1.15, 0.7
 RATE_MAX = 300.0  # most wakes in a second; all wakes between two looks must fit one page of the index
 SIGNALS_AT_ONCE = 16
-REMEMBERED_SECONDS = 30.0  # longest delay of the index, in which no workflow is woken twice for one due time
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,31 +92,6 @@ class PullRate:
         self._saved -= count
         self._spent += count
         return count
-
-
-class RecentPulls:
-    """Workflows woken lately; the index lags, and never learns of a due time that moved by less than a minute."""
-
-    def __init__(self) -> None:
-        self._by_id: dict[str, tuple[datetime, datetime | None, float]] = {}
-
-    def note(self, sleeping: SleepingWorkflow, until: datetime | None) -> None:
-        """Note a woken workflow; `until` is for a pack: what was due until then has been woken."""
-        self._by_id.pop(sleeping.workflow_id, None)
-        self._by_id[sleeping.workflow_id] = (sleeping.due_at, until, time.monotonic())
-
-    def due_of(self, sleeping: SleepingWorkflow) -> datetime | None:
-        """Return when a sleeping workflow's next message is due, as far as known; None for one that was just woken."""
-        indexed, until, _ = self._by_id.get(sleeping.workflow_id, (None, None, 0.0))
-        return sleeping.due_at if indexed != sleeping.due_at else until
-
-    def forget_old(self, now: float) -> int:
-        """Forget what the index must know by now; gives how many are left."""
-        for workflow_id, (_, _, woken_at) in list(self._by_id.items()):
-            if now - woken_at < REMEMBERED_SECONDS:
-                break
-            del self._by_id[workflow_id]
-        return len(self._by_id)
 
 
 class PullLoop:
@@ -207,14 +182,38 @@ class PullLoop:
         wanted = max(20, round(self._allowance.rate * 2 * LOOK_SECONDS)) + self._woken.forget_old(now)
         found = await self._index.find_first(wanted, datetime.now(UTC))
         self._failures = 0
-        fresh = sorted((due_at, s) for s in found if (due_at := self._woken.due_of(s)) is not None)
+        undone = await self._find_undone(found, now)
+        awake = {each.workflow_id for each in undone}
+        due_of = self._woken.due_of
+        fresh = sorted((due_at, s) for s in found if s.workflow_id not in awake and (due_at := due_of(s)) is not None)
         if fresh:
-            self._until = fresh[0][0] + timedelta(seconds=self._limits.reach_seconds)
+            self._until = self._reach_from(fresh[0][0], self._woken.first_undone(undone))
         self._waiting.extend(s for due_at, s in fresh if not s.is_pack or due_at <= self._until)
         self._has_found = bool(self._waiting)
         goes_on = self._has_found or self._index.is_searching
         self._look_seconds = LOOK_SECONDS if goes_on else min(self._look_seconds * 2, LOOK_MAX_SECONDS)
         self._look_at = now + self._look_seconds
+
+    async def _find_undone(self, found: Sequence[SleepingWorkflow], now: float) -> list[SleepingWorkflow]:
+        undone = list[SleepingWorkflow]()
+        asked = self._woken.find_undone(found, now)
+        for first in range(0, len(asked), SIGNALS_AT_ONCE):
+            group = asked[first : first + SIGNALS_AT_ONCE]
+            for pack, has_task in zip(group, await asyncio.gather(*map(self._has_task, group)), strict=True):
+                if has_task:
+                    undone.append(pack)
+                else:
+                    self._woken.note_done(pack)
+        return undone
+
+    async def _has_task(self, pack: SleepingWorkflow) -> bool:
+        # a signal makes a workflow task in the same transaction; in the short lane it ends after the batch
+        described = await find_workflow(self._client, pack.workflow_id)
+        return described is not None and described.raw_description.HasField("pending_workflow_task")
+
+    def _reach_from(self, due_at: datetime, undone: datetime | None) -> datetime:
+        reach = timedelta(seconds=self._limits.reach_seconds)
+        return due_at + reach if undone is None else min(due_at + reach, undone + 2 * reach)
 
     async def _pull(self, sleeping: SleepingWorkflow) -> None:
         now = datetime.now(UTC)

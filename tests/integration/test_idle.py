@@ -159,7 +159,7 @@ async def test_packs_are_pulled_in_due_order_within_the_reach(
     dues = [sleepers.due[call.id] for call in calls]
     earliest_left = list(itertools.accumulate(reversed(dues), min))[::-1]
     worst = max(due - left for due, left in zip(dues, earliest_left, strict=True))
-    assert worst <= 2 * reach + 60.0  # one reach is under way while the next is pulled; the index is a minute behind
+    assert worst <= 2 * reach  # one reach is under way while the next is pulled
 
 
 @pytest.mark.long

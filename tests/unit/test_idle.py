@@ -1,6 +1,7 @@
 """The parts of idle capacity that need no server: how fast it is spent, who has just been woken, and its limits."""
 
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 
 from activities.idle.capacity import Slots
 from activities.idle.due_index import SleepingWorkflow
-from activities.idle.pull import RATE_MAX, REMEMBERED_SECONDS, SLOWER, STEADIER, PullRate, RecentPulls
+from activities.idle.pull import RATE_MAX, SLOWER, STEADIER, PullRate
+from activities.idle.recent_pulls import REMEMBERED_SECONDS, WAITED_FOR_SECONDS, RecentPulls
 from shared.keepers.idle import IdleLimits, PullCounts
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -110,6 +112,28 @@ def test_a_pack_counts_as_due_when_the_pull_before_ended() -> None:
     woken.note(pack, until)
 
     assert woken.due_of(pack) == until
+
+
+def test_a_pack_that_has_not_begun_what_it_was_woken_for_is_asked_about() -> None:
+    """Until it has, the index shows another due time, or it has taken ten seconds; its first due time is known."""
+    woken, until = RecentPulls(), NOW + timedelta(minutes=15)
+    first, second = (SleepingWorkflow(NOW + timedelta(seconds=n), f"a~{n}", is_pack=True) for n in range(2))
+    message = SleepingWorkflow(NOW, "a:1", is_pack=False)
+    for each in (first, second):
+        woken.note(each, until)
+    woken.note(message, None)
+    found, now = [first, second, message], time.monotonic()
+
+    assert woken.find_undone(found, now) == [first, second]
+    assert woken.first_undone([second, first]) == first.due_at
+    assert woken.find_undone(found, now + WAITED_FOR_SECONDS) == []
+    assert woken.find_undone([SleepingWorkflow(until, "a~1", is_pack=True)], now) == []
+
+    woken.note_done(first)
+    assert woken.find_undone(found, now) == [second]
+
+    woken.note(first, until + timedelta(minutes=15))
+    assert woken.first_undone([first]) == until
 
 
 def test_who_was_woken_a_while_ago_is_forgotten() -> None:
