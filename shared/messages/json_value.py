@@ -139,7 +139,8 @@ def find_size_flaw(value: Any, bytes_max: int) -> str:
 
 def _find_flaw_in_object(value: dict[Any, Any], depth: int) -> str | None:
     for key, item in value.items():
-        if isinstance(key, str) and key.isascii() and isinstance(item, str) and item.isascii():
+        is_plain = (type(item) is str and item.isascii()) or (type(item) is float and math.isfinite(item))
+        if is_plain and type(key) is str and key.isascii():
             continue
         if not isinstance(key, str):
             return f"has a key that is a {type(key).__name__}, not a string"

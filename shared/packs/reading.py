@@ -189,10 +189,17 @@ def _is_entry(entry: Any) -> bool:
         and 0 <= due <= due + late <= _MOMENT_MAX_MS
         and 0 <= version < _COUNT_MAX
         and type(decisions) is list
-        and all(_is_decision(decision, due) for decision in cast("list[Any]", decisions))
+        and _are_decisions(cast("list[Any]", decisions), due)
         and find_flaw(payload) is None
         and (not others or _are_others(others[0]))
     )
+
+
+def _are_decisions(decisions: list[Any], due: int) -> bool:
+    for decision in decisions:  # noqa: SIM110 — `all` takes twice as long for the usual one
+        if not _is_decision(decision, due):
+            return False
+    return True
 
 
 def _is_decision(decision: Any, due: int) -> bool:
