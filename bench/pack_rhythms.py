@@ -7,13 +7,16 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from bench.harness import fresh_server, new_prefix, processor_seconds, report, run_worker, working
 from bench.pack_filling import HOUR, Filling, settled_bytes, start_packs, start_sorted, to_order, wait_until_asleep
-from bench.worker_process import Measured
+from bench.worker_process import Measured, Order
 from starter.local.embedded import EmbeddedServer
+from worker.lanes.profiles import PROFILES
 
+SHORT = PROFILES["short"]
 SIZES = (50, 200, 500, 1000)
 RATES = (1000, 3000, 6000)
 SIZE_COUNT = 100_000
@@ -53,7 +56,9 @@ async def _run_at_rhythm(filling: Filling) -> dict[str, Any]:
     return _describe(measured) | {"bytes/message": size_on_disk / filling.count}
 
 
-async def measure_fill(count: int, seconds: float = 300.0, delay: float = HOUR, workers: float = 1) -> None:
+async def measure_fill(
+    count: int, seconds: float = 300.0, delay: float = HOUR, workers: float = 1, cached: float = SHORT.cached_workflows
+) -> None:
     """Fill, then run at the rhythm: coalescing a twelfth of the mean delay, packs of 1,000; a row each minute."""
     filling = Filling(
         prefix=new_prefix(),
@@ -67,7 +72,8 @@ async def measure_fill(count: int, seconds: float = 300.0, delay: float = HOUR, 
     rows: list[dict[str, Any]] = []
     async with fresh_server() as server:
         client = await server.connect()
-        async with working(server, to_order(filling)):
+        order = to_order(filling, cache=int(cached))
+        async with working(server, order):
             server_cpu = processor_seconds(server)
             sent = await start_sorted(client, filling)
             server_cpu, ended = processor_seconds(server) - server_cpu, time.monotonic()
@@ -78,22 +84,24 @@ async def measure_fill(count: int, seconds: float = 300.0, delay: float = HOUR, 
         note = f"filled in {sent.seconds:.0f} s ({rate:,.0f}/s, {each}), all asleep after {asleep:.0f} s"
         note += f"; at most {most:,.0f} MB here"
         print(f"{count:,}: {note}, disk {await settled_bytes(server) / 1e6:,.0f} MB", flush=True)
-        await _follow(server, filling, seconds, int(workers), rows.append)
+        await _follow(server, replace(order, seconds=seconds), count, int(workers), rows.append)
     report(
         "packs",
         rows,
-        note=f"{note}; packs of 1,000, mean delay {delay / HOUR:.2g} h, {workers:g} worker processes",
-        case=f"fill {count}" + (f" {workers:g} workers" if workers > 1 else ""),
+        note=f"{note}; packs of 1,000, mean delay {delay / HOUR:.2g} h; {workers:g} workers that cache {cached:g}",
+        case=f"fill {count}"
+        + (f" {workers:g} workers" if workers > 1 else "")
+        + (f" {cached:g} cached" if cached != SHORT.cached_workflows else ""),
     )
 
 
 async def _follow(
-    server: EmbeddedServer, filling: Filling, seconds: float, workers: int, note: Callable[[dict[str, Any]], object]
+    server: EmbeddedServer, order: Order, count: int, workers: int, note: Callable[[dict[str, Any]], object]
 ) -> None:
-    window = min(60.0, seconds)
+    window = min(60.0, order.seconds)
     with tempfile.NamedTemporaryFile() as versions:
-        os.truncate(versions.name, 2 * filling.count)
-        order = to_order(filling, seconds=window, windows=max(1, round(seconds / window)), versions=versions.name)
+        os.truncate(versions.name, 2 * count)
+        order = replace(order, seconds=window, windows=max(1, round(order.seconds / window)), versions=versions.name)
         async with contextlib.AsyncExitStack() as stack:
             running = [await stack.enter_async_context(working(server, order)) for _ in range(workers)]
             for minute in range(1, order.windows + 1):

@@ -87,6 +87,9 @@ class Settings:
         timedelta(seconds=60), "How long a worker may hold a workflow task before another one gets it.", 1
     )
     handlers_at_once: int = _setting(500, "Handlers of packed messages at work at once in one worker process.", 1)
+    cached_workflows: int = _setting(
+        0, "Messages and packs that one worker process keeps in memory on each lane; 0 = 100 on short, else 200.", 0
+    )
     tenant_weights: tuple[str, ...] = _setting(
         (), "Shares of a busy lane, TENANT=WEIGHT, comma-separated; who is not named has the weight 1."
     )

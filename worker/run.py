@@ -103,7 +103,7 @@ def _build_worker(
             PullActivities(plan.telemetry).pull_ahead,
         ],
         workflow_runner=ReleasingRunner(_build_runner(plan), evictions.note),
-        max_cached_workflows=max(profile.cached_workflows, profile.workflow_slots),
+        max_cached_workflows=max(plan.settings.cached_workflows or profile.cached_workflows, profile.workflow_slots),
         max_concurrent_workflow_tasks=profile.workflow_slots,
         max_concurrent_activities=profile.activity_slots,
         # one more than workflow tasks can ask for (a handler's or batch's, and the run's mark), so that none ever waits

@@ -26,6 +26,9 @@ BATCH_RETRY = RetryPolicy(
 """A batch whose worker is lost goes on from its last heartbeat.
 A batch that is lost three times may be what kills its workers: then the pack tries each of its messages alone."""
 
+CONDENSED_FROM = timedelta(seconds=10)
+"""A pack that sleeps longer condenses its entries; with a shorter sleep, opening them would be a tenth of its work."""
+
 FORWARDED_AT_ONCE = 5  # signals to other packs that one local activity sends: up to 1 MB in all
 
 CONTINUE_AS_NEW_SHARE = 0.25

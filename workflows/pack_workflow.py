@@ -46,6 +46,7 @@ class PackWorkflow(PackSignals):
             raise ApplicationError(
                 f"the input is no pack state ({exc}); start messages with dormice, not by hand", non_retryable=True
             ) from exc
+        self._pack.entries.is_reading = _is_reading
         self._indexed = PackIndex.load(wire.get("indexed"))
         wire.clear()  # the SDK keeps the input as long as the run is cached, and so the first form of each message
         self._index_after = 60.0
@@ -157,7 +158,13 @@ class PackWorkflow(PackSignals):
             # due messages that can't begin now need no timer: they begin when a batch ends
             self._alarm.set(math.inf if wake <= self._pack.replay_time else wake)
             self._signal_buffer.release_when_idle(lambda: self._is_stirred)
+            self._condense(wake)
         await workflow.wait_condition(lambda: self._is_stirred and not self._is_settling)
+
+    def _condense(self, wake: float) -> None:
+        sleeps_long = wake - workflow.time() > options.CONDENSED_FROM.total_seconds()
+        if sleeps_long and not (self._tasks or self._is_stirred or workflow.unsafe.is_replaying()):
+            self._pack.entries.condense()
 
     async def _run_batch(self, batch: Batch) -> None:
         is_local = _is_local(batch)
@@ -335,6 +342,11 @@ class PackWorkflow(PackSignals):
     def receipt(self, token: str) -> dict[str, Any] | None:
         """What became of the chunk or signal with this token; None when it is not known."""
         return self._pack.receipts.find(token)
+
+
+def _is_reading() -> bool:
+    """Return whether this is a query, or somebody who looks at a workflow from outside."""
+    return not workflow.in_workflow() or workflow.unsafe.is_read_only()
 
 
 def _is_local(batch: Batch) -> bool:

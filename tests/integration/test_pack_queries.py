@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -41,6 +42,7 @@ from starter.steering.selection import Selection
 from tests.conftest import Serve, wait_until
 from tests.replay.runs import follow_runs
 from workflows.pack_workflow import PackWorkflow
+from workflows.packs.state import PackState
 
 pytestmark = pytest.mark.timeout(120)  # a worker begins and ends in it, seconds of processor time
 
@@ -114,6 +116,39 @@ async def test_a_pack_that_is_queried_all_the_time_can_be_replayed(
     for history in (*histories.values(), last):
         replayed = await replayer.replay_workflow(history, raise_on_replay_failure=False)
         assert replayed.replay_failure is None
+
+
+async def test_a_look_at_a_pack_that_sleeps_costs_no_memory(
+    client: Client, settings: Settings, serve: Serve, kind: str
+) -> None:
+    """It keeps its entries as JSON, and a query leaves them so; a signal opens them until it sleeps again."""
+
+    @handler(kind, encoding=PACK)
+    async def never(message: Message, ctx: Context) -> Again:
+        raise AssertionError
+
+    def is_condensed() -> bool:
+        packs = [each for each in gc.get_objects() if isinstance(each, PackState) and each.kind == kind]
+        return bool(packs) and all(vars(pack.entries)["_by_id"] is None for pack in packs)
+
+    async with serve(never, lanes=("short",), sandbox=False):
+        starter, tomorrow = BulkStarter(client, settings, encodings={kind: PACK}), datetime.now(UTC) + timedelta(days=1)
+        envelopes = [(n, Envelope(kind=kind, id=f"m{n}", lane="short", scheduled_at=tomorrow)) for n in range(MESSAGES)]
+        assert len([receipt async for receipt in starter.start_all(envelopes)]) == MESSAGES
+        await wait_until(is_condensed, "the pack sleeps")
+        pack = client.get_workflow_handle(pack_workflow_id(kind, 0))
+
+        assert (await pack.query("page", {"limit": 100}))["count"] == MESSAGES
+        assert (await pack.query("status", "m7"))["state"] == "active"
+        assert is_condensed()
+
+        await pack.signal("pause", {"ids": ["m7"]})
+        await wait_until(lambda: _has_state(pack, "m7", "paused"), "it has heard the signal")
+        await wait_until(is_condensed, "it sleeps again")
+
+
+async def _has_state(pack: WorkflowHandle[Any, Any], message_id: str, state: str) -> bool:
+    return (await pack.query("status", message_id))["state"] == state
 
 
 class MeetsTheEnd(Interceptor):

@@ -26,6 +26,7 @@ from shared.packs.entry import (
     to_state,
 )
 from workflows.packs.batch import HANDED_BACK, Batch, PackSummary, RunningMessage, fill_batch, find_wake
+from workflows.packs.entries import PackEntries
 from workflows.packs.forwarding_queue import ForwardingQueue, find_leaving, remove_leaving
 from workflows.packs.limits import PackLimits
 from workflows.packs.receipts import KNOWN, REVISED, STOPPED, PackReceipts
@@ -38,7 +39,7 @@ class PackState(PackLimits):
 
     def __init__(self, wire: Mapping[str, Any]) -> None:
         super().__init__(wire)
-        self._entries: dict[str, Entry] = {entry[ID]: entry for entry in wire.get("entries", ())}
+        self.entries = PackEntries(wire.get("entries", ()))
         self._suspects = Suspects(wire.get("suspects", ()), wire.get("suspect_batches", {}))
         self.receipts = PackReceipts(wire.get("receipts", {}))
         self.forwarding = ForwardingQueue(wire.get("strays", ()))
@@ -50,6 +51,10 @@ class PackState(PackLimits):
         self._run_now = RunNowQueue()
         self._is_careful = False
         self.replay_time = 0.0
+
+    @property
+    def _entries(self) -> dict[str, Entry]:
+        return self.entries.open()
 
     def wake(self, moment: float) -> None:
         """Note that the pack has slept until `moment`."""
@@ -81,13 +86,13 @@ class PackState(PackLimits):
 
     def __len__(self) -> int:
         """Count the messages that are alive."""
-        return len(self._entries) + len(self._running)
+        return len(self.entries) + len(self._running)
 
     def find(self, message_id: str) -> MessageState | None:
         """Give a message, alive or finished a while ago."""
         if message_id in self._running:
             return self._state_of(self._running[message_id])
-        entry = self._entries.get(message_id) or self._ended.get(message_id)
+        entry = self._ended.get(message_id) or self._entries.get(message_id)
         return None if entry is None else to_state(entry, self.kind, self.lane)
 
     def finished(self) -> Iterator[MessageState]:
@@ -96,7 +101,10 @@ class PackState(PackLimits):
 
     def alive(self) -> Iterator[MessageState]:
         """Give all that are alive, by id."""
-        yield from filter(None, map(self.find, sorted([*self._entries, *self._running])))
+        entries = self._entries
+        for message_id in sorted([*entries, *self._running]):
+            entry = entries.get(message_id)
+            yield to_state(entry, self.kind, self.lane) if entry else self._state_of(self._running[message_id])
 
     def admit(self, chunk: Mapping[str, Any], now: float) -> None:
         """Admit a chunk of entries, except those that are known or find no room; its receipt says which.

@@ -1,0 +1,60 @@
+"""Entries of a pack that sleeps for long are kept as JSON; nothing else about the pack changes."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.test_pack_lives import IDS, Life, events, look
+from tests.unit.test_pack_state import entry
+from workflows.packs.entries import PackEntries
+
+
+@settings(max_examples=200, database=None, deadline=None)
+@given(st.lists(events, max_size=20))
+def test_a_pack_that_condenses_lives_as_one_that_does_not(events: list[tuple[Any, ...]]) -> None:
+    """Whatever happens, and whoever reads it meanwhile, each message is the same in both."""
+    usual, condensing = Life(), Life()
+    for event in events:
+        condensing.pack.entries.condense()
+        for life in (usual, condensing):
+            life.happen(event)
+        condensing.pack.entries.condense()
+        condensing.pack.entries.is_reading = lambda: True
+
+        assert len(condensing.pack) == len(usual.pack)
+        assert look(condensing.pack) == look(usual.pack)
+        assert [condensing.pack.find(i) for i in IDS] == [usual.pack.find(i) for i in IDS]
+        assert condensing.pack.summary() == usual.pack.summary()
+
+        condensing.pack.entries.is_reading = lambda: False
+    for life in (usual, condensing):
+        life.end_batches()
+    assert condensing.pack.dump() == usual.pack.dump()
+
+
+@pytest.mark.parametrize("payload", [None, 2**70, -0.0, 1e308, "ünï", {"b": [1, {"a": True}], "a": 1.5}])
+def test_what_is_condensed_comes_back_in_order(payload: Any) -> None:
+    """With the same payloads, number for number."""
+    given = [entry(name, payload=payload) for name in ("b", "a", "c")]
+    entries = PackEntries(given)
+    entries.condense()
+    entries.condense()  # of what is condensed there is nothing to do
+
+    assert len(entries) == 3
+    assert repr(list(entries.open().values())) == repr(given)
+
+
+def test_who_only_reads_leaves_the_entries_condensed() -> None:
+    """Else one look at each of many packs would need the memory that they have saved."""
+    entries = PackEntries([entry("a")])
+    entries.is_reading = lambda: True
+    opened = entries.open()
+    entries.condense()
+
+    assert entries.open() is not opened
+    assert entries.open() == opened
+
+    entries.is_reading = lambda: False
+    assert entries.open() is entries.open()
