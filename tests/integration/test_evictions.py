@@ -1,8 +1,10 @@
 """Runs that leave a worker's cache: their memory is free at once, and their next task finds any worker."""
 
 import asyncio
+import contextlib
 import gc
 import weakref
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import EventType, TaskQueueKind
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
@@ -34,11 +37,9 @@ async def often(message: Message, ctx: Context) -> Again:
     return Again(after=timedelta(seconds=1))
 
 
-async def test_the_task_of_a_run_that_was_evicted_goes_to_any_worker(
-    client: Client, settings: Settings, start: Start
-) -> None:
-    """Else it goes to the worker that had the run, which must ask for the history that it no longer has."""
-    handles = [await start("often") for _ in range(5)]
+@contextlib.asynccontextmanager
+async def working(client: Client, settings: Settings) -> AsyncGenerator[None]:
+    """Run a worker whose lane caches two runs, unless the settings say otherwise."""
     plan = WorkerPlan(
         settings=replace(settings, cycles_per_run=1000),
         registry=Registry([("the test", often)]),
@@ -47,26 +48,57 @@ async def test_the_task_of_a_run_that_was_evicted_goes_to_any_worker(
     )
     stopping = asyncio.Event()
     running = asyncio.create_task(run_workers(client, plan, stopping))
-
-    async def find_returned() -> list[bool]:
-        return [True for handle in handles if await _was_returned(handle)]
-
     try:
-        await wait_until(find_returned, "a task of an evicted run in the lane's own queue")
+        yield
     finally:
         stopping.set()
         await running
 
 
+async def test_the_task_of_a_run_that_was_evicted_goes_to_any_worker(
+    client: Client, settings: Settings, start: Start
+) -> None:
+    """Else it goes to the worker that had the run, which must ask for the history that it no longer has."""
+    handles = [await start("often") for _ in range(5)]
+
+    async def find_returned() -> list[bool]:
+        return [True for handle in handles if await _was_returned(handle)]
+
+    async with working(client, settings):
+        await wait_until(find_returned, "a task of an evicted run in the lane's own queue")
+
+
+async def test_a_worker_keeps_as_many_runs_as_its_settings_say(
+    client: Client, settings: Settings, start: Start
+) -> None:
+    """More than its lane would: each goes on where it is, without its history."""
+    handles = [await start("often") for _ in range(5)]
+
+    async def have_gone_on() -> bool:
+        return all([len(await _find_tasks(handle)) >= 5 for handle in handles])
+
+    async with working(client, replace(settings, cached_workflows=5)):
+        await wait_until(have_gone_on, "each has had several tasks")
+
+    assert [await _was_returned(handle) for handle in handles] == [False] * 5
+
+
 async def _was_returned(handle: WorkflowHandle[Any, Any]) -> bool:
     """Return whether a task that is not the first, and no retry, was for any worker."""
     events = [event async for event in handle.fetch_history_events()]
-    tasks = [event for event in events if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED]
     again = {EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT, EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED}
     if again & {event.event_type for event in events}:
         return False
-    kinds = [task.workflow_task_scheduled_event_attributes.task_queue.kind for task in tasks[1:]]
+    kinds = [task.workflow_task_scheduled_event_attributes.task_queue.kind for task in _scheduled(events)[1:]]
     return TaskQueueKind.TASK_QUEUE_KIND_NORMAL in kinds
+
+
+async def _find_tasks(handle: WorkflowHandle[Any, Any]) -> list[HistoryEvent]:
+    return _scheduled([event async for event in handle.fetch_history_events()])
+
+
+def _scheduled(events: list[HistoryEvent]) -> list[HistoryEvent]:
+    return [event for event in events if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED]
 
 
 @pytest.mark.parametrize("ending", ["asleep", "continued as new"])
