@@ -12,7 +12,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError
-from temporalio.worker import Replayer, Worker
+from temporalio.worker import Worker
 
 from activities import Again, Context, Done, Message, Reject, handler
 from shared.keepers.capacity import CAPACITY_MEMO, CAPACITY_WORKFLOW, MEASURED
@@ -23,6 +23,7 @@ from shared.messages.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW
 from shared.messages.signals import Pause, Stop
 from shared.settings import Settings
 from tests.conftest import Begin, Serve, wait_until
+from tests.replayer import make_replayer
 from tests.subjects import Subject
 from workflows.keepers import IdleWorkflow
 from workflows.message_workflow import MessageWorkflow
@@ -117,7 +118,7 @@ async def _events(handle: WorkflowHandle[Any, Any]) -> set[int]:
 
 async def _replay(handle: WorkflowHandle[Any, Any]) -> None:
     history = await handle.fetch_history()
-    await Replayer(workflows=[MessageWorkflow, PackWorkflow]).replay_workflow(history)
+    await make_replayer(workflows=[MessageWorkflow, PackWorkflow]).replay_workflow(history)
 
 
 @pytest.mark.parametrize("encoding", ["solo"])

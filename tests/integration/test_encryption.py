@@ -19,7 +19,7 @@ from temporalio.api.workflowservice.v1 import SignalWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
-from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities import Again, Context, Done, Message, handler
 from activities.admission.gates import Gates
@@ -44,6 +44,7 @@ from starter.starting.receipts import StartOutcome
 from starter.steering.keepers import GateControl, GatesNotServed, IdleControl
 from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
+from tests.replayer import make_replayer
 from tests.subjects import Subject, declare
 from workflows.keepers import LayoutWorkflow
 from workflows.message_workflow import MessageWorkflow
@@ -306,7 +307,7 @@ async def test_a_signal_that_nobody_can_read_stops_nobody(stage: Stage, left_sec
         await wait_until(lambda: subject.has(version=2), "it hears what comes after it")
         history = await plain.client.get_workflow_handle(subject.handle.id, run_id=run_id).fetch_history()
 
-    replayer = Replayer(
+    replayer = make_replayer(
         workflows=[MessageWorkflow, PackWorkflow],
         workflow_runner=UnsandboxedWorkflowRunner(),
         data_converter=stage.client.data_converter,

@@ -14,13 +14,14 @@ import pytest
 from temporalio.api.enums.v1 import EventType, TaskQueueKind
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
-from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from activities import Again, Context, Message, handler
 from activities.registry import Registry
 from shared.settings import Settings
 from shared.temporal.converter import DATA_CONVERTER
 from tests.conftest import Start, wait_until
+from tests.replayer import make_replayer
 from worker.lanes.evictions import ReleasingRunner
 from worker.lanes.profiles import PROFILES
 from worker.run import WorkerPlan, run_workers
@@ -120,7 +121,7 @@ async def test_a_pack_that_leaves_the_cache_is_freed_without_the_garbage_collect
         slept = [n for n, e in enumerate(history.events) if e.event_type == EventType.EVENT_TYPE_TIMER_STARTED]
         history = WorkflowHistory("replay:recorded", history.events[: slept[0] + 1])
     evicted: list[str] = []
-    replayer = Replayer(
+    replayer = make_replayer(
         workflows=[PackWorkflow],
         data_converter=DATA_CONVERTER,
         workflow_runner=ReleasingRunner(

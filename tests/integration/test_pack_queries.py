@@ -21,7 +21,6 @@ from temporalio.client import (
     WorkflowQueryRejectedError,
 )
 from temporalio.service import RPCError
-from temporalio.worker import Replayer
 
 from activities import Again, Context, Message, handler
 from shared.errors import PackNotServed
@@ -41,6 +40,7 @@ from starter.steering.packs import Packs
 from starter.steering.selection import Selection
 from tests.conftest import Serve, wait_until
 from tests.replay.runs import follow_runs
+from tests.replayer import make_replayer
 from workflows.pack_workflow import PackWorkflow
 from workflows.packs.state import PackState
 
@@ -112,7 +112,7 @@ async def test_a_pack_that_is_queried_all_the_time_can_be_replayed(
         await pack.terminate("seen enough")
 
     assert len(histories) > 1
-    replayer = Replayer(workflows=[PackWorkflow])
+    replayer = make_replayer(workflows=[PackWorkflow])
     for history in (*histories.values(), last):
         replayed = await replayer.replay_workflow(history, raise_on_replay_failure=False)
         assert replayed.replay_failure is None

@@ -12,12 +12,13 @@ from temporalio import workflow
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistory
-from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+from temporalio.worker import UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
 from shared.temporal.converter import DATA_CONVERTER
 from tests.replay.runs import fingerprint
 from tests.replay.scenarios import FINGERPRINTS, HISTORIES, LIVES, PACK_LIVES, SUFFIXES, live, serve_lives
+from tests.replayer import make_replayer
 from workflows.message_workflow import MessageWorkflow
 from workflows.pack_workflow import PackWorkflow
 from workflows.replay.signal_buffer import SignalBuffer
@@ -39,9 +40,9 @@ def read(path: Path) -> WorkflowHistory:
 @pytest.mark.parametrize("path", RECORDED, ids=[path.relative_to(HISTORIES).as_posix() for path in RECORDED])
 async def test_a_recorded_history_replays(path: Path) -> None:
     """Today's workflow code makes the same decisions that it made when the history was recorded, in the sandbox."""
-    result = await Replayer(workflows=[MessageWorkflow, PackWorkflow], data_converter=DATA_CONVERTER).replay_workflow(
-        read(path)
-    )
+    result = await make_replayer(
+        workflows=[MessageWorkflow, PackWorkflow], data_converter=DATA_CONVERTER
+    ).replay_workflow(read(path))
 
     assert result.replay_failure is None
 
@@ -151,7 +152,7 @@ class OlderPack(PackWorkflow):
 )
 async def test_older_workers_do_not_continue_what_they_would_replay_otherwise(name: str) -> None:
     """The first activity of a run whose first task was done by today's code has an id that older code does not give."""
-    replayer = Replayer(
+    replayer = make_replayer(
         workflows=[OlderMessage, OlderPack],
         workflow_runner=UnsandboxedWorkflowRunner(),
         data_converter=DATA_CONVERTER,
@@ -165,7 +166,9 @@ async def test_older_workers_do_not_continue_what_they_would_replay_otherwise(na
 async def test_a_change_without_a_patch_is_found(path: Path) -> None:
     """Every single recording would catch an added command."""
     changed = [ChangedWithoutPatch, PackChangedWithoutPatch]
-    replayer = Replayer(workflows=changed, workflow_runner=UnsandboxedWorkflowRunner(), data_converter=DATA_CONVERTER)
+    replayer = make_replayer(
+        workflows=changed, workflow_runner=UnsandboxedWorkflowRunner(), data_converter=DATA_CONVERTER
+    )
     with pytest.raises(NondeterminismError):
         await replayer.replay_workflow(read(path))
 
@@ -206,7 +209,7 @@ class PackChangedBehindAPatch(PackWorkflow):
 async def test_a_change_behind_a_patch_replays(path: Path) -> None:
     """Messages that are asleep take the old way to their next run; the guard is all that a change needs."""
     changed = [ChangedBehindAPatch, PackChangedBehindAPatch]
-    result = await Replayer(
+    result = await make_replayer(
         workflows=changed, workflow_runner=UnsandboxedWorkflowRunner(), data_converter=DATA_CONVERTER
     ).replay_workflow(read(path))
 
@@ -220,7 +223,7 @@ async def test_a_signal_that_meets_a_refused_continue_as_new_is_not_lost() -> No
     signal = _signalled("stop", b'{"reason":"enough"}')
     order = [*before, begun, _refused(), signal, before[-1], begun, finished, indexed, stopped]
 
-    await Replayer(workflows=[MessageWorkflow]).replay_workflow(WorkflowHistory("replay:refused", _number(order)))
+    await make_replayer(workflows=[MessageWorkflow]).replay_workflow(WorkflowHistory("replay:refused", _number(order)))
 
 
 @pytest.mark.parametrize("is_timer_first", [True, False])
@@ -236,7 +239,9 @@ async def test_a_cancellation_that_meets_continue_as_new_is_not_lost(*, is_timer
     both = [fired, requested] if is_timer_first else [requested, fired]
     order = [*before, *both, scheduled, begun, finished, indexed, stopped]
 
-    await Replayer(workflows=[MessageWorkflow]).replay_workflow(WorkflowHistory("replay:cancelled", _number(order)))
+    await make_replayer(workflows=[MessageWorkflow]).replay_workflow(
+        WorkflowHistory("replay:cancelled", _number(order))
+    )
 
 
 @pytest.mark.parametrize("signal", ["revise", None])
@@ -246,7 +251,9 @@ async def test_a_revision_between_the_last_outcome_and_the_end_is_not_lost(signa
     assert settled.event_type == EventType.EVENT_TYPE_TIMER_FIRED
     meanwhile = [_signalled(signal, b'{"payload":["done"]}')] if signal else []
     order = [*before, *meanwhile, settled, scheduled, begun, finished, indexed, completed]
-    replaying = Replayer(workflows=[MessageWorkflow]).replay_workflow(WorkflowHistory("replay:done", _number(order)))
+    replaying = make_replayer(workflows=[MessageWorkflow]).replay_workflow(
+        WorkflowHistory("replay:done", _number(order))
+    )
 
     if signal is None:
         await replaying
