@@ -7,12 +7,12 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bench.harness import fresh_server, new_prefix, processor_seconds, report, run_worker, working
 from bench.pack_filling import HOUR, Filling, settled_bytes, start_packs, start_sorted, to_order, wait_until_asleep
-from bench.worker_process import Measured, Order
+from bench.worker_process import Measured
 from starter.local.embedded import EmbeddedServer
 from worker.lanes.profiles import PROFILES
 
@@ -23,6 +23,9 @@ SIZE_COUNT = 100_000
 SIZE_SECONDS = 25.0
 FILLED_PER_SECOND = 25_000
 """Messages that are surely sent and taken in: those due before all others are would hold the worker up."""
+
+WINDOWS_MAX = 10_000
+"""More minutes than any run takes: the workers are stopped when it ends."""
 
 
 async def measure_sizes() -> None:
@@ -70,48 +73,56 @@ async def measure_fill(
         coalesce=delay / 12,
     )
     rows: list[dict[str, Any]] = []
-    async with fresh_server() as server:
-        client = await server.connect()
-        order = to_order(filling, cache=int(cached))
-        async with working(server, order):
-            server_cpu = processor_seconds(server)
-            sent = await start_sorted(client, filling)
-            server_cpu, ended = processor_seconds(server) - server_cpu, time.monotonic()
-            await wait_until_asleep(client, filling)
-        rate, asleep = count / sent.seconds, sent.seconds + time.monotonic() - ended
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-        each = f"{sent.cpu_seconds / count * 1e6:.1f} us a message here, {server_cpu / count * 1e6:.1f} in the server"
-        note = f"filled in {sent.seconds:.0f} s ({rate:,.0f}/s, {each}), all asleep after {asleep:.0f} s"
-        note += f"; at most {most:,.0f} MB here"
-        print(f"{count:,}: {note}, disk {await settled_bytes(server) / 1e6:,.0f} MB", flush=True)
-        await _follow(server, replace(order, seconds=seconds), count, int(workers), rows.append)
+    window = min(60.0, seconds)
+    async with contextlib.AsyncExitStack() as stack:
+        server = await stack.enter_async_context(fresh_server())
+        versions = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "versions"
+        versions.touch()
+        os.truncate(versions, 2 * count)
+        order = to_order(filling, cache=int(cached), seconds=window, windows=WINDOWS_MAX, versions=str(versions))
+        running = [await stack.enter_async_context(working(server, order)) for _ in range(int(workers))]
+        filled = await _fill(server, filling)
+        await _follow(server, running, max(1, round(seconds / window)), rows.append)
+    beside = "a worker that caches" if workers == 1 else f"{workers:g} workers that cache"
     report(
         "packs",
         rows,
-        note=f"{note}; packs of 1,000, mean delay {delay / HOUR:.2g} h; {workers:g} workers that cache {cached:g}",
+        note=f"{filled}; packs of 1,000, mean delay {delay / HOUR:.2g} h; {beside} {cached:g}",
         case=f"fill {count}"
         + (f" {workers:g} workers" if workers > 1 else "")
         + (f" {cached:g} cached" if cached != SHORT.cached_workflows else ""),
     )
 
 
+async def _fill(server: EmbeddedServer, filling: Filling) -> str:
+    """Fill beside the workers until all is asleep; say how long it took and what it cost."""
+    client, count = await server.connect(), filling.count
+    server_cpu = processor_seconds(server)
+    sent = await start_sorted(client, filling)
+    server_cpu, ended = processor_seconds(server) - server_cpu, time.monotonic()
+    await wait_until_asleep(client, filling)
+    rate, asleep = count / sent.seconds, sent.seconds + time.monotonic() - ended
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    each = f"{sent.cpu_seconds / count * 1e6:.1f} us a message here, {server_cpu / count * 1e6:.1f} in the server"
+    said = f"filled in {sent.seconds:.0f} s ({rate:,.0f}/s, {each}), all asleep after {asleep:.0f} s"
+    said += f"; at most {most:,.0f} MB here"
+    print(f"{count:,}: {said}, disk {await settled_bytes(server) / 1e6:,.0f} MB", flush=True)
+    return said
+
+
 async def _follow(
-    server: EmbeddedServer, order: Order, count: int, workers: int, note: Callable[[dict[str, Any]], object]
+    server: EmbeddedServer, workers: list[list[Measured]], minutes: int, note: Callable[[dict[str, Any]], object]
 ) -> None:
-    window = min(60.0, order.seconds)
-    with tempfile.NamedTemporaryFile() as versions:
-        os.truncate(versions.name, 2 * count)
-        order = replace(order, seconds=window, windows=max(1, round(order.seconds / window)), versions=versions.name)
-        async with contextlib.AsyncExitStack() as stack:
-            running = [await stack.enter_async_context(working(server, order)) for _ in range(workers)]
-            for minute in range(1, order.windows + 1):
-                async with asyncio.timeout(window + 60):
-                    while min(len(windows) for windows in running) < minute:  # noqa: ASYNC110 — others print them
-                        await asyncio.sleep(0.5)
-                row = {"minute": minute} | _describe(_add([windows[minute - 1] for windows in running]))
-                row |= {"disk MB": await settled_bytes(server) / 1e6, "server CPU s": processor_seconds(server)}
-                print(row, flush=True)
-                note(row)
+    """Note a row for each minute of the workers, from the next one that begins; they print a window each minute."""
+    first = max(map(len, workers)) + 1
+    for minute in range(1, minutes + 1):
+        async with asyncio.timeout(180):
+            while min(map(len, workers)) < first + minute:  # noqa: ASYNC110 — others print them
+                await asyncio.sleep(0.5)
+        row = {"minute": minute} | _describe(_add([windows[first + minute - 1] for windows in workers]))
+        row |= {"disk MB": await settled_bytes(server) / 1e6, "server CPU s": processor_seconds(server)}
+        print(row, flush=True)
+        note(row)
 
 
 def _add(parts: list[Measured]) -> Measured:

@@ -31,10 +31,6 @@ CONDENSED_FROM = timedelta(seconds=10)
 
 FORWARDED_AT_ONCE = 5  # signals to other packs that one local activity sends: up to 1 MB in all
 
-CONTINUE_AS_NEW_SHARE = 0.25
-"""Continue as new beyond this number of cycles per message of the pack.
-A pack that is not cached replays all cycles of its history when it wakes; a new run costs writing the whole state."""
-
 CONTINUE_AS_NEW_LEAST = 20  # cycles that every run may have before it continues as new, however small the pack is
 
 

@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from shared.messages.placement import PACK_WORKFLOW
     from shared.messages.signal_reading import is_text, require
     from shared.packs.counts import COUNTS_MEMO
-    from shared.packs.entry import COMPRESSED, is_ended, measure
+    from shared.packs.entry import COMPRESSED, CYCLES_PER_RUN, CYCLES_PER_RUN_USUAL, is_ended, measure
     from shared.temporal.connect import to_raw
     from shared.temporal.search_attributes import PackIndex, pack_updates
     from workflows import description, options
@@ -55,6 +55,7 @@ class PackWorkflow(PackSignals):
         self._is_settling = False  # while true, `run` waits: which signals arrive in this time may differ on replay
         self._fault: BaseException | None = None
         self._folded = 0
+        self._cycles_per_run = CYCLES_PER_RUN_USUAL
         self._left_run = workflow.info().continued_run_id or ""
         # older code that has carried the pack on meanwhile has left this flag out of the input; the memo has it
         self._pack.is_started_serial = self._pack.is_started_serial or SERIAL in workflow.info().raw_memo
@@ -208,6 +209,7 @@ class PackWorkflow(PackSignals):
 
     def _end(self, batch: Batch, answer: dict[str, Any]) -> None:
         self._index_after = answer["index_after"]
+        self._cycles_per_run = answer.get(CYCLES_PER_RUN, CYCLES_PER_RUN_USUAL)
         self._pack.payload_max_bytes = answer.get("payload_max_bytes", 0) or self._pack.payload_max_bytes
         self._pack.is_compressed = answer.get(COMPRESSED, self._pack.is_compressed)
         if _is_local(batch):
@@ -282,7 +284,7 @@ class PackWorkflow(PackSignals):
         set_details(description.describe_pack(self._pack.kind, self._pack.lane, summary))
 
     def _is_run_full(self) -> bool:
-        most = max(len(self._pack) * options.CONTINUE_AS_NEW_SHARE, options.CONTINUE_AS_NEW_LEAST)
+        most = max(len(self._pack) * self._cycles_per_run, options.CONTINUE_AS_NEW_LEAST)
         return self._folded > most or self._is_history_long
 
     async def _settle(self) -> None:
