@@ -81,7 +81,11 @@ class Settings:
     payload_max_bytes: int = _setting(4096, "Largest payload of a message, in bytes of JSON.", 1)
     cycles_per_run: int = _setting(5, "Cycles after which a message continues as new.", 1)
     pack_cycles_per_run: float = _setting(
-        0.25, "Cycles for each of its messages after which a pack continues as new.", 0, at_most=2
+        # a pack that is not cached replays all cycles of its run when it wakes; a new run costs writing the whole state
+        0.25,
+        "Cycles for each of its messages after which a pack continues as new.",
+        0,
+        at_most=2,
     )
     index_after: timedelta = _setting(
         timedelta(seconds=60), "Shorter delays do not update the DueAt search attribute.", 0

@@ -95,17 +95,24 @@ async def test_a_pack_has_as_many_cycles_in_a_run_as_the_setting_says(
     client: Client, settings: Settings, serve: Serve, kind: str
 ) -> None:
     """With two for each message, its run takes a third batch in; so it does when the next worker replays it."""
-    runs: list[str] = []
-    pack: WorkflowHandle[Any, Any] | None = None
-    for least in (1, 3):
-        async with serve(coming_back(kind), pack_cycles_per_run=2.0):
-            pack = pack or await start(client, settings, kind)
-            runs = await find_runs(client, pack, least)
-    assert pack is not None
-    events = (await client.get_workflow_handle(pack.id, run_id=runs[-2]).fetch_history()).events
-    count = Counter(EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in events)
 
-    assert (count["MARKER_RECORDED"], count["WORKFLOW_EXECUTION_CONTINUED_AS_NEW"]) == (3, 1)
+    async def count(pack: WorkflowHandle[Any, Any], run_id: str | None = None) -> Counter[str]:
+        events = (await client.get_workflow_handle(pack.id, run_id=run_id).fetch_history()).events
+        return Counter(EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in events)
+
+    async with serve(coming_back(kind), pack_cycles_per_run=2.0):
+        pack = await start(client, settings, kind)
+
+        async def has_had_two() -> bool:
+            return (await count(pack))["MARKER_RECORDED"] >= 2
+
+        await wait_until(has_had_two, "two batches in the first run")
+    async with serve(coming_back(kind), pack_cycles_per_run=2.0):
+        first, second, *_ = await find_runs(client, pack, 3)
+    replayed, whole = await count(pack, first), await count(pack, second)
+
+    assert (replayed["WORKFLOW_TASK_FAILED"], replayed["WORKFLOW_EXECUTION_CONTINUED_AS_NEW"]) == (0, 1)
+    assert (whole["MARKER_RECORDED"], whole["WORKFLOW_EXECUTION_CONTINUED_AS_NEW"]) == (3, 1)
 
 
 async def test_signals_that_meet_the_end_of_a_full_run_count(
