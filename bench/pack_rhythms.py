@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.harness import fresh_server, new_prefix, processor_seconds, report, run_worker, working
 from bench.pack_filling import HOUR, Filling, settled_bytes, start_packs, start_sorted, to_order, wait_until_asleep
@@ -59,10 +59,19 @@ async def _run_at_rhythm(filling: Filling) -> dict[str, Any]:
     return _describe(measured) | {"bytes/message": size_on_disk / filling.count}
 
 
-async def measure_fill(
-    count: int, seconds: float = 300.0, delay: float = HOUR, workers: float = 1, cached: float = SHORT.cached_workflows
-) -> None:
+class Rhythm(NamedTuple):
+    """What `packs fill` takes after the count, in this order; `cycles_per_run` is each message's share of a run."""
+
+    seconds: float = 300.0
+    delay: float = HOUR
+    workers: float = 1
+    cached: float = SHORT.cached_workflows
+    cycles_per_run: float = 0.25
+
+
+async def measure_fill(count: int, *numbers: float) -> None:
     """Fill, then run at the rhythm: coalescing a twelfth of the mean delay, packs of 1,000; a row each minute."""
+    seconds, delay, workers, cached, cycles_per_run = Rhythm(*numbers)
     filling = Filling(
         prefix=new_prefix(),
         count=count,
@@ -79,7 +88,14 @@ async def measure_fill(
         versions = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "versions"
         versions.touch()
         os.truncate(versions, 2 * count)
-        order = to_order(filling, cache=int(cached), seconds=window, windows=WINDOWS_MAX, versions=str(versions))
+        order = to_order(
+            filling,
+            cache=int(cached),
+            pack_cycles_per_run=cycles_per_run,
+            seconds=window,
+            windows=WINDOWS_MAX,
+            versions=str(versions),
+        )
         running = [await stack.enter_async_context(working(server, order)) for _ in range(int(workers))]
         filled = await _fill(server, filling)
         await _follow(server, running, max(1, round(seconds / window)), rows.append)
@@ -90,7 +106,8 @@ async def measure_fill(
         note=f"{filled}; packs of 1,000, mean delay {delay / HOUR:.2g} h; {beside} {cached:g}",
         case=f"fill {count}"
         + (f" {workers:g} workers" if workers > 1 else "")
-        + (f" {cached:g} cached" if cached != SHORT.cached_workflows else ""),
+        + (f" {cached:g} cached" if cached != SHORT.cached_workflows else "")
+        + (f" {cycles_per_run:g} cycles a run" if cycles_per_run != Rhythm().cycles_per_run else ""),
     )
 
 

@@ -56,6 +56,7 @@ class Order:
     cache: int = PROFILES["short"].cached_workflows
     pollers: int = PROFILES["short"].workflow_pollers
     cycles_per_run: int = 5
+    pack_cycles_per_run: float = 0.25
     index_after: float = 60.0
     sandbox: bool = False
     gzip: bool = False
@@ -229,6 +230,7 @@ def _plan(order: Order, counter: Counter) -> WorkerPlan:
         settings=Settings(
             task_queue_prefix=order.prefix,
             cycles_per_run=order.cycles_per_run,
+            pack_cycles_per_run=order.pack_cycles_per_run,
             index_after=timedelta(seconds=order.index_after),
             sandbox=order.sandbox,
             compress_packs=order.is_compressed,

@@ -19,7 +19,14 @@ with workflow.unsafe.imports_passed_through():
     from shared.messages.placement import PACK_WORKFLOW
     from shared.messages.signal_reading import is_text, require
     from shared.packs.counts import COUNTS_MEMO
-    from shared.packs.entry import COMPRESSED, CYCLES_PER_RUN, CYCLES_PER_RUN_USUAL, is_ended, measure
+    from shared.packs.entry import (
+        COMPRESSED,
+        CYCLES_IN_FIRST_RUN,
+        CYCLES_PER_RUN,
+        CYCLES_PER_RUN_USUAL,
+        is_ended,
+        measure,
+    )
     from shared.temporal.connect import to_raw
     from shared.temporal.search_attributes import PackIndex, pack_updates
     from workflows import description, options
@@ -210,6 +217,9 @@ class PackWorkflow(PackSignals):
     def _end(self, batch: Batch, answer: dict[str, Any]) -> None:
         self._index_after = answer["index_after"]
         self._cycles_per_run = answer.get(CYCLES_PER_RUN, CYCLES_PER_RUN_USUAL)
+        if workflow.info().continued_run_id is None:
+            # packs that were filled together would all continue as new in the same minutes, again and again
+            self._cycles_per_run = answer.get(CYCLES_IN_FIRST_RUN, self._cycles_per_run)
         self._pack.payload_max_bytes = answer.get("payload_max_bytes", 0) or self._pack.payload_max_bytes
         self._pack.is_compressed = answer.get(COMPRESSED, self._pack.is_compressed)
         if _is_local(batch):

@@ -20,7 +20,7 @@ from shared.messages.json_value import encode_json
 from shared.messages.message import Outcome
 from shared.messages.placement import PackSpread
 from shared.packs.cycle import apply_outcome, to_call
-from shared.packs.entry import COMPRESSED, CYCLES_PER_RUN, STATE_BYTES_MAX, Entry, is_over
+from shared.packs.entry import COMPRESSED, CYCLES_IN_FIRST_RUN, CYCLES_PER_RUN, STATE_BYTES_MAX, Entry, is_over
 from shared.temporal.connect import to_raw
 
 RUN_BATCH = "run_batch"
@@ -104,6 +104,7 @@ class _Run:
             "payload_max_bytes": settings.payload_max_bytes,
             COMPRESSED: settings.compress_packs,
             CYCLES_PER_RUN: settings.pack_cycles_per_run,
+            CYCLES_IN_FIRST_RUN: settings.pack_cycles_per_run * self._spread.share,
             "begun_at": self._begun_at,
             "ended_at": ended_at,
         }

@@ -19,6 +19,7 @@ EXPANDED_BYTES_MAX = 1_200_000  # of a compressed state as JSON: with other payl
 WIRE_VERSION = 1  # version of the encoding of a pack's state
 COMPRESSED = "compressed"  # key in a pack's input and in a batch's answer: whether large values are stored compressed
 CYCLES_PER_RUN = "cycles_per_run"  # key in a batch's answer: cycles per message after which the pack continues as new
+CYCLES_IN_FIRST_RUN = "cycles_in_first_run"  # another: the same for the first run, so that packs filled together differ
 CYCLES_PER_RUN_USUAL = 0.25  # what an answer without that key means, by which its worker's code decided: never changes
 STORED_SHARE = "stored_share"  # key in a pack's input: the size of its compressed state, as a share of its size as JSON
 SHORTENED_MAX = 200  # characters of a reason in a pack that is short of room

@@ -18,7 +18,7 @@ from activities.api.handler import Handler
 from examples.ledger import Ledger, audit
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
-from shared.messages.placement import pack_workflow_id
+from shared.messages.placement import PackSpread, pack_workflow_id
 from shared.settings import Settings
 from shared.temporal.compression import ZLIB
 from starter.control import Control
@@ -68,6 +68,12 @@ async def find_runs(client: Client, pack: WorkflowHandle[Any, Any], least: int) 
     return run_ids
 
 
+async def count_events(client: Client, pack_id: str, run_id: str | None = None) -> Counter[str]:
+    """Count the events of a run, of the newest one if none is named, by type."""
+    events = (await client.get_workflow_handle(pack_id, run_id=run_id).fetch_history()).events
+    return Counter(EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in events)
+
+
 @pytest.mark.parametrize("is_compressed", [True, False])
 async def test_a_full_run_ends_when_the_pack_wakes(
     client: Client, settings: Settings, serve: Serve, kind: str, *, is_compressed: bool
@@ -95,24 +101,38 @@ async def test_a_pack_has_as_many_cycles_in_a_run_as_the_setting_says(
     client: Client, settings: Settings, serve: Serve, kind: str
 ) -> None:
     """With two for each message, its run takes a third batch in; so it does when the next worker replays it."""
-
-    async def count(pack: WorkflowHandle[Any, Any], run_id: str | None = None) -> Counter[str]:
-        events = (await client.get_workflow_handle(pack.id, run_id=run_id).fetch_history()).events
-        return Counter(EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in events)
-
     async with serve(coming_back(kind), pack_cycles_per_run=2.0):
         pack = await start(client, settings, kind)
+        await find_runs(client, pack, 2)
 
         async def has_had_two() -> bool:
-            return (await count(pack))["MARKER_RECORDED"] >= 2
+            return (await count_events(client, pack.id))["MARKER_RECORDED"] >= 2
 
-        await wait_until(has_had_two, "two batches in the first run")
+        await wait_until(has_had_two, "two batches in a run")
     async with serve(coming_back(kind), pack_cycles_per_run=2.0):
-        first, second, *_ = await find_runs(client, pack, 3)
-    replayed, whole = await count(pack, first), await count(pack, second)
+        begun, later, *_ = await find_runs(client, pack, 3)
+    replayed, whole = await count_events(client, pack.id, begun), await count_events(client, pack.id, later)
 
     assert (replayed["WORKFLOW_TASK_FAILED"], replayed["WORKFLOW_EXECUTION_CONTINUED_AS_NEW"]) == (0, 1)
     assert (whole["MARKER_RECORDED"], whole["WORKFLOW_EXECUTION_CONTINUED_AS_NEW"]) == (3, 1)
+
+
+async def test_first_runs_differ_so_that_packs_filled_together_do_not_go_on_anew_together(
+    client: Client, settings: Settings, serve: Serve, kind: str
+) -> None:
+    """A pack's place in the spread says how much of a run its first one is; those after it are whole."""
+    named = [f"{kind}-{n}" for n in range(100)]
+    shares = {name: PackSpread.of(name, 0, 0).share for name in named}
+    early, late = min(named, key=shares.__getitem__), max(named, key=shares.__getitem__)
+    batches: dict[str, list[int]] = {}
+    async with serve(coming_back(early), coming_back(late), pack_cycles_per_run=2.0):
+        packs = [await start(client, settings, name) for name in (early, late)]
+        runs = await asyncio.gather(*(find_runs(client, pack, 3) for pack in packs))
+        for name, pack, (first, second, *_) in zip((early, late), packs, runs, strict=True):
+            seen = [await count_events(client, pack.id, run_id) for run_id in (first, second)]
+            batches[name] = [events["MARKER_RECORDED"] for events in seen]
+
+    assert batches == {early: [1, 3], late: [2, 3]}
 
 
 async def test_signals_that_meet_the_end_of_a_full_run_count(
