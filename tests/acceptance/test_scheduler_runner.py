@@ -80,6 +80,7 @@ async def own_broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
         yield broker
 
 
+@pytest.mark.heavy  # they wait for fixed times, which a machine that is busy with other tests does not keep
 @pytest.mark.long
 @pytest.mark.timeout(BUILD_SECONDS + RUN_SECONDS)
 async def test_the_runners_own_tests_pass(

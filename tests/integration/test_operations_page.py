@@ -199,12 +199,13 @@ async def test_a_view_makes_few_calls_however_many_messages_there_are(
     """The calls grow with packs up to a bound, and not with the messages in them."""
     solo, packed = f"solo-{uuid.uuid4().hex[:8]}", f"packed-{uuid.uuid4().hex[:8]}"
     handlers = make_handlers(solo, packed, pack)
+    patient = dataclasses.replace(own_settings, patience=timedelta(seconds=100))  # hundreds of packs answer at once
 
     async def start(first: int, number: int) -> None:
         envelopes = [
             Envelope(kind=packed, id=f"{n}", lane="short", scheduled_at=LATER) for n in range(first, first + number)
         ]
-        await start_all(own_client, own_settings, envelopes, {packed: pack})
+        await start_all(own_client, patient, envelopes, {packed: pack})
 
     async def measure(path: str) -> int:
         async with serve_page(own_client, own_settings, handlers) as served, browse(served) as browser:
