@@ -26,7 +26,7 @@ from tests.subjects import Subject, declare
 pytestmark = pytest.mark.xdist_group("long_sleep")  # what they share is made once
 
 YEAR = timedelta(days=365)
-HERD = 10_000
+HERD = 4000
 TOLERANCE = 600.0
 
 
@@ -72,7 +72,7 @@ async def test_a_message_that_sleeps_for_a_year_wakes_on_time(skipping: Workflow
 
 @pytest.fixture(scope="module")
 async def herd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Client, Settings, list[Envelope]]]:
-    """Ten thousand one-shot messages for one second with ten minutes of tolerance, on a server restarted since."""
+    """Thousands of one-shot messages for one second with ten minutes of tolerance, on a server restarted since."""
     options = EmbeddedOptions(data=tmp_path_factory.mktemp("herd"), port=find_free_port(), ui_port=None)
     settings = Settings(task_queue_prefix="herd")
     at = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
@@ -89,7 +89,7 @@ async def herd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[
 
 
 @pytest.mark.long
-async def test_ten_thousand_due_in_one_second_are_spread_within_tolerance(
+async def test_thousands_due_in_one_second_are_spread_within_tolerance(
     herd: tuple[Client, Settings, list[Envelope]],
 ) -> None:
     """After a restart every message is due where the hash of its id says, none before its second, evenly spread."""
@@ -109,4 +109,4 @@ async def test_ten_thousand_due_in_one_second_are_spread_within_tolerance(
     assert min(due.values()) >= at.timestamp()
     per_minute = [sum(60 * n <= d - at.timestamp() < 60 * (n + 1) for d in due.values()) for n in range(10)]
     assert sum(per_minute) == HERD
-    assert min(per_minute) > 850, per_minute
+    assert min(per_minute) > 0.85 * HERD / 10, per_minute
