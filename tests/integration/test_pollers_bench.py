@@ -3,10 +3,9 @@
 import pytest
 
 from bench.peers.contestants import find_contestant
-from bench.pollers import main
+from bench.pollers import lag, main
 from bench.pollers.bloat import measure_bloat
 from bench.pollers.herd import measure_herd
-from bench.pollers.lag import measure_lag
 
 MESSAGES = 100
 SECONDS = 100.0
@@ -17,12 +16,12 @@ pytestmark = pytest.mark.timeout(150)
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["table", "procrastinate", "apscheduler", "dormice-1000"])
-async def test_a_backlog_is_done_and_each_message_is_called_once(name: str) -> None:
-    """Whoever takes part runs all that was due, and what is fresh beside it, once."""
-    row = await measure_lag(find_contestant(name), MESSAGES, SECONDS)
+async def test_a_backlog_is_done_and_each_message_is_called_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever takes part runs all that was due, and what is fresh, once."""
+    monkeypatch.setattr(lag, "GRACE_SECONDS", 20.0)  # on a busy machine the last of what is fresh is late
+    row = await lag.measure_lag(find_contestant(name), MESSAGES, SECONDS)
 
-    assert (row["done"], row["calls twice"]) == (MESSAGES, 0)
-    assert row["not run"] < row["fresh"]  # the last of them may be late on a busy machine
+    assert (row["done"], row["not run"], row["calls twice"]) == (MESSAGES, 0, 0)
     assert row["in s"] < SECONDS
 
 
