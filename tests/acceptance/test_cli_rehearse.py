@@ -36,6 +36,7 @@ EVENTS = [
 ]
 
 
+@pytest.mark.timeout(150)  # six runs of the program, some of which draw
 async def test_a_generated_history_is_rehearsed(run: Run, tmp_path: Path) -> None:
     """As a table, a document, a picture and a page that holds everything; Parquet gives the same as CSV."""
     generate = ("--pages", "40", "--per-day", "2", "--burst", "2", "--rhythm", "0.5", "--length", "5d")

@@ -12,38 +12,48 @@ from temporalio.client import Client
 from activities import Context, Done, Message, handler
 from activities.api.handler import Handler
 from shared.messages.envelope import Envelope
+from shared.messages.placement import workflow_id
 from shared.settings import Settings
 from starter.control import Control
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.conftest import Serve, wait_until
+from worker.lanes.profiles import PROFILES
 from worker.lanes.starting import weigh_tenants
 
 pytestmark = pytest.mark.timeout(150)  # hundreds of messages with a workflow each, started and run
 
 MANY, FEW = 300, 10
+SLOTS = PROFILES["long"].activity_slots
 SETTLE = timedelta(seconds=6)
 """The server hands a backlog that is younger than five seconds out as it comes."""
 
 
 @dataclass
 class Crowd:
-    """Messages of one kind; `order` is the ids in the order in which the handler was called."""
+    """Messages of one kind; `order` is the ids in the order in which the handler was called.
+
+    A call ends when `is_open` is set, as it is from the beginning.
+    """
 
     kind: str
     client: Client
     settings: Settings
     order: list[str] = field(default_factory=list[str])
-    seconds: float = 0.0
+    is_open: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        """Hold nobody."""
+        self.is_open.set()
 
     @property
     def handler(self) -> Handler:
-        """What notes the order; each call takes `seconds`."""
+        """What notes the order."""
 
         @handler(self.kind)
         async def note(message: Message, ctx: Context) -> Done:
             self.order.append(message.id)
-            await asyncio.sleep(self.seconds)
+            await self.is_open.wait()
             return Done()
 
         return note
@@ -64,6 +74,11 @@ class Crowd:
     def places(self, name: str) -> list[int]:
         """Give the places of the messages with that letter, of all that were called."""
         return [place for place, message_id in enumerate(self.order) if message_id.startswith(name)]
+
+    async def is_scheduled(self, name: str) -> bool:
+        """Its activity waits at the server, or is at work."""
+        handle = self.client.get_workflow_handle(workflow_id(self.kind, name))
+        return bool((await handle.describe()).raw_description.pending_activities)
 
     async def wait_for(self, count: int) -> None:
         """Wait until `count` messages have been called."""
@@ -91,17 +106,17 @@ async def test_the_higher_priority_goes_first_on_a_busy_lane(crowd: Crowd, serve
 
 async def test_activities_that_wait_for_a_slot_are_overtaken_too(crowd: Crowd, serve: Serve) -> None:
     """A message of priority 1 begins with the first slot that is free, though others have been waiting for it."""
-    crowd.seconds = 4.0
+    crowd.is_open.clear()
     async with serve(crowd.handler, lanes=("long",), sandbox=False):
         await crowd.start(*crowd.make("e", 250, "long", priority=5))
-        await crowd.wait_for(101)  # the first slots have been used, and more wait than there are
-        await asyncio.sleep(1)
-        before = len(crowd.order)
+        await crowd.wait_for(SLOTS)
+        await wait_until(lambda: crowd.is_scheduled("e249"), "more wait than there are slots")
         await crowd.start(*crowd.make("a", 1, "long", priority=1))
-        crowd.seconds = 0.5
+        await wait_until(lambda: crowd.is_scheduled("a0"), "it waits too")
+        crowd.is_open.set()
         await crowd.wait_for(251)
 
-    assert before <= crowd.places("a")[0] < 240
+    assert SLOTS <= crowd.places("a")[0] < 240
 
 
 @pytest.mark.long
