@@ -47,14 +47,17 @@ if TYPE_CHECKING:
 
     from tests.moving_in import Move
 
+# a slow machine fails no example: no time is asserted
+_TIMELESS = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("suite", _TIMELESS)
+hypothesis.settings.load_profile("suite")
 hypothesis.settings.register_profile(
     "search",
+    _TIMELESS,
     max_examples=10_000,
     stateful_step_count=30,
-    deadline=None,
     database=None,
     print_blob=True,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 """For hours of `--hypothesis-profile=search`; the suite itself uses each test's own numbers."""
 
