@@ -81,6 +81,10 @@ def pack_index(message_id: str, packs: int) -> int:
     return found
 
 
+WAIT_MOST = 0.9
+"""The part of an allowed wait that a pack uses at most; what is left is for the queue in which its task then waits."""
+
+
 @dataclass(frozen=True, slots=True)
 class PackSpread:
     """Where in their tolerance a pack's messages are due: all at the same share, so that one wake serves many.
@@ -105,6 +109,14 @@ class PackSpread:
     def patience(self) -> float:
         """The part of its allowed wait that a pack uses: at least half, by `share`, so that packs wake apart."""
         return (1 + self.share) / 2
+
+    def limit(self, wait: float) -> float:
+        """Give the wait (any unit) to be stored for one that is allowed, of which the pack then uses WAIT_MOST at most.
+
+        Who makes entries calls this, not the pack: when it wakes follows from what its history holds, whatever this
+        number is in the code that replays it.
+        """
+        return wait * min(1.0, WAIT_MOST / self.patience)
 
 
 def unit_hash(text: str) -> float:

@@ -1,12 +1,14 @@
 """A cycle of a packed message, from its entry to what the cycle changes of it, without a full state where possible."""
 
-from shared.messages.decision import Spread, begin, decide, plan_return, plan_wait
+from shared.messages.decision import begin, decide, plan_return, plan_wait
 from shared.messages.json_value import copy_json
 from shared.messages.message import DECISIONS_KEPT, HandlerCall, Outcome
+from shared.messages.placement import PackSpread
 from shared.packs.entry import (
     DECISIONS,
     DUE,
     ID,
+    LATE,
     OTHERS,
     PAYLOAD,
     ROUTINE,
@@ -34,8 +36,11 @@ def to_call(entry: Entry, kind: str, lane: str, tries_before: int) -> HandlerCal
     return HandlerCall._make((kind, entry[ID], lane, entry[VERSION], 1 + tries_before, payload, moment, *_USUAL_CALL))
 
 
-def apply_outcome(entry: Entry, outcome: Outcome, now: float, *, kind: str, lane: str, spread: Spread) -> Entry:
-    """Give what a cycle changes of an entry, as `decide` does for a full state; `lane` is the pack's own."""
+def apply_outcome(entry: Entry, outcome: Outcome, now: float, *, kind: str, lane: str, spread: PackSpread) -> Entry:
+    """Give what a cycle changes of an entry, as `decide` does for a full state; `lane` is the pack's own.
+
+    Only how much later the message may run is less, by `PackSpread.limit`.
+    """
     decisions = entry[DECISIONS]
     if outcome.verdict == "gated" and len(entry) == OTHERS and not outcome.turn:
         return _wait_at_gate(entry, outcome, now, spread)
@@ -44,12 +49,13 @@ def apply_outcome(entry: Entry, outcome: Outcome, now: float, *, kind: str, lane
     if is_usual and len(entry) == OTHERS and (not decisions or (len(decisions) == 1 and decisions[0][2] in ROUTINE)):
         due, earliest, latest, reason = plan_return(outcome, now, spread)
         decision = [due - round(round(now, 3) * 1000), 0, "again", 0, reason]
-        return [due, due - earliest, max(latest - due, 0), [decision]]
+        return [due, due - earliest, int(spread.limit(max(latest - due, 0))), [decision]]
     after = to_entry(decide(begin(to_state(entry, kind, lane)), outcome, now, spread=spread), lane)
+    after[LATE] = int(spread.limit(after[LATE]))
     return to_change(entry, after)
 
 
-def _wait_at_gate(entry: Entry, outcome: Outcome, now: float, spread: Spread) -> Entry:
+def _wait_at_gate(entry: Entry, outcome: Outcome, now: float, spread: PackSpread) -> Entry:
     """Give the entry of a message that waits at a gate; a gate may be closed for long, so only its last look is kept.
 
     A closed gate may send a million messages away, each several times.
@@ -62,4 +68,12 @@ def _wait_at_gate(entry: Entry, outcome: Outcome, now: float, spread: Spread) ->
         if what not in ROUTINE and what != "gated"
     ]
     last = [due - round(round(now, 3) * 1000), 0, "gated", 0, outcome.reason]
-    return [entry[ID], due, 0, max(latest - due, 0), entry[VERSION], entry[PAYLOAD], [*decisions, last]]
+    return [
+        entry[ID],
+        due,
+        0,
+        int(spread.limit(max(latest - due, 0))),
+        entry[VERSION],
+        entry[PAYLOAD],
+        [*decisions, last],
+    ]

@@ -18,11 +18,11 @@ from temporalio.common import RawValue, SearchAttributePair
 
 from shared.errors import InvalidEnvelope
 from shared.lanes import task_queue
-from shared.messages.decision import Spread, find_offset
+from shared.messages.decision import find_offset
 from shared.messages.envelope import Envelope
 from shared.messages.json_value import encode_json
 from shared.messages.message import NO_TRACE, PAYLOAD_MAX, SERIAL, MessageState
-from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, Layout, pack_workflow_id, workflow_id
+from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, Layout, PackSpread, pack_workflow_id, workflow_id
 from shared.packs.counts import COUNTS_MEMO
 from shared.packs.entry import Entry, to_heading, to_state
 from shared.settings import Settings
@@ -52,7 +52,7 @@ def first_entry(
     *,
     sources: Mapping[str, int] = NO_SOURCES,
     trace: Mapping[str, str] = NO_TRACE,
-    spread: Spread | None = None,
+    spread: PackSpread | None = None,
 ) -> Entry:
     """Make the entry of a message for a pack of a lane; its first run is spread within the sender's tolerance.
 
@@ -67,6 +67,8 @@ def first_entry(
     if tolerance:
         offset = spread(tolerance) if spread else find_offset(workflow_id(envelope.kind, envelope.id), tolerance, None)
     due, early, late, why = _find_moments(scheduled, tolerance, offset, now)
+    if spread:
+        late = int(spread.limit(late))
     started = [due - round(now * 1000), 0, "started", 0, why]
     entry: Entry = [envelope.id, due, early, late, 0, envelope.payload, [started]]
     lane = "" if envelope.lane == pack_lane else envelope.lane
@@ -104,12 +106,13 @@ class EntryColumns(NamedTuple):
     """What `find_others` gives."""
 
 
-def encode_first_entries(columns: EntryColumns, now: float, spread: Spread) -> list[str]:
+def encode_first_entries(columns: EntryColumns, now: float, spread: PackSpread) -> list[str]:
     """Give the entries of new messages as JSON: those that `first_entry` makes, without an object for each."""
     started_at, entries = round(now * 1000), list[str]()
     for message_id, scheduled, tolerance, payload, others in zip(*columns, strict=True):
         moment, offset = None if scheduled is None else scheduled / 1e6, spread(tolerance) if tolerance else 0.0
-        due, early, late, why = _find_moments(moment, tolerance, offset, now)
+        due, early, allowed, why = _find_moments(moment, tolerance, offset, now)
+        late = int(spread.limit(allowed))
         named, more = encode_json(message_id).decode(), f",{encode_json(others).decode()}" if others else ""
         started = f'[[{due - started_at},0,"started",0,"{why}"]]'
         entries.append(f"[{named},{due},{early},{late},0,{payload},{started}{more}]")

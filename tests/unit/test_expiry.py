@@ -16,6 +16,7 @@ from shared.messages.decision import begin, decide
 from shared.messages.envelope import Envelope, EnvelopeRules, parse_envelope, read_ordinary
 from shared.messages.message import HandlerCall, MessageState, Outcome
 from shared.messages.outcome_event import to_event
+from shared.messages.placement import PackSpread
 from shared.messages.signals import Pause, Reschedule, Resume, Revise, RunNow, Stop
 from shared.packs.entry import to_end, to_entry, to_state
 from shared.packs.reading import read_chunk
@@ -221,7 +222,7 @@ def test_the_first_run_is_spread_up_to_the_expiry_only() -> None:
     envelope = Envelope(
         kind="feed", id="1", lane="short", scheduled_at=NOON, expires_at=NOON + HOUR, tolerance_seconds=86400.0
     )
-    entry = first_entry(envelope, 0.0, "short", spread=lambda tolerance: 0.99 * tolerance)
+    entry = first_entry(envelope, 0.0, "short", spread=PackSpread(0.99, 0.0))
 
     assert entry[1] / 1000 == pytest.approx(NOON.timestamp() + 0.99 * 3600)
     assert entry[7] == {"expires_at": (NOON + HOUR).timestamp()}

@@ -53,6 +53,7 @@ GOLDEN: list[tuple[Entry, MessageState]] = [
 ]
 
 SPREAD = PackSpread(0.3, 5.0)
+LIMITING = PackSpread(0.95, 5.0)
 GATED = Outcome("gated", "gate mail is closed until it is opened", after=60.0, tolerance=15.0)
 AGAIN = Outcome("again", after=60.0, tolerance=10.0, reason="same as before")
 
@@ -222,17 +223,24 @@ usual = st.builds(
 
 
 @settings(max_examples=300, database=None, deadline=None)
-@given(usual | states, outcomes, moments | st.floats(1.6e9, 4e9))
-def test_a_cycle_of_an_entry_is_that_of_its_message(state: MessageState, outcome: Outcome, now: float) -> None:
-    """The call and the change that are made of the entry itself are those of the full state and its decision."""
+@given(usual | states, outcomes, moments | st.floats(1.6e9, 4e9), st.sampled_from([SPREAD, LIMITING]))
+def test_a_cycle_of_an_entry_is_that_of_its_message(
+    state: MessageState, outcome: Outcome, now: float, spread: PackSpread
+) -> None:
+    """The call and the change that are made of the entry itself are those of the full state and its decision.
+
+    Only the wait that is allowed is shorter, where the pack would use more than nine tenths of it.
+    """
     before = to_entry(state, "short")
     full = to_state(before, "feed", "short")
-    decided = to_entry(decide(begin(full), outcome, now, spread=SPREAD), "short")
-    change = apply_outcome(before, outcome, now, kind="feed", lane="short", spread=SPREAD)
+    decided = to_entry(decide(begin(full), outcome, now, spread=spread), "short")
+    allowed, decided[LATE] = decided[LATE], int(spread.limit(decided[LATE]))
+    change = apply_outcome(before, outcome, now, kind="feed", lane="short", spread=spread)
 
     assert to_call(before, "feed", "short", 2) == HandlerCall.of(full, full.attempt + 3)
     assert change == to_change(before, decided)
     assert apply_change(before, change) == decided
+    assert decided[LATE] == allowed or decided[LATE] * spread.patience <= 0.9 * allowed
 
 
 def test_a_message_that_looks_at_a_closed_gate_ever_again_does_not_grow() -> None:
