@@ -54,6 +54,10 @@ class PackBusy(PackNotServed):
     """A pack did not answer although workers serve it; it may answer later."""
 
 
+class HistoryFull(RetryLater):
+    """A pack does not answer, and its history has no room for another signal: nothing was sent."""
+
+
 class Packs:
     """Queries and signals packs; raises PackNotServed within seconds if no worker does, StandsStill if a task fails."""
 
@@ -67,10 +71,10 @@ class Packs:
     async def steer(self, layout: Layout, index: int, ids: list[str], signal: Signal) -> list[str]:
         """Send a signal for messages of a pack; returns the ids not alive in it. At PackNotServed the server has it.
 
-        Raises RetryLater, and sends nothing, when the pack does not answer and its history has no room.
+        Raises HistoryFull, and sends nothing, when the pack does not answer and its history has no room.
         """
         if obstacle := await self._history.find_obstacle(layout, index):
-            raise RetryLater(obstacle)
+            raise HistoryFull(obstacle)
         token = uuid.uuid4().hex
         handle = self._client.get_workflow_handle(pack_workflow_id(layout.kind, index))
         try:

@@ -22,7 +22,7 @@ from shared.temporal.search_attributes import STATE
 from starter.starting.calls import TaskPool
 from starter.starting.layouts import Layouts
 from starter.starting.queries import query_or_none
-from starter.steering.packs import Packs
+from starter.steering.packs import HistoryFull, Packs
 from starter.steering.status.failing_workflows import to_standstill
 
 IDS_MAX = 500
@@ -44,8 +44,10 @@ class SignalCounts:
     """Messages for which the server keeps the signal, because no worker serves their pack or its task fails."""
     missing: int = 0
     """Messages that were not alive."""
+    unsent: int = 0
+    """Messages that got nothing, because their pack does not answer and its history is full."""
     report: Callable[[str], None] = lambda _: None
-    """Gets a sentence for each message that waits, is missing, or does not run yet although the signal asks for it."""
+    """Gets a sentence for what waits, is missing, got nothing, or does not run yet although the signal asks for it."""
 
 
 @dataclass(slots=True)
@@ -95,17 +97,18 @@ class Sender:
 
     async def send_to_each(self, names: AsyncIterable[tuple[str, str]], counts: SignalCounts) -> None:
         """Send the signal to each of a stream, see `Control.send_to_each`."""
-        pool = TaskPool[None](self._settings.in_flight)
+        pool, patience = TaskPool[None](self._settings.in_flight), self._settings.patience.total_seconds()
+        full_until = time.monotonic() + patience  # for all such packs together: thousands may be full
 
         async def submit_all() -> None:
             async for group in group_names(names, self._packs.layouts):
-                await pool.submit(self._send_patiently(group, counts))
+                await pool.submit(self._send_patiently(group, counts, full_until))
 
         async with contextlib.aclosing(pool.results(submit_all())) as results:
             async for _ in results:
                 pass
 
-    async def _send_patiently(self, group: Group, counts: SignalCounts) -> None:
+    async def _send_patiently(self, group: Group, counts: SignalCounts, full_until: float) -> None:
         give_up_at, attempts = time.monotonic() + self._settings.patience.total_seconds(), 0
         while True:
             try:
@@ -115,8 +118,14 @@ class Sender:
                 counts.waiting += len(group.ids)
                 counts.report(f"{exc}; the signal is kept and takes effect then")
                 return
-            except RetryLater:
-                if time.monotonic() >= give_up_at:
+            except RetryLater as exc:
+                is_full = isinstance(exc, HistoryFull)
+                if is_full and time.monotonic() >= full_until:
+                    counts.unsent += len(group.ids)
+                    others = f" and {len(group.ids) - 1:,} more of its pack" if len(group.ids) > 1 else ""
+                    counts.report(f"{workflow_id(group.kind, group.ids[0])}{others} got nothing: {exc}")
+                    return
+                if not is_full and time.monotonic() >= give_up_at:
                     raise
                 attempts += 1
                 await asyncio.sleep(backoff_seconds(attempts))

@@ -1,9 +1,9 @@
 """Neighbours in a pack: what one message does is nobody else's trouble, and a pack says no in a sentence."""
 
 import asyncio
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,14 +16,14 @@ from shared.errors import Misconfigured, PackNotServed, RetryLater
 from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
 from shared.messages.placement import pack_index, pack_workflow_id
-from shared.messages.signals import Revise
+from shared.messages.signals import Pause, Revise
 from shared.settings import Settings
 from starter.control import Control
 from starter.starting import queries
 from starter.starting.bulk import BulkStarter
 from starter.starting.layouts import Layouts
 from starter.starting.receipts import Receipt, StartOutcome
-from starter.steering.sender import group_names
+from starter.steering.sender import SignalCounts, group_names
 from tests.conftest import Serve, wait_until
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
@@ -140,7 +140,7 @@ async def _revise(client: Client, control: Control, kind: str, name: str, times:
         if offset % 10 == 0:  # each waits for the pack's own answer
             await control.send(kind, name, signal)
         else:
-            await get_pack(client, kind).signal("revise", {"ids": [name], **asdict(signal)})
+            await get_pack(client, kind).signal("revise", {"ids": [name], **dataclasses.asdict(signal)})
 
 
 async def _ask_for_ever(pack: WorkflowHandle[Any, Any]) -> None:
@@ -279,6 +279,8 @@ async def test_repeated_starts_do_not_fill_the_history_of_a_pack_without_a_worke
     said = [await repeat(starter) for starter in [*starters, starters[0]]]  # of 0.3 MB each
     with pytest.raises(RetryLater, match="nothing is added until it does"):
         await control.pause(kind, "m0")
+    counts = await _pause_each(client, settings, [(kind, "m0"), (kind, "m1"), (f"{kind}-other", "nobody")])
+    assert (counts.sent, counts.unsent, counts.missing) == (0, 2, 1), "it ends no bulk"
     described = await get_pack(client, kind).describe()
     assert said[2:] == [{(StartOutcome.FAILED, True): len(envelopes)}] * 3
     assert described.status is WorkflowExecutionStatus.RUNNING
@@ -286,6 +288,16 @@ async def test_repeated_starts_do_not_fill_the_history_of_a_pack_without_a_worke
 
     async with serve(lanes=("short",)):
         await wait_until(are_known, "the pack answers")
+
+
+async def _pause_each(client: Client, settings: Settings, named: list[tuple[str, str]]) -> SignalCounts:
+    async def names() -> AsyncIterator[tuple[str, str]]:
+        for name in named:
+            yield name
+
+    impatient = Control(client, dataclasses.replace(settings, patience=timedelta(0)))
+    await impatient.send_to_each(names(), Pause(), counts := SignalCounts())
+    return counts
 
 
 async def test_names_are_grouped_by_the_pack_they_live_in(client: Client, settings: Settings, kind: str) -> None:

@@ -61,14 +61,14 @@ class SignalRun:
         control = await open_control(settings)
         if ids:
             await self._send(control, self._pick_named(control, named), are_named=True)
-            is_partial = self._counts.waiting or self._counts.missing or self._passed_over or self._wrong
+            is_partial = self._is_partial or self._counts.missing or self._passed_over or self._wrong
             return PARTLY if is_partial else FINE
         from starter.steering.stored.memo_counts import MessageCount
 
         names = control.names(selection) if keep is None else control.names(selection, keep)
         if self._args.yes:
             await self._send(control, names)
-            return PARTLY if self._counts.waiting else FINE
+            return PARTLY if self._is_partial else FINE
         if keep is None:
             found = await control.estimate(selection)
         else:
@@ -78,6 +78,10 @@ class SignalRun:
         meant = f"{found.describe()} would be meant; nothing was sent, add --yes to send it"
         echo_err(f"{self._verb}: {meant if found.number else NO_MATCH}")
         return WRONG
+
+    @property
+    def _is_partial(self) -> bool:
+        return bool(self._counts.waiting or self._counts.unsent)
 
     async def _pick_named(self, control: "Control", named: list[Name] | None) -> AsyncIterator[Name]:
         """Give the named messages, from standard input without a list; report those that are not in the state."""
@@ -128,15 +132,18 @@ class SignalRun:
 
     def _summarize(self, *, is_complete: bool) -> None:
         sent, waiting, missing = self._counts.sent, self._counts.waiting, self._counts.missing
-        counts = {"sent": sent, "waiting": waiting, "not_found": missing, "passed_over": self._passed_over}
+        unsent, passed_over = self._counts.unsent, self._passed_over
+        counts = {"sent": sent, "waiting": waiting, "not_found": missing, "passed_over": passed_over, "unsent": unsent}
         if self._args.json:
             print_json({"verb": self._verb, **counts})
         elif is_complete and not any(counts.values()):
             echo_err(f"{self._verb}: {NO_MATCH}")
         else:
             late = f" ({waiting:,} of them can't take it yet)" if waiting else ""
-            passed_over = f", {self._passed_over:,} passed over" if self._passed_over else ""
-            echo_err(f"{self._verb}: sent to {plural(sent, 'message')}{late}, {missing:,} not found{passed_over}")
+            told = [f"sent to {plural(sent, 'message')}{late}", f"{missing:,} not found"]
+            told += [f"{passed_over:,} passed over"] if passed_over else []
+            told += [f"{unsent:,} unsent"] if unsent else []
+            echo_err(f"{self._verb}: {', '.join(told)}")
 
 
 def _report(sentence: str) -> None:
