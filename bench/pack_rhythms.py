@@ -60,18 +60,22 @@ async def _run_at_rhythm(filling: Filling) -> dict[str, Any]:
 
 
 class Rhythm(NamedTuple):
-    """What `packs fill` takes after the count, in this order; `cycles_per_run` is each message's share of a run."""
+    """What `packs fill` takes after the count, in this order; `cycles_per_run` is each message's share of a run.
+
+    Times are in seconds; without a tolerance it is a twelfth of the mean delay. Packs coalesce for as long.
+    """
 
     seconds: float = 300.0
     delay: float = HOUR
     workers: float = 1
     cached: float = SHORT.cached_workflows
     cycles_per_run: float = 0.25
+    tolerance: float = 0.0
 
 
 async def measure_fill(count: int, *numbers: float) -> None:
-    """Fill, then run at the rhythm: coalescing a twelfth of the mean delay, packs of 1,000; a row each minute."""
-    seconds, delay, workers, cached, cycles_per_run = Rhythm(*numbers)
+    """Fill packs of 1,000, then run at the rhythm; a row each minute."""
+    seconds, delay, workers, cached, cycles_per_run, tolerance = Rhythm(*numbers)
     filling = Filling(
         prefix=new_prefix(),
         count=count,
@@ -79,7 +83,7 @@ async def measure_fill(count: int, *numbers: float) -> None:
         delay=delay,
         due_in=60.0 + count / FILLED_PER_SECOND,
         due_spread=delay,
-        coalesce=delay / 12,
+        coalesce=tolerance or delay / 12,
     )
     rows: list[dict[str, Any]] = []
     window = min(60.0, seconds)
@@ -99,15 +103,17 @@ async def measure_fill(count: int, *numbers: float) -> None:
         running = [await stack.enter_async_context(working(server, order)) for _ in range(int(workers))]
         filled = await _fill(server, filling)
         await _follow(server, running, max(1, round(seconds / window)), rows.append)
+    rhythm = f"mean delay {delay / HOUR:.2g} h, tolerance {filling.coalesce:.0f} s"
     beside = "a worker that caches" if workers == 1 else f"{workers:g} workers that cache"
     report(
         "packs",
         rows,
-        note=f"{filled}; packs of 1,000, mean delay {delay / HOUR:.2g} h; {beside} {cached:g}",
+        note=f"{filled}; packs of 1,000, {rhythm}; {beside} {cached:g}",
         case=f"fill {count}"
         + (f" {workers:g} workers" if workers > 1 else "")
         + (f" {cached:g} cached" if cached != SHORT.cached_workflows else "")
-        + (f" {cycles_per_run:g} cycles a run" if cycles_per_run != Rhythm().cycles_per_run else ""),
+        + (f" {cycles_per_run:g} cycles a run" if cycles_per_run != Rhythm().cycles_per_run else "")
+        + (f" tolerance {tolerance:g}" if tolerance else ""),
     )
 
 

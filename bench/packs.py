@@ -52,7 +52,8 @@ async def main(arguments: list[str]) -> None:
         count, *others = (float(number.replace("_", "")) for number in numbers or [str(usual[name])])
         await fills[name](int(count), *others)
     elif name and name not in parts:
-        others = "fill N [seconds] [mean delay] [workers] [cached] [cycles a run], crowd N, list [N] or count [N]"
+        fill = "fill N [seconds] [mean delay] [workers] [cached] [cycles a run] [tolerance]"
+        others = f"{fill}, crowd N, list [N] or count [N]"
         print(f"packs: there is no part '{name}'; use {', '.join(parts)}, {others}")
     else:
         for part in [name] if name else ["cycles", "starts", "bytes"]:
