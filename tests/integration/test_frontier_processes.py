@@ -6,10 +6,13 @@ from datetime import timedelta
 import pytest
 from temporalio.client import Client
 
+from activities.idle.capacity import Capacity
 from shared.errors import RetryLater
+from shared.lanes import task_queue
 from shared.settings import Settings
 from shared.temporal.connect import connect
 from starter.intake.frontier.frontier import Frontier, FrontierOptions
+from starter.intake.frontier.url_store import LANE, prepare_settings
 from starter.local.embedded import EmbeddedServer
 from tests.conftest import wait_until
 from worker.main import HEARTBEAT
@@ -33,18 +36,23 @@ async def test_a_second_process_waits_for_the_first(server: EmbeddedServer, sett
     options = FrontierOptions(kind=kind, packs=1, drain=timedelta(seconds=5))
     first, second = [Frontier(await connect_as(server, name), settings, options) for name in ("a", "b")]
     stopping = [asyncio.Event(), asyncio.Event()]
-    running = asyncio.create_task(first.run(stopping[0]))
-    await wait_until(first.started.is_set, "the first serves")
-    waiting = asyncio.create_task(second.run(stopping[1]))
-    await wait_until(lambda: "another" in second.gap, "the second waits")
-    await asyncio.sleep(2)
-    assert not second.started.is_set()
+    running = [asyncio.create_task(first.run(stopping[0]))]
+    try:
+        await wait_until(first.started.is_set, "the first serves")
+        queue = task_queue(prepare_settings(settings, kind).task_queue_prefix, LANE)
+        await wait_until(Capacity(await server.connect(), queue).find_identities, "the server has heard of it")
+        running.append(asyncio.create_task(second.run(stopping[1])))
+        await wait_until(lambda: "another" in second.gap, "the second waits")
+        await asyncio.sleep(2)
+        assert not second.started.is_set()
 
-    stopping[0].set()
-    await running
-    await wait_until(second.started.is_set, "the second serves")
-    stopping[1].set()
-    await waiting
+        stopping[0].set()
+        await running[0]
+        await wait_until(second.started.is_set, "the second serves")
+    finally:
+        for each in stopping:
+            each.set()
+        await asyncio.gather(*running)
 
 
 async def test_of_two_that_begin_at_once_one_goes(server: EmbeddedServer, settings: Settings, kind: str) -> None:
