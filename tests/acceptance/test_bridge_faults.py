@@ -29,7 +29,7 @@ from tests.processes import bridge_process, kill, worker_process
 from tests.records import Flow, Noted, producing
 from tests.topics import Progress, committed_lag, create_topic, list_members, read_progress, read_records
 
-pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.fault, pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(120)]
 
 PARTITIONS = 6
 MAX_SECONDS = 400.0

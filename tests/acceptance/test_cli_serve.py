@@ -95,6 +95,7 @@ async def test_killed_in_the_middle_of_a_bulk_and_repeated_nothing_is_doubled_or
     assert Counter(entry.id for entry in ledger.entries if entry.what == "began") == {f"{n}": 1 for n in range(lines)}
 
 
+@pytest.mark.fault
 @pytest.mark.long
 async def test_killed_in_the_middle_of_a_clients_bulk_it_may_come_back_and_nobody_notices(
     spawn: Spawn, serving_environment: dict[str, str], kind: str, encoding: str, ledger: Ledger

@@ -20,7 +20,7 @@ from tests.conftest import wait_until
 from tests.crawlers import OK, SKIPPED, Crawler, crawling
 from tests.processes import frontier_process, kill_and_restart
 
-pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fault, pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(300)]
 
 URLS, HOSTS, CRAWLERS, FETCHES = 2000, 50, 4, 3
 GRACE_SECONDS = 12.0

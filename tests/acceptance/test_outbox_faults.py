@@ -21,7 +21,7 @@ from tests.outboxes import TableUnderTest, insert_row
 from tests.processes import kill_and_restart, outbox_process, worker_process
 from tests.records import Noted
 
-pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fault, pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(300)]
 
 COUNTS = {"noted": 40, "noted-packed": 400}
 PREFIX = "outbox"

@@ -202,6 +202,7 @@ async def test_counts_go_on_in_the_next_run_and_nothing_that_is_sent_stops_them(
     assert described.run_id != first_run
 
 
+@pytest.mark.fault
 @pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_a_rate_holds_though_the_worker_that_counts_is_killed(

@@ -21,7 +21,7 @@ from tests.conftest import wait_until
 from tests.ledger_tail import Tail
 from tests.processes import kill_and_restart, worker_process
 
-pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.fault, pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(120)]
 
 MESSAGES = 20_000
 PACKS = 100

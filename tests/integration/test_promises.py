@@ -48,7 +48,9 @@ def encoding(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(scope="module", params=[FEW, pytest.param(MANY, marks=pytest.mark.long)], ids=["few", "many"])
+@pytest.fixture(
+    scope="module", params=[FEW, pytest.param(MANY, marks=(pytest.mark.fault, pytest.mark.long))], ids=["few", "many"]
+)
 async def lives(
     request: pytest.FixtureRequest, client: Client, encoding: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Lives:

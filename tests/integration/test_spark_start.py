@@ -210,6 +210,7 @@ async def test_a_driver_killed_in_mid_start_is_started_again(
     await check_alive(client, handled, COUNT)
 
 
+@pytest.mark.fault
 @pytest.mark.long
 async def test_a_killed_python_worker_is_replaced(
     server: EmbeddedServer, handled: Settings, manifest: Manifest, client: Client
@@ -238,6 +239,7 @@ def find_workers(driver_id: int) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.fault
 @pytest.mark.long
 async def test_a_server_that_goes_away_is_waited_for(
     run: Run, server: EmbeddedServer, handled: Settings, manifest: Manifest, client: Client

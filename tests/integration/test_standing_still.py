@@ -20,7 +20,7 @@ from tests.conftest import wait_until
 from tests.integration.test_left_runs import TASKS_MOST, count_tasks
 from tests.processes import kill, worker_process
 
-pytestmark = [pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fault, pytest.mark.heavy, pytest.mark.long, pytest.mark.timeout(300)]
 
 SOLO, MEDIUM, PACKED, PACKS = 200, 40, 2_000, 8
 DELAY_SECONDS = 8

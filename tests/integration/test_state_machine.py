@@ -264,7 +264,7 @@ def site(server: EmbeddedServer, tmp_path: Path) -> Iterator[Site]:
     loop.close()
 
 
-@pytest.mark.parametrize("lives", [2, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.parametrize("lives", [2, pytest.param(8, marks=(pytest.mark.fault, pytest.mark.long))])
 @pytest.mark.timeout(0 if IS_SEARCH else 300)
 def test_messages_are_as_a_small_model_says(site: Site, lives: int) -> None:
     """Never early, never lost, never twice alive, no version left out; what is due runs, whatever was done before."""

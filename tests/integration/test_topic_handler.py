@@ -131,6 +131,7 @@ async def test_a_record_is_sent_once_however_often_it_is_asked_for(broker: Embed
     assert places[:500] == places[500:]
 
 
+@pytest.mark.fault
 @pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_a_broker_that_restarts_in_the_middle_gets_each_record_once(

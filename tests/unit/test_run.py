@@ -14,11 +14,12 @@ ROOT = Path(__file__).parents[2]
     ("arguments", "marks"),
     [
         ([], ["not long"]),
-        (["--long"], ["long and not heavy", "long and heavy"]),
+        (["--long"], ["long and not heavy and not fault", "long and heavy and not fault"]),
+        (["--faults"], ["fault"]),
     ],
 )
 def test_all_of_a_part_is_run_even_when_a_half_fails(tmp_path: Path, arguments: list[str], marks: list[str]) -> None:
-    """`./run test` runs what is quick, `./run test --long` both halves of the rest, and each ends with what failed."""
+    """`./run test` runs what is quick, `--long` both halves of the rest, and each ends with what failed."""
     for name in ("run", "pyproject.toml", "uv.lock"):
         shutil.copy(ROOT / name, tmp_path)
     python = tmp_path / ".venv/bin/python"
