@@ -157,9 +157,9 @@ class Control:
         Messages of one pack that are close together in the stream share a call. A call that the server can't take is
         repeated for as long as the setting `patience` allows; then RetryLater ends everything, but packs that do not
         answer and have full histories are passed over. Sending everything again does no harm, because signals are
-        idempotent. `are_named` means that a person named the messages: at the
-        cost of another call each, the tally's `report` then also gets those that are paused, parked or stand still.
-        The first message whose kind does not take the payload of a revision ends everything with InvalidEnvelope.
+        idempotent. `are_named` means that a person named the messages: at the cost of another call each, the tally's
+        `report` then also gets those that are paused, parked or stand still. The first message whose kind does not take
+        the payload of a revision ends everything with InvalidEnvelope.
         """
         await self._make_sender(signal, is_named=are_named).send_to_each(names, tally)
 

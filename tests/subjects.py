@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -105,3 +106,9 @@ class Subject:
                     await asyncio.sleep(0.05)
         assert answer is not None, f"pack {self.handle.id} does not know {self.id}"
         return answer
+
+
+async def names(*pairs: tuple[str, str]) -> AsyncIterator[tuple[str, str]]:
+    """Give (kind, id) pairs as a stream."""
+    for pair in pairs:
+        yield pair

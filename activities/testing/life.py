@@ -159,8 +159,8 @@ class Life:
         """Return when the message runs next: when it is due, or when its pack would wake for it alone."""
         if (due_at := next_wake(self._state)) is None or self._spread is None:
             return due_at
-        late = min(self._spread.limit(max(self._state.latest_at - due_at, 0.0)), self._spread.coalesce)
-        return due_at + late * self._spread.patience
+        late = self._spread.limit(round((self._state.latest_at - due_at) * 1000)) / 1000
+        return due_at + min(late, self._spread.coalesce) * self._spread.patience
 
     async def _run_cycle(self) -> None:
         before = self._state

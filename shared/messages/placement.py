@@ -110,13 +110,16 @@ class PackSpread:
         """The part of its allowed wait that a pack uses: at least half, by `share`, so that packs wake apart."""
         return (1 + self.share) / 2
 
-    def limit(self, wait: float) -> float:
-        """Give the wait (any unit) to be stored for one that is allowed, of which the pack then uses WAIT_MOST at most.
+    def limit(self, wait: int) -> int:
+        """Give the wait to be stored for one that is allowed (milliseconds), so that the pack uses WAIT_MOST of it.
 
-        Who makes entries calls this, not the pack: when it wakes follows from what its history holds, whatever this
-        number is in the code that replays it.
+        Below 0 it is 0. Who makes entries calls this, not the pack: when it wakes follows from what its history holds,
+        whatever this number is in the code that replays it.
         """
-        return wait * min(1.0, WAIT_MOST / self.patience)
+        if wait <= 0:
+            return 0
+        patience = self.patience
+        return wait if patience <= WAIT_MOST else int(wait * (WAIT_MOST / patience))
 
 
 def unit_hash(text: str) -> float:

@@ -49,9 +49,9 @@ def apply_outcome(entry: Entry, outcome: Outcome, now: float, *, kind: str, lane
     if is_usual and len(entry) == OTHERS and (not decisions or (len(decisions) == 1 and decisions[0][2] in ROUTINE)):
         due, earliest, latest, reason = plan_return(outcome, now, spread)
         decision = [due - round(round(now, 3) * 1000), 0, "again", 0, reason]
-        return [due, due - earliest, int(spread.limit(max(latest - due, 0))), [decision]]
+        return [due, due - earliest, spread.limit(latest - due), [decision]]
     after = to_entry(decide(begin(to_state(entry, kind, lane)), outcome, now, spread=spread), lane)
-    after[LATE] = int(spread.limit(after[LATE]))
+    after[LATE] = spread.limit(after[LATE])
     return to_change(entry, after)
 
 
@@ -68,12 +68,4 @@ def _wait_at_gate(entry: Entry, outcome: Outcome, now: float, spread: PackSpread
         if what not in ROUTINE and what != "gated"
     ]
     last = [due - round(round(now, 3) * 1000), 0, "gated", 0, outcome.reason]
-    return [
-        entry[ID],
-        due,
-        0,
-        int(spread.limit(max(latest - due, 0))),
-        entry[VERSION],
-        entry[PAYLOAD],
-        [*decisions, last],
-    ]
+    return [entry[ID], due, 0, spread.limit(latest - due), entry[VERSION], entry[PAYLOAD], [*decisions, last]]

@@ -68,7 +68,7 @@ def first_entry(
         offset = spread(tolerance) if spread else find_offset(workflow_id(envelope.kind, envelope.id), tolerance, None)
     due, early, late, why = _find_moments(scheduled, tolerance, offset, now)
     if spread:
-        late = int(spread.limit(late))
+        late = spread.limit(late)
     started = [due - round(now * 1000), 0, "started", 0, why]
     entry: Entry = [envelope.id, due, early, late, 0, envelope.payload, [started]]
     lane = "" if envelope.lane == pack_lane else envelope.lane
@@ -111,11 +111,10 @@ def encode_first_entries(columns: EntryColumns, now: float, spread: PackSpread) 
     started_at, entries = round(now * 1000), list[str]()
     for message_id, scheduled, tolerance, payload, others in zip(*columns, strict=True):
         moment, offset = None if scheduled is None else scheduled / 1e6, spread(tolerance) if tolerance else 0.0
-        due, early, allowed, why = _find_moments(moment, tolerance, offset, now)
-        late = int(spread.limit(allowed))
+        due, early, late, why = _find_moments(moment, tolerance, offset, now)
         named, more = encode_json(message_id).decode(), f",{encode_json(others).decode()}" if others else ""
         started = f'[[{due - started_at},0,"started",0,"{why}"]]'
-        entries.append(f"[{named},{due},{early},{late},0,{payload},{started}{more}]")
+        entries.append(f"[{named},{due},{early},{spread.limit(late)},0,{payload},{started}{more}]")
     return entries
 
 

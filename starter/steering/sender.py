@@ -97,8 +97,9 @@ class Sender:
 
     async def send_to_each(self, names: AsyncIterable[tuple[str, str]], counts: SignalCounts) -> None:
         """Send the signal to each of a stream, see `Control.send_to_each`."""
-        pool, patience = TaskPool[None](self._settings.in_flight), self._settings.patience.total_seconds()
-        full_until = time.monotonic() + patience  # for all such packs together: thousands may be full
+        pool = TaskPool[None](self._settings.in_flight)
+        # for all such packs together, because thousands may be full
+        full_until = time.monotonic() + self._settings.patience.total_seconds()
 
         async def submit_all() -> None:
             async for group in group_names(names, self._packs.layouts):
@@ -120,15 +121,16 @@ class Sender:
                 return
             except RetryLater as exc:
                 is_full = isinstance(exc, HistoryFull)
-                if is_full and time.monotonic() >= full_until:
-                    counts.unsent += len(group.ids)
-                    others = f" and {len(group.ids) - 1:,} more of its pack" if len(group.ids) > 1 else ""
-                    counts.report(f"{workflow_id(group.kind, group.ids[0])}{others} got nothing: {exc}")
-                    return
-                if not is_full and time.monotonic() >= give_up_at:
+                if time.monotonic() < (full_until if is_full else give_up_at):
+                    attempts += 1
+                    await asyncio.sleep(backoff_seconds(attempts))
+                    continue
+                if not is_full:
                     raise
-                attempts += 1
-                await asyncio.sleep(backoff_seconds(attempts))
+                counts.unsent += len(group.ids)
+                others = f" and {len(group.ids) - 1:,} more of its pack" if len(group.ids) > 1 else ""
+                counts.report(f"{workflow_id(group.kind, group.ids[0])}{others} got nothing: {exc}")
+                return
             else:
                 counts.sent += len(group.ids) - len(missing)
                 counts.missing += len(missing)

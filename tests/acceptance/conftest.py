@@ -57,7 +57,7 @@ def environment(server: EmbeddedServer, settings: Settings) -> dict[str, str]:
         "TEMPORAL_ADDRESS": server.address,
         "TEMPORAL_CONFIG_FILE": os.devnull,
         "DORMICE_TASK_QUEUE_PREFIX": settings.task_queue_prefix,
-        "DORMICE_PATIENCE": "45s",
+        "DORMICE_PATIENCE": f"{settings.patience.total_seconds()}s",
         "DORMICE_HANDLERS": "tests.handlers",
         "PYTHONPATH": str(ROOT),
     }

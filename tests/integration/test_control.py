@@ -37,7 +37,7 @@ from starter.steering.selection import Selection
 from starter.steering.sender import SignalCounts
 from starter.steering.status.listing import ListedMessage
 from tests.conftest import Begin, Serve, Start, wait_until
-from tests.subjects import PACK, Subject, declare
+from tests.subjects import PACK, Subject, declare, names
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
@@ -68,12 +68,6 @@ def registry_of(handler: Handler, encoding: str, pack: Pack = PACK) -> Registry:
     """Give the handlers of a process that starts messages of one kind."""
     packs = declare(encoding, handler.kind, pack)
     return Registry([("the test", dataclasses.replace(handler, encoding=packs.get(handler.kind)))])
-
-
-async def names(*pairs: tuple[str, str]) -> AsyncIterator[tuple[str, str]]:
-    """Give the pairs as a stream."""
-    for pair in pairs:
-        yield pair
 
 
 async def is_counted(control: Control, selection: Selection, expected: int) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,6 +25,7 @@ from starter.starting.layouts import Layouts
 from starter.starting.receipts import Receipt, StartOutcome
 from starter.steering.sender import SignalCounts, group_names
 from tests.conftest import Serve, wait_until
+from tests.subjects import names
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
@@ -279,7 +280,9 @@ async def test_repeated_starts_do_not_fill_the_history_of_a_pack_without_a_worke
     said = [await repeat(starter) for starter in [*starters, starters[0]]]  # of 0.3 MB each
     with pytest.raises(RetryLater, match="nothing is added until it does"):
         await control.pause(kind, "m0")
-    counts = await _pause_each(client, settings, [(kind, "m0"), (kind, "m1"), (f"{kind}-other", "nobody")])
+    impatient = Control(client, dataclasses.replace(settings, patience=timedelta(0)))
+    named = names((kind, "m0"), (kind, "m1"), (f"{kind}-other", "nobody"))
+    await impatient.send_to_each(named, Pause(), counts := SignalCounts())
     assert (counts.sent, counts.unsent, counts.missing) == (0, 2, 1), "it ends no bulk"
     described = await get_pack(client, kind).describe()
     assert said[2:] == [{(StartOutcome.FAILED, True): len(envelopes)}] * 3
@@ -290,27 +293,14 @@ async def test_repeated_starts_do_not_fill_the_history_of_a_pack_without_a_worke
         await wait_until(are_known, "the pack answers")
 
 
-async def _pause_each(client: Client, settings: Settings, named: list[tuple[str, str]]) -> SignalCounts:
-    async def names() -> AsyncIterator[tuple[str, str]]:
-        for name in named:
-            yield name
-
-    impatient = Control(client, dataclasses.replace(settings, patience=timedelta(0)))
-    await impatient.send_to_each(names(), Pause(), counts := SignalCounts())
-    return counts
-
-
 async def test_names_are_grouped_by_the_pack_they_live_in(client: Client, settings: Settings, kind: str) -> None:
     """Each pack is reached once, with all its names; a message with a workflow of its own goes by itself."""
     packed = [f"m{n}" for n in range(30)]
     await start_all(client, settings, kind, Pack(packs=3), dict.fromkeys(packed), scheduled_at=FAR)
     named = [(kind, name) for name in packed]
 
-    async def names() -> AsyncIterator[tuple[str, str]]:
-        for pair in [*named[:9], ("alone", "a"), *named[9:], ("alone", "b")]:
-            yield pair
-
-    groups = [group async for group in group_names(names(), Layouts(client, settings))]
+    stream = names(*named[:9], ("alone", "a"), *named[9:], ("alone", "b"))
+    groups = [group async for group in group_names(stream, Layouts(client, settings))]
 
     assert [group.ids for group in groups if group.layout is None] == [["a"], ["b"]]
     together = {group.index: group.ids for group in groups if group.layout is not None}

@@ -22,6 +22,7 @@ from starter.web.server import serving
 from tests.conftest import Begin, Serve, wait_until
 from tests.integration.test_control import registry_of
 from tests.orders import BAD, GOOD, OLD, PRICE, PROBLEM, Item, Order, read_older
+from tests.subjects import names
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
 
@@ -91,14 +92,11 @@ async def test_senders_are_told_what_does_not_fit(
     control = Control(client, settings, registry)
     installation = Installation(client=client, settings=settings, registry=registry)
 
-    async def names() -> AsyncIterator[tuple[str, str]]:
-        yield kind, "a"
-
     for refused in (
         control.start({"kind": kind, "id": "a", "payload": BAD}),
         control.upsert({"kind": kind, "id": "a", "payload": BAD}),
         control.revise(kind, "a", BAD),
-        control.send_to_each(names(), Revise(BAD), SignalCounts()),
+        control.send_to_each(names((kind, "a")), Revise(BAD), SignalCounts()),
     ):
         with pytest.raises(InvalidEnvelope) as caught:
             await refused

@@ -234,7 +234,7 @@ def test_a_cycle_of_an_entry_is_that_of_its_message(
     before = to_entry(state, "short")
     full = to_state(before, "feed", "short")
     decided = to_entry(decide(begin(full), outcome, now, spread=spread), "short")
-    allowed, decided[LATE] = decided[LATE], int(spread.limit(decided[LATE]))
+    allowed, decided[LATE] = decided[LATE], spread.limit(decided[LATE])
     change = apply_outcome(before, outcome, now, kind="feed", lane="short", spread=spread)
 
     assert to_call(before, "feed", "short", 2) == HandlerCall.of(full, full.attempt + 3)

@@ -89,10 +89,10 @@ def test_a_herd_is_spread_over_its_tolerance_pack_by_pack() -> None:
 def test_packs_that_fall_due_together_do_not_wake_together() -> None:
     """Each waits for more as long as its name says, from half to nine tenths of what it may."""
     spreads = [PackSpread.of("feed", index, 300.0) for index in range(1000)]
-    waits = [spread.limit(1.0) * spread.patience for spread in spreads]
+    waits = [spread.limit(300_000) * spread.patience / 300_000 for spread in spreads]
 
     assert 0.5 <= min(waits) < 0.51
-    assert max(waits) == pytest.approx(0.9)
+    assert 0.899 < max(waits) <= 0.9
 
 
 PACK_COUNTS = (1, 2, 100, 101, 10_000, 1_000_000)
