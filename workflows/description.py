@@ -142,15 +142,19 @@ def page_of(states: Iterable[MessageState], request: Mapping[str, Any]) -> dict[
     A request `has_payloads` to get them too; a pack holds no more bytes than an answer may have.
     """
     after, limit = request.get("after", ""), request.get("limit", PAGE_MAX)
-    listed = (*_LISTED, "payload") if request.get("has_payloads") else _LISTED
     kept = [state for state in states if _is_kept(state, request)]
-    return {
-        "count": len(kept),
-        "messages": [
-            {name: getattr(state, name) for name in listed} | {"state": state.phase}
-            for state in itertools.islice((state for state in kept if state.id > after), min(limit, PAGE_MAX))
-        ],
-    }
+    page = itertools.islice((state for state in kept if state.id > after), min(limit, PAGE_MAX))
+    return {"count": len(kept), "messages": describe_listed(page, request)}
+
+
+def describe_listed(states: Iterable[MessageState], request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Give those of the messages that match a request to the query `page`, as its answer has them."""
+    listed = (*_LISTED, "payload") if request.get("has_payloads") else _LISTED
+    return [
+        {name: getattr(state, name) for name in listed} | {"state": state.phase}
+        for state in states
+        if _is_kept(state, request)
+    ]
 
 
 def count_due(states: Iterable[MessageState], edges: Sequence[float]) -> dict[str, list[int]]:

@@ -139,19 +139,19 @@ class PackState(PackLimits):
 
     def _take_in(self, entry: Entry, chunk: Mapping[str, Any], now: float) -> str:
         """Admit one entry; return why not, or an empty string."""
-        message_id, revises = entry[ID], chunk.get("revises", False)
-        if message_id in self._entries or message_id in self._running:
+        message_id, revises, entries, ended = entry[ID], chunk.get("revises", False), self._entries, self._ended
+        if message_id in entries or message_id in self._running:
             return self._revise(entry, chunk, now) if revises else KNOWN
-        if not may_begin(entry, chunk, self.find(message_id)):
+        if not may_begin(entry, chunk, self.find(message_id) if message_id in ended else None):
             return KNOWN
-        if revises and message_id in self._ended:
-            entry[OTHERS]["sources"] = merge_sources(sources_of(self._ended[message_id]), sources_of(entry))
+        if revises and message_id in ended:
+            entry[OTHERS]["sources"] = merge_sources(sources_of(ended[message_id]), sources_of(entry))
         if (reason := self._find_no_room(size := measure(entry))) and not chunk.get("is_moving"):
             return reason
-        if message_id in self._ended:  # unless it has just been forgotten to make room
-            self.bytes -= self._ended.forget(message_id)
+        if message_id in ended:  # unless it has just been forgotten to make room
+            self.bytes -= ended.forget(message_id)
         self.bytes += size
-        self._entries[message_id] = entry
+        entries[message_id] = entry
         self._run_now.note_sent(entry, chunk.get("sent_at", now))
         return ""
 

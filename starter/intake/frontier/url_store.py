@@ -145,7 +145,7 @@ class UrlStore:
         with translate_rpc_errors():
             stored = await read_stored(self._client, pack_workflow_id(self.kind, index), ends_when_stale=True)
         if stored.is_current:
-            found = [(state.id, state.payload) for state in stored.alive()]
+            found = [(each["id"], each["payload"]) for each in stored.list(_PAGE)]
         else:
             found = [(each["id"], each["payload"]) async for each in self._query_pages(layout, index)]
         return [(message_id, url) for message_id, payload in found if (url := _read(message_id, payload)) is not None]

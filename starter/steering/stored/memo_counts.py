@@ -17,7 +17,9 @@ from starter.steering.selection import Selection
 from starter.steering.stored.stored_pack import read_stored
 
 SAMPLE = 40
-"""Histories that are read in place of all: a hash decides which ids a pack holds, so any packs of a kind are alike."""
+"""Histories of a kind that are read in place of all: a hash decides which ids a pack holds, so its packs are alike."""
+SAMPLE_LEAST, SAMPLES_MAX = 5, 100
+"""With many kinds samples are smaller, down to the first of these; a history takes some 10 ms of the processor."""
 
 PAGE_SIZE = 1000
 
@@ -144,7 +146,7 @@ async def read_memo_counts(client: Client, selection: Selection, now: float, amo
     `among` is a visibility query that packs have to match besides.
 
     Packs that have not continued as new yet have only the counts of their first chunk, and packs of older code none.
-    Of each kind's, SAMPLE at most are read from their histories, and stand for the others.
+    Of each kind's, SAMPLE at most are read from their histories, fewer of many kinds, and stand for the others.
     """
     kinds, packs, found = defaultdict[str, _Kind](_Kind), 0, list[CountedPack]()
     uncounted = 0
@@ -160,10 +162,11 @@ async def read_memo_counts(client: Client, selection: Selection, now: float, amo
                 kinds[kind].begun[execution.id] = CountedPack(kind, counts, ran_until)
             else:
                 kinds[kind].whole.append(CountedPack(kind, counts, ran_until))
+        size = min(SAMPLE, max(SAMPLE_LEAST, SAMPLES_MAX // max(1, len(kinds))))
         for kind, known in kinds.items():
             found += known.whole
-            found += await _complete(client, kind, known.begun)
-            sampled, missing = await _stand_for(client, kind, known.silent)
+            found += await _complete(client, kind, known.begun, size)
+            sampled, missing = await _stand_for(client, kind, known.silent, size)
             found += sampled
             uncounted += missing
     return MemoCounts(now=now, packs=packs, counted=found, uncounted=uncounted)
@@ -182,9 +185,9 @@ def _find_ran_until(execution: WorkflowExecution, now: float) -> float:
     return min(now, due_at.timestamp()) if due_at else 0.0  # without it, no worker has taken the pack in yet
 
 
-async def _complete(client: Client, kind: str, begun: dict[str, CountedPack]) -> list[CountedPack]:
+async def _complete(client: Client, kind: str, begun: dict[str, CountedPack], size: int) -> list[CountedPack]:
     """Complete the counts of first chunks by what has come since, as far as a sample of the packs shows it."""
-    stored = await _sample(client, kind, list(begun))
+    stored = await _sample(client, kind, list(begun), size)
     before = sum(begun[name].counts.alive for name in stored)
     ratio = sum(counts.alive for counts in stored.values()) / before if before else 1.0
     return [
@@ -193,17 +196,17 @@ async def _complete(client: Client, kind: str, begun: dict[str, CountedPack]) ->
     ]
 
 
-async def _stand_for(client: Client, kind: str, silent: dict[str, float]) -> tuple[list[CountedPack], int]:
+async def _stand_for(client: Client, kind: str, silent: dict[str, float], size: int) -> tuple[list[CountedPack], int]:
     """Give counts of packs that have none, as far as a sample of them shows it, and how many nothing is known of."""
-    stored = await _sample(client, kind, list(silent))
+    stored = await _sample(client, kind, list(silent), size)
     if not stored:
         return [], len(silent)
     weight = len(silent) / len(stored)
     return [CountedPack(kind, counts, silent[name], weight) for name, counts in stored.items()], 0
 
 
-async def _sample(client: Client, kind: str, names: list[str]) -> dict[str, PackCounts]:
+async def _sample(client: Client, kind: str, names: list[str], size: int) -> dict[str, PackCounts]:
     """Read some of the packs from their histories; those that can't be read are left out."""
-    chosen = random.Random(kind).sample(names, SAMPLE) if len(names) > SAMPLE else names  # noqa: S311 — no secret
+    chosen = random.Random(kind).sample(names, size) if len(names) > size else names  # noqa: S311 — no secret
     found = await asyncio.gather(*(read_stored(client, name) for name in chosen))
     return {name: counts for name, pack in zip(chosen, found, strict=True) if (counts := pack.count()) is not None}

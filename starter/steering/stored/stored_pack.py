@@ -1,11 +1,15 @@
 """Stored packs: what the history of a pack's present run says of its messages, read from the server, not from a worker.
 
-A run's first event holds the whole state, later ones the chunks that came since, and the results of batches. Which
-messages a batch held is known only to workflow code, so after one the stored state is that of the begin of the run.
+A run's first event holds the whole state, later ones the chunks that came since, and the results of batches. Those of
+lane `short` are applied as the pack itself does it when it replays. After anything else the stored state is that from
+before it, and only the pack knows more.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
 from typing import Any, cast
 
 from temporalio.api.common.v1 import Payload, WorkflowExecution
@@ -15,15 +19,16 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities.calls.batch import REPORT
+from activities.calls.batch import REPORT, RUN_BATCH
 from activities.server_calls import MARK_SERIAL
 from shared.messages.json_value import decode_json
-from shared.messages.message import ENDS, MessageState
+from shared.messages.message import ENDS
 from shared.packs.counts import PackCounts, count_entries, read_counts
-from shared.packs.entry import ID, OTHERS, Entry, is_ended, is_held, is_parked
+from shared.packs.entry import DUE, EARLY, ID, OTHERS, PAYLOAD, Entry, is_ended, is_held, is_parked, to_state
 from shared.packs.reading import read_chunk
 from shared.temporal.connect import CALL_TIMEOUT, is_missing
-from workflows.description import PAGE_MAX, page_of
+from starter.steering.stored.stored_batches import StoredBatches
+from workflows.description import PAGE_MAX, describe_listed
 from workflows.packs.state import PackState
 
 _Events = Sequence[HistoryEvent]
@@ -59,18 +64,14 @@ _ENDING_NONE = frozenset({"run_now", "reschedule", "reprioritize", "pause", "res
 class StoredPack:
     """A pack as its history shows it; not open means that there is none, or that it was ended from outside."""
 
-    begun_at: float = 0.0
-    """When the run began, in seconds since the epoch: a batch since then is not in `state`."""
+    as_of: float = 0.0
+    """When the run began, or the last batch ended that is in `state`, in seconds since the epoch."""
     state: PackState | None = None
     is_open: bool = True
     is_current: bool = True
     """The state is what the pack itself would answer."""
     knows_ids: bool = True
     """The state has exactly those messages, alive and finished, that the pack itself has."""
-
-    def alive(self) -> list[MessageState]:
-        """Give the messages that are alive, by id."""
-        return [] if self.state is None else list(self.state.alive())
 
     def list_known(self) -> list[tuple[str, str]]:
         """Give (id, state) of all messages, alive and finished."""
@@ -80,30 +81,48 @@ class StoredPack:
         known = [(e[ID], "active" if not is_held(e) else "parked" if is_parked(e) else "paused") for e in alive]
         return known + [(entry[ID], entry[OTHERS]["ended"]) for entry in ended]
 
-    def finished(self) -> list[MessageState]:
-        """Give those that finished a while ago, by id."""
-        return [] if self.state is None else list(self.state.finished())
-
     def page(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Give the messages with which the pack would answer the query `page`."""
-        states = self.finished() if request.get("state") in ENDS else self.alive()
-        return page_of(states, request)["messages"]
+        after, most = request.get("after", ""), min(request.get("limit", PAGE_MAX), PAGE_MAX)
+        return list(islice((message for message in self.list(request) if message["id"] > after), most))
 
     def list(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Give the messages that a request to the query `page` selects, as the pack would; not by pages."""
-        found: list[dict[str, Any]] = []
-        while True:
-            page = self.page({**request, "after": found[-1]["id"] if found else ""})
-            found += page
-            if len(page) < PAGE_MAX:
-                return found
+        """Give all messages that a request to the query `page` selects, as the pack would, by id."""
+        if self.state is None:
+            return []
+        if request.get("state") in ENDS:
+            return describe_listed(self.state.finished(), request)
+        entries, kind, lane = self.state.entries.open().values(), self.state.kind, self.state.lane
+        others = (to_state(entry, kind, lane) for entry in entries if len(entry) > OTHERS)
+        found = [*_list_usual(entries, lane, request), *describe_listed(others, request)]
+        return sorted(found, key=itemgetter("id"))
 
     def count(self) -> PackCounts | None:
-        """Count the messages as of the begin of the run, and those that came since; None if nothing can be read."""
+        """Count the messages as of `as_of`, and those that came since; None if nothing can be read."""
         if self.state is None:
             return None
         entries: list[Entry] = self.state.dump()["entries"]
-        return read_counts(count_entries(entries, (), self.state.lane, self.begun_at))
+        return read_counts(count_entries(entries, (), self.state.lane, self.as_of))
+
+
+def _list_usual(entries: Iterable[Entry], lane: str, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Give the messages that nothing special is known of, by far the most, without a state of each."""
+    if request.get("state") not in (None, "active") or request.get("lane") not in (None, lane):
+        return
+    before, has_payloads = request.get("due_before") or math.inf, request.get("has_payloads")
+    for entry in entries:
+        if len(entry) > OTHERS or (due := entry[DUE] / 1000) >= before:
+            continue
+        message = {
+            "id": entry[ID],
+            "lane": lane,
+            "due_at": due,
+            "earliest_at": (entry[DUE] - entry[EARLY]) / 1000,
+            "parked_reason": "",
+            "parked_at": 0.0,
+            "state": "active",
+        }
+        yield message | {"payload": entry[PAYLOAD]} if has_payloads else message
 
 
 GONE = StoredPack(is_open=False)
@@ -127,7 +146,12 @@ async def read_stored(client: Client, name: str, *, ends_when_stale: bool = Fals
             continue  # the next run has begun, and is what the next answer shows
         if last in _ENDS:
             return GONE
-        return await _Reader(client).read(events, ends_when_stale=ends_when_stale)
+        return await read_run(client, events, ends_when_stale=ends_when_stale)
+
+
+async def read_run(client: Client, events: _Events, *, ends_when_stale: bool = False) -> StoredPack:
+    """Read a pack out of the history of a run that goes on, as `read_stored` does it with its present run."""
+    return await _Reader(client).read(events, ends_when_stale=ends_when_stale)
 
 
 async def _fetch(client: Client, name: str) -> _Events:
@@ -151,14 +175,16 @@ class _Reader:
         """Apply the events of a run, from its first on."""
         first = events[0]
         try:
-            state = PackState(await self._decode(first.workflow_execution_started_event_attributes.input.payloads))
+            wire = await self._decode(first.workflow_execution_started_event_attributes.input.payloads)
+            state = PackState(wire)
         except (TypeError, KeyError):  # it is encrypted, or of a later version
             return UNREADABLE
-        pack = StoredPack(first.event_time.ToNanoseconds() / 1e9, state)
+        pack = StoredPack(_to_epoch(first), state)
+        batches = StoredBatches(state, has_suspects=bool(wire.get("suspects")))
         # what is on its way to another pack is in neither
         pack.is_current = pack.knows_ids = not state.forwarding
         for event in events[1:]:
-            is_current, knows_ids = await self._apply(pack, state, event)
+            is_current, knows_ids = await self._apply(pack, state, batches, event)
             pack.is_current &= is_current
             pack.knows_ids &= knows_ids
             if ends_when_stale and not pack.is_current:
@@ -166,17 +192,25 @@ class _Reader:
                 break
         return pack
 
-    async def _apply(self, pack: StoredPack, state: PackState, event: HistoryEvent) -> tuple[bool, bool]:
+    async def _apply(
+        self, pack: StoredPack, state: PackState, batches: StoredBatches, event: HistoryEvent
+    ) -> tuple[bool, bool]:
         """Apply an event; return whether the state is still current, and whether its ids still are."""
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+            batches.note_task_end(_to_epoch(event))
+        elif event.event_type == EventType.EVENT_TYPE_TIMER_FIRED:
+            batches.note_timer()
         if event.event_type in _UNMOVED:
             return True, True
         if event.event_type in _BATCH_UNDER_WAY:
             return False, True
         match event.WhichOneof("attributes"):
             case "workflow_execution_signaled_event_attributes":
-                return await self._apply_signal(pack, state, event)
+                batches.note_signal(_to_epoch(event))
+                is_current, knows_ids = await self._apply_signal(pack, state, event)
+                return is_current and not batches.is_unsettled, knows_ids and not batches.is_unsettled
             case "marker_recorded_event_attributes":
-                return await self._apply_marker(event)
+                return await self._apply_marker(pack, batches, event)
             case "activity_task_completed_event_attributes":
                 answer = await self._decode(event.activity_task_completed_event_attributes.result.payloads)
                 return False, not _ends_any(answer, "outcomes", _is_done)
@@ -198,22 +232,30 @@ class _Reader:
             return True, True  # the pack has ignored it too
         # a record may revise or stop what is there; and how much room a batch has left, only the pack knows
         is_plain = pack.is_current and not (chunk.get("revises") and any(state.find(e[ID]) for e in chunk["entries"]))
-        state.admit(chunk, event.event_time.ToNanoseconds() / 1e9)
+        state.admit(chunk, _to_epoch(event))
         is_plain = is_plain and not state.forwarding
         return is_plain, is_plain
 
-    async def _apply_marker(self, event: HistoryEvent) -> tuple[bool, bool]:
+    async def _apply_marker(self, pack: StoredPack, batches: StoredBatches, event: HistoryEvent) -> tuple[bool, bool]:
         marker = event.marker_recorded_event_attributes
-        if marker.marker_name == "core_patch" or _find_activity(marker) == MARK_SERIAL:
+        what = _find_activity(marker)
+        if marker.marker_name == "core_patch" or what == MARK_SERIAL:
             return True, True
         if marker.HasField("failure"):
             return False, True  # a batch was lost
         answer = await self._decode(marker.details["result"].payloads) if "result" in marker.details else None
+        if pack.is_current and what == RUN_BATCH and (ended_at := batches.apply(answer)) is not None:
+            pack.as_of = ended_at
+            return True, True
         return False, not _ends_any(answer, "entries", is_ended)
 
     async def _decode(self, payloads: Sequence[Payload]) -> Any:
         values = await self._converter.decode(list(payloads))
         return values[0] if len(values) == 1 else None
+
+
+def _to_epoch(event: HistoryEvent) -> float:
+    return event.event_time.ToNanoseconds() / 1e9
 
 
 def _find_activity(marker: MarkerRecordedEventAttributes) -> str:
