@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from bench.harness import fresh_server, new_prefix, report, working
-from bench.pack_filling import HOUR, Filling, build_starter, start_packs, to_order, wait_until_asleep
+from bench.pack_filling import HOUR, Filling, start_packs, start_sorted, to_order, wait_until_asleep
 from starter.local.embedded import EmbeddedServer
 
 LIST_COUNT, COUNT_COUNT = 200_000, 10_000_000
@@ -59,8 +59,7 @@ async def measure_count(count: int = COUNT_COUNT) -> None:
     async with fresh_server() as server:
         client = await server.connect()
         for portion in portions:
-            # without a worker nobody tells of a pack's second chunk; the pack has it all the same
-            _ = [receipt async for receipt in build_starter(client, portion).start_all(portion.envelopes())]
+            await start_sorted(client, portion)
         for _ in range(ROUNDS):
             for arguments in (["list", "--count"], ["forecast"]):
                 seen = await _time(server, "", *arguments)

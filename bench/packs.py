@@ -1,4 +1,4 @@
-"""Packs against bare packs and solo messages: cycles, starts, bytes; also rss, size, fill, crowd, list and count.
+"""Packs against bare packs and solo messages: cycles, starts, bytes; also rss, size, and those with a count.
 
 Cold means far more packs than cached workflows. More is always due than the machine can do, so the rate is what it
 can do; `size` and `fill` have messages come back at a rhythm instead, and show how late they are. `crowd` only fills.
@@ -23,6 +23,7 @@ from bench.pack_filling import (
 )
 from bench.pack_reading import COUNT_COUNT, LIST_COUNT, measure_count, measure_list
 from bench.pack_rhythms import measure_fill, measure_sizes
+from bench.pack_sleepers import MANY, measure_sleepers
 from bench.worker_process import Measured, Order
 from shared.messages.encoding import Pack
 from starter.local.embedded import EmbeddedServer
@@ -46,14 +47,15 @@ async def main(arguments: list[str]) -> None:
     """Run the sub-scenario named first; without one: cycles, starts and bytes."""
     parts = {"cycles": _cycles, "starts": _starts, "bytes": _bytes, "rss": _rss, "size": measure_sizes}
     fills = {"fill": measure_fill, "crowd": measure_crowd, "list": measure_list, "count": measure_count}
-    usual = {"list": LIST_COUNT, "count": COUNT_COUNT}
+    fills["sleepers"] = measure_sleepers
+    usual = {"list": LIST_COUNT, "count": COUNT_COUNT, "sleepers": MANY}
     name, *numbers = arguments or [""]
     if name in fills and (numbers or name in usual):
         count, *others = (float(number.replace("_", "")) for number in numbers or [str(usual[name])])
         await fills[name](int(count), *others)
     elif name and name not in parts:
         fill = "fill N [seconds] [mean delay] [workers] [cached] [cycles a run] [tolerance]"
-        others = f"{fill}, crowd N, list [N] or count [N]"
+        others = f"{fill}, crowd N, list [N], count [N] or sleepers [N]"
         print(f"packs: there is no part '{name}'; use {', '.join(parts)}, {others}")
     else:
         for part in [name] if name else ["cycles", "starts", "bytes"]:
