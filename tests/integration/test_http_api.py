@@ -424,7 +424,6 @@ async def test_no_request_that_the_document_allows_fails(worked: httpx.AsyncClie
     def call(operation: Any) -> None:
         @hypothesis.settings(
             max_examples=2 if "forecast" in operation.path else 8,  # it asks the packs of all tests
-            deadline=None,
             database=None,
             phases=[Phase.generate],
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],

@@ -51,7 +51,6 @@ IS_SEARCH = hypothesis.settings.get_current_profile_name() == "search"
 IN_SUITE = hypothesis.settings(
     stateful_step_count=12,
     derandomize=True,
-    deadline=None,
     database=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )

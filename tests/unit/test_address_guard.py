@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, ip_address, ip_network
 import httpcore
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from activities.http.address_guard import (
@@ -101,7 +101,6 @@ def test_plain_unicast_addresses_are_public(text: str) -> None:
     assert is_public(ip_address(text))
 
 
-@settings(deadline=None)
 @given(st.ip_addresses(v=4))
 def test_an_ipv4_address_inside_ipv6_is_never_public(address: IPv4Address) -> None:
     """Mapped, compatible, 6to4 and NAT64 forms are closed whatever they carry."""
@@ -113,7 +112,6 @@ def test_an_ipv4_address_inside_ipv6_is_never_public(address: IPv4Address) -> No
     assert not still_open
 
 
-@settings(deadline=None)
 @given(st.ip_addresses())
 def test_nothing_that_python_calls_private_is_public(address: Address) -> None:
     """The rule is at least as strict as the standard library's own idea of private addresses."""

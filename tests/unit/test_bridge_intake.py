@@ -421,7 +421,5 @@ def test_any_work_goes_on_in_order_within_its_limits() -> None:
     run_state_machine_as_test(
         Work,
         # no shrinking: it takes longer than a test may
-        settings=settings(
-            max_examples=80, stateful_step_count=40, phases=[Phase.generate], database=None, deadline=None
-        ),
+        settings=settings(max_examples=80, stateful_step_count=40, phases=[Phase.generate], database=None),
     )

@@ -302,7 +302,5 @@ def test_any_consumption_commits_what_a_list_would() -> None:
     run_state_machine_as_test(
         Consumption,
         # no shrinking: it takes longer than a test may
-        settings=settings(
-            max_examples=80, stateful_step_count=30, phases=[Phase.generate], database=None, deadline=None
-        ),
+        settings=settings(max_examples=80, stateful_step_count=30, phases=[Phase.generate], database=None),
     )

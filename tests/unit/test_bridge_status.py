@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from starter.intake.bridge.offsets import Partition, PartitionOffsets
@@ -93,7 +93,6 @@ def test_an_age_that_nobody_can_know_is_null() -> None:
     assert (without.lag, without.time_lag_seconds) == (4, None)
 
 
-@settings(deadline=None)
 @given(ahead=st.floats(0, 1e6), behind=st.integers(0, 10**6))
 def test_no_clock_makes_anything_negative(ahead: float, behind: int) -> None:
     """A producer's clock may be ahead, and the end that the broker told last behind what is committed meanwhile."""

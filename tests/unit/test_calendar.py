@@ -93,7 +93,7 @@ def find_daily(zone: str, hour: int, minute: int, day: date) -> datetime:
     return low
 
 
-@settings(max_examples=150, database=None, deadline=None)
+@settings(max_examples=150, database=None)
 @given(zones, st.integers(0, 23), st.integers(0, 59), moments)
 def test_a_time_of_day_comes_once_a_day_in_every_zone_and_year(
     zone: str, hour: int, minute: int, about: datetime
@@ -102,7 +102,7 @@ def test_a_time_of_day_comes_once_a_day_in_every_zone_and_year(
     check_daily(zone, hour, minute, about)
 
 
-@settings(max_examples=150, database=None, deadline=None)
+@settings(max_examples=150, database=None)
 @given(
     st.sampled_from(
         [
@@ -146,7 +146,7 @@ def expect_running(expression: str, zone: str, begin: datetime, end: datetime) -
     return [at for at in walls if (wall := read_wall(at, zone)).second == 0 and wall.minute in wanted]
 
 
-@settings(max_examples=40, database=None, deadline=None)
+@settings(max_examples=40, database=None)
 @given(st.sampled_from([BERLIN, "Australia/Lord_Howe", "Asia/Kuala_Lumpur", "Pacific/Apia"]), st.data())
 def test_what_runs_every_hour_goes_on_through_a_change_of_clocks(zone: str, data: st.DataObject) -> None:
     """Every minute that passes and matches counts, in both passes of an hour that comes twice."""

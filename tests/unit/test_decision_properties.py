@@ -126,7 +126,7 @@ def drop_decisions(state: MessageState) -> MessageState:
 
 def thorough(max_examples: int = 60) -> settings:
     """Give settings without a clock: a slow machine proves the same."""
-    return settings(max_examples=max_examples, database=None, deadline=None)
+    return settings(max_examples=max_examples, database=None)
 
 
 @thorough()

@@ -285,14 +285,14 @@ def parses_or_is_refused(raw: Any) -> bool:
     return False
 
 
-@settings(database=None, deadline=None)
+@settings(database=None)
 @given(ANY_JSON)
 def test_any_json_text_parses_or_is_refused(value: Any) -> None:
     """No JSON document, NaN and lone surrogates included, leads to any other error."""
     assert not parses_or_is_refused(json.dumps(value)) or isinstance(value, dict)
 
 
-@settings(database=None, deadline=None)
+@settings(database=None)
 @given(st.dictionaries(st.sampled_from([*Envelope.model_fields, "extra"]), ANY_JSON))
 def test_any_values_in_the_fields_parse_or_are_refused(fields: dict[str, Any]) -> None:
     """Whatever stands in the fields leads to an envelope or to InvalidEnvelope."""
@@ -302,7 +302,7 @@ def test_any_values_in_the_fields_parse_or_are_refused(fields: dict[str, Any]) -
     assert not ("extra" in fields and any(outcomes))
 
 
-@settings(database=None, deadline=None)
+@settings(database=None)
 @given(st.binary() | st.text() | st.text(alphabet='{}[]":,\\0123456789eE+-.truefalsn '))
 def test_any_bytes_and_any_text_parse_or_are_refused(raw: str | bytes) -> None:
     """Noise never leads to any other error, and is never taken for a message."""

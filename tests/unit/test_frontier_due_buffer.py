@@ -274,7 +274,7 @@ class BufferMachine(RuleBasedStateMachine):
 
 
 TestBuffer = BufferMachine.TestCase
-TestBuffer.settings = hypothesis_settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestBuffer.settings = hypothesis_settings(max_examples=200, stateful_step_count=40)
 
 
 def fill(buffer: DueBuffer, *keys: str, count: int = 3) -> None:

@@ -170,7 +170,7 @@ def test_json_is_written_in_the_compact_form_that_limits_count() -> None:
     assert encode_json({"a": [1, "\u20ac"]}) == b'{"a":[1,"\xe2\x82\xac"]}'
 
 
-@settings(database=None, deadline=None)
+@settings(database=None)
 @given(PLAIN_JSON)
 def test_plain_json_survives_writing_and_parsing(value: Any) -> None:
     """Every flawless value comes back equal, from bytes as from text."""

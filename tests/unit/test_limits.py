@@ -100,7 +100,7 @@ def most_in_window(calls: list[float], seconds: float) -> int:
     return max((bisect.bisect_right(moments, at + seconds) - n for n, at in enumerate(moments)), default=0)
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=60)
 @hypothesis.given(
     calls=st.integers(1, 200),
     period=st.sampled_from([0.5, 1.0, 10.0, 60.0, 600.0]),

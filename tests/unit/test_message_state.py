@@ -198,7 +198,7 @@ def test_a_reason_becomes_one_short_line(text: str, expected: str) -> None:
     assert clip_reason(text) == expected
 
 
-@settings(database=None, deadline=None)
+@settings(database=None)
 @given(
     payload=st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers()),
     counts=st.tuples(st.integers(0), st.integers(0), st.integers(0)),

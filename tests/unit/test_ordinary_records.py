@@ -46,7 +46,7 @@ def to_records(lines: list[bytes]) -> list[Record]:
     return [Record("feeds", 0, offset, 0, None, line) for offset, line in enumerate(lines)]
 
 
-@settings(database=None, deadline=None, max_examples=400)
+@settings(database=None, max_examples=400)
 @given(LINES, st.sampled_from(RULES))
 @example([b'{"kind":"feed","id":"1","payload":[%b]}' % number.encode() for number in NUMBERS], RULES[0])
 @example([b'{"kind":"feed","id":"1","tolerance_seconds":%b}' % number.encode() for number in NUMBERS], RULES[0])

@@ -11,7 +11,7 @@ from tests.unit.test_pack_state import entry
 from workflows.packs.entries import PackEntries
 
 
-@settings(max_examples=200, database=None, deadline=None)
+@settings(max_examples=200, database=None)
 @given(st.lists(events, max_size=20))
 def test_a_pack_that_condenses_lives_as_one_that_does_not(events: list[tuple[Any, ...]]) -> None:
     """Whatever happens, and whoever reads it meanwhile, each message is the same in both."""

@@ -112,7 +112,7 @@ def without_routine(state: MessageState) -> MessageState:
     return state._replace(decisions=kept, latest_at=state.latest_at if state.latest_at > state.due_at else 0.0)
 
 
-@settings(max_examples=200, database=None, deadline=None)
+@settings(max_examples=200, database=None)
 @given(states)
 def test_a_message_survives_its_entry(state: MessageState) -> None:
     """Through JSON and back it is the same message; only routine decisions before the last are left out, on purpose."""
@@ -222,7 +222,7 @@ usual = st.builds(
 )
 
 
-@settings(max_examples=300, database=None, deadline=None)
+@settings(max_examples=300, database=None)
 @given(usual | states, outcomes, moments | st.floats(1.6e9, 4e9), st.sampled_from([SPREAD, LIMITING]))
 def test_a_cycle_of_an_entry_is_that_of_its_message(
     state: MessageState, outcome: Outcome, now: float, spread: PackSpread

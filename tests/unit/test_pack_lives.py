@@ -87,7 +87,7 @@ def look(pack: PackState) -> dict[str, MessageState]:
     return {state.id: state for state in [*pack.alive(), *pack.finished()]}
 
 
-@settings(max_examples=300, database=None, deadline=None)
+@settings(max_examples=300, database=None)
 @given(st.lists(events, max_size=25))
 def test_bytes_are_those_of_what_a_pack_holds(events: list[tuple[Any, ...]]) -> None:
     """After any life, however often messages came, grew, ended and came again."""
@@ -101,7 +101,7 @@ def test_bytes_are_those_of_what_a_pack_holds(events: list[tuple[Any, ...]]) -> 
     assert life.pack.bytes == count_bytes(life.pack)
 
 
-@settings(max_examples=200, database=None, deadline=None)
+@settings(max_examples=200, database=None)
 @given(st.lists(events, max_size=25))
 def test_a_message_stays_until_it_has_ended(events: list[tuple[Any, ...]]) -> None:
     """No event makes one vanish, none is there twice, and never more are alive than there is room for."""
@@ -119,7 +119,7 @@ def test_a_message_stays_until_it_has_ended(events: list[tuple[Any, ...]]) -> No
         before = known
 
 
-@settings(max_examples=100, database=None, deadline=None)
+@settings(max_examples=100, database=None)
 @given(st.lists(events, max_size=15), few_signals)
 def test_every_pack_survives_its_wire_form(events: list[tuple[Any, ...]], later: list[Any]) -> None:
     """What one run hands on is what the next one starts from, and goes on from alike."""

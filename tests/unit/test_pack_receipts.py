@@ -15,7 +15,7 @@ SENTENCE = "pack 3 of kind 'feed' is full with 1,000 messages; spread the kind o
 fates = st.lists(st.sampled_from(["started", "known", "full", "too big", "moved"]), max_size=30)
 
 
-@settings(max_examples=100, database=None, deadline=None)
+@settings(max_examples=100, database=None)
 @given(fates)
 def test_a_receipt_tells_of_every_position_what_was_noted(fates: list[str]) -> None:
     """Also after the next run has read it from JSON."""

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from activities.api.policies import Bounds, NutchRules, hold, nutch_adaptive, nutch_gone
@@ -178,7 +178,6 @@ def test_hold_lets_a_hint_lengthen_only(interval: timedelta, floor: timedelta, e
     assert expected == actual
 
 
-@settings(deadline=None)
 @given(
     bounds=any_bounds(),
     interval=ANY_INTERVAL,
@@ -207,7 +206,6 @@ def test_every_policy_stays_within_its_bounds(
     assert not outside
 
 
-@settings(deadline=None)
 @given(any_bounds(), st.floats(min_value=0, allow_infinity=False), st.floats(min_value=1e-300, max_value=1e300))
 def test_entry_frequency_stays_within_its_bounds(bounds: Bounds, weekly_entries: float, factor: float) -> None:
     """From no entry a week to more than a float's worth, the interval lies inside the bounds."""
@@ -216,7 +214,6 @@ def test_entry_frequency_stays_within_its_bounds(bounds: Bounds, weekly_entries:
     assert is_within(actual, bounds)
 
 
-@settings(deadline=None)
 @given(
     any_bounds(),
     st.integers(min_value=0, max_value=10**9),
@@ -235,7 +232,6 @@ def test_poisson_stays_within_its_bounds(
     assert is_within(actual, bounds)
 
 
-@settings(deadline=None)
 @given(INSIDE, RATES, RATES)
 def test_a_change_never_lengthens_and_rest_never_shortens(
     interval: timedelta, increase: float, decrease: float
@@ -253,7 +249,6 @@ def test_a_change_never_lengthens_and_rest_never_shortens(
     assert storm(is_changed=False) >= interval
 
 
-@settings(deadline=None)
 @given(one=INSIDE, other=INSIDE, is_changed=st.booleans())
 def test_a_longer_interval_stays_the_longer_one(*, one: timedelta, other: timedelta, is_changed: bool) -> None:
     """Adaptive policies keep the order of intervals, so no page overtakes another by the same observation."""
@@ -263,7 +258,6 @@ def test_a_longer_interval_stays_the_longer_one(*, one: timedelta, other: timede
     assert stormcrawler_adaptive(shorter, is_changed=is_changed) <= stormcrawler_adaptive(longer, is_changed=is_changed)
 
 
-@settings(deadline=None)
 @given(st.integers(min_value=1, max_value=10_000), st.data(), INSIDE)
 def test_more_changes_never_lengthen_the_poisson_interval(
     visits: int, data: st.DataObject, interval: timedelta
@@ -275,7 +269,6 @@ def test_more_changes_never_lengthen_the_poisson_interval(
     assert poisson(visits, more, interval) <= poisson(visits, fewer, interval)
 
 
-@settings(deadline=None)
 @given(st.floats(min_value=0, max_value=1e6), st.floats(min_value=0, max_value=1e6))
 def test_more_entries_never_lengthen_the_interval(one: float, other: float) -> None:
     """Of two feeds, the one that publishes more is visited at least as often."""

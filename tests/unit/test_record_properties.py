@@ -52,7 +52,7 @@ OPTIONS = st.sampled_from(
 )
 
 
-@settings(database=None, deadline=None)
+@settings(database=None)
 @given(VALUES, TEXTS, HEADERS, st.booleans(), OPTIONS)
 def test_any_record_is_read_or_dead(
     value: bytes | None,
@@ -83,7 +83,7 @@ PAYLOADS = st.recursive(
 )
 
 
-@settings(database=None, deadline=None)
+@settings(database=None)
 @given(IDS, PAYLOADS, st.integers(1, 5), IDS)
 def test_every_format_carries_the_same_message(message_id: str, payload: Any, priority: int, event_id: str) -> None:
     """What an envelope, a mapped record and both modes of a CloudEvent say in their own ways is one and the same."""

@@ -114,7 +114,7 @@ def count_slowly(changes: Sequence[int], visits: Sequence[int], period: Period) 
     return totals
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=150)
 @given(
     changes=st.lists(st.integers(-5, 400), max_size=20, unique=True).map(sorted),
     name=st.text(max_size=3),
@@ -157,7 +157,7 @@ def test_a_fixed_interval_keeps_poisson_pages_as_fresh_as_the_closed_form_says(v
     assert totals.missed / totals.seen == pytest.approx(1 + math.expm1(-r) / r, abs=slack)
 
 
-@hypothesis_settings(max_examples=40, deadline=None)
+@hypothesis_settings(max_examples=40)
 @given(
     pages=st.dictionaries(st.integers(0, 60), st.integers(1, 5), min_size=2, max_size=3),
     budget=st.floats(0.5, 500),

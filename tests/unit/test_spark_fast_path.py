@@ -167,7 +167,7 @@ def to_lines(lines: list[bytes]) -> Any:
     return pyarrow.RecordBatch.from_pydict({name: pyarrow.array(*column) for name, column in columns.items()})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(lines=LINES, **WAYS)
 def test_lines_of_json_get_the_same_verdicts(
     lines: list[bytes], rules: EnvelopeRules, mapping: RowMapping, spread: timedelta
@@ -272,7 +272,7 @@ def tables(draw: st.DrawFn) -> dict[str, Any]:
     return columns
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(columns=tables(), rules=WAYS["rules"], spread=SPREADS)
 def test_cells_get_the_same_verdicts(columns: dict[str, Any], rules: EnvelopeRules, spread: timedelta) -> None:
     """Whatever types and values the columns have."""

@@ -149,7 +149,7 @@ def test_a_moment_is_written_in_utc_to_the_second(epoch: float, expected: str) -
     assert format_moment(epoch) == expected
 
 
-@settings(database=None, deadline=None)
+@settings(database=None)
 @given(st.text() | st.from_regex(r"[0-9.]{1,6}(ms|s|m|h|d|w)([0-9]{1,3}(s|m))?", fullmatch=True))
 def test_any_text_is_a_duration_or_a_value_error(text: str) -> None:
     """No text leads to any other error, and no duration is negative."""
