@@ -3,7 +3,22 @@
 import ast
 import gc
 import re
+import textwrap
 from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text("utf-8")
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "client" / "README.md"]
+}
+
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str, *pages: str) -> list[str]:
+    """Give the code blocks of a language, of some pages or of all."""
+    texts = [PAGES[page] for page in pages or PAGES]
+    return [textwrap.dedent(body) for text in texts for _, found, body in BLOCK.findall(text) if found == language]
 
 
 def parse(text: str) -> ast.Module:
@@ -26,7 +41,7 @@ def is_written_by_a_program(path: Path) -> bool:
 
 def table(page: str, heading: str) -> list[list[str]]:
     """Give the cells of the first table below a heading of a page, which is named by its path in the repository."""
-    text = (Path(__file__).parents[1] / page).read_text("utf-8")
+    text = (ROOT / page).read_text("utf-8")
     section = re.split(rf"^#+ {re.escape(heading)}$", text, maxsplit=1, flags=re.MULTILINE)[1]
     rows = re.search(r"^\|.*\n\|[-|]+\|\n((?:\|.*\n)+)", section, re.MULTILINE)
     assert rows, heading

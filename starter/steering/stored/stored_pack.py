@@ -75,11 +75,11 @@ class StoredPack:
 
     def list_known(self) -> list[tuple[str, str]]:
         """Give (id, state) of all messages, alive and finished."""
-        wire = {} if self.state is None else self.state.dump()
-        alive: list[Entry] = wire.get("entries", [])
-        ended: list[Entry] = wire.get("ended", [])
+        if self.state is None:
+            return []
+        alive = self.state.entries.open().values()
         known = [(e[ID], "active" if not is_held(e) else "parked" if is_parked(e) else "paused") for e in alive]
-        return known + [(entry[ID], entry[OTHERS]["ended"]) for entry in ended]
+        return known + [(message.id, message.ended) for message in self.state.finished()]
 
     def page(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Give the messages with which the pack would answer the query `page`."""
@@ -101,8 +101,7 @@ class StoredPack:
         """Count the messages as of `as_of`, and those that came since; None if nothing can be read."""
         if self.state is None:
             return None
-        entries: list[Entry] = self.state.dump()["entries"]
-        return read_counts(count_entries(entries, (), self.state.lane, self.as_of))
+        return read_counts(count_entries(self.state.entries.open().values(), (), self.state.lane, self.as_of))
 
 
 def _list_usual(entries: Iterable[Entry], lane: str, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
