@@ -12,7 +12,6 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
-    from activities.calls.batch import AT_WORK, RUN_BATCH
     from activities.server_calls import FORWARD
     from shared.lanes import LANES, prefix_of, task_queue
     from shared.messages.message import ENDS, SERIAL, MessageState, Outcome
@@ -27,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
         is_ended,
         measure,
     )
+    from shared.packs.names import AT_WORK, RUN_BATCH
     from shared.temporal.connect import to_raw
     from shared.temporal.search_attributes import PackIndex, pack_updates
     from workflows import description, options

@@ -21,14 +21,12 @@ from shared.messages.message import Outcome
 from shared.messages.placement import PackSpread
 from shared.packs.cycle import apply_outcome, to_call
 from shared.packs.entry import COMPRESSED, CYCLES_IN_FIRST_RUN, CYCLES_PER_RUN, STATE_BYTES_MAX, Entry, is_over
+from shared.packs.names import AT_WORK, REPORT, RUN_BATCH
 from shared.temporal.connect import to_raw
 
-RUN_BATCH = "run_batch"
-REPORT = "report"  # signal by which a batch reports finished messages while its other handlers still work
 ANSWER_BYTES_MAX = 1_800_000  # the server takes 2 MB at once; a handler begins only while its largest outcome fits
 OUTCOME_ROOM = 700  # most bytes of an outcome beside its payload: a reason of 300 characters and the numbers
 DEAF_SECONDS = 4.0  # time that a handler gets to end after its cancellation; then its batch is answered without it
-AT_WORK = "at_work"  # query by which a retried batch learns which of its messages the pack still waits for
 REPORT_EVERY = timedelta(seconds=10)
 BEAT_CHECK_SECONDS = 0.2
 CALL_TIMEOUT = timedelta(seconds=5)

@@ -12,7 +12,7 @@ from temporalio.bridge.proto.workflow_commands import ScheduleActivity, Schedule
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
-from activities.calls.batch import RUN_BATCH, BatchDispatch
+from activities.calls.batch import BatchDispatch
 from activities.calls.dispatch import DISPATCH, Dispatch
 from activities.server_calls import (
     FORWARD,
@@ -28,6 +28,7 @@ from chaos.simulation.activities import ActivityTask
 from chaos.simulation.replica import LocalActivity, NotDeterministic, Replica
 from chaos.simulation.server import Server, WorkflowTask
 from chaos.simulation.virtual_time import SKEW
+from shared.packs.names import RUN_BATCH
 from shared.temporal.converter import DATA_CONVERTER
 
 NETWORK_SECONDS = 0.01

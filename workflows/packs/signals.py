@@ -6,10 +6,10 @@ from typing import Any, cast
 
 from temporalio import workflow
 
-from activities.calls.batch import REPORT
 from shared.messages.message import Outcome
 from shared.messages.signal_reading import PackSignal, read_pull_forward, read_steering
 from shared.messages.signals import PullMany, UnreadableSignal
+from shared.packs.names import REPORT
 from shared.packs.reading import BatchProgress, read_chunk, read_pack_count, read_report
 from workflows.packs.batch import HANDED_BACK, Batch
 from workflows.packs.state import PackState

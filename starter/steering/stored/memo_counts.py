@@ -1,6 +1,7 @@
 """Memo counts: what packs hold by the counts in their memos, read by the thousand; never better than about right."""
 
 import asyncio
+import contextlib
 import random
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from shared.packs.counts import COUNTS_MEMO, LaneCounts, PackCounts, read_counts
 from shared.temporal.connect import translate_rpc_errors
 from shared.temporal.search_attributes import DUE_AT
 from starter.steering.selection import Selection
+from starter.steering.stored.read_ahead import list_ahead
 from starter.steering.stored.stored_pack import read_stored
 
 SAMPLE = 40
@@ -152,16 +154,17 @@ async def read_memo_counts(client: Client, selection: Selection, now: float, amo
     uncounted = 0
     query = f"{selection.to_pack_query()} AND {among}" if among else selection.to_pack_query()
     with translate_rpc_errors():
-        async for execution in client.list_workflows(query, page_size=PAGE_SIZE):
-            packs += 1
-            kind = execution.id.rpartition("~")[0]
-            counts, ran_until = await _read_memo(client, execution), _find_ran_until(execution, now)
-            if counts is None:
-                kinds[kind].silent[execution.id] = ran_until
-            elif counts.is_first:
-                kinds[kind].begun[execution.id] = CountedPack(kind, counts, ran_until)
-            else:
-                kinds[kind].whole.append(CountedPack(kind, counts, ran_until))
+        async with contextlib.aclosing(list_ahead(client.list_workflows(query, page_size=PAGE_SIZE))) as listing:
+            async for execution in listing:
+                packs += 1
+                kind = execution.id.rpartition("~")[0]
+                counts, ran_until = await _read_memo(client, execution), _find_ran_until(execution, now)
+                if counts is None:
+                    kinds[kind].silent[execution.id] = ran_until
+                elif counts.is_first:
+                    kinds[kind].begun[execution.id] = CountedPack(kind, counts, ran_until)
+                else:
+                    kinds[kind].whole.append(CountedPack(kind, counts, ran_until))
         size = min(SAMPLE, max(SAMPLE_LEAST, SAMPLES_MAX // max(1, len(kinds))))
         for kind, known in kinds.items():
             found += known.whole

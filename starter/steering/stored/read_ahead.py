@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
+from temporalio.client import WorkflowExecution, WorkflowExecutionAsyncIterator
+
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 
@@ -35,3 +37,21 @@ async def read_ahead(
         for _, reading in ahead:
             reading.cancel()
         await asyncio.gather(*(reading for _, reading in ahead), return_exceptions=True)
+
+
+async def list_ahead(listing: WorkflowExecutionAsyncIterator) -> AsyncGenerator[WorkflowExecution]:
+    """Give a listing's executions; while those of a page are used, the server looks for those of the next."""
+    await listing.fetch_next_page()
+    while (page := listing.current_page) is not None:
+        following = asyncio.ensure_future(listing.fetch_next_page()) if listing.next_page_token else None
+        try:
+            await asyncio.sleep(0)  # the call begins
+            for execution in page:
+                yield execution
+        except BaseException:
+            if following is not None:
+                following.cancel()
+            raise
+        if following is None:
+            return
+        await following

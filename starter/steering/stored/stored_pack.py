@@ -19,12 +19,12 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities.calls.batch import REPORT, RUN_BATCH
 from activities.server_calls import MARK_SERIAL
 from shared.messages.json_value import decode_json
 from shared.messages.message import ENDS
 from shared.packs.counts import PackCounts, count_entries, read_counts
 from shared.packs.entry import DUE, EARLY, ID, OTHERS, PAYLOAD, Entry, is_ended, is_held, is_parked, to_state
+from shared.packs.names import REPORT, RUN_BATCH
 from shared.packs.reading import read_chunk
 from shared.temporal.connect import CALL_TIMEOUT, is_missing
 from starter.steering.stored.stored_batches import StoredBatches
