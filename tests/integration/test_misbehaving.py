@@ -26,8 +26,8 @@ from workflows.options import BATCHES_MAX
 
 MODES = {
     "raises": ("parked", "attempt 2 of 2: RuntimeError: on purpose"),
-    "hangs": ("parked", "attempt 2 of 2: no outcome within 0.3 s"),
-    "blocks": ("parked", "attempt 2 of 2: no outcome within 0.3 s"),
+    "hangs": ("parked", "attempt 2 of 2: no outcome within 1 s"),
+    "blocks": ("parked", "attempt 2 of 2: no outcome within 1 s"),
     "lets a cancellation out": ("parked", "attempt 2 of 2: CancelledError"),
     "cancels itself": ("parked", "attempt 2 of 2: CancelledError"),
     "cancels itself and returns": ("active", "all the same"),
@@ -77,7 +77,7 @@ async def misbehave(message: Message, ctx: Context) -> Any:  # noqa: C901, PLR09
         case "hangs":
             await asyncio.Event().wait()
         case "blocks":
-            time.sleep(0.5)  # noqa: ASYNC251 — on purpose: it stops the event loop of its worker
+            time.sleep(1.5)  # noqa: ASYNC251 — on purpose: it stops the event loop of its worker
             await asyncio.sleep(0.2)
         case "lets a cancellation out":
             inner = asyncio.create_task(asyncio.sleep(60))
@@ -138,16 +138,18 @@ async def test_what_a_handler_does_wrong_parks_or_clamps_its_own_message_only(
     serve: Serve, begin: Begin, control: Control, kind: str
 ) -> None:
     """Each mode ends as documented, with the reason in `show` and the state in the index; a neighbour is unharmed."""
-    timeout, backoff = timedelta(milliseconds=300), timedelta(milliseconds=100)
+    timeout, backoff = timedelta(seconds=1), timedelta(milliseconds=100)
     declare = handler(kind, max_attempts=2, timeout=timeout, backoff=backoff, gate=find_gate)
     async with serve(declare(misbehave), lanes=("short",)):
-        messages = {mode: await begin(kind, payload=mode) for mode in MODES}
-        neighbour = await begin(kind, payload="well")
-        assert (await neighbour.wait_ended())["state"] == "done"
-
-        for mode, (state, reason) in MODES.items():
-            shows = functools.partial(_shows, control, messages[mode], state, reason)
-            await wait_until(shows, f"{mode}: {state}, {reason}")
+        messages: dict[str, Subject] = {}
+        # one that stops the event loop may make others late, so it comes alone
+        for modes in (MODES.keys() - {"blocks"}, {"blocks"}):
+            messages |= {mode: await begin(kind, payload=mode) for mode in sorted(modes)}
+            neighbour = await begin(kind, payload="well")
+            assert (await neighbour.wait_ended())["state"] == "done"
+            for mode in sorted(modes):
+                shows = functools.partial(_shows, control, messages[mode], *MODES[mode])
+                await wait_until(shows, f"{mode}: {MODES[mode]}")
 
         expected = {messages[mode].id for mode, (state, _) in MODES.items() if state == "parked"}
         parked = Selection(kind=kind, state="parked")
