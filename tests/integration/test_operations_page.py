@@ -18,16 +18,19 @@ from temporalio.client import Client
 from activities import Pack
 from bench.pack_filling import Filling, start_sorted
 from shared.messages.envelope import Envelope
+from shared.messages.signals import Reprioritize
 from shared.settings import Settings
 from starter.control import Control
 from starter.steering.packs import ASKED_MAX
 from starter.steering.pages import PACKS_ASKED
 from starter.steering.selection import Selection
+from starter.steering.sender import SignalCounts
 from starter.web.page.operations_page import GROUPED_MAX
 from starter.web.page.sign_in import UNKNOWN
 from starter.web.tokens import Tokens
 from tests.conftest import serving, wait_until
 from tests.operations_pages import ServedPage, empty_server, make_handlers, serve_page, start_all
+from tests.subjects import names
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -288,8 +291,9 @@ async def test_a_pack_without_a_worker_does_not_hide_the_others(
     async with serving(emptied, elsewhere, *handlers, lanes=("short",)):
         envelopes = [Envelope(kind=silent, id=each, lane="short") for each in ids]
         await start_all(emptied, elsewhere, envelopes, {silent: PACK})
-        # once it has run messages, only a worker knows what a pack holds
         await wait_until(lambda: have_run(control, silent, ids), "they have run")
+        # once its messages are steered, only a worker knows what a pack holds
+        await control.send_to_each(names(*((silent, each) for each in ids)), Reprioritize(1), SignalCounts())
     async with serve_page(emptied, own_settings, handlers) as served, browse(served) as browser:
         begun = time.monotonic()
         page = await browser.get("/messages")
