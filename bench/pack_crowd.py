@@ -11,14 +11,13 @@ import psutil
 from temporalio.client import Client
 
 from bench.harness import database_bytes, fresh_server, new_prefix, report, working
-from bench.pack_filling import HOUR, Filling, start_sorted, to_order, wait_until_asleep
+from bench.pack_filling import DAY, HOUR, Filling, start_sorted, to_order, wait_until_asleep
 from starter.local.embedded import EmbeddedServer
 
 PORTION = 2_000_000
 """Messages of a kind of their own each, ready by pack."""
 
 SENDERS = 2
-DAY = 24 * HOUR
 
 
 async def measure_crowd(count: int) -> None:

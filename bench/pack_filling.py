@@ -33,6 +33,7 @@ _arrow: Any = importlib.import_module("pyarrow")  # it has no type stubs
 _np: Any = importlib.import_module("numpy")
 
 HOUR = 3600.0
+DAY = 24 * HOUR
 SPREAD = 0.5
 """Delays differ by up to this share of themselves."""
 

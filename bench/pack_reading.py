@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from bench.harness import fresh_server, new_prefix, report, working
-from bench.pack_filling import HOUR, Filling, start_packs, start_sorted, to_order, wait_until_asleep
+from bench.pack_filling import DAY, HOUR, Filling, start_packs, start_sorted, to_order, wait_until_asleep
 from starter.local.embedded import EmbeddedServer
 
 LIST_COUNT, COUNT_COUNT = 200_000, 10_000_000
 SIZE, PORTION = 1000, 1_000_000
-DAY = 24 * HOUR
 BUSY_DELAY = 20.0  # 200,000 that come back so soon are more than a worker can run
 ROUNDS = 3
 SETTLE_SECONDS = 20.0

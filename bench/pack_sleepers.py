@@ -6,14 +6,13 @@ from statistics import median
 from typing import Any
 
 from bench.harness import alternate, database_bytes, fresh_server, new_prefix, report, run_worker, working
-from bench.pack_filling import HOUR, SPREAD, Filling, start_packs, start_sorted, to_order, wait_until_asleep
+from bench.pack_filling import DAY, Filling, start_packs, start_sorted, to_order, wait_until_asleep
 from bench.worker_process import Measured, Order
 from starter.local.embedded import EmbeddedServer
 
 FEW, MANY = 100_000, 10_000_000
 PAIRS = 5
-DAY = 24 * HOUR
-CACHE, SLOTS, SECONDS = 60, 30, 12.0
+CACHE, SLOTS, SECONDS, WARMUP = 60, 30, 12.0, 5.0
 
 AWAKE = Filling(prefix="", count=100_000, size=200, delay=10.0, coalesce=1.0)
 """More is always due than the machine can do."""
@@ -54,12 +53,4 @@ async def _fill(server: EmbeddedServer, asleep: int) -> Order:
     print(f"{asleep:,} are asleep", flush=True)
     awake = replace(AWAKE, prefix=new_prefix())
     await start_packs(client, awake, awake.envelopes())
-    return Order(
-        what="pack",
-        prefix=awake.prefix,
-        seconds=SECONDS,
-        cache=CACHE,
-        slots=SLOTS,
-        spread=SPREAD,
-        tolerance=awake.coalesce,
-    )
+    return to_order(awake, seconds=SECONDS, warmup=WARMUP, cache=CACHE, slots=SLOTS, is_compressed=False)

@@ -46,8 +46,13 @@ BYTES_COUNT, SOLO_BYTES = 100_000, 1000
 async def main(arguments: list[str]) -> None:
     """Run the sub-scenario named first; without one: cycles, starts and bytes."""
     parts = {"cycles": _cycles, "starts": _starts, "bytes": _bytes, "rss": _rss, "size": measure_sizes}
-    fills = {"fill": measure_fill, "crowd": measure_crowd, "list": measure_list, "count": measure_count}
-    fills["sleepers"] = measure_sleepers
+    fills = {
+        "fill": measure_fill,
+        "crowd": measure_crowd,
+        "list": measure_list,
+        "count": measure_count,
+        "sleepers": measure_sleepers,
+    }
     usual = {"list": LIST_COUNT, "count": COUNT_COUNT, "sleepers": MANY}
     name, *numbers = arguments or [""]
     if name in fills and (numbers or name in usual):

@@ -142,19 +142,20 @@ def page_of(states: Iterable[MessageState], request: Mapping[str, Any]) -> dict[
     A request `has_payloads` to get them too; a pack holds no more bytes than an answer may have.
     """
     after, limit = request.get("after", ""), request.get("limit", PAGE_MAX)
-    kept = [state for state in states if _is_kept(state, request)]
+    kept = select_listed(states, request)
     page = itertools.islice((state for state in kept if state.id > after), min(limit, PAGE_MAX))
     return {"count": len(kept), "messages": describe_listed(page, request)}
 
 
+def select_listed(states: Iterable[MessageState], request: Mapping[str, Any]) -> list[MessageState]:
+    """Select the messages that match the filter of a request to the query `page`."""
+    return [state for state in states if _is_kept(state, request)]
+
+
 def describe_listed(states: Iterable[MessageState], request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Give those of the messages that match a request to the query `page`, as its answer has them."""
+    """Give messages as the answer to a request to the query `page` has them."""
     listed = (*_LISTED, "payload") if request.get("has_payloads") else _LISTED
-    return [
-        {name: getattr(state, name) for name in listed} | {"state": state.phase}
-        for state in states
-        if _is_kept(state, request)
-    ]
+    return [{name: getattr(state, name) for name in listed} | {"state": state.phase} for state in states]
 
 
 def count_due(states: Iterable[MessageState], edges: Sequence[float]) -> dict[str, list[int]]:

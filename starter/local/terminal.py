@@ -130,7 +130,7 @@ def plural(count: int, noun: str) -> str:
 def _write_moment(value: Any) -> str:
     if isinstance(value, datetime):
         moment = value if value.tzinfo is UTC else value.astimezone(UTC)
-        return orjson.dumps(moment, option=orjson.OPT_UTC_Z)[1:-1].decode()  # a quarter of the time of isoformat
+        return orjson.dumps(moment, option=orjson.OPT_UTC_Z)[1:-1].decode()  # isoformat takes three times as long
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 

@@ -104,6 +104,6 @@ async def compare(client: Client, events: Sequence[HistoryEvent]) -> str:
     passed_on = last.workflow_execution_continued_as_new_event_attributes.input.payloads
     (wire,) = await client.data_converter.decode(list(passed_on))
     after = StoredPack(state=PackState(wire))
-    read = await read_run(client, before)
+    read = await read_run(before, client.data_converter)
     check_claims(read, after)
     return "current" if read.is_current else "ids" if read.knows_ids else "none"

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from shared.messages.placement import PACK_WORKFLOW
@@ -23,9 +22,7 @@ PACKS = [path for path in RECORDED if f'"{PACK_WORKFLOW}"' in path.read_text()[:
 
 
 @pytest.mark.parametrize("path", PACKS, ids=[path.relative_to(HISTORIES).as_posix() for path in PACKS])
-async def test_a_recorded_pack_is_read_as_no_more_than_it_is(
-    path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_recorded_pack_is_read_as_no_more_than_it_is(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also from older code and from the nastiest moments: a state that is claimed is right, and so are claimed ids."""
     replayed: list[PackState] = []
 
@@ -41,6 +38,6 @@ async def test_a_recorded_pack_is_read_as_no_more_than_it_is(
     assert (await replayer.replay_workflow(history)).replay_failure is None
     *events, last = history.events
     is_over = last.HasField("workflow_execution_continued_as_new_event_attributes")
-    found = await read_run(client, events if is_over else [*events, last])
+    found = await read_run(events if is_over else [*events, last], DATA_CONVERTER)
 
     check_claims(found, StoredPack(state=replayed[-1]))

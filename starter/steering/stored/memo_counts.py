@@ -21,7 +21,8 @@ from starter.steering.stored.stored_pack import read_stored
 SAMPLE = 40
 """Histories of a kind that are read in place of all: a hash decides which ids a pack holds, so its packs are alike."""
 SAMPLE_LEAST, SAMPLES_MAX = 5, 100
-"""With many kinds samples are smaller, down to the first of these; a history takes some 10 ms of the processor."""
+"""With many kinds samples are smaller, so that all are no more than the second of these, but never below the first.
+A history takes some 10 ms of the processor."""
 
 PAGE_SIZE = 1000
 

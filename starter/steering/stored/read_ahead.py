@@ -41,17 +41,16 @@ async def read_ahead(
 
 async def list_ahead(listing: WorkflowExecutionAsyncIterator) -> AsyncGenerator[WorkflowExecution]:
     """Give a listing's executions; while those of a page are used, the server looks for those of the next."""
-    await listing.fetch_next_page()
-    while (page := listing.current_page) is not None:
-        following = asyncio.ensure_future(listing.fetch_next_page()) if listing.next_page_token else None
-        try:
+    following: asyncio.Future[None] | None = asyncio.ensure_future(listing.fetch_next_page())
+    try:
+        while following is not None:
+            await following
+            page = listing.current_page or ()
+            following = asyncio.ensure_future(listing.fetch_next_page()) if listing.next_page_token else None
             await asyncio.sleep(0)  # the call begins
             for execution in page:
                 yield execution
-        except BaseException:
-            if following is not None:
-                following.cancel()
-            raise
-        if following is None:
-            return
-        await following
+    finally:
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)

@@ -17,6 +17,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent, MarkerRecordedEventAttributes
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client
+from temporalio.converter import DataConverter
 from temporalio.service import RPCError
 
 from activities.server_calls import MARK_SERIAL
@@ -28,7 +29,7 @@ from shared.packs.names import REPORT, RUN_BATCH
 from shared.packs.reading import read_chunk
 from shared.temporal.connect import CALL_TIMEOUT, is_missing
 from starter.steering.stored.stored_batches import StoredBatches
-from workflows.description import PAGE_MAX, describe_listed
+from workflows.description import PAGE_MAX, describe_listed, select_listed
 from workflows.packs.state import PackState
 
 _Events = Sequence[HistoryEvent]
@@ -91,10 +92,10 @@ class StoredPack:
         if self.state is None:
             return []
         if request.get("state") in ENDS:
-            return describe_listed(self.state.finished(), request)
+            return describe_listed(select_listed(self.state.finished(), request), request)
         entries, kind, lane = self.state.entries.open().values(), self.state.kind, self.state.lane
         others = (to_state(entry, kind, lane) for entry in entries if len(entry) > OTHERS)
-        found = [*_list_usual(entries, lane, request), *describe_listed(others, request)]
+        found = [*_list_usual(entries, lane, request), *describe_listed(select_listed(others, request), request)]
         return sorted(found, key=itemgetter("id"))
 
     def count(self) -> PackCounts | None:
@@ -145,12 +146,27 @@ async def read_stored(client: Client, name: str, *, ends_when_stale: bool = Fals
             continue  # the next run has begun, and is what the next answer shows
         if last in _ENDS:
             return GONE
-        return await read_run(client, events, ends_when_stale=ends_when_stale)
+        return await read_run(events, client.data_converter, ends_when_stale=ends_when_stale)
 
 
-async def read_run(client: Client, events: _Events, *, ends_when_stale: bool = False) -> StoredPack:
+async def read_run(events: _Events, converter: DataConverter, *, ends_when_stale: bool = False) -> StoredPack:
     """Read a pack out of the history of a run that goes on, as `read_stored` does it with its present run."""
-    return await _Reader(client).read(events, ends_when_stale=ends_when_stale)
+    first = events[0]
+    try:
+        wire = await _decode(converter, first.workflow_execution_started_event_attributes.input.payloads)
+        state = PackState(wire)
+    except (TypeError, KeyError):  # it is encrypted, or of a later version
+        return UNREADABLE
+    # what is on its way to another pack is in neither
+    is_whole = not state.forwarding
+    pack = StoredPack(_to_epoch(first), state, is_current=is_whole, knows_ids=is_whole)
+    reader = _Reader(converter, pack, state, StoredBatches(state, has_suspects=bool(wire.get("suspects"))))
+    for event in events[1:]:
+        await reader.apply(event)
+        if ends_when_stale and not pack.is_current:
+            pack.knows_ids = False
+            break
+    return pack
 
 
 async def _fetch(client: Client, name: str) -> _Events:
@@ -167,56 +183,43 @@ async def _fetch(client: Client, name: str) -> _Events:
 
 
 class _Reader:
-    def __init__(self, client: Client) -> None:
-        self._converter = client.data_converter
+    """Applies the events of a run to a pack, and notes what it can't be read to know any more."""
 
-    async def read(self, events: _Events, *, ends_when_stale: bool) -> StoredPack:
-        """Apply the events of a run, from its first on."""
-        first = events[0]
-        try:
-            wire = await self._decode(first.workflow_execution_started_event_attributes.input.payloads)
-            state = PackState(wire)
-        except (TypeError, KeyError):  # it is encrypted, or of a later version
-            return UNREADABLE
-        pack = StoredPack(_to_epoch(first), state)
-        batches = StoredBatches(state, has_suspects=bool(wire.get("suspects")))
-        # what is on its way to another pack is in neither
-        pack.is_current = pack.knows_ids = not state.forwarding
-        for event in events[1:]:
-            is_current, knows_ids = await self._apply(pack, state, batches, event)
-            pack.is_current &= is_current
-            pack.knows_ids &= knows_ids
-            if ends_when_stale and not pack.is_current:
-                pack.knows_ids = False
-                break
-        return pack
+    def __init__(self, converter: DataConverter, pack: StoredPack, state: PackState, batches: StoredBatches) -> None:
+        self._converter = converter
+        self._pack = pack
+        self._state = state
+        self._batches = batches
 
-    async def _apply(
-        self, pack: StoredPack, state: PackState, batches: StoredBatches, event: HistoryEvent
-    ) -> tuple[bool, bool]:
+    async def apply(self, event: HistoryEvent) -> None:
+        """Apply an event, the one after the last."""
+        is_current, knows_ids = await self._apply(event)
+        self._pack.is_current &= is_current and not self._batches.is_unsettled
+        self._pack.knows_ids &= knows_ids and not self._batches.is_unsettled
+
+    async def _apply(self, event: HistoryEvent) -> tuple[bool, bool]:
         """Apply an event; return whether the state is still current, and whether its ids still are."""
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-            batches.note_task_end(_to_epoch(event))
+            self._batches.note_task_end(_to_epoch(event))
         elif event.event_type == EventType.EVENT_TYPE_TIMER_FIRED:
-            batches.note_timer()
+            self._batches.note_timer()
         if event.event_type in _UNMOVED:
             return True, True
         if event.event_type in _BATCH_UNDER_WAY:
             return False, True
         match event.WhichOneof("attributes"):
             case "workflow_execution_signaled_event_attributes":
-                batches.note_signal(_to_epoch(event))
-                is_current, knows_ids = await self._apply_signal(pack, state, event)
-                return is_current and not batches.is_unsettled, knows_ids and not batches.is_unsettled
+                self._batches.note_signal(_to_epoch(event))
+                return await self._apply_signal(event)
             case "marker_recorded_event_attributes":
-                return await self._apply_marker(pack, batches, event)
+                return await self._apply_marker(event)
             case "activity_task_completed_event_attributes":
                 answer = await self._decode(event.activity_task_completed_event_attributes.result.payloads)
                 return False, not _ends_any(answer, "outcomes", _is_done)
             case _:
                 return False, False
 
-    async def _apply_signal(self, pack: StoredPack, state: PackState, event: HistoryEvent) -> tuple[bool, bool]:
+    async def _apply_signal(self, event: HistoryEvent) -> tuple[bool, bool]:
         signal = event.workflow_execution_signaled_event_attributes
         if signal.signal_name in _ENDING_NONE:
             return False, True
@@ -229,13 +232,14 @@ class _Reader:
             chunk = read_chunk([given])
         except ValueError:
             return True, True  # the pack has ignored it too
+        state, revises = self._state, chunk.get("revises")
         # a record may revise or stop what is there; and how much room a batch has left, only the pack knows
-        is_plain = pack.is_current and not (chunk.get("revises") and any(state.find(e[ID]) for e in chunk["entries"]))
+        is_plain = self._pack.is_current and not (revises and any(state.find(e[ID]) for e in chunk["entries"]))
         state.admit(chunk, _to_epoch(event))
         is_plain = is_plain and not state.forwarding
         return is_plain, is_plain
 
-    async def _apply_marker(self, pack: StoredPack, batches: StoredBatches, event: HistoryEvent) -> tuple[bool, bool]:
+    async def _apply_marker(self, event: HistoryEvent) -> tuple[bool, bool]:
         marker = event.marker_recorded_event_attributes
         what = _find_activity(marker)
         if marker.marker_name == "core_patch" or what == MARK_SERIAL:
@@ -243,14 +247,19 @@ class _Reader:
         if marker.HasField("failure"):
             return False, True  # a batch was lost
         answer = await self._decode(marker.details["result"].payloads) if "result" in marker.details else None
-        if pack.is_current and what == RUN_BATCH and (ended_at := batches.apply(answer)) is not None:
-            pack.as_of = ended_at
+        is_batch = self._pack.is_current and what == RUN_BATCH
+        if is_batch and (ended_at := self._batches.apply(answer)) is not None:
+            self._pack.as_of = ended_at
             return True, True
         return False, not _ends_any(answer, "entries", is_ended)
 
     async def _decode(self, payloads: Sequence[Payload]) -> Any:
-        values = await self._converter.decode(list(payloads))
-        return values[0] if len(values) == 1 else None
+        return await _decode(self._converter, payloads)
+
+
+async def _decode(converter: DataConverter, payloads: Sequence[Payload]) -> Any:
+    values = await converter.decode(list(payloads))
+    return values[0] if len(values) == 1 else None
 
 
 def _to_epoch(event: HistoryEvent) -> float:
