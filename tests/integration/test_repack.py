@@ -71,14 +71,14 @@ async def kind(client: Client, settings: Settings, serve: Serve, message_id: Cal
 
 
 async def test_messages_keep_their_rhythm_while_their_kind_gets_more_packs(kind: Kind) -> None:
-    """Every message goes on with its next version, in whichever pack it is; the new number is kept with the kind."""
+    """Each goes on with its next version, in whichever pack it is; from then on everybody reads the new number."""
     assert await kind.repack(8) == 3
+    layout = await Layouts(kind.client, kind.settings).find(kind.name)
     before = {i: len(seen) for i, seen in kind.versions.items()}
     await wait_until(lambda: all(len(kind.versions[i]) > n + 1 for i, n in before.items()), "all go on")
 
     assert kind.find_gaps() == {}
     assert await Control(kind.client, kind.settings).count(Selection(kind=kind.name)) == MESSAGES
-    layout = await Layouts(kind.client, kind.settings).find(kind.name)
     assert layout is not None
     assert (layout.packs, layout.first_packs) == (8, 3)
 
