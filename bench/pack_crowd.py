@@ -1,75 +1,283 @@
-"""More packed messages than anybody has, for the scenario `packs`: two processes fill until something gives way."""
+"""More packed messages than anybody has, for the scenario `packs`: run, repacked, and their server killed."""
 
 import asyncio
+import contextlib
 import multiprocessing
+import os
+import random
+import resource
 import shutil
+import tempfile
 import time
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import psutil
 from temporalio.client import Client
 
-from bench.harness import database_bytes, fresh_server, new_prefix, report, working
-from bench.pack_filling import DAY, HOUR, Filling, start_sorted, to_order, wait_until_asleep
+from bench.harness import database_bytes, fresh_server, new_prefix, processor_seconds, report, working
+from bench.pack_filling import DAY, HOUR, Filling, build_starter, start_sorted, to_order
+from bench.pack_rhythms import WINDOWS_MAX, follow
+from bench.worker_process import Measured, map_versions
+from shared.errors import RetryLater
+from shared.messages.placement import PACK_WORKFLOW, Layout, pack_workflow_id
+from shared.settings import Settings
 from starter.local.embedded import EmbeddedServer
+from starter.steering.packs import Packs, iterate_packs
+from starter.steering.repack import repack
+from starter.steering.stored.stored_pack import read_stored
 
 PORTION = 2_000_000
 """Messages of a kind of their own each, ready by pack."""
 
-SENDERS = 2
+CORES = os.cpu_count() or 1
+WINDOW = 60.0
+GROWTH = 1.01
+"""So many times as many packs does the first kind get."""
+
+CHECKED = 10
+"""Packs of each kind whose messages are held against the calls of their handlers."""
+
+ASKED = 20
+"""Messages of a pack whose versions are asked for one by one, where the pack can't be read."""
+
+TRIES, AGAIN_SECONDS = 5, 20.0
+"""A pack that works while it is read does not show yet what its handlers have just done."""
 
 
-async def measure_crowd(count: int) -> None:
-    """Fill without a worker, a row for each portion; then let a worker admit the last portion, the others beside it."""
-    portions = [
+async def measure_crowd(count: int, seconds: float = HOUR, delay: float = 16 * HOUR) -> None:
+    """Fill beside a worker on each core, and run; in the middle kill the server, while a kind is being repacked."""
+    queues, size = new_prefix(), min(PORTION, count)
+    kinds = [
         Filling(
-            prefix=new_prefix(), count=PORTION, size=1000, delay=DAY, due_in=HOUR, due_spread=DAY, coalesce=2 * HOUR
+            prefix=f"{queues}-{number}",
+            queues=queues,
+            first=number * size,
+            count=size,
+            size=1000,
+            delay=delay,
+            due_in=delay / 96,
+            due_spread=delay,
+            coalesce=delay / 16,
         )
-        for _ in range(max(1, count // PORTION))
+        for number in range(count // size)
     ]
     rows: list[dict[str, Any]] = []
-    spawn = multiprocessing.get_context("spawn")
-    async with fresh_server() as server:
-        with ProcessPoolExecutor(SENDERS, spawn) as pool:
-            unconfirmed = 0
-            ended = [time.monotonic()] * SENDERS
-            sending = [asyncio.wrap_future(pool.submit(_send, server.address, portion)) for portion in portions]
-            for number, sent in enumerate(asyncio.as_completed(sending), 1):
-                unconfirmed += await sent
-                ended.append(time.monotonic())
-                rate = SENDERS * PORTION / (ended[-1] - ended[-1 - SENDERS])  # both senders may end at once
-                rows.append({"messages": number * PORTION, "starts/s": rate} | _look_at(server))
-                print(rows[-1], flush=True)
+    async with _running(kinds) as crowd:
+        notes = [await crowd.fill()]
+        await crowd.follow(seconds / 2 - WINDOW, rows)
+        repacking = asyncio.create_task(crowd.repack_first())
+        await crowd.follow(WINDOW, rows)
+        notes.append(await crowd.kill_server())
+        await crowd.follow(seconds / 2, rows)
+        await asyncio.wait([repacking], timeout=seconds / 2)
+        is_repacked = repacking.cancel() is False
+        notes += [await repacking if is_repacked else "the repack did not end in time", await crowd.check(is_repacked)]
+    for note in notes:
+        print(note)
+    rhythm = f"mean delay {delay / HOUR:.2g} h, tolerance {kinds[0].coalesce:.0f} s; {CORES} workers"
+    note = f"{'; '.join(notes)}; packs of 1,000, {len(kinds)} kinds, {rhythm}"
+    report("packs", rows, note=note, case=f"crowd {count} {seconds:g} {delay:g}")
+
+
+@contextlib.asynccontextmanager
+async def _running(kinds: Sequence[Filling]) -> AsyncGenerator["_Crowd"]:
+    with tempfile.TemporaryDirectory() as folder:
+        versions = Path(folder, "versions")
+        await asyncio.to_thread(_make_room, versions, sum(filling.count for filling in kinds))
+        order = to_order(
+            kinds[0],
+            kinds=tuple(filling.prefix for filling in kinds),
+            seconds=WINDOW,
+            windows=WINDOWS_MAX,
+            versions=str(versions),
+        )
+        async with fresh_server() as server, contextlib.AsyncExitStack() as stack:
+            workers = [await stack.enter_async_context(working(server, order)) for _ in range(CORES)]
+            yield _Crowd(server, await server.connect(), kinds, workers, map_versions(str(versions)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Crowd:
+    server: EmbeddedServer
+    client: Client
+    kinds: Sequence[Filling]
+    workers: list[list[Measured]]
+    versions: "memoryview[int]"
+    """The version that each message should run next, by its number; 0 before its first."""
+
+    async def fill(self) -> str:
+        """Send all that has been made ready by pack before; say what it took."""
+        count, sent, waited = sum(filling.count for filling in self.kinds), 0.0, time.monotonic()
+        with ProcessPoolExecutor(CORES, multiprocessing.get_context("spawn")) as pool:
+            ready = await asyncio.gather(
+                *(asyncio.wrap_future(pool.submit(Filling.sort_by_pack, filling)) for filling in self.kinds)
+            )
+        print(f"{count:,} are ready by pack after {time.monotonic() - waited:,.0f} s", flush=True)
+        server_cpu, cpu = processor_seconds(self.server), time.process_time()
+        for number, filling in enumerate(self.kinds, 1):
+            took = await start_sorted(self.client, filling, ready.pop(0))
+            assert not took.failed, took
+            sent += took.seconds
+            print(f"{number * filling.count:,}: {filling.count / took.seconds:,.0f}/s", self._look(), flush=True)
+        server_cpu, cpu = processor_seconds(self.server) - server_cpu, time.process_time() - cpu
+        each = f"{cpu / count * 1e6:.1f} us a message here, {server_cpu / count * 1e6:.1f} in the server"
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+        said = f"filled in {sent:,.0f} s ({count / sent:,.0f}/s, {each}); at most {most:,.0f} MB here"
+        return f"{said}; {await self._count_taken_in():,} packs taken in by then; {self._look()}"
+
+    async def _count_taken_in(self) -> int:
+        """Count the packs whose messages a worker has taken in: the index knows when those are due."""
+        return (await self.client.count_workflows(f"WorkflowType = '{PACK_WORKFLOW}' AND DueAt IS NOT NULL")).count
+
+    def _look(self) -> str:
+        assert self.server.process_id is not None
+        watch = psutil.Process(self.server.process_id)
+        memory = sum(process.memory_info().rss for process in (watch, *watch.children())) / 1e6
+        workers = sum(windows[-1].rss_bytes for windows in self.workers if windows) / 1e6
+        left = shutil.disk_usage(self.server.options.data).free / 1e6
+        disk = database_bytes(self.server) / 1e6
+        return f"server {memory:,.0f} MB, workers {workers:,.0f} MB, disk {disk:,.0f} MB ({left:,.0f} left)"
+
+    async def follow(self, seconds: float, rows: list[dict[str, Any]]) -> None:
+        """Note a row for each minute."""
+        before = len(rows)
+        await follow(
+            self.server,
+            self.workers,
+            round(seconds / WINDOW),
+            lambda row: rows.append(row | {"minute": before + row["minute"]}),
+        )
+
+    async def repack_first(self) -> str:
+        """Move the first kind to more packs, as often as it takes."""
+        first, began, attempts = self.kinds[0], time.monotonic(), 1
+        packs = max(round(first.packs * GROWTH), first.packs + 1)
+        settings = Settings(task_queue_prefix=first.queues)
+        while True:
+            try:
+                await repack(self.client, settings, first.prefix, packs, _tell)
+            except RetryLater as exc:
+                print(f"repack: {exc}", flush=True)
+                attempts += 1
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                took = time.monotonic() - began
+                return f"repacked {first.packs:,} to {packs:,} packs in {took:,.0f} s and {attempts} attempts"
+
+    async def kill_server(self) -> str:
+        """Kill the server and its one history shard, and start it again."""
+        assert self.server.process_id is not None
+        for process in psutil.Process(self.server.process_id).children():
+            process.kill()
+        await self.server.wait()
         began = time.monotonic()
-        async with working(server, to_order(portions[-1])):
-            await wait_until_asleep(await server.connect(), portions[-1])
-        taken_in = PORTION / (time.monotonic() - began)
-        rows.append({"messages": len(portions) * PORTION, "starts/s": 0.0} | _look_at(server))
-    note = (
-        f"{SENDERS} senders, no worker; a worker then took in {taken_in:,.0f} a second of the last {PORTION:,}; of "
-        f"{unconfirmed:,} messages only a worker could have told that they were accepted"
-    )
-    report("packs", rows, note=note, case=f"crowd {count}")
+        await self.server.start()
+        return f"server killed, ready again {time.monotonic() - began:.1f} s after its start"
+
+    async def check(self, is_repacked: bool) -> str:  # noqa: FBT001 — called by one function
+        """Hold the messages of some packs of each kind against what their handlers have noted.
+
+        The first kind is left out unless it `is_repacked`: who belongs where is then being changed.
+        """
+        seen = _Checked()
+        for filling in self.kinds if is_repacked else self.kinds[1:]:
+            seen = seen.add(await self._check_kind(filling))
+            print(f"{filling.prefix}: {seen}", flush=True)
+        run = sum(map(bool, self.versions))
+        return (
+            f"{seen.messages:,} messages of {seen.packs:,} packs were held against the calls of their handlers: "
+            f"{seen.missing} missing, {seen.strange} strange, {seen.stale} stale, the latest {seen.latest:.0f} s "
+            f"beyond its tolerance; {run:,} of all have run, {await self._count_taken_in():,} packs are taken in"
+        )
+
+    async def _check_kind(self, filling: Filling) -> "_Checked":
+        layout = await build_starter(self.client, filling).find_layout(filling.prefix, "short")
+        assert layout is not None
+        members = await asyncio.to_thread(filling.sort_by_pack, layout.packs)
+        picked = random.sample(range(layout.packs), min(CHECKED, layout.packs))
+        checked = _Checked()
+        for index in picked:
+            checked = checked.add(await self._check_pack(filling, layout, index, members[index].tolist()))
+        return checked
+
+    async def _check_pack(self, filling: Filling, layout: Layout, index: int, members: list[int]) -> "_Checked":
+        """Read a pack until its messages are those that it should have, each as its handler has left it."""
+        missing = strange = stale = len(members)
+        latest = 0.0
+        for attempt in range(TRIES):
+            await asyncio.sleep(AGAIN_SECONDS if attempt else 0.0)
+            before = {number: self.versions[number] for number in members}
+            found = await self._read(filling, layout, index, members)
+            missing, strange = len(set(members) - found.keys()), len(found.keys() - members)
+            stale = sum(
+                not before[number] <= version <= self.versions[number]
+                for number, (version, _) in found.items()
+                if number in before and version is not None
+            )
+            latest = max(time.time() - due - filling.coalesce for _, due in found.values())
+            if not missing + strange + stale:
+                break
+        return _Checked(1, len(members), missing, strange, stale, latest)
+
+    async def _read(
+        self, filling: Filling, layout: Layout, index: int, members: list[int]
+    ) -> "dict[int, tuple[int | None, float]]":
+        """Give the version that runs next, as far as it is known, and the due moment of a pack's messages, by number.
+
+        Of a pack that only a worker can read, the versions of some messages are asked for.
+        """
+        stored = await read_stored(self.client, pack_workflow_id(layout.kind, index))
+        if stored.state is not None and stored.is_current:
+            return {_number_of(each.id): (each.version, each.due_at) for each in stored.state.alive()}
+        packs = Packs(self.client, Settings(task_queue_prefix=filling.queues))
+        found: dict[int, tuple[int | None, float]] = {}
+        async for _, messages in packs.read_each(iterate_packs([(layout, index)]), [{}]):
+            found |= {_number_of(each.id): (None, each.due_at.timestamp()) for each in messages if each.due_at}
+        for number in random.sample(members, ASKED):
+            status = await packs.status(layout, index, f"{filling.prefix}-{number}")
+            if status is not None:
+                found[number] = status["version"], status["due_at_epoch"]
+        return found
 
 
-def _send(address: str, portion: Filling) -> int:
-    """Send a portion, in a process of its own; gives how many messages only a pack could have told about.
+def _number_of(message_id: str) -> int:
+    return int(message_id.rpartition("-")[2])
 
-    A call that was repeated because it was slow finds its own pack there, which no worker serves.
+
+def _tell(done: int, packs: int) -> None:
+    if done % 100 == 0:
+        print(f"repack: {done} of {packs} packs", flush=True)
+
+
+def _make_room(versions: Path, count: int) -> None:
+    versions.touch()
+    os.truncate(versions, 2 * count)
+
+
+class _Checked(NamedTuple):
+    """Packs and messages that were read, how many of them are not as they should be, and the lateness of the latest.
+
+    A stale one has a version that its handler has not left it with, a strange one belongs to another pack.
     """
 
-    async def send() -> int:
-        return (await start_sorted(await Client.connect(address), portion)).failed
+    packs: int = 0
+    messages: int = 0
+    missing: int = 0
+    strange: int = 0
+    stale: int = 0
+    latest: float = -DAY
 
-    return asyncio.run(send())
-
-
-def _look_at(server: EmbeddedServer) -> dict[str, float]:
-    assert server.process_id is not None
-    family = [psutil.Process(server.process_id), *psutil.Process(server.process_id).children()]
-    return {
-        "server MB": sum(process.memory_info().rss for process in family) / 1e6,
-        "disk MB": database_bytes(server) / 1e6,
-        "disk left MB": shutil.disk_usage(server.options.data).free / 1e6,
-    }
+    def add(self, other: "_Checked") -> "_Checked":
+        """Give what both have seen."""
+        return _Checked(
+            self.packs + other.packs,
+            self.messages + other.messages,
+            self.missing + other.missing,
+            self.strange + other.strange,
+            self.stale + other.stale,
+            max(self.latest, other.latest),
+        )

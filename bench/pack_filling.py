@@ -53,10 +53,13 @@ TAKEN_IN_PER_SECOND = 5000
 class Filling:
     """What to fill: `count` messages in packs of about `size`, that come back every `delay` seconds.
 
-    They are due first between `due_in` and `due_in + due_spread` seconds from now. `coalesce` is seconds too.
+    They are due first between `due_in` and `due_in + due_spread` seconds from now. `coalesce` is seconds too. One that
+    is packed has the kind PREFIX, on task queues of the same name, unless those of several kinds are to be the same.
     """
 
     prefix: str
+    queues: str = ""
+    first: int = 0
     count: int
     size: int
     delay: float
@@ -65,6 +68,11 @@ class Filling:
     coalesce: float = 0.0
     encoding: str = "pack"
     is_compressed: bool = True
+
+    @property
+    def numbers(self) -> range:
+        """Each message's number, with which its id ends."""
+        return range(self.first, self.first + self.count)
 
     @property
     def packs(self) -> int:
@@ -83,7 +91,7 @@ class Filling:
     def envelopes(self) -> Iterator[tuple[None, Envelope]]:
         """Give the messages as a sender does; of kind PREFIX where they are packed, so that kinds have a size each."""
         now = time.time()
-        for number in range(self.count):
+        for number in self.numbers:
             due = datetime.fromtimestamp(self.first_due(now), UTC) if self.due_in or self.due_spread else None
             yield (
                 None,
@@ -97,16 +105,16 @@ class Filling:
                 ),
             )
 
-    def sort_by_pack(self) -> list[Any]:
-        """Give the numbers of each pack's messages, as arrays of numpy."""
-        places = Placement({self.prefix: self.packs})
+    def sort_by_pack(self, packs: int = 0) -> list[Any]:
+        """Give the numbers of each pack's messages, as arrays of numpy; there may be more packs than at the start."""
+        places = Placement({self.prefix: packs or self.packs})
         found: list[Any] = []
         for first in range(0, self.count, PLACED_AT_ONCE):
-            ids = [f"{self.prefix}-{number}" for number in range(first, min(first + PLACED_AT_ONCE, self.count))]
+            ids = [f"{self.prefix}-{number}" for number in self.numbers[first : first + PLACED_AT_ONCE]]
             found.append(places.find(_arrow.array([self.prefix] * len(ids)), _arrow.array(ids)).to_numpy())
         indexes = _np.concatenate(found)
-        order = _np.argsort(indexes, kind="stable").astype(_np.int32)
-        return _np.split(order, _np.cumsum(_np.bincount(indexes, minlength=self.packs))[:-1])
+        order = _np.argsort(indexes, kind="stable").astype(_np.int32) + self.first
+        return _np.split(order, _np.cumsum(_np.bincount(indexes, minlength=packs or self.packs))[:-1])
 
     def chunks(self, layout: Layout, numbers_by_pack: Iterable[Any]) -> Iterator[Chunk[str]]:
         """Give the messages of `envelopes` pack by pack, encoded from columns as a task of Spark does it."""
@@ -129,7 +137,7 @@ class Filling:
         """Give the same messages as states of bare packs."""
         now = time.time()
         for first in range(0, self.count, self.size):
-            numbers = range(first, min(first + self.size, self.count))
+            numbers = self.numbers[first : first + self.size]
             yield [[round(self.first_due(now), 3), f"{self.prefix}-{n}", self.payload(n)] for n in numbers]
 
 
@@ -149,9 +157,9 @@ async def start_packs(client: Client, filling: Filling, envelopes: Iterable[tupl
     return filling.count / (time.monotonic() - began)
 
 
-async def start_sorted(client: Client, filling: Filling) -> "Sent":
+async def start_sorted(client: Client, filling: Filling, numbers_by_pack: Iterable[Any] = ()) -> "Sent":
     """Start messages that are ready by pack, with a bulk starter in this process, which streams them."""
-    starter, numbers = build_starter(client, filling), filling.sort_by_pack()
+    starter, numbers = build_starter(client, filling), numbers_by_pack or filling.sort_by_pack()
     layout = await starter.find_layout(filling.prefix, "short")
     assert layout is not None
     began, cpu, failed = time.monotonic(), time.process_time(), 0
@@ -174,7 +182,9 @@ class Sent(NamedTuple):
 def build_starter(client: Client, filling: Filling, room: int | None = None, *, revises: bool = False) -> BulkStarter:
     """Make a filling's bulk starter; it holds back all of it or `room` messages, and `revises` what it is delivered."""
     settings = Settings(
-        task_queue_prefix=filling.prefix, pack_room=room or filling.count + 1, compress_packs=filling.is_compressed
+        task_queue_prefix=filling.queues or filling.prefix,
+        pack_room=room or filling.count + 1,
+        compress_packs=filling.is_compressed,
     )
     pack = Pack(
         packs=filling.packs,
@@ -222,7 +232,7 @@ def to_order(filling: Filling, **changes: Any) -> Order:
     """Order a worker for a filling, to be stopped when it has been seen enough; `changes` replace its fields."""
     order = Order(
         what="pack" if filling.encoding == "pack" else "dormice",
-        prefix=filling.prefix,
+        prefix=filling.queues or filling.prefix,
         seconds=HOUR,
         warmup=0,
         spread=SPREAD,

@@ -102,7 +102,7 @@ async def measure_fill(count: int, *numbers: float) -> None:
         )
         running = [await stack.enter_async_context(working(server, order)) for _ in range(int(workers))]
         filled = await _fill(server, filling)
-        await _follow(server, running, max(1, round(seconds / window)), rows.append)
+        await follow(server, running, max(1, round(seconds / window)), rows.append)
     rhythm = f"mean delay {delay / HOUR:.2g} h, tolerance {filling.coalesce:.0f} s"
     beside = "a worker that caches" if workers == 1 else f"{workers:g} workers that cache"
     report(
@@ -133,7 +133,7 @@ async def _fill(server: EmbeddedServer, filling: Filling) -> str:
     return said
 
 
-async def _follow(
+async def follow(
     server: EmbeddedServer, workers: list[list[Measured]], minutes: int, note: Callable[[dict[str, Any]], object]
 ) -> None:
     """Note a row for each minute of the workers, from the next one that begins; they print a window each minute."""

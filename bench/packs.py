@@ -1,7 +1,7 @@
 """Packs against bare packs and solo messages: cycles, starts, bytes; also rss, size, and those with a count.
 
 Cold means far more packs than cached workflows. More is always due than the machine can do, so the rate is what it
-can do; `size` and `fill` have messages come back at a rhythm instead, and show how late they are. `crowd` only fills.
+can do; `size`, `fill` and `crowd` have messages come back at a rhythm instead, and show how late they are.
 """
 
 import asyncio
@@ -60,7 +60,8 @@ async def main(arguments: list[str]) -> None:
         await fills[name](int(count), *others)
     elif name and name not in parts:
         fill = "fill N [seconds] [mean delay] [workers] [cached] [cycles a run] [tolerance]"
-        others = f"{fill}, crowd N, list [N], count [N] or sleepers [N]"
+        crowd = "crowd N [seconds] [mean delay]"
+        others = f"{fill}, {crowd}, list [N], count [N] or sleepers [N]"
         print(f"packs: there is no part '{name}'; use {', '.join(parts)}, {others}")
     else:
         for part in [name] if name else ["cycles", "starts", "bytes"]:

@@ -43,8 +43,9 @@ KIND = "bench"
 class Order:
     """What to measure. `slots`, `cache` and the like replace the short lane's own numbers where given."""
 
-    what: str  # "bare", "dormice", "bare-pack", or "pack", whose kind is the prefix
+    what: str  # "bare", "dormice", "bare-pack", or "pack", whose kind is the prefix unless there are `kinds`
     prefix: str
+    kinds: tuple[str, ...] = ()
     seconds: float
     windows: int = 1  # so many times `seconds`, a line of JSON each
     warmup: float = 5.0
@@ -214,7 +215,6 @@ def _build_bare(client: Client, order: Order, counter: Counter) -> Worker:
 
 
 def _plan(order: Order, counter: Counter) -> WorkerPlan:
-    @handler(order.prefix if order.what == "pack" else KIND)
     async def bench(message: Message, ctx: Context) -> Again:
         await asyncio.sleep(order.io_seconds)
         compute(order.work_seconds)
@@ -223,6 +223,7 @@ def _plan(order: Order, counter: Counter) -> WorkerPlan:
         delay = message.payload["delay"] * spread_factor(order.spread)
         return Again(after=timedelta(seconds=delay), tolerance=timedelta(seconds=order.tolerance))
 
+    kinds = order.kinds or (order.prefix if order.what == "pack" else KIND,)
     short = replace(
         PROFILES["short"], workflow_slots=order.slots, cached_workflows=order.cache, workflow_pollers=order.pollers
     )
@@ -235,7 +236,7 @@ def _plan(order: Order, counter: Counter) -> WorkerPlan:
             sandbox=order.sandbox,
             compress_packs=order.is_compressed,
         ),
-        registry=Registry([("bench", bench)]),
+        registry=Registry([("bench", handler(kind)(bench)) for kind in kinds]),
         lanes=("short",),
         drain=timedelta(seconds=5),
         profiles={"short": short},
