@@ -30,7 +30,7 @@ from examples.ledger import LEDGER_VARIABLE, Ledger
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from starter.local.embedded import EmbeddedOptions, EmbeddedServer, run_embedded
-from starter.local.supervised_process import find_free_port, kill_supervised, start_supervised
+from starter.local.supervised_process import SupervisedProcess, find_free_port, kill_supervised, start_supervised
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 
@@ -236,6 +236,15 @@ def database_bytes(server: EmbeddedServer) -> int:
         sizes = f"SELECT pg_database_size('{CORE}') + pg_database_size('{VISIBILITY}')"
         return int(server.cluster.postgres.run(sizes)[0])
     return sum(path.stat().st_size for path in server.options.data.glob("temporal.db*"))
+
+
+async def kill_program(process: SupervisedProcess) -> None:
+    """Kill a server's program, as `kill -9` does; it can be started again on what it has stored."""
+    assert process.process_id is not None
+    for program in psutil.Process(process.process_id).children():
+        program.kill()
+    await process.wait()
+    await process.stop()
 
 
 def processor_seconds(server: EmbeddedServer) -> float:

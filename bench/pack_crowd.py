@@ -5,23 +5,20 @@ import contextlib
 import multiprocessing
 import os
 import random
-import resource
 import shutil
-import tempfile
 import time
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 from temporalio.client import Client
 
-from bench.harness import database_bytes, fresh_server, new_prefix, processor_seconds, report, working
-from bench.pack_filling import DAY, HOUR, Filling, build_starter, start_sorted, to_order
+from bench.harness import database_bytes, fresh_server, kill_program, new_prefix, processor_seconds, report, working
+from bench.pack_filling import DAY, HOUR, Filling, Sent, build_starter, start_sorted, to_order
 from bench.pack_rhythms import WINDOWS_MAX, follow
-from bench.worker_process import Measured, map_versions
+from bench.worker_process import Measured, map_versions, number_of, versions_file
 from shared.errors import RetryLater
 from shared.messages.placement import PACK_WORKFLOW, Layout, pack_workflow_id
 from shared.settings import Settings
@@ -74,7 +71,8 @@ async def measure_crowd(count: int, seconds: float = HOUR, delay: float = 16 * H
         notes.append(await crowd.kill_server())
         await crowd.follow(seconds / 2, rows)
         await asyncio.wait([repacking], timeout=seconds / 2)
-        is_repacked = repacking.cancel() is False
+        is_repacked = repacking.done()
+        repacking.cancel()  # nothing happens to one that is done
         notes += [await repacking if is_repacked else "the repack did not end in time", await crowd.check(is_repacked)]
     for note in notes:
         print(note)
@@ -85,19 +83,17 @@ async def measure_crowd(count: int, seconds: float = HOUR, delay: float = 16 * H
 
 @contextlib.asynccontextmanager
 async def _running(kinds: Sequence[Filling]) -> AsyncGenerator["_Crowd"]:
-    with tempfile.TemporaryDirectory() as folder:
-        versions = Path(folder, "versions")
-        await asyncio.to_thread(_make_room, versions, sum(filling.count for filling in kinds))
+    with versions_file(sum(filling.count for filling in kinds)) as versions:
         order = to_order(
             kinds[0],
             kinds=tuple(filling.prefix for filling in kinds),
             seconds=WINDOW,
             windows=WINDOWS_MAX,
-            versions=str(versions),
+            versions=versions,
         )
         async with fresh_server() as server, contextlib.AsyncExitStack() as stack:
             workers = [await stack.enter_async_context(working(server, order)) for _ in range(CORES)]
-            yield _Crowd(server, await server.connect(), kinds, workers, map_versions(str(versions)))
+            yield _Crowd(server, await server.connect(), kinds, workers, map_versions(versions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,27 +107,26 @@ class _Crowd:
 
     async def fill(self) -> str:
         """Send all that has been made ready by pack before; say what it took."""
-        count, sent, waited = sum(filling.count for filling in self.kinds), 0.0, time.monotonic()
+        count, waited = sum(filling.count for filling in self.kinds), time.monotonic()
         with ProcessPoolExecutor(CORES, multiprocessing.get_context("spawn")) as pool:
             ready = await asyncio.gather(
                 *(asyncio.wrap_future(pool.submit(Filling.sort_by_pack, filling)) for filling in self.kinds)
             )
         print(f"{count:,} are ready by pack after {time.monotonic() - waited:,.0f} s", flush=True)
-        server_cpu, cpu = processor_seconds(self.server), time.process_time()
+        server_cpu, sent = processor_seconds(self.server), list[Sent]()
         for number, filling in enumerate(self.kinds, 1):
             took = await start_sorted(self.client, filling, ready.pop(0))
             assert not took.failed, took
-            sent += took.seconds
+            sent.append(took)
             print(f"{number * filling.count:,}: {filling.count / took.seconds:,.0f}/s", self._look(), flush=True)
-        server_cpu, cpu = processor_seconds(self.server) - server_cpu, time.process_time() - cpu
-        each = f"{cpu / count * 1e6:.1f} us a message here, {server_cpu / count * 1e6:.1f} in the server"
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-        said = f"filled in {sent:,.0f} s ({count / sent:,.0f}/s, {each}); at most {most:,.0f} MB here"
+        whole = Sent(sum(took.seconds for took in sent), sum(took.cpu_seconds for took in sent), failed=0)
+        said = whole.describe(count, processor_seconds(self.server) - server_cpu)
         return f"{said}; {await self._count_taken_in():,} packs taken in by then; {self._look()}"
 
     async def _count_taken_in(self) -> int:
         """Count the packs whose messages a worker has taken in: the index knows when those are due."""
-        return (await self.client.count_workflows(f"WorkflowType = '{PACK_WORKFLOW}' AND DueAt IS NOT NULL")).count
+        packs = f"WorkflowType = '{PACK_WORKFLOW}' AND ExecutionStatus = 'Running'"
+        return (await self.client.count_workflows(f"{packs} AND DueAt IS NOT NULL")).count
 
     def _look(self) -> str:
         assert self.server.process_id is not None
@@ -170,10 +165,7 @@ class _Crowd:
 
     async def kill_server(self) -> str:
         """Kill the server and its one history shard, and start it again."""
-        assert self.server.process_id is not None
-        for process in psutil.Process(self.server.process_id).children():
-            process.kill()
-        await self.server.wait()
+        await kill_program(self.server)
         began = time.monotonic()
         await self.server.start()
         return f"server killed, ready again {time.monotonic() - began:.1f} s after its start"
@@ -206,21 +198,24 @@ class _Crowd:
 
     async def _check_pack(self, filling: Filling, layout: Layout, index: int, members: list[int]) -> "_Checked":
         """Read a pack until its messages are those that it should have, each as its handler has left it."""
-        missing = strange = stale = len(members)
-        latest = 0.0
-        for attempt in range(TRIES):
-            await asyncio.sleep(AGAIN_SECONDS if attempt else 0.0)
-            before = {number: self.versions[number] for number in members}
-            found = await self._read(filling, layout, index, members)
-            missing, strange = len(set(members) - found.keys()), len(found.keys() - members)
-            stale = sum(
-                not before[number] <= version <= self.versions[number]
-                for number, (version, _) in found.items()
-                if number in before and version is not None
-            )
-            latest = max(time.time() - due - filling.coalesce for _, due in found.values())
-            if not missing + strange + stale:
+        checked = await self._compare(filling, layout, index, members)
+        for _ in range(TRIES - 1):
+            if not checked.missing + checked.strange + checked.stale:
                 break
+            await asyncio.sleep(AGAIN_SECONDS)
+            checked = await self._compare(filling, layout, index, members)
+        return checked
+
+    async def _compare(self, filling: Filling, layout: Layout, index: int, members: list[int]) -> "_Checked":
+        before = {number: self.versions[number] for number in members}
+        found = await self._read(filling, layout, index, members)
+        stale = sum(
+            not before[number] <= version <= self.versions[number]
+            for number, (version, _) in found.items()
+            if number in before and version is not None
+        )
+        latest = max((time.time() - due - filling.coalesce for _, due in found.values()), default=-DAY)
+        missing, strange = len(before.keys() - found.keys()), len(found.keys() - before.keys())
         return _Checked(1, len(members), missing, strange, stale, latest)
 
     async def _read(
@@ -232,30 +227,21 @@ class _Crowd:
         """
         stored = await read_stored(self.client, pack_workflow_id(layout.kind, index))
         if stored.state is not None and stored.is_current:
-            return {_number_of(each.id): (each.version, each.due_at) for each in stored.state.alive()}
+            return {number_of(each.id): (each.version, each.due_at) for each in stored.state.alive()}
         packs = Packs(self.client, Settings(task_queue_prefix=filling.queues))
         found: dict[int, tuple[int | None, float]] = {}
         async for _, messages in packs.read_each(iterate_packs([(layout, index)]), [{}]):
-            found |= {_number_of(each.id): (None, each.due_at.timestamp()) for each in messages if each.due_at}
-        for number in random.sample(members, ASKED):
+            found |= {number_of(each.id): (None, each.due_at.timestamp()) for each in messages if each.due_at}
+        for number in random.sample(members, min(ASKED, len(members))):
             status = await packs.status(layout, index, f"{filling.prefix}-{number}")
             if status is not None:
                 found[number] = status["version"], status["due_at_epoch"]
         return found
 
 
-def _number_of(message_id: str) -> int:
-    return int(message_id.rpartition("-")[2])
-
-
 def _tell(done: int, packs: int) -> None:
     if done % 100 == 0:
         print(f"repack: {done} of {packs} packs", flush=True)
-
-
-def _make_room(versions: Path, count: int) -> None:
-    versions.touch()
-    os.truncate(versions, 2 * count)
 
 
 class _Checked(NamedTuple):

@@ -4,9 +4,10 @@ import asyncio
 import hashlib
 import importlib
 import random
+import resource
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -53,8 +54,9 @@ TAKEN_IN_PER_SECOND = 5000
 class Filling:
     """What to fill: `count` messages in packs of about `size`, that come back every `delay` seconds.
 
-    They are due first between `due_in` and `due_in + due_spread` seconds from now. `coalesce` is seconds too. One that
-    is packed has the kind PREFIX, on task queues of the same name, unless those of several kinds are to be the same.
+    They are due first between `due_in` and `due_in + due_spread` seconds from now. `coalesce` is seconds too. The
+    prefix is the kind of packed ones, and the prefix of task queues unless several kinds share `queues`. The first
+    message has the number `first`.
     """
 
     prefix: str
@@ -107,14 +109,15 @@ class Filling:
 
     def sort_by_pack(self, packs: int = 0) -> list[Any]:
         """Give the numbers of each pack's messages, as arrays of numpy; there may be more packs than at the start."""
-        places = Placement({self.prefix: packs or self.packs})
+        packs = packs or self.packs
+        places = Placement({self.prefix: packs})
         found: list[Any] = []
         for first in range(0, self.count, PLACED_AT_ONCE):
             ids = [f"{self.prefix}-{number}" for number in self.numbers[first : first + PLACED_AT_ONCE]]
             found.append(places.find(_arrow.array([self.prefix] * len(ids)), _arrow.array(ids)).to_numpy())
         indexes = _np.concatenate(found)
         order = _np.argsort(indexes, kind="stable").astype(_np.int32) + self.first
-        return _np.split(order, _np.cumsum(_np.bincount(indexes, minlength=packs or self.packs))[:-1])
+        return _np.split(order, _np.cumsum(_np.bincount(indexes, minlength=packs))[:-1])
 
     def chunks(self, layout: Layout, numbers_by_pack: Iterable[Any]) -> Iterator[Chunk[str]]:
         """Give the messages of `envelopes` pack by pack, encoded from columns as a task of Spark does it."""
@@ -157,7 +160,7 @@ async def start_packs(client: Client, filling: Filling, envelopes: Iterable[tupl
     return filling.count / (time.monotonic() - began)
 
 
-async def start_sorted(client: Client, filling: Filling, numbers_by_pack: Iterable[Any] = ()) -> "Sent":
+async def start_sorted(client: Client, filling: Filling, numbers_by_pack: Sequence[Any] = ()) -> "Sent":
     """Start messages that are ready by pack, with a bulk starter in this process, which streams them."""
     starter, numbers = build_starter(client, filling), numbers_by_pack or filling.sort_by_pack()
     layout = await starter.find_layout(filling.prefix, "short")
@@ -177,6 +180,12 @@ class Sent(NamedTuple):
     seconds: float
     cpu_seconds: float
     failed: int
+
+    def describe(self, count: int, server_cpu: float) -> str:
+        """Say how `count` messages were sent, for which the server needed `server_cpu` seconds."""
+        each = f"{self.cpu_seconds / count * 1e6:.1f} us a message here, {server_cpu / count * 1e6:.1f} in the server"
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+        return f"filled in {self.seconds:,.0f} s ({count / self.seconds:,.0f}/s, {each}); at most {most:,.0f} MB here"
 
 
 def build_starter(client: Client, filling: Filling, room: int | None = None, *, revises: bool = False) -> BulkStarter:

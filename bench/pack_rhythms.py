@@ -2,17 +2,13 @@
 
 import asyncio
 import contextlib
-import os
-import resource
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.harness import fresh_server, new_prefix, processor_seconds, report, run_worker, working
 from bench.pack_filling import HOUR, Filling, settled_bytes, start_packs, start_sorted, to_order, wait_until_asleep
-from bench.worker_process import Measured
+from bench.worker_process import Measured, versions_file
 from starter.local.embedded import EmbeddedServer
 from worker.lanes.profiles import PROFILES
 
@@ -89,16 +85,13 @@ async def measure_fill(count: int, *numbers: float) -> None:
     window = min(60.0, seconds)
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(fresh_server())
-        versions = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "versions"
-        versions.touch()
-        os.truncate(versions, 2 * count)
         order = to_order(
             filling,
             cache=int(cached),
             pack_cycles_per_run=cycles_per_run,
             seconds=window,
             windows=WINDOWS_MAX,
-            versions=str(versions),
+            versions=stack.enter_context(versions_file(count)),
         )
         running = [await stack.enter_async_context(working(server, order)) for _ in range(int(workers))]
         filled = await _fill(server, filling)
@@ -124,11 +117,7 @@ async def _fill(server: EmbeddedServer, filling: Filling) -> str:
     sent = await start_sorted(client, filling)
     server_cpu, ended = processor_seconds(server) - server_cpu, time.monotonic()
     await wait_until_asleep(client, filling)
-    rate, asleep = count / sent.seconds, sent.seconds + time.monotonic() - ended
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
-    each = f"{sent.cpu_seconds / count * 1e6:.1f} us a message here, {server_cpu / count * 1e6:.1f} in the server"
-    said = f"filled in {sent.seconds:.0f} s ({rate:,.0f}/s, {each}), all asleep after {asleep:.0f} s"
-    said += f"; at most {most:,.0f} MB here"
+    said = f"{sent.describe(count, server_cpu)}; all asleep after {sent.seconds + time.monotonic() - ended:.0f} s"
     print(f"{count:,}: {said}, disk {await settled_bytes(server) / 1e6:,.0f} MB", flush=True)
     return said
 

@@ -1,15 +1,17 @@
 """A worker process under measurement: runs bare or dormice workers for a while and prints what it did as JSON lines."""
 
 import asyncio
+import contextlib
 import json
 import mmap
 import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
@@ -122,7 +124,7 @@ class Counter:
 
     def note_version(self, message_id: str, version: int) -> None:
         """Compare a version with the one before; ids end with the message's number, so a message costs two bytes."""
-        number = int(message_id.rpartition("-")[2])
+        number = number_of(message_id)
         if isinstance(self._next, array) and (missing := number + 1 - len(self._next)) > 0:
             self._next.frombytes(bytes(missing * self._next.itemsize))
         expected = self._next[number]
@@ -134,6 +136,19 @@ class Counter:
         """Give the lateness of all calls since the last time, in order of size."""
         ordered, self._late = sorted(self._late), array("d")
         return ordered
+
+
+def number_of(message_id: str) -> int:
+    """Give the number with which an id ends."""
+    return int(message_id.rpartition("-")[2])
+
+
+@contextlib.contextmanager
+def versions_file(count: int) -> Generator[str]:
+    """Give the path of a file for `versions` of so many messages, for the length of a `with` block."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.truncate(2 * count)
+        yield file.name
 
 
 def map_versions(path: str) -> "memoryview[int]":

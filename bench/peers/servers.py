@@ -8,9 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-import psutil
-
-from bench.harness import fresh_server
+from bench.harness import fresh_server, kill_program
 from bench.peers.contestants import CONTESTANTS, KAFKA, POSTGRES, REDIS, TEMPORAL
 from cluster.cluster import POSTGRES_SETTINGS
 from cluster.postgres import Postgres
@@ -78,11 +76,7 @@ class _Supervised:
         return f"{self._scheme}{self._process.address}"
 
     async def kill(self) -> None:
-        assert self._process.process_id is not None
-        for program in psutil.Process(self._process.process_id).children():
-            program.kill()
-        await self._process.wait()
-        await self._process.stop()
+        await kill_program(self._process)
 
     async def start(self) -> None:
         await self._process.start()

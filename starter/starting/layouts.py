@@ -1,5 +1,6 @@
 """Layouts: the pack layout of each kind, read from the server; the first start of a kind fixes it."""
 
+import asyncio
 import functools
 import time
 from collections.abc import Mapping
@@ -12,13 +13,17 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
-from shared.errors import Misconfigured
+from shared.errors import Misconfigured, PackNotServed
 from shared.lanes import task_queue
 from shared.messages.encoding import Pack
 from shared.messages.placement import LAYOUT_MEMO, LAYOUT_WORKFLOW, MESSAGE_WORKFLOW, Layout, layout_workflow_id
 from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, is_missing, translate_rpc_error, translate_rpc_errors
 from starter.starting.calls import RetryingCaller
+
+STORE_SECONDS, LOOK_SECONDS = 300.0, 0.5
+"""How long a worker may take to store a layout, because its task comes after those that wait already, and how often
+that is looked at."""
 
 BELIEVED_SECONDS, MISSING_SECONDS = 30.0, 2.0
 """How long a process caches the layouts that it has read: they change rarely, but a missing one may come soon."""
@@ -79,11 +84,21 @@ class Layouts:
         self._cache.pop(kind, None)
 
     async def grow(self, layout: Layout, packs: int) -> None:
-        """Store a larger number of packs for the kind."""
+        """Store a larger number of packs for the kind; returns when it is, raises PackNotServed when no worker does."""
         handle = self._client.get_workflow_handle(layout_workflow_id(layout.kind))
         with translate_rpc_errors():
             await handle.signal("keep", replace(layout, packs=packs).dump())
         self.forget(layout.kind)
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                while (stored := await self.find(layout.kind)) is None or stored.packs < packs:
+                    self.forget(layout.kind)
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError as exc:
+            raise PackNotServed(
+                f"no worker of lane {layout.lane} has stored within {STORE_SECONDS:.0f} s that kind {layout.kind!r} "
+                f"has {packs} packs now; repeat this once one is less busy"
+            ) from exc
 
     def _is_unknown(self, kind: str) -> bool:
         return kind not in self._cache or time.monotonic() >= self._cache[kind][0]

@@ -1,25 +1,20 @@
 """Repacking: moves a packed kind to more packs while it runs, resumable after a kill."""
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
 from temporalio.client import Client
 
-from shared.errors import GiveUp, PackNotServed
+from shared.errors import GiveUp
 from shared.messages.encoding import PACKS_MAX
-from shared.messages.placement import Layout
 from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
-from starter.starting.layouts import Layouts
 from starter.starting.start_request import build_pack_request
 from starter.steering.packs import Packs
 
 SPREAD = "spread"
 AT_ONCE = 16
 LOOK_SECONDS = 0.5
-STORE_SECONDS = 300.0
-"""How long a worker may take to store the new number: its task comes after those that wait already."""
 
 
 async def repack(
@@ -64,20 +59,5 @@ async def repack(
             tell(done, layout.packs)
 
     await asyncio.gather(*(resize(index) for index in range(layout.packs)))
-    await _store(asker.layouts, layout, packs)
+    await asker.layouts.grow(layout, packs)
     return layout.packs
-
-
-async def _store(layouts: Layouts, layout: Layout, packs: int) -> None:
-    """Store the new number, and wait until a worker has: whoever starts or reads messages next goes by it."""
-    await layouts.grow(layout, packs)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(STORE_SECONDS):
-            while (stored := await layouts.find(layout.kind)) is None or stored.packs < packs:
-                layouts.forget(layout.kind)
-                await asyncio.sleep(LOOK_SECONDS)
-            return
-    raise PackNotServed(
-        f"all messages of kind {layout.kind!r} are where they belong in {packs} packs, but no worker of lane "
-        f"{layout.lane} has stored the new number within {STORE_SECONDS:.0f} s; repeat this once one is less busy"
-    )

@@ -15,6 +15,7 @@ from shared.messages.envelope import Envelope
 from shared.messages.placement import pack_index, pack_workflow_id
 from shared.settings import Settings
 from starter.control import Control
+from starter.starting import layouts
 from starter.starting.bulk import BulkStarter
 from starter.starting.layouts import Layouts
 from starter.starting.receipts import StartOutcome
@@ -71,7 +72,7 @@ async def kind(client: Client, settings: Settings, serve: Serve, message_id: Cal
 
 
 async def test_messages_keep_their_rhythm_while_their_kind_gets_more_packs(kind: Kind) -> None:
-    """Each goes on with its next version, in whichever pack it is; from then on everybody reads the new number."""
+    """Each goes on with its next version, in whichever pack it is; whoever comes next reads the new number."""
     assert await kind.repack(8) == 3
     layout = await Layouts(kind.client, kind.settings).find(kind.name)
     before = {i: len(seen) for i, seen in kind.versions.items()}
@@ -145,3 +146,18 @@ async def test_without_a_worker_it_says_so_within_seconds(
 
     with pytest.raises(PackNotServed, match="no worker of lane short serves pack"):
         await kind.repack(4)
+
+
+async def test_a_number_that_no_worker_has_stored_is_not_reported_as_stored(
+    client: Client, settings: Settings, message_id: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has it, but whoever comes next would still read the old one."""
+    monkeypatch.setattr(layouts, "STORE_SECONDS", 1.0)
+    kind = Kind(f"kind-{message_id()}", client, settings)
+    await kind.start(kind.starter(), "a")
+    known = Layouts(client, settings)
+    layout = await known.find(kind.name)
+    assert layout is not None
+
+    with pytest.raises(PackNotServed, match=r"no worker of lane short has stored within 1 s that kind .* has 4 packs"):
+        await known.grow(layout, 4)
