@@ -1,6 +1,7 @@
 """The HTTP API: messages by kind and id, lists, bulk and refusals, in both encodings and beside workers."""
 
 import asyncio
+import importlib
 import json
 import re
 from collections import Counter
@@ -31,6 +32,10 @@ from tests.integration.test_control import registry_of
 from tests.subjects import Subject
 
 pytestmark = pytest.mark.timeout(120)  # workers begin and end in it, each of them seconds of processor time
+
+# Loaded before any thread runs: pytest rewrites it, and Python 3.11 fails when two threads build syntax trees at once
+# (https://github.com/python/cpython/issues/106905).
+importlib.import_module("schemathesis.specs.openapi.schemas")
 
 LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
 AT = LATER.isoformat()
