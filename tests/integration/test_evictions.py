@@ -4,25 +4,28 @@ import asyncio
 import contextlib
 import gc
 import weakref
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, TaskQueueKind
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from activities import Again, Context, Message, handler
+from activities.api.handler import Handler
 from activities.registry import Registry
 from shared.settings import Settings
 from shared.temporal.converter import DATA_CONVERTER
 from tests.conftest import Start, wait_until
 from tests.replayer import make_replayer
-from worker.lanes.evictions import ReleasingRunner
+from worker.lanes.evictions import ReleasingRunner, release_run
 from worker.lanes.profiles import PROFILES
 from worker.run import WorkerPlan, run_workers
 from workflows.pack_workflow import PackWorkflow
@@ -39,11 +42,11 @@ async def often(message: Message, ctx: Context) -> Again:
 
 
 @contextlib.asynccontextmanager
-async def working(client: Client, settings: Settings) -> AsyncGenerator[None]:
+async def working(client: Client, settings: Settings, served: Handler = often) -> AsyncGenerator[None]:
     """Run a worker whose lane caches two runs, unless the settings say otherwise."""
     plan = WorkerPlan(
         settings=replace(settings, cycles_per_run=1000),
-        registry=Registry([("the test", often)]),
+        registry=Registry([("the test", served)]),
         lanes=("short",),
         profiles={"short": TINY},
     )
@@ -82,6 +85,43 @@ async def test_a_worker_keeps_as_many_runs_as_its_settings_say(
         await wait_until(have_gone_on, "each has had several tasks")
 
     assert [await _was_returned(handle) for handle in handles] == [False] * 5
+
+
+async def test_a_signal_that_comes_before_the_server_hears_of_the_eviction_is_not_held_up(
+    client: Client, settings: Settings, start: Start, message_id: Callable[[], str]
+) -> None:
+    """Its task is in the worker's sticky queue already; the server drops tasks there once the run has none."""
+    calls, busy, may_end = Counter[str](), set[str](), asyncio.Event()
+    one, two, three = (message_id() for _ in range(3))
+
+    @handler("often")
+    async def wait(message: Message, ctx: Context) -> Again:
+        calls[message.id] += 1
+        if message.id in busy:
+            await may_end.wait()
+        return Again(after=timedelta(days=1))
+
+    first, second = await start("often", one), await start("often", two)
+    async with working(client, replace(settings, cached_workflows=10), wait):
+        await wait_until(lambda: calls[one] == calls[two] == 1, "both have run")
+        busy |= {one, three}
+        await first.signal("run_now")
+        await wait_until(lambda: calls[one] == 2, "a handler holds the poll of the sticky queue")
+        await start("often", three)
+        await wait_until(lambda: calls[three] == 1, "another holds that of the lane's queue")
+        await second.signal("run_now")
+        await wait_until(lambda: _awaits_task(second), "a task is in the sticky queue")
+        described = await second.describe()
+        await release_run(client, WorkflowExecution(workflow_id=described.id, run_id=described.run_id))
+        may_end.set()
+        await wait_until(lambda: calls[two] == 2, "the signal has taken effect")
+
+    kinds = {event.event_type async for event in second.fetch_history_events()}
+    assert EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT not in kinds
+
+
+async def _awaits_task(handle: WorkflowHandle[Any, Any]) -> bool:
+    return (await handle.describe()).raw_description.HasField("pending_workflow_task")
 
 
 async def _was_returned(handle: WorkflowHandle[Any, Any]) -> bool:

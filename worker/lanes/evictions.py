@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import ResetStickyTaskQueueRequest
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest, ResetStickyTaskQueueRequest
 from temporalio.bridge.proto.workflow_activation import RemoveFromCache, WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.client import Client
@@ -50,9 +50,22 @@ class Evictions:
     async def _tell(self, client: Client) -> None:
         while True:
             execution = await self._waiting.get()
-            request = ResetStickyTaskQueueRequest(namespace=client.namespace, execution=execution)
             with contextlib.suppress(RPCError):  # it has ended meanwhile, or there is no server
-                await client.workflow_service.reset_sticky_task_queue(request, timeout=CALL_TIMEOUT)
+                await release_run(client, execution)
+
+
+async def release_run(client: Client, execution: WorkflowExecution) -> None:
+    """Let a run's next task go to any worker, unless one is in this worker's sticky queue already.
+
+    The server would drop that one as obsolete when this worker fetches it, and would send another only after the lane's
+    `sticky_timeout`: a signal that came while its run left the cache would wait for ten seconds. Raises RPCError.
+    """
+    service, namespace = client.workflow_service, client.namespace
+    question = DescribeWorkflowExecutionRequest(namespace=namespace, execution=execution)
+    described = await service.describe_workflow_execution(question, timeout=CALL_TIMEOUT)
+    if not described.HasField("pending_workflow_task"):
+        request = ResetStickyTaskQueueRequest(namespace=namespace, execution=execution)
+        await service.reset_sticky_task_queue(request, timeout=CALL_TIMEOUT)
 
 
 class ReleasingRunner(WorkflowRunner):
