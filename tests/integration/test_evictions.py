@@ -7,7 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from shared.settings import Settings
 from shared.temporal.converter import DATA_CONVERTER
 from tests.conftest import Start, wait_until
 from tests.replayer import make_replayer
-from worker.lanes.evictions import ReleasingRunner, release_run
+from worker.lanes.evictions import Evictions, ReleasingRunner, release_run
 from worker.lanes.profiles import PROFILES
 from worker.run import WorkerPlan, run_workers
 from workflows.pack_workflow import PackWorkflow
@@ -118,6 +118,37 @@ async def test_a_signal_that_comes_before_the_server_hears_of_the_eviction_is_no
 
     kinds = {event.event_type async for event in second.fetch_history_events()}
     assert EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT not in kinds
+
+
+async def test_a_run_that_has_just_had_a_signal_stays_with_its_worker(
+    client: Client, settings: Settings, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signals come in bursts: the next one may come while the server is being told, and would be held up."""
+    told: list[str] = []
+
+    def note(_: Evictions, workflow_id: str, run_id: str) -> None:
+        told.append(workflow_id)
+
+    monkeypatch.setattr(Evictions, "note", note)
+    handles = [await start("often", scheduled_at=datetime.now(UTC) + timedelta(days=1)) for _ in range(5)]
+
+    async def signal_all(name: str) -> None:
+        for handle in handles:
+            await handle.signal(name)
+            await wait_until(lambda: _has_taken(handle), "the signal has taken effect")  # noqa: B023 — awaited here
+
+    async with working(client, settings):
+        await wait_until(lambda: len(told) >= 3, "the server is told of those that had to make room")
+        await signal_all("pause")
+        told.clear()
+        await signal_all("resume")
+
+    assert not told
+
+
+async def _has_taken(handle: WorkflowHandle[Any, Any]) -> bool:
+    """Return whether a run has no task left: each of its signals has been taken in."""
+    return not await _awaits_task(handle)
 
 
 async def _awaits_task(handle: WorkflowHandle[Any, Any]) -> bool:

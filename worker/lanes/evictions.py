@@ -72,7 +72,10 @@ class ReleasingRunner(WorkflowRunner):
     """Runs workflows as another runner does, and notices which of them leave the cache."""
 
     def __init__(self, runner: WorkflowRunner, note: Callable[[str, str], None]) -> None:
-        """`note` gets the workflow id and run id of each run that had to make room for another, in any thread."""
+        """`note` gets the workflow id and run id of runs that had to make room for others, in any thread.
+
+        Those whose last task has brought a signal are left out.
+        """
         self._runner = runner
         self._note = note
 
@@ -87,14 +90,20 @@ class ReleasingRunner(WorkflowRunner):
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """Create a run's instance, which is empty after its eviction."""
         instance, info = self._runner.create_instance(det), det.info
-        activate = instance.activate
+        activate, is_signalled = instance.activate, False
 
         def activate_or_release(act: WorkflowActivation) -> WorkflowActivationCompletion:
+            nonlocal is_signalled
             completion = activate(act)
             if act.jobs and act.jobs[0].HasField("remove_from_cache"):
-                if act.jobs[0].remove_from_cache.reason == RemoveFromCache.CACHE_FULL:
+                # signals come in bursts, so the next task of a run that has had one may be on its way: `release_run`
+                if act.jobs[0].remove_from_cache.reason == RemoveFromCache.CACHE_FULL and not is_signalled:
                     self._note(info.workflow_id, info.run_id)
                 _release(instance)
+            elif any(job.HasField("signal_workflow") for job in act.jobs):
+                is_signalled = True
+            elif any(job.HasField("fire_timer") for job in act.jobs):
+                is_signalled = False
             return completion
 
         instance.activate = activate_or_release
