@@ -4,28 +4,25 @@ import asyncio
 import contextlib
 import gc
 import weakref
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, TaskQueueKind
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from activities import Again, Context, Message, handler
-from activities.api.handler import Handler
 from activities.registry import Registry
 from shared.settings import Settings
 from shared.temporal.converter import DATA_CONVERTER
 from tests.conftest import Start, wait_until
 from tests.replayer import make_replayer
-from worker.lanes.evictions import Evictions, ReleasingRunner, release_run
+from worker.lanes.evictions import Evictions, ReleasingRunner
 from worker.lanes.profiles import PROFILES
 from worker.run import WorkerPlan, run_workers
 from workflows.pack_workflow import PackWorkflow
@@ -42,11 +39,11 @@ async def often(message: Message, ctx: Context) -> Again:
 
 
 @contextlib.asynccontextmanager
-async def working(client: Client, settings: Settings, served: Handler = often) -> AsyncGenerator[None]:
+async def working(client: Client, settings: Settings) -> AsyncGenerator[None]:
     """Run a worker whose lane caches two runs, unless the settings say otherwise."""
     plan = WorkerPlan(
         settings=replace(settings, cycles_per_run=1000),
-        registry=Registry([("the test", served)]),
+        registry=Registry([("the test", often)]),
         lanes=("short",),
         profiles={"short": TINY},
     )
@@ -87,43 +84,10 @@ async def test_a_worker_keeps_as_many_runs_as_its_settings_say(
     assert [await _was_returned(handle) for handle in handles] == [False] * 5
 
 
-async def test_a_signal_that_comes_before_the_server_hears_of_the_eviction_is_not_held_up(
-    client: Client, settings: Settings, start: Start, message_id: Callable[[], str]
-) -> None:
-    """Its task is in the worker's sticky queue already; the server drops tasks there once the run has none."""
-    calls, busy, may_end = Counter[str](), set[str](), asyncio.Event()
-    one, two, three = (message_id() for _ in range(3))
-
-    @handler("often")
-    async def wait(message: Message, ctx: Context) -> Again:
-        calls[message.id] += 1
-        if message.id in busy:
-            await may_end.wait()
-        return Again(after=timedelta(days=1))
-
-    first, second = await start("often", one), await start("often", two)
-    async with working(client, replace(settings, cached_workflows=10), wait):
-        await wait_until(lambda: calls[one] == calls[two] == 1, "both have run")
-        busy |= {one, three}
-        await first.signal("run_now")
-        await wait_until(lambda: calls[one] == 2, "a handler holds the poll of the sticky queue")
-        await start("often", three)
-        await wait_until(lambda: calls[three] == 1, "another holds that of the lane's queue")
-        await second.signal("run_now")
-        await wait_until(lambda: _awaits_task(second), "a task is in the sticky queue")
-        described = await second.describe()
-        await release_run(client, WorkflowExecution(workflow_id=described.id, run_id=described.run_id))
-        may_end.set()
-        await wait_until(lambda: calls[two] == 2, "the signal has taken effect")
-
-    kinds = {event.event_type async for event in second.fetch_history_events()}
-    assert EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT not in kinds
-
-
 async def test_a_run_that_has_just_had_a_signal_stays_with_its_worker(
     client: Client, settings: Settings, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Signals come in bursts: the next one may come while the server is being told, and would be held up."""
+    """Signals come in bursts, and the server drops the task of one that comes while it is being told."""
     told: list[str] = []
 
     def note(_: Evictions, workflow_id: str, run_id: str) -> None:

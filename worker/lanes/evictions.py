@@ -4,6 +4,10 @@ The server keeps on sending a run's tasks to the worker that had the run last, w
 worker that lacks the run must then ask for the whole, which costs both of them more than the task itself; and where far
 more is asleep than fits the cache, that is nearly every task. Told of the eviction, the server puts the next task into
 the lane's own queue, with all of its history, in turn with those of new runs.
+
+A task that waits in the worker's sticky queue already when the server is told is dropped there ("rejecting sticky
+poller"), and the next one comes after the lane's `sticky_timeout`. Signals come in bursts, as from a bridge: so the
+server is not told of a run that has had one since its last timer.
 """
 
 import asyncio
@@ -12,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest, ResetStickyTaskQueueRequest
+from temporalio.api.workflowservice.v1 import ResetStickyTaskQueueRequest
 from temporalio.bridge.proto.workflow_activation import RemoveFromCache, WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.client import Client
@@ -51,21 +55,8 @@ class Evictions:
         while True:
             execution = await self._waiting.get()
             with contextlib.suppress(RPCError):  # it has ended meanwhile, or there is no server
-                await release_run(client, execution)
-
-
-async def release_run(client: Client, execution: WorkflowExecution) -> None:
-    """Let a run's next task go to any worker, unless one is in this worker's sticky queue already.
-
-    The server would drop that one as obsolete when this worker fetches it, and would send another only after the lane's
-    `sticky_timeout`: a signal that came while its run left the cache would wait for ten seconds. Raises RPCError.
-    """
-    service, namespace = client.workflow_service, client.namespace
-    question = DescribeWorkflowExecutionRequest(namespace=namespace, execution=execution)
-    described = await service.describe_workflow_execution(question, timeout=CALL_TIMEOUT)
-    if not described.HasField("pending_workflow_task"):
-        request = ResetStickyTaskQueueRequest(namespace=namespace, execution=execution)
-        await service.reset_sticky_task_queue(request, timeout=CALL_TIMEOUT)
+                request = ResetStickyTaskQueueRequest(namespace=client.namespace, execution=execution)
+                await client.workflow_service.reset_sticky_task_queue(request, timeout=CALL_TIMEOUT)
 
 
 class ReleasingRunner(WorkflowRunner):
@@ -74,7 +65,7 @@ class ReleasingRunner(WorkflowRunner):
     def __init__(self, runner: WorkflowRunner, note: Callable[[str, str], None]) -> None:
         """`note` gets the workflow id and run id of runs that had to make room for others, in any thread.
 
-        Those whose last task has brought a signal are left out.
+        Those that have had a signal since their last timer are left out.
         """
         self._runner = runner
         self._note = note
@@ -96,7 +87,6 @@ class ReleasingRunner(WorkflowRunner):
             nonlocal is_signalled
             completion = activate(act)
             if act.jobs and act.jobs[0].HasField("remove_from_cache"):
-                # signals come in bursts, so the next task of a run that has had one may be on its way: `release_run`
                 if act.jobs[0].remove_from_cache.reason == RemoveFromCache.CACHE_FULL and not is_signalled:
                     self._note(info.workflow_id, info.run_id)
                 _release(instance)
