@@ -62,8 +62,8 @@ async def _solo(count: int = SOLO_COUNT) -> None:
     async def start_bare(stage: Stage) -> float:
         return await fill(await stage.server.connect(), "bare", new_prefix(), count, HOUR)
 
-    async def bridge(stage: Stage) -> float:
-        return (await _bridge(stage, _filling(count, "solo"))).rate
+    async def bridge(stage: Stage) -> Follower:
+        return await _bridge(stage, _filling(count, "solo"))
 
     note = f"{count:,} each, in the order A B B A; ratio = median of the pairs"
     contestants = {"bare client, the same messages": start_alike, "bare client, bare workflows": start_bare}
@@ -124,10 +124,10 @@ async def _pack(count: int = PACK_COUNT) -> None:
                 assert receipt.outcome is StartOutcome.STARTED, receipt
             return count / (time.monotonic() - began)
 
-    async def bridge(stage: Stage) -> float:
+    async def bridge(stage: Stage) -> Follower:
         filling = _filling(count, "pack")
         async with working(stage.server, to_order(filling)):
-            return (await _bridge(stage, filling)).rate
+            return await _bridge(stage, filling)
 
     note = f"{count:,} each in packs of {SIZE:,}, in the order A B B A; the bulk starter's are ready in memory"
     contestants = {
@@ -139,21 +139,27 @@ async def _pack(count: int = PACK_COUNT) -> None:
     await _compare("pack", contestants, note)
 
 
-async def _compare(case: str, contestants: Mapping[str, Callable[[Stage], Awaitable[float]]], note: str) -> None:
-    seen: dict[str, list[float]] = {what: [] for what in contestants}
+async def _compare(
+    case: str, contestants: Mapping[str, Callable[[Stage], Awaitable[float | Follower]]], note: str
+) -> None:
+    rates: dict[str, list[float]] = {what: [] for what in contestants}
+    followed: dict[str, list[Follower]] = {what: [] for what in contestants}
     async with fresh_stage() as stage:
         await fill(await stage.server.connect(), "bare", new_prefix(), 200, HOUR)  # the first starts of all are slower
         for number in range(PAIRS):
             for what, measure in alternate(contestants, number).items():
-                seen[what].append(await measure(stage))
-    yardstick = next(iter(seen.values()))
+                seen = await measure(stage)
+                rates[what].append(seen.rate if isinstance(seen, Follower) else seen)
+                followed[what] += [seen] if isinstance(seen, Follower) else []
+    yardstick = next(iter(rates.values()))
     rows = [
         {
             "what": what,
-            "records/s": median(rates),
-            "ratio": median(rate / other for rate, other in zip(rates, yardstick, strict=True)),
+            "records/s": median(ours),
+            "ratio": median(rate / other for rate, other in zip(ours, yardstick, strict=True)),
+            "cpu us/record": median(each.cpu_us for each in followed[what]) if followed[what] else None,
         }
-        for what, rates in seen.items()
+        for what, ours in rates.items()
     ]
     report("bridge", rows, note=note, case=case)
 

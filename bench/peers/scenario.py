@@ -10,7 +10,7 @@ from dataclasses import replace
 from statistics import median
 
 from bench.harness import alternate, report
-from bench.peers.contestants import CONTESTANTS, Contestant, find_contestant
+from bench.peers.contestants import CONTESTANTS, FLOOR, Contestant, find_contestant
 from bench.peers.kills import measure_kills
 from bench.peers.processes import fill, running, to_order
 from bench.peers.servers import Server, find_redis, run_servers
@@ -24,13 +24,15 @@ WARMUP, SECONDS = 8.0, 12.0
 
 async def main(arguments: list[str]) -> None:
     """Measure all contestants, or those that are named; with `kills` first, kill them."""
-    named, known = [argument for argument in arguments if argument != "kills"], [one.name for one in CONTESTANTS]
+    named, kills = [argument for argument in arguments if argument != "kills"], "kills" in arguments
+    takers = CONTESTANTS if kills else [*CONTESTANTS, FLOOR]
+    known = [one.name for one in takers]
     if strange := [name for name in named if name not in known]:
         print(f"peers: there is no contestant '{strange[0]}'; use kills, or any of {', '.join(known)}")
         return
-    contestants = [find_contestant(name) for name in named] if named else CONTESTANTS
+    contestants = [find_contestant(name) for name in named] if named else takers
     async with run_servers() as servers:
-        await (measure_kills if "kills" in arguments else _measure_all)(servers, contestants)
+        await (measure_kills if kills else _measure_all)(servers, contestants)
 
 
 async def _measure_all(servers: Mapping[str, Server], contestants: list[Contestant]) -> None:
