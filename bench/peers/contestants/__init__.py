@@ -67,7 +67,7 @@ CONTESTANTS = [
         title="dormice, packs of 200",
         package="dormice_messages",
         servers=(TEMPORAL,),
-        count=100_000,
+        count=400_000,
         kill_count=600,
     ),
     Contestant(
@@ -75,7 +75,7 @@ CONTESTANTS = [
         title="dormice, packs of 1,000",
         package="dormice_messages",
         servers=(TEMPORAL,),
-        count=100_000,
+        count=400_000,
         kill_count=600,
     ),
 ]
@@ -85,7 +85,7 @@ FLOOR = Contestant(
     title="the smallest pack of 1,000 on Temporal",
     package="bare_packs",
     servers=(TEMPORAL,),
-    count=100_000,
+    count=400_000,
     kill_count=0,
 )
 """Is measured beside the others; it notes no versions, so that nothing can be told of it after a kill."""
