@@ -6,7 +6,7 @@ index: what a cycle costs here is what Temporal, its Python SDK, JSON and this m
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -42,22 +42,18 @@ class BarePack:
 
 
 class BareBatch:
-    """The work: as much simulated I/O for each message as the handler it is compared with."""
+    """The work: `handle` does as much I/O for a message, by id and payload, as the handler it is compared with.
 
-    def __init__(self, note: Callable[[], None], io_seconds: float, spread: float) -> None:
-        self._note = note
-        self._io_seconds = io_seconds
-        self._spread = spread
+    It gives the seconds until the message is to come back.
+    """
+
+    def __init__(self, handle: Callable[[str, Any], Awaitable[float]]) -> None:
+        self._handle = handle
 
     @activity.defn(name=ACTIVITY)
     async def process(self, messages: list[list[Any]]) -> list[float]:
         """Wait for the I/O of all at once, then say when each is to come back."""
-        return await asyncio.gather(*(self._process(payload) for _, payload in messages))
-
-    async def _process(self, payload: Any) -> float:
-        await asyncio.sleep(self._io_seconds)
-        self._note()
-        return payload["delay"] * spread_factor(self._spread)
+        return await asyncio.gather(*(self._handle(name, payload) for name, payload in messages))
 
 
 def spread_factor(share: float) -> float:

@@ -142,22 +142,21 @@ async def _pack(count: int = PACK_COUNT) -> None:
 async def _compare(
     case: str, contestants: Mapping[str, Callable[[Stage], Awaitable[float | Follower]]], note: str
 ) -> None:
-    rates: dict[str, list[float]] = {what: [] for what in contestants}
-    followed: dict[str, list[Follower]] = {what: [] for what in contestants}
+    seen: dict[str, list[float | Follower]] = {what: [] for what in contestants}
     async with fresh_stage() as stage:
         await fill(await stage.server.connect(), "bare", new_prefix(), 200, HOUR)  # the first starts of all are slower
         for number in range(PAIRS):
             for what, measure in alternate(contestants, number).items():
-                seen = await measure(stage)
-                rates[what].append(seen.rate if isinstance(seen, Follower) else seen)
-                followed[what] += [seen] if isinstance(seen, Follower) else []
+                seen[what].append(await measure(stage))
+    rates = {what: [one.rate if isinstance(one, Follower) else one for one in ones] for what, ones in seen.items()}
+    costs = {what: [one.cpu_us for one in ones if isinstance(one, Follower)] for what, ones in seen.items()}
     yardstick = next(iter(rates.values()))
     rows = [
         {
             "what": what,
             "records/s": median(ours),
             "ratio": median(rate / other for rate, other in zip(ours, yardstick, strict=True)),
-            "cpu us/record": median(each.cpu_us for each in followed[what]) if followed[what] else None,
+            "cpu us/record": median(costs[what]) if costs[what] else None,
         }
         for what, ours in rates.items()
     ]

@@ -11,10 +11,11 @@ import sys
 import tempfile
 import time
 from array import array
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 import uvloop
@@ -209,22 +210,46 @@ async def _serve(order: Order, counter: Counter, stopping: asyncio.Event) -> Non
 
 
 def _build_bare(client: Client, order: Order, counter: Counter) -> Worker:
+    async def handle(_: str, payload: Any) -> float:
+        await asyncio.sleep(order.io_seconds)
+        counter.note()
+        return payload["delay"] * spread_factor(order.spread)
+
     is_pack = order.what == "bare-pack"
-    work = (
-        BareBatch(counter.note, order.io_seconds, order.spread).process
-        if is_pack
-        else BareActivity(counter.note, order.io_seconds).process
+    return build_bare_worker(
+        client,
+        task_queue(order.prefix, "short"),
+        BarePack if is_pack else BareLoop,
+        BareBatch(handle).process if is_pack else BareActivity(counter.note, order.io_seconds).process,
+        cache=order.cache,
+        slots=order.slots,
+        pollers=order.pollers,
+        sandbox=order.sandbox,
     )
+
+
+def build_bare_worker(
+    client: Client,
+    queue: str,
+    workflow: type,
+    work: Callable[..., Any],
+    *,
+    cache: int,
+    slots: int,
+    pollers: int,
+    sandbox: bool = False,
+) -> Worker:
+    """Build a worker for one of the yardsticks: a workflow whose work is a local activity."""
     return Worker(
         client,
-        task_queue=task_queue(order.prefix, "short"),
-        workflows=[BarePack if is_pack else BareLoop],
+        task_queue=queue,
+        workflows=[workflow],
         activities=[work],
-        workflow_runner=SandboxedWorkflowRunner() if order.sandbox else UnsandboxedWorkflowRunner(),
-        max_cached_workflows=order.cache,
-        max_concurrent_workflow_tasks=order.slots,
-        max_concurrent_local_activities=order.slots + 1,
-        max_concurrent_workflow_task_polls=order.pollers,
+        workflow_runner=SandboxedWorkflowRunner() if sandbox else UnsandboxedWorkflowRunner(),
+        max_cached_workflows=cache,
+        max_concurrent_workflow_tasks=slots,
+        max_concurrent_local_activities=slots + 1,
+        max_concurrent_workflow_task_polls=pollers,
         no_remote_activities=True,
     )
 

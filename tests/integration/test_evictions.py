@@ -112,11 +112,7 @@ async def test_a_run_that_has_just_had_a_signal_stays_with_its_worker(
 
 async def _has_taken(handle: WorkflowHandle[Any, Any]) -> bool:
     """Return whether a run has no task left: each of its signals has been taken in."""
-    return not await _awaits_task(handle)
-
-
-async def _awaits_task(handle: WorkflowHandle[Any, Any]) -> bool:
-    return (await handle.describe()).raw_description.HasField("pending_workflow_task")
+    return not (await handle.describe()).raw_description.HasField("pending_workflow_task")
 
 
 async def _was_returned(handle: WorkflowHandle[Any, Any]) -> bool:

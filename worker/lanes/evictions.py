@@ -54,8 +54,8 @@ class Evictions:
     async def _tell(self, client: Client) -> None:
         while True:
             execution = await self._waiting.get()
+            request = ResetStickyTaskQueueRequest(namespace=client.namespace, execution=execution)
             with contextlib.suppress(RPCError):  # it has ended meanwhile, or there is no server
-                request = ResetStickyTaskQueueRequest(namespace=client.namespace, execution=execution)
                 await client.workflow_service.reset_sticky_task_queue(request, timeout=CALL_TIMEOUT)
 
 

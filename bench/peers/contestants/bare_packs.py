@@ -3,19 +3,19 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from typing import Any
 
-from temporalio import activity
 from temporalio.client import Client
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from bench.bare_pack import ACTIVITY, BareMessage, BarePack, start_bare_packs
+from bench.bare_pack import BareBatch, BareMessage, BarePack, start_bare_packs
 from bench.peers.work import Handle, Order
+from bench.worker_process import build_bare_worker
 from worker.process import tune_memory
 
 SIZE, WAKES = 1000, 3
 TOLERANCE_SECONDS = 1.0
 CACHED = 100
-SLOTS = 30
+SLOTS, POLLERS = 30, 5
 
 
 async def fill(order: Order) -> None:
@@ -34,21 +34,11 @@ def _packs(order: Order) -> Iterator[list[BareMessage]]:
 async def serve(order: Order, handle: Handle) -> None:
     """Run what is due, for ever."""
 
-    @activity.defn(name=ACTIVITY)
-    async def run(messages: list[BareMessage]) -> list[float]:
-        return await asyncio.gather(*(handle(name, 0) for name, _ in messages))
+    async def work(name: str, _: Any) -> float:
+        return await handle(name, 0)
 
     tune_memory()
     client = await Client.connect(order.addresses["temporal"])
-    async with Worker(
-        client,
-        task_queue=order.contestant,
-        workflows=[BarePack],
-        activities=[run],
-        workflow_runner=UnsandboxedWorkflowRunner(),
-        max_cached_workflows=CACHED,
-        max_concurrent_workflow_tasks=SLOTS,
-        max_concurrent_local_activities=SLOTS + 1,
-        no_remote_activities=True,
-    ):
+    batch = BareBatch(work).process
+    async with build_bare_worker(client, order.contestant, BarePack, batch, cache=CACHED, slots=SLOTS, pollers=POLLERS):
         await asyncio.Event().wait()
