@@ -1,5 +1,6 @@
 """What worker processes publish for Prometheus: their own metrics, and those of the SDK's core."""
 
+import asyncio
 import re
 import time
 from collections.abc import Callable
@@ -45,14 +46,17 @@ async def test_a_worker_tells_what_its_handlers_came_to(
             await start(payload={"fail": how})
     for _ in range(3):
         await start(payload={"cycles": 1})
-    await GateControl(client, settings).close("host:127.0.0.1:9", GateClosure.lasting(timedelta(hours=1)))
+    gates = GateControl(client, settings)
+    await gates.close("host:127.0.0.1:9", GateClosure.lasting(timedelta(hours=1)))
     async with worker_process(server, settings, "--lane", "short"):
         done = 'dormice_cycles_total{kind="echo",lane="short",outcome="done"}'
 
         async def is_done() -> bool:
-            return (await fetch(metrics_address)).get(done) == 3
+            is_closed = bool(await gates.fetch_known(time.time()))  # until then it holds nobody
+            return is_closed and (await fetch(metrics_address)).get(done) == 3
 
-        await wait_until(is_done, "all are done")
+        await wait_until(is_done, "all are done, and the gate is closed")
+        await asyncio.sleep(1.5)  # workers go by what they read within the last second
         await start("http", payload={"url": "http://127.0.0.1:9/"})
         gated = 'dormice_gated_total{kind="http",lane="short"}'
 
