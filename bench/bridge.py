@@ -142,6 +142,7 @@ async def _pack(count: int = PACK_COUNT) -> None:
 async def _compare(
     case: str, contestants: Mapping[str, Callable[[Stage], Awaitable[float | Follower]]], note: str
 ) -> None:
+    """Report the rates, and of bridges the processor time for their start in seconds and for each record after it."""
     seen: dict[str, list[float | Follower]] = {what: [] for what in contestants}
     async with fresh_stage() as stage:
         await fill(await stage.server.connect(), "bare", new_prefix(), 200, HOUR)  # the first starts of all are slower
@@ -149,14 +150,15 @@ async def _compare(
             for what, measure in alternate(contestants, number).items():
                 seen[what].append(await measure(stage))
     rates = {what: [one.rate if isinstance(one, Follower) else one for one in ones] for what, ones in seen.items()}
-    costs = {what: [one.cpu_us for one in ones if isinstance(one, Follower)] for what, ones in seen.items()}
+    bridges = {what: [one for one in ones if isinstance(one, Follower)] for what, ones in seen.items()}
     yardstick = next(iter(rates.values()))
     rows = [
         {
             "what": what,
             "records/s": median(ours),
             "ratio": median(rate / other for rate, other in zip(ours, yardstick, strict=True)),
-            "cpu us/record": median(costs[what]) if costs[what] else None,
+            "start cpu s": median(one.start_seconds for one in bridges[what]) if bridges[what] else None,
+            "cpu us/record": median(one.cpu_us for one in bridges[what]) if bridges[what] else None,
         }
         for what, ours in rates.items()
     ]
@@ -171,12 +173,16 @@ def _filling(count: int, encoding: str) -> Filling:
 
 
 async def _bridge(stage: Stage, filling: Filling) -> Follower:
-    """Bring a filling through a topic."""
+    """Bring a filling through a topic, by a bridge after one whose topic is empty, which shows what a start takes."""
     topic = filling.prefix
     kind, packs = (topic, filling.packs) if filling.encoding == "pack" else ("bench", 0)
+    empty = new_prefix()
+    async with open_topic(stage, empty), bridging(stage, empty, kind, packs=packs) as follower:
+        start_seconds = (await follower.wait_until_consuming()).cpu_seconds
     async with open_topic(stage, topic) as producer:
         await produce(producer, topic, (envelope for _, envelope in filling.envelopes()))
         async with bridging(stage, topic, kind, packs=packs) as follower:
+            follower.start_seconds = start_seconds
             await follower.wait_until_committed(filling.count)
     return follower
 

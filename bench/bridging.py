@@ -88,6 +88,8 @@ class Follower:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.samples: list[Sample] = []
+        self.start_seconds = 0.0
+        """Processor time that such a bridge takes until it consumes, if somebody has measured it."""
 
     @property
     def committed(self) -> int:
@@ -110,12 +112,9 @@ class Follower:
 
     @property
     def cpu_us(self) -> float:
-        """Its own processor time for each record in microseconds, up to the first look after the last commit.
-
-        Its start is in it.
-        """
+        """Its own processor time for each record in microseconds, up to the first look after the last commit."""
         last = next((sample for sample in self.samples if sample.committed == self.committed), None)
-        return last.cpu_seconds / last.committed * 1e6 if last is not None else 0.0
+        return (last.cpu_seconds - self.start_seconds) / last.committed * 1e6 if last is not None else 0.0
 
     async def wait_until_committed(self, count: int, seconds: float = 1800.0) -> None:
         """Wait until `count` records are done with; raises TimeoutError, RuntimeError when the bridge ends."""
@@ -124,6 +123,13 @@ class Follower:
                 if self.process.returncode is not None:
                     raise RuntimeError(f"the bridge process ended with code {self.process.returncode}")
                 await asyncio.sleep(LOOK_SECONDS)
+
+    async def wait_until_consuming(self, seconds: float = 60.0) -> Sample:
+        """Give the first sample, which needs a commit, also where there are no records; raises TimeoutError."""
+        async with asyncio.timeout(seconds):
+            while not self.samples:  # noqa: ASYNC110 — another task fills them, and nothing tells
+                await asyncio.sleep(LOOK_SECONDS)
+        return self.samples[0]
 
     async def follow(self, stage: Stage, topic: str) -> None:
         """Look until cancelled."""
