@@ -1,12 +1,14 @@
 """Exports the messages of a kind that wait in dormice, as lines that `dormice load` reads, for a way back.
 
 The kind must be paused, so that nothing runs here any more: `dormice pause --kind KIND --yes`. Its workers must run,
-because only they can say what a message holds. Parked messages are left out.
+because only they can say what a message holds. One whose handler was at work when it was paused is waited for, for
+a minute. Parked messages are left out.
 """
 
 import argparse
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Generator
 from typing import Any
 
@@ -20,6 +22,7 @@ from starter.steering.selection import Selection
 from starter.steering.status.listing import ListedMessage
 
 SHOWN_AT_ONCE = 16
+RUNNING_SECONDS, LOOK_SECONDS = 60.0, 0.5
 KEPT = ("lane", "priority", "tenant", "correlation_id")
 
 
@@ -47,7 +50,11 @@ async def _take(control: Control, listed: AsyncIterator[ListedMessage]) -> list[
 
 
 async def _show(control: Control, kind: str, message_id: str) -> Line | None:
-    shown = to_document(await control.show(kind, message_id))
+    give_up_at = time.monotonic() + RUNNING_SECONDS
+    while (shown := to_document(await control.show(kind, message_id)))["state"] == "running":
+        if time.monotonic() >= give_up_at:
+            raise WrongInput(f"{kind}:{message_id}: its handler is still at work; run this again once it has returned")
+        await asyncio.sleep(LOOK_SECONDS)
     if shown["state"] in HAS_ENDED:
         return None
     if shown["state"] == "parked":
