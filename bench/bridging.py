@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,18 +118,19 @@ class Follower:
 
     async def wait_until_committed(self, count: int, seconds: float = 1800.0) -> None:
         """Wait until `count` records are done with; raises TimeoutError, RuntimeError when the bridge ends."""
+        await self._wait(lambda: self.committed >= count, seconds)
+
+    async def wait_until_consuming(self, seconds: float = 60.0) -> Sample:
+        """Give the first sample, which needs a commit, also where there are no records; raises like the other wait."""
+        await self._wait(lambda: bool(self.samples), seconds)
+        return self.samples[0]
+
+    async def _wait(self, is_reached: Callable[[], bool], seconds: float) -> None:
         async with asyncio.timeout(seconds):
-            while self.committed < count:
+            while not is_reached():
                 if self.process.returncode is not None:
                     raise RuntimeError(f"the bridge process ended with code {self.process.returncode}")
                 await asyncio.sleep(LOOK_SECONDS)
-
-    async def wait_until_consuming(self, seconds: float = 60.0) -> Sample:
-        """Give the first sample, which needs a commit, also where there are no records; raises TimeoutError."""
-        async with asyncio.timeout(seconds):
-            while not self.samples:  # noqa: ASYNC110 — another task fills them, and nothing tells
-                await asyncio.sleep(LOOK_SECONDS)
-        return self.samples[0]
 
     async def follow(self, stage: Stage, topic: str) -> None:
         """Look until cancelled."""

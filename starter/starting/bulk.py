@@ -81,7 +81,7 @@ class BulkStarter:
         Raises Misconfigured when the server refuses this client.
         """
         envelope = wish.envelope if isinstance(wish, Delivery) else wish
-        found = await self._find_pack(wish, tag, lacks_lane=envelope is not None and envelope.lane is None)
+        found = await self._find_pack(wish, tag, lacks_lane=_lacks_lane(envelope))
         if isinstance(found, Layout):
             chunk = Chunk[Tag](found, pack_index(wish.id, found.packs))
             chunk.add(tag, _to_entry(found, chunk.index, wish, envelope))
@@ -144,7 +144,7 @@ class BulkStarter:
                 layout: Layout | None = None
                 for tag, wish in item if isinstance(item, list) else [item]:
                     envelope = wish.envelope if isinstance(wish, Delivery) else wish
-                    lacks_lane = envelope is not None and envelope.lane is None
+                    lacks_lane = _lacks_lane(envelope)
                     if layout is None or layout.kind != wish.kind or lacks_lane:
                         layout = await self._start_unless_packed(wish, tag, pool, lacks_lane=lacks_lane)
                     if layout is not None and (chunk := _gather(buffer, layout, wish, envelope, tag)) is not None:
@@ -202,6 +202,10 @@ class BulkStarter:
 
 async def _fail(wish: Wish, tag: Tag, reason: str, attempts: int) -> Receipts[Tag]:
     return [Receipt(tag, workflow_id(wish.kind, wish.id), StartOutcome.FAILED, "", reason, attempts)]
+
+
+def _lacks_lane(envelope: Envelope | None) -> bool:
+    return envelope is not None and envelope.lane is None
 
 
 def _gather(

@@ -145,7 +145,7 @@ class RecordScheduler:
                 heappush(lane.ready, (following.offset, following))
         lane.in_flight -= 1
         lane.load -= 1
-        if self._over and lane.load < self._limits.partition_low:
+        if lane.load < self._limits.partition_low:
             self._over.discard(lane.partition)
         if not lane.reason:
             self._in_flight -= 1
