@@ -23,7 +23,7 @@ T = TypeVar("T")
 # them, none in a cycle, and each full collection walks through all messages of the packs in the cache. What is in a
 # cycle is a run that leaves the cache, but it is taken apart first (`worker.lanes.evictions`): so collections
 # may be rare.
-COLLECT_AFTER = (50_000, 10, 10)
+COLLECT_AFTER = (200_000, 10, 10)
 
 # Larger allocations are mapped, so that each is given back to the system when it is freed. Histories and states are
 # allocated in such pieces, on many threads. After a few, the C library would keep their memory.

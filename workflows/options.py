@@ -27,7 +27,8 @@ BATCH_RETRY = RetryPolicy(
 A batch that is lost three times may be what kills its workers: then the pack tries each of its messages alone."""
 
 CONDENSED_FROM = timedelta(seconds=10)
-"""A pack that sleeps longer condenses its entries; with a shorter sleep, opening them would be a tenth of its work."""
+"""A pack that sleeps longer condenses its entries; with a shorter sleep, opening them would be a tenth of its work. One
+that continues as new when it wakes always does: what it has condensed is what it passes on."""
 
 FORWARDED_AT_ONCE = 5  # signals to other packs that one local activity sends: up to 1 MB in all
 

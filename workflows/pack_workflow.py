@@ -26,8 +26,9 @@ with workflow.unsafe.imports_passed_through():
         is_ended,
         measure,
     )
+    from shared.packs.local_calls import LocalCall, lend
     from shared.packs.names import AT_WORK, RUN_BATCH
-    from shared.temporal.connect import to_raw
+    from shared.temporal.connect import to_raw, to_raw_bytes
     from shared.temporal.search_attributes import PackIndex, pack_updates
     from workflows import description, options
     from workflows.packs.batch import Batch
@@ -101,11 +102,12 @@ class PackWorkflow(PackSignals):
 
     async def _continue(self) -> None:
         if not (self._signal_buffer.is_latest and self._is_at_wake):
+            self._condense()  # nearly always it is passed on as it is, and what is read now is read at once
             await self._settle()
         self._signal_buffer.release_all()  # no received signal still waits to be applied, so none is lost
         self._publish()
         # encoded at once: the error that ends a run keeps what this function holds until garbage is collected
-        wire = to_raw(self._pack.dump() | {"indexed": self._indexed.dump()}, is_compressed=self._pack.is_compressed)
+        wire = to_raw_bytes(self._pack.encode(indexed=self._indexed.dump()), is_compressed=self._pack.is_compressed)
         # not from the memo that there is: it may be encrypted by a key that this worker lacks
         serial = {SERIAL: 1} if self._pack.is_started_serial else {}
         memo = {COUNTS_MEMO: self._pack.counts(workflow.time()), **serial}
@@ -166,13 +168,15 @@ class PackWorkflow(PackSignals):
             # due messages that can't begin now need no timer: they begin when a batch ends
             self._alarm.set(math.inf if wake <= self._pack.replay_time else wake)
             self._signal_buffer.release_when_idle(lambda: self._is_stirred)
-            self._condense(wake)
+            sleeps_long = wake - workflow.time() > options.CONDENSED_FROM.total_seconds()
+            if (sleeps_long or self._is_run_full()) and not (self._tasks or self._is_stirred):
+                self._condense()
         await workflow.wait_condition(lambda: self._is_stirred and not self._is_settling)
 
-    def _condense(self, wake: float) -> None:
-        sleeps_long = wake - workflow.time() > options.CONDENSED_FROM.total_seconds()
-        if sleeps_long and not (self._tasks or self._is_stirred or workflow.unsafe.is_replaying()):
-            self._pack.entries.condense()
+    def _condense(self) -> None:
+        if not workflow.unsafe.is_replaying():
+            self._pack.summary()  # it is kept too, so that the entries need not be opened for it
+            self._pack.entries.condense(self._pack.lane, workflow.time())
 
     async def _run_batch(self, batch: Batch) -> None:
         is_local = _is_local(batch)
@@ -251,7 +255,7 @@ class PackWorkflow(PackSignals):
 
     async def _execute(self, batch: Batch) -> Any:
         left_run, self._left_run = self._left_run, ""
-        call = to_raw(
+        call = LocalCall(
             {
                 "kind": self._pack.kind,
                 "lane": batch.lane,
@@ -262,8 +266,7 @@ class PackWorkflow(PackSignals):
                 "reached": self._pack.replay_time,
                 "begun_at": workflow.time() if batch.until is None else batch.until,
                 "left_run": left_run,
-            },
-            is_compressed=self._pack.is_compressed and not _is_local(batch),  # what a local one gets is stored nowhere
+            }
         )
         alike: dict[str, Any] = {
             "start_to_close_timeout": options.batch_timeout(batch.lane),
@@ -271,10 +274,10 @@ class PackWorkflow(PackSignals):
             "activity_id": self._signal_buffer.next_activity_id(),
         }
         if _is_local(batch):
-            return await workflow.execute_local_activity(RUN_BATCH, call, retry_policy=options.ONCE, **alike)
+            return await workflow.execute_local_activity(RUN_BATCH, lend(call), retry_policy=options.ONCE, **alike)
         return await workflow.execute_activity(
             RUN_BATCH,
-            call,
+            to_raw(call, is_compressed=self._pack.is_compressed),
             task_queue=task_queue(prefix_of(workflow.info().task_queue), batch.lane),
             heartbeat_timeout=LANES[batch.lane].heartbeat_timeout,
             retry_policy=options.BATCH_RETRY,

@@ -9,10 +9,12 @@ from typing import Any, cast
 from temporalio import activity
 from temporalio.client import WorkflowHandle, WorkflowQueryFailedError
 from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from activities.api.context import no_heartbeat
 from activities.calls.dispatch import Dispatch, fail, stamp_end
+from activities.calls.slots import CallSlots
 from activities.reporting import record_gated
 from activities.server_calls import ContinuedRuns
 from shared.lanes import LANES
@@ -21,6 +23,7 @@ from shared.messages.message import Outcome
 from shared.messages.placement import PackSpread
 from shared.packs.cycle import apply_outcome, to_call
 from shared.packs.entry import COMPRESSED, CYCLES_IN_FIRST_RUN, CYCLES_PER_RUN, STATE_BYTES_MAX, Entry, is_over
+from shared.packs.local_calls import find_call
 from shared.packs.names import AT_WORK, REPORT, RUN_BATCH
 from shared.temporal.connect import to_raw
 
@@ -37,7 +40,7 @@ class BatchDispatch:
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
-        self._room = asyncio.Semaphore(dispatch.settings.handlers_at_once)
+        self._slots = CallSlots(dispatch.settings.handlers_at_once)
         self.left_runs = ContinuedRuns()
 
     @activity.defn(name=RUN_BATCH)
@@ -48,15 +51,18 @@ class BatchDispatch:
         On other lanes they are changes of the entries, with the outcome applied: no signal can reach a message
         meanwhile, and a pack that replays has nothing to decide. Nothing that a handler does makes this fail.
         """
-        if wire["left_run"]:
-            self.left_runs.add(activity.info().workflow_id or "", wire["left_run"])
-        return await _Run(self._dispatch, self._room, wire).run()
+        call = find_call(wire) if isinstance(wire, int) else wire
+        if call is None:
+            raise ApplicationError("its pack has left the cache before the batch began")
+        if call["left_run"]:
+            self.left_runs.add(activity.info().workflow_id or "", call["left_run"])
+        return await _Run(self._dispatch, self._slots, call).run()
 
 
 class _Run:
-    def __init__(self, dispatch: Dispatch, room: asyncio.Semaphore, wire: Any) -> None:
+    def __init__(self, dispatch: Dispatch, slots: CallSlots, wire: Any) -> None:
         self._dispatch = dispatch
-        self._room = room
+        self._slots = slots
         self._kind: str = wire["kind"]
         self._lane: str = wire["lane"]
         self._number: int = wire["batch"]
@@ -157,19 +163,21 @@ class _Run:
             waiting = {n for n in positions if not is_over(self._entries[n], now)} - done
             self._put_off(wait, waiting)
             done |= waiting
-        for position in positions:
-            if position in done:
-                continue
-            while self._left < self._outcome_max:
+        todo = [n for n in positions if n not in done]
+        while todo:
+            if (fitting := self._left // self._outcome_max) < 1:
                 if not self._at_work:
                     return
                 self._one_ended.clear()
                 await self._one_ended.wait()
-            await self._room.acquire()
-            self._left -= self._outcome_max
+                continue
+            count = await self._slots.take(min(len(todo), fitting))
+            begun, todo = todo[:count], todo[count:]
             self._begun_last = self._loop.time()
-            self._at_work.add(position)
-            self._calls[position] = self._loop.create_task(self._call(position))
+            self._left -= count * self._outcome_max
+            self._at_work.update(begun)
+            for position in begun:
+                self._calls[position] = self._loop.create_task(self._call(position))
 
     def _cancel_calls(self) -> None:
         for position, call in self._calls.items():
@@ -212,7 +220,7 @@ class _Run:
         if position not in self._at_work:
             return
         self._at_work.remove(position)
-        self._room.release()
+        self._slots.give_back()
         self._one_ended.set()
         if not self._at_work:
             self._all_ended.set()

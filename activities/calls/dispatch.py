@@ -124,8 +124,8 @@ class Dispatch:
         started_at = self.clock()
         around = CallContext(call, beat, begin_cycle(self.telemetry, call, started_at))
         ABOUT.set(around)  # for good: each call has a task of its own
-        run = self._measure if self.telemetry.is_on else self._run
-        outcome = await run(around, deadlines, started_at)
+        begin = self._measure if self.telemetry.is_on else self._begin
+        outcome = await begin(around, deadlines, started_at)
         if outcome.verdict in ("handed_back", "gated"):
             return outcome
         self.calls[call.lane] += 1
@@ -162,7 +162,7 @@ class Dispatch:
         of_lane = {"lane": call.lane}
         telemetry.record(AT_WORK, 1, of_lane)
         try:
-            outcome = await self._run(around, deadlines, started_at)
+            outcome = await self._begin(around, deadlines, started_at)
         except asyncio.CancelledError:
             around.span.end({}, "cancelled")
             raise
@@ -172,14 +172,14 @@ class Dispatch:
         # a message that a closed gate sends away has no cycle, and a span that never ends is not exported
         return outcome if outcome.verdict == "gated" else end_cycle(around.span, outcome)
 
-    async def _run(self, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
+    def _begin(self, around: CallContext, deadlines: Deadlines, started_at: float) -> Coroutine[Any, Any, Outcome]:
+        """Give the coroutine that runs a call; it is no coroutine itself, because every call pays for each of them."""
         call = around.call
         found = self.registry.get(call.kind)
         if found is None:
-            reason = f"no handler for kind {call.kind!r} is loaded in this worker"
-            return Outcome("retry_after", reason, after=NO_HANDLER_DELAY.total_seconds())
+            return _put_off_unknown(call.kind)
         run = self._run_aging if found.keeps_age or call.expires_at else self._try
-        return await run(found, around, deadlines, started_at)
+        return run(found, around, deadlines, started_at)
 
     async def _run_aging(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
         """Run a call of a message that may expire, or whose handler keeps its age: not the common one."""
@@ -228,20 +228,13 @@ class Dispatch:
                 wait = await self.find_wait(call.kind, call.lane, call.tenant)
                 if wait is not None:
                     return wait
-            return await self._attempt(found, around, deadlines, started_at)
-        except BaseException as exc:  # noqa: BLE001 — whatever a handler raises is an outcome
-            return _fail_call(found, exc)
-
-    async def _attempt(self, found: Handler, around: CallContext, deadlines: Deadlines, started_at: float) -> Outcome:
-        call = around.call
-        try:
             message = build_message(call, found.payload)
             gate = found.gate and found.gate_of(message)
-            if gate and (closing := await self.gates.find_closing(gate)):
+            if gate and (closing := await gates.find_closing(gate)):
                 return wait_at(gate, closing, self.clock())
             function = found.function
             if found.limit is not None:
-                function = await self._take_turn(found, found.limit, message, around.call)
+                function = await self._take_turn(found, found.limit, message, call)
                 if isinstance(function, Outcome):
                     return function
             context = build_context(around, started_at, self.settings, self.http.client, self.resources)
@@ -252,14 +245,27 @@ class Dispatch:
             # a worker's clock may be behind the server's, which has woken the message
             ran_at = max(started_at, call.due_at)
             return to_outcome(returned, self.settings.payload_max_bytes, found.payload, ran_at)
-        except (InvalidOutcome, InvalidPayload) as exc:
-            return Outcome("reject", clip_reason(str(exc)))
-        except RetryAfter as exc:
-            if exc.gate:
-                await self.gates.close(exc.gate, GateClosure.lasting(exc.gate_delay, str(exc), self.clock()))
-            return Outcome("retry_after", clip_reason(str(exc)), after=exc.delay.total_seconds())
-        except TimeoutError as exc:
-            return fail(found, describe_error(exc) if str(exc) else f"no outcome within {deadlines.seconds:g} s")
+        except BaseException as exc:  # noqa: BLE001 — whatever a handler raises is an outcome
+            return await self._end_raised(found, deadlines, exc)
+
+    async def _end_raised(self, found: Handler, deadlines: Deadlines, raised: BaseException) -> Outcome:
+        """Give the outcome of a call that raised; an exception of a handler's own may raise when it is read."""
+        try:
+            return await self._read_raised(found, deadlines, raised)
+        except BaseException as exc:  # noqa: BLE001 — as above
+            return _fail_call(found, exc)
+
+    async def _read_raised(self, found: Handler, deadlines: Deadlines, raised: BaseException) -> Outcome:
+        if isinstance(raised, InvalidOutcome | InvalidPayload):
+            return Outcome("reject", clip_reason(str(raised)))
+        if isinstance(raised, RetryAfter):
+            if raised.gate:
+                closure = GateClosure.lasting(raised.gate_delay, str(raised), self.clock())
+                await self.gates.close(raised.gate, closure)
+            return Outcome("retry_after", clip_reason(str(raised)), after=raised.delay.total_seconds())
+        if isinstance(raised, TimeoutError):
+            return fail(found, describe_error(raised) if str(raised) else f"no outcome within {deadlines.seconds:g} s")
+        raise raised
 
     async def _take_turn(
         self, found: Handler, limit: Limit, message: Message, call: HandlerCall
@@ -269,6 +275,11 @@ class Dispatch:
             return found.function
         pace = limit.pace(found.timeout_on(call.lane))
         return await self.limits.admit(found.function, key, pace, grace_of(limit.period), call.turn)
+
+
+async def _put_off_unknown(kind: str) -> Outcome:
+    reason = f"no handler for kind {kind!r} is loaded in this worker"
+    return Outcome("retry_after", reason, after=NO_HANDLER_DELAY.total_seconds())
 
 
 def _fail_call(found: Handler, exc: BaseException) -> Outcome:

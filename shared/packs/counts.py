@@ -102,6 +102,17 @@ def count_due(
     return {"at": begin, "lanes": lanes}
 
 
+def move_counts(wire: Mapping[str, Any], at: float) -> dict[str, Any]:
+    """Give a wire form as of another moment (seconds since the epoch), when nothing has changed in between."""
+    later = round(at) - wire["at"]
+    lanes: dict[str, dict[str, Any]] = wire["lanes"]
+    moved = {
+        name: {**lane, "due": [moment - later for moment in lane["due"]]} if "due" in lane else lane
+        for name, lane in lanes.items()
+    }
+    return {"at": round(at), "lanes": moved}
+
+
 def _add(counts: dict[str, dict[str, int]], lane: str, name: str) -> None:
     found = counts.setdefault(lane, {})
     found[name] = found.get(name, 0) + 1

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import PackSpread
@@ -41,8 +42,7 @@ def fill_batch(due: Iterable[Entry], held_bytes: int) -> list[Entry]:
     return entries
 
 
-@dataclass(frozen=True, slots=True)
-class RunningMessage:
+class RunningMessage(NamedTuple):
     """A message whose handler is running in a batch; `asked` is its place in the run-now queue.
 
     `state` is the message after the signals that came since, None without any; `growth` is the bytes they added.

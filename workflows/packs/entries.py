@@ -1,9 +1,10 @@
-"""The entries of a pack, as JSON while the pack sleeps for long: so a worker can keep more than twice as many packs."""
+"""The entries of a pack, as JSON while nobody needs them: so a worker can keep more than twice as many packs."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-from shared.messages.json_value import decode_json, encode_to_keep
+from shared.messages.json_value import decode_json, encode_json, encode_to_keep
+from shared.packs.counts import count_entries, move_counts
 from shared.packs.entry import ID, Entry
 
 
@@ -14,6 +15,7 @@ class PackEntries:
         self._by_id: dict[str, Entry] | None = {entry[ID]: entry for entry in entries}
         self._condensed = b""
         self._count = 0
+        self._counts: dict[str, Any] = {}
         self.is_reading: Callable[[], bool] = bool  # while it is true, nobody changes what `open` gives
 
     def __len__(self) -> int:
@@ -29,8 +31,22 @@ class PackEntries:
             self._by_id, self._condensed = by_id, b""
         return by_id
 
-    def condense(self) -> None:
-        """Keep the entries as JSON; each millisecond of this, for a thousand, is needed once more to open them."""
+    def condense(self, lane: str, now: float) -> None:
+        """Keep the entries as JSON, and counted; `lane` and `now` are as in `count`.
+
+        To open a thousand of them takes as long again.
+        """
         if self._by_id:
+            self._counts = self.count(lane, now)
             self._condensed, self._count = encode_to_keep(list(self._by_id.values())), len(self._by_id)
             self._by_id = None
+
+    def encode(self) -> bytes:
+        """Give the entries as JSON, without opening them."""
+        return self._condensed if self._by_id is None else encode_json(list(self._by_id.values()))
+
+    def count(self, lane: str, now: float, running: Iterable[Entry] = ()) -> dict[str, Any]:
+        """Count the entries at `now`, without opening them; `lane` is the pack's own, `running` counts beside them."""
+        if self._by_id is None and not running:
+            return move_counts(self._counts, now)
+        return count_entries(self.open().values(), running, lane, now)

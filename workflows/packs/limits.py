@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shared.messages.json_value import encode_json, find_size_flaw
+from shared.messages.json_value import find_size_flaw
 from shared.messages.message import MessageState, Outcome
 from shared.messages.signals import Revise
-from shared.packs.entry import EXPANDED_BYTES_MAX, ID, STATE_BYTES_MAX, Entry, measure
+from shared.packs.entry import EXPANDED_BYTES_MAX, ID, STATE_BYTES_MAX, measure
 from shared.temporal.compression import measure_share
 from workflows.packs.batch import FinishedMessages
 from workflows.packs.config import PackConfig
@@ -35,10 +35,10 @@ class PackLimits(PackConfig):
     def _advice(self) -> str:
         return f"spread the kind over more packs: dormice repack {self.kind} --packs {2 * self.packs}"
 
-    def _note_stored_share(self, entries: list[Entry]) -> None:
-        """Measure how far the entries can be compressed, if that decides what the next run has room for."""
+    def _note_stored_share(self, entries: bytes) -> None:
+        """Measure how far the entries' JSON can be compressed, if that decides what the next run has room for."""
         if self.is_compressed and self.bytes > STATE_BYTES_MAX // 2:
-            self.stored_share = measure_share(encode_json(entries))
+            self.stored_share = measure_share(entries)
 
     def _can_grow(self, old: Any, new: Any) -> bool:
         growth = measure(new) - measure(old)

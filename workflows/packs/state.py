@@ -6,10 +6,10 @@ from typing import Any
 
 from shared.lanes import LANES
 from shared.messages.decision import begin, decide, merge_sources
+from shared.messages.json_value import encode_json
 from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import pack_index
 from shared.messages.signals import PullMany, Revise, Signal, UnreadableSignal
-from shared.packs.counts import count_entries
 from shared.packs.entry import (
     DUE,
     ID,
@@ -65,11 +65,10 @@ class PackState(PackLimits):
         """Let what is due by a moment (seconds since the epoch) begin; it must come from the history, not a clock."""
         self.replay_time = max(self.replay_time, moment)
 
-    def dump(self) -> dict[str, Any]:
-        """Give the wire form that the next run starts from; no batch may be under way."""
-        entries = list(self._entries.values())
+    def encode(self, **beside: Any) -> bytes:
+        """Give the wire form that the next run starts from, as JSON with some beside it; no batch may be under way."""
+        entries = self.entries.encode()
         self._note_stored_share(entries)
-        wire = self.heading() | {"bytes": self.bytes, "entries": entries}
         seldom = {
             "ended": list(self._ended.values()),
             "suspects": sorted(self._suspects),
@@ -77,12 +76,12 @@ class PackState(PackLimits):
             "receipts": dict(self.receipts),
             "strays": list(self.forwarding),
         }
-        return wire | {name: value for name, value in seldom.items() if value}
+        others = {"bytes": self.bytes, **{name: value for name, value in seldom.items() if value}, **beside}
+        return b'%b,"entries":%b}' % (encode_json(self.heading() | others)[:-1], entries)
 
     def counts(self, now: float) -> dict[str, Any]:
         """Count what the pack holds, for its memo."""
-        running = [running.entry for running in self._running.values()]
-        return count_entries(self._entries.values(), running, self.lane, now)
+        return self.entries.count(self.lane, now, [running.entry for running in self._running.values()])
 
     def __len__(self) -> int:
         """Count the messages that are alive."""
@@ -197,7 +196,7 @@ class PackState(PackLimits):
         state = self._apply(before, signal, now)
         growth = measure(state.payload) - measure(before.payload)
         self.bytes += growth
-        self._running[state.id] = replace(running, state=state, growth=running.growth + growth)
+        self._running[state.id] = running._replace(state=state, growth=running.growth + growth)
 
     def pull_forward(self, pull: PullMany) -> None:
         """Make the earliest messages that may run ahead of time due now; a redelivered pull does nothing."""
@@ -250,7 +249,7 @@ class PackState(PackLimits):
         if not due:
             return None
         self._batches += 1
-        lane = lane_of(min(due, key=self._run_now.urgency), self.lane)
+        lane = self._run_now.find_lane(due, self.lane)
         # an ordinary activity's input must be the same on replay; a local one's result says what the batch held
         if self._suspects or self._is_careful or (self.is_serial and LANES[lane].heartbeat_timeout is not None):
             return self._hand_out(due, lane, self._batches, None)
@@ -277,7 +276,7 @@ class PackState(PackLimits):
 
     def _hand_out(self, due: Iterable[Entry], lane: str, number: int, until: float | None) -> Batch:
         self._note_change()
-        ordered = self._run_now.in_order(e for e in due if lane_of(e, self.lane) == lane)
+        ordered = self._run_now.in_order([e for e in due if lane_of(e, self.lane) == lane])
         entries = fill_batch(ordered, self.bytes)
         for entry in entries:
             message_id = entry[ID]

@@ -10,7 +10,20 @@ from typing import Any
 from shared.messages import signals
 from shared.messages.message import MessageState
 from shared.messages.signals import PullMany, Signal, UnreadableSignal, moment_of
-from shared.packs.entry import DUE, EARLY, ID, Entry, is_ended, is_held, lane_of, priority_of, sources_of, tenant_of
+from shared.packs.entry import (
+    DUE,
+    EARLY,
+    ID,
+    OTHERS,
+    PRIORITY_USUAL,
+    Entry,
+    is_ended,
+    is_held,
+    lane_of,
+    priority_of,
+    sources_of,
+    tenant_of,
+)
 
 
 def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Signal]]:
@@ -101,9 +114,14 @@ class RunNowQueue:
 
     def find_due(self, entries: Iterable[Entry], lanes: Collection[str], usual_lane: str, moment: float) -> list[Entry]:
         """Find the messages that are due by `moment` or in this queue, and can begin on `lanes`."""
-        cutoff, order = math.floor(moment * 1000), self._order
+        cutoff, order, is_usual_open = math.floor(moment * 1000), self._order, usual_lane in lanes
         due = [e for e in entries if e[DUE] <= cutoff or (order and e[ID] in order)]
-        return [e for e in due if not is_held(e) and lane_of(e, usual_lane) in lanes]
+        # a call for each of a thousand entries would take as long as all the rest
+        return [
+            e
+            for e in due
+            if (is_usual_open if len(e) <= OTHERS else not is_held(e) and lane_of(e, usual_lane) in lanes)
+        ]
 
     def has_any(self, entries: Mapping[str, Entry], lanes: Collection[str], usual_lane: str) -> bool:
         """Return whether a message in this queue can begin on `lanes`."""
@@ -113,7 +131,14 @@ class RunNowQueue:
     def urgency(self, entry: Entry) -> tuple[int, int, str]:
         """Return the sort key of a due message: higher priority first, then longest due; no two are equal."""
         due: int = entry[DUE]
-        return priority_of(entry), self._order.get(entry[ID], due), entry[ID]
+        priority = PRIORITY_USUAL if len(entry) <= OTHERS else priority_of(entry)
+        return priority, self._order.get(entry[ID], due), entry[ID]
+
+    def find_lane(self, due: Collection[Entry], usual_lane: str) -> str:
+        """Return the lane of the most urgent of some due messages."""
+        if all(len(entry) <= OTHERS for entry in due):
+            return usual_lane
+        return lane_of(min(due, key=self.urgency), usual_lane)
 
     def in_order(self, entries: Iterable[Entry]) -> list[Entry]:
         """Order due messages by urgency; tenants of one priority take turns, so none waits for all of another's."""
