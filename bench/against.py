@@ -1,6 +1,7 @@
-"""This code against an older revision of it: cold cycles of packs and of solo messages, on one server, by turns.
+"""This code against an older revision of it: cycles of packs and of solo messages, on one server, by turns.
 
-`./run bench against REVISION [packs|solo]` runs worker processes of both; messages of each are started by this code.
+`./run bench against REVISION [packs|large|solo]` runs worker processes of both; messages of each are started by this
+code. Large are packs of 1,000, a quarter of which is cached; of the others the cache has a tenth.
 """
 
 import asyncio
@@ -21,20 +22,22 @@ from bench.packs import CYCLES_COUNT, SIZE, SLOTS
 from bench.worker_process import Measured, Order
 from starter.local.embedded import EmbeddedServer
 
+LARGE = 1000
+LARGE_COUNT, LARGE_DELAY, LARGE_CACHE = 400 * LARGE, 12.5, 100
 PAIRS = 5
 HERE = Path(__file__).parent.parent
 
 
 async def main(arguments: list[str]) -> None:
-    """Compare with the revision named first; of packs and solo messages, or those named after it."""
+    """Compare with the revision named first; of all there are, or of those named after it."""
     if not arguments:
         print("against: name a revision of git, for example: ./run bench against HEAD~20")
         return
     revision, *encodings = arguments
     async with checked_out(revision) as folder:
-        rows = [row for name in encodings or ["packs", "solo"] for row in await _compare(name, folder)]
+        rows = [row for name in encodings or ["packs", "large", "solo"] for row in await _compare(name, folder)]
     note = f"ratio = this code / {revision}, median of {PAIRS} pairs on one server; 5 ms of I/O a call"
-    report("against", rows, note=note)
+    report("against", rows, note=note, case=revision)
 
 
 @contextlib.asynccontextmanager
@@ -57,8 +60,7 @@ async def _compare(encoding: str, older: Path) -> list[dict[str, Any]]:
     folders = {"older": older, "this": HERE}
     seen: dict[str, list[Measured]] = {what: [] for what in folders}
     async with fresh_server() as server:
-        fill_cold = _fill_packs if encoding == "packs" else _fill_solo
-        orders = {what: await fill_cold(server, is_older=what == "older") for what in folders}
+        orders = {what: await _fill(server, encoding, is_older=what == "older") for what in folders}
         for what, folder in folders.items():  # unmeasured: the first round of all is not like the later ones
             await run_worker(server, orders[what], folder)
         for number in range(PAIRS):
@@ -78,25 +80,21 @@ async def _compare(encoding: str, older: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _order(prefix: str) -> Order:
-    return Order(what="dormice", prefix=prefix, seconds=SECONDS, cache=CACHE, slots=SLOTS)
-
-
-async def _fill_solo(server: EmbeddedServer, *, is_older: bool) -> Order:  # noqa: ARG001 — both encodings are filled alike
-    order = _order(new_prefix())
-    await fill(await server.connect(), "dormice", order.prefix, SLEEPERS, COLD_DELAY)
-    return order
-
-
-async def _fill_packs(server: EmbeddedServer, *, is_older: bool) -> Order:
-    is_compressed = not is_older  # an older revision may not read it
+async def _fill(server: EmbeddedServer, encoding: str, *, is_older: bool) -> Order:
+    client = await server.connect()
+    order = Order(what="dormice", prefix=new_prefix(), seconds=SECONDS, cache=CACHE, slots=SLOTS)
+    if encoding == "solo":
+        await fill(client, "dormice", order.prefix, SLEEPERS, COLD_DELAY)
+        return order
+    is_large = encoding == "large"
     filling = Filling(
-        prefix=new_prefix(),
-        count=CYCLES_COUNT,
-        size=SIZE,
-        delay=PACK_DELAY,
+        prefix=order.prefix,
+        count=LARGE_COUNT if is_large else CYCLES_COUNT,
+        size=LARGE if is_large else SIZE,
+        delay=LARGE_DELAY if is_large else PACK_DELAY,
         coalesce=1.0,
-        is_compressed=is_compressed,
+        is_compressed=not is_older,  # an older revision may not read it
     )
-    await start_packs(await server.connect(), filling, filling.envelopes())
-    return replace(_order(filling.prefix), what="pack", spread=SPREAD, tolerance=1.0, is_compressed=is_compressed)
+    await start_packs(client, filling, filling.envelopes())
+    cache = LARGE_CACHE if is_large else CACHE
+    return replace(order, what="pack", spread=SPREAD, tolerance=1.0, cache=cache, is_compressed=filling.is_compressed)

@@ -29,6 +29,7 @@ from tests.subjects import declare
 from workflows import limits_keeper
 
 HOUR = timedelta(hours=1)
+KEYS = 10
 
 
 class Site:
@@ -174,31 +175,33 @@ async def test_a_message_waits_while_its_count_can_not_be_reached(
 async def test_counts_go_on_in_the_next_run_and_nothing_that_is_sent_stops_them(
     client: Client, settings: Settings, serve: Serve, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Forty requests over ten runs get the one slot of an hour once; what can't be read is refused."""
+    """Forty requests over ten runs get each key's one slot of an hour at most once; what can't be read is refused."""
     monkeypatch.setattr(limits_keeper, "ANSWERS_PER_RUN", 4)
     name, pace = limits_workflow_id(settings.task_queue_prefix, 0), Pace.of(1, 3600.0, 0, 1.0)
-    wire = limits.write_requests([TurnRequest("key", pace, [], 1)], [])
-    slots: list[float] = []
+    wires = [limits.write_requests([TurnRequest(f"key-{n}", pace, [], 1)], []) for n in range(KEYS)]
+    slots = Counter[int]()
     async with serve(Site(kind, at_once=1).handler(), lanes=("short",)):
         queue = limits.limits_queue(settings.task_queue_prefix)
         handle = await client.start_workflow(limits.LIMITS_WORKFLOW, {}, id=name, task_queue=queue)
         first_run = handle.first_execution_run_id
         update = cast("Any", client.get_workflow_handle(name)).execute_update  # the SDK leaves its types open
-        for arguments in (["nonsense"], [], [wire, wire]):
+        for arguments in (["nonsense"], [], wires[:2]):
             with pytest.raises(WorkflowUpdateFailedError):
                 await update(limits.TAKE, args=arguments)
         await client.get_workflow_handle(name).signal("take", "no signal")
 
-        async def ask() -> None:
-            (response,) = limits.read_answers(await update(limits.TAKE, wire))
-            slots.extend(response.slots)
+        async def ask(number: int) -> None:
+            (response,) = limits.read_answers(await update(limits.TAKE, wires[number % KEYS]))
+            slots[number % KEYS] += len(response.slots)
 
-        await asyncio.gather(*(ask() for _ in range(20)))
-        for _ in range(20):
-            await ask()
+        await asyncio.gather(*map(ask, range(20)))
+        for number in range(20):
+            await ask(number)
         described = await client.get_workflow_handle(name).describe()
 
-    assert len(slots) == 1
+    assert set(slots.values()) <= {0, 1}
+    # an answer that ends a run is seldom lost on its way to the caller, who asks again; then its slot is nobody's
+    assert slots.total() >= KEYS // 2
     assert described.run_id != first_run
 
 
