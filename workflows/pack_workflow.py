@@ -102,7 +102,7 @@ class PackWorkflow(PackSignals):
 
     async def _continue(self) -> None:
         if not (self._signal_buffer.is_latest and self._is_at_wake):
-            self._condense()  # nearly always it is passed on as it is, and what is read now is read at once
+            self._condense()  # now that the entries are at hand: after the timer it takes several times as long
             await self._settle()
         self._signal_buffer.release_all()  # no received signal still waits to be applied, so none is lost
         self._publish()

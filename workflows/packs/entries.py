@@ -1,6 +1,6 @@
 """The entries of a pack, as JSON while nobody needs them: so a worker can keep more than twice as many packs."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, cast
 
 from shared.messages.json_value import decode_json, encode_json, encode_to_keep
@@ -45,7 +45,7 @@ class PackEntries:
         """Give the entries as JSON, without opening them."""
         return self._condensed if self._by_id is None else encode_json(list(self._by_id.values()))
 
-    def count(self, lane: str, now: float, running: Iterable[Entry] = ()) -> dict[str, Any]:
+    def count(self, lane: str, now: float, running: Collection[Entry] = ()) -> dict[str, Any]:
         """Count the entries at `now`, without opening them; `lane` is the pack's own, `running` counts beside them."""
         if self._by_id is None and not running:
             return move_counts(self._counts, now)
