@@ -22,8 +22,9 @@ from bench.packs import CYCLES_COUNT, SIZE, SLOTS
 from bench.worker_process import Measured, Order
 from starter.local.embedded import EmbeddedServer
 
-LARGE = 1000
-LARGE_COUNT, LARGE_DELAY, LARGE_CACHE = 400 * LARGE, 12.5, 100
+USUAL = (CYCLES_COUNT, SIZE, PACK_DELAY, CACHE)
+"""How many messages, how many in a pack, after how many seconds they come back, and how many packs are cached."""
+LARGE = (400_000, 1000, 12.5, 100)
 PAIRS = 5
 HERE = Path(__file__).parent.parent
 
@@ -86,15 +87,10 @@ async def _fill(server: EmbeddedServer, encoding: str, *, is_older: bool) -> Ord
     if encoding == "solo":
         await fill(client, "dormice", order.prefix, SLEEPERS, COLD_DELAY)
         return order
-    is_large = encoding == "large"
+    count, size, delay, cache = LARGE if encoding == "large" else USUAL
+    is_compressed = not is_older  # an older revision may not read it
     filling = Filling(
-        prefix=order.prefix,
-        count=LARGE_COUNT if is_large else CYCLES_COUNT,
-        size=LARGE if is_large else SIZE,
-        delay=LARGE_DELAY if is_large else PACK_DELAY,
-        coalesce=1.0,
-        is_compressed=not is_older,  # an older revision may not read it
+        prefix=order.prefix, count=count, size=size, delay=delay, coalesce=1.0, is_compressed=is_compressed
     )
     await start_packs(client, filling, filling.envelopes())
-    cache = LARGE_CACHE if is_large else CACHE
-    return replace(order, what="pack", spread=SPREAD, tolerance=1.0, cache=cache, is_compressed=filling.is_compressed)
+    return replace(order, what="pack", spread=SPREAD, tolerance=1.0, cache=cache, is_compressed=is_compressed)

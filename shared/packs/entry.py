@@ -25,7 +25,6 @@ STORED_SHARE = "stored_share"  # key in a pack's input: the size of its compress
 SHORTENED_MAX = 200  # characters of a reason in a pack that is short of room
 
 ROUTINE = frozenset({"started", "again", "asked"})
-PRIORITY_USUAL: int = MessageState._field_defaults["priority"]
 _FIELDS, _DEFAULTS = MessageState._fields, MessageState._field_defaults
 _SELDOM_SPAN = slice(_FIELDS.index("attempt"), _FIELDS.index("decisions"))
 _SELDOM = _FIELDS[_SELDOM_SPAN]  # at their defaults in most messages; adjacent, to be compared at once
@@ -157,7 +156,7 @@ def is_over(entry: Entry, now: float) -> bool:
 
 def priority_of(entry: Entry) -> int:
     """Give the message's priority, 1 first."""
-    return entry[OTHERS].get("priority", PRIORITY_USUAL) if len(entry) > OTHERS else PRIORITY_USUAL
+    return entry[OTHERS].get("priority", 3) if len(entry) > OTHERS else 3
 
 
 def tenant_of(entry: Entry) -> str:

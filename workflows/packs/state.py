@@ -276,7 +276,7 @@ class PackState(PackLimits):
 
     def _hand_out(self, due: Iterable[Entry], lane: str, number: int, until: float | None) -> Batch:
         self._note_change()
-        ordered = self._run_now.in_order([e for e in due if lane_of(e, self.lane) == lane])
+        ordered = self._run_now.in_order(e for e in due if lane_of(e, self.lane) == lane)
         entries = fill_batch(ordered, self.bytes)
         for entry in entries:
             message_id = entry[ID]

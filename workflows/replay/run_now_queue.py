@@ -15,7 +15,6 @@ from shared.packs.entry import (
     EARLY,
     ID,
     OTHERS,
-    PRIORITY_USUAL,
     Entry,
     is_ended,
     is_held,
@@ -131,8 +130,7 @@ class RunNowQueue:
     def urgency(self, entry: Entry) -> tuple[int, int, str]:
         """Return the sort key of a due message: higher priority first, then longest due; no two are equal."""
         due: int = entry[DUE]
-        priority = PRIORITY_USUAL if len(entry) <= OTHERS else priority_of(entry)
-        return priority, self._order.get(entry[ID], due), entry[ID]
+        return priority_of(entry), self._order.get(entry[ID], due), entry[ID]
 
     def find_lane(self, due: Collection[Entry], usual_lane: str) -> str:
         """Return the lane of the most urgent of some due messages."""
