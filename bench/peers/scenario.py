@@ -1,4 +1,4 @@
-"""The scenario `peers`: cycles a second, by turns."""
+"""The scenario `peers`: cycles a second, by turns, of workers that have just begun or, `warm`, have long been there."""
 
 import asyncio
 import importlib.metadata
@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from bench.harness import alternate, report
@@ -17,34 +17,56 @@ from bench.peers.servers import Server, find_redis, run_servers
 from bench.peers.work import Order
 from bench.worker_process import Measured
 
-ROUNDS = 5
 DELAY = (10.0, 15.0)
-WARMUP, SECONDS = 8.0, 12.0
+MODES = ("kills", "warm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rounds:
+    """How often and how long each contestant is measured; with `cached`, its worker keeps so many workflows."""
+
+    first: int = -1  # a first round that is not like the later ones is not counted
+    count: int = 5
+    warmup: float = 8.0
+    seconds: float = 12.0
+    cached: int = 0
+
+
+WARM = _Rounds(first=0, count=3, warmup=75.0, seconds=20.0, cached=4000)
+"""Long enough for a worker to have all packs in its cache, which has room for twice as many."""
 
 
 async def main(arguments: list[str]) -> None:
-    """Measure all contestants, or those that are named; with `kills` first, kill them."""
-    named, kills = [argument for argument in arguments if argument != "kills"], "kills" in arguments
-    takers = CONTESTANTS if kills else [*CONTESTANTS, FLOOR]
+    """Measure all contestants, or those that are named, also `warm`; with `kills` first, kill them."""
+    named, modes = [argument for argument in arguments if argument not in MODES], set(arguments).intersection(MODES)
+    takers = CONTESTANTS if "kills" in modes else [*CONTESTANTS, FLOOR]
+    if "warm" in modes:
+        takers = [one for one in takers if one.is_for_many]
     known = [one.name for one in takers]
     if strange := [name for name in named if name not in known]:
-        print(f"peers: there is no contestant '{strange[0]}'; use kills, or any of {', '.join(known)}")
+        print(f"peers: there is no contestant '{strange[0]}'; use {', '.join(MODES)}, or any of {', '.join(known)}")
         return
     contestants = [find_contestant(name) for name in named] if named else takers
     async with run_servers() as servers:
-        await (measure_kills if kills else _measure_all)(servers, contestants)
+        if "kills" in modes:
+            await measure_kills(servers, contestants)
+        else:
+            await _measure_all(servers, contestants, WARM if "warm" in modes else _Rounds())
 
 
-async def _measure_all(servers: Mapping[str, Server], contestants: list[Contestant]) -> None:
+async def _measure_all(servers: Mapping[str, Server], contestants: list[Contestant], rounds: _Rounds) -> None:
     seen: dict[str, list[Measured]] = {contestant.name: [] for contestant in contestants}
-    orders = {one.name: to_order(servers, one, one.count, DELAY) for one in contestants}
+    orders = {
+        one.name: replace(
+            to_order(servers, one, one.count, DELAY), warmup=rounds.warmup, seconds=rounds.seconds, cached=rounds.cached
+        )
+        for one in contestants
+    }
     for order in orders.values():
         await fill(order)
-    for number in range(-1, ROUNDS):  # the first round is not like the later ones, and not counted
-        for name, contestant in alternate({c.name: c for c in contestants}, number).items():
-            measured = await _measure(
-                replace(to_order(servers, contestant, contestant.count, DELAY), warmup=WARMUP, seconds=SECONDS)
-            )
+    for number in range(rounds.first, rounds.count):
+        for name, order in alternate(orders, number).items():
+            measured = await _measure(order)
             print(f"round {number}: {name} {measured.rate:,.0f} cycles/s", file=sys.stderr)
             if number >= 0:
                 seen[name].append(measured)
@@ -59,7 +81,8 @@ async def _measure_all(servers: Mapping[str, Server], contestants: list[Contesta
         }
         for contestant in contestants
     ]
-    report("peers", rows, note=f"one worker process each, {ROUNDS} rounds by turns; {_describe_versions()}")
+    note = f"one worker process each, {rounds.count} rounds of {rounds.seconds:.0f} s by turns; {_describe_versions()}"
+    report("peers", rows, note=note, case="warm" if rounds.cached else "")
 
 
 def _describe_versions() -> str:

@@ -48,6 +48,7 @@ class Order:
     due_at: float = 0.0
     fresh_a_second: int = 0
     fresh_from: float = 0.0
+    cached: int = 0
 
     def write(self) -> str:
         """Give the order as JSON."""

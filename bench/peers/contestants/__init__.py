@@ -22,6 +22,11 @@ class Contestant:
     sends_inside: bool = False
 
     @property
+    def is_for_many(self) -> bool:
+        """Whether it takes as many messages as packs do."""
+        return self.count == CONTESTANTS[0].count
+
+    @property
     def module(self) -> str:
         """The module that has its `fill` and `serve`."""
         return f"{__name__}.{self.package}"

@@ -12,7 +12,7 @@ from bench.peers.work import Handle, Order
 from bench.worker_process import build_bare_worker
 from worker.process import tune_memory
 
-SIZE, WAKES = 1000, 3
+SIZE, WAKES, WARM_WAKES = 1000, 3, 20
 TOLERANCE_SECONDS = 1.0
 CACHED = 100
 SLOTS, POLLERS = 30, 5
@@ -21,8 +21,8 @@ SLOTS, POLLERS = 30, 5
 async def fill(order: Order) -> None:
     """Start all messages."""
     client = await Client.connect(order.addresses["temporal"])
-    packs = _packs(order)
-    await start_bare_packs(client, order.contestant, order.contestant, packs, coalesce=TOLERANCE_SECONDS, wakes=WAKES)
+    packs, wakes = _packs(order), WARM_WAKES if order.cached else WAKES
+    await start_bare_packs(client, order.contestant, order.contestant, packs, coalesce=TOLERANCE_SECONDS, wakes=wakes)
 
 
 def _packs(order: Order) -> Iterator[list[BareMessage]]:
@@ -40,5 +40,6 @@ async def serve(order: Order, handle: Handle) -> None:
     tune_memory()
     client = await Client.connect(order.addresses["temporal"])
     batch = BareBatch(work).process
-    async with build_bare_worker(client, order.contestant, BarePack, batch, cache=CACHED, slots=SLOTS, pollers=POLLERS):
+    cache = order.cached or CACHED
+    async with build_bare_worker(client, order.contestant, BarePack, batch, cache=cache, slots=SLOTS, pollers=POLLERS):
         await asyncio.Event().wait()
