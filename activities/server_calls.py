@@ -5,11 +5,9 @@ import contextlib
 from datetime import timedelta
 from typing import Any
 
-from google.protobuf.field_mask_pb2 import FieldMask
 from temporalio import activity
-from temporalio.api.common.v1 import Priority, WorkflowExecution
-from temporalio.api.workflow.v1 import WorkflowExecutionOptions
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, UpdateWorkflowExecutionOptionsRequest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.common import TypedSearchAttributes
 from temporalio.service import RPCError
@@ -19,6 +17,7 @@ from shared.messages.placement import PACK_WORKFLOW, pack_workflow_id
 from shared.packs.entry import COMPRESSED
 from shared.temporal.connect import to_raw
 from shared.temporal.search_attributes import pack_attributes_at_start
+from shared.temporal.workflow_calls import set_priority
 
 SET_PRIORITY = "set_priority"
 FORWARD = "forward_signals"
@@ -61,18 +60,6 @@ async def forward_signals(call: Any) -> None:
             start_signal=signal,
             start_signal_args=[to_raw(wire, is_compressed=bool(pack.get(COMPRESSED)))],
         )
-
-
-async def set_priority(client: Client, workflow_id: str, priority: int) -> None:
-    """Set a run's priority key, also of a task that waits already; the Python client has no wrapper for this call."""
-    await client.workflow_service.update_workflow_execution_options(
-        UpdateWorkflowExecutionOptionsRequest(
-            namespace=client.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=workflow_id),
-            workflow_execution_options=WorkflowExecutionOptions(priority=Priority(priority_key=priority)),
-            update_mask=FieldMask(paths=["priority.priority_key"]),
-        )
-    )
 
 
 class ContinuedRuns:

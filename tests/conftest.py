@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import gc
 import inspect
@@ -13,6 +12,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
 from tests.disks import mounted
 from tests.subjects import ENCODINGS, Subject, declare
+from worker.lanes.profiles import PROFILES
 from worker.run import WorkerPlan, run_workers
 
 if TYPE_CHECKING:
@@ -260,14 +261,17 @@ async def serving(
     *handlers: Handler,
     lanes: tuple[str, ...] = tuple(LANES),
     telemetry: Telemetry | None = None,
+    slots: int = 0,
 ) -> AsyncGenerator[None]:
-    """Run workers in this process for the length of an `async with` block."""
+    """Run workers in this process for the length of an `async with` block; each lane takes `slots` tasks at once."""
+    profiles = {name: replace(known, workflow_slots=slots or known.workflow_slots) for name, known in PROFILES.items()}
     plan = WorkerPlan(
         settings=settings,
         registry=Registry([("the test", h) for h in handlers]),
         lanes=lanes,
         drain=timedelta(seconds=5),
         telemetry=telemetry or Telemetry(is_on=False),
+        profiles=profiles,
     )
     stopping = asyncio.Event()
     running = asyncio.create_task(run_workers(client, plan, stopping))
@@ -285,7 +289,7 @@ def serve(client: Client, settings: Settings) -> Serve:
     def serve(
         *handlers: Handler, lanes: tuple[str, ...] = tuple(LANES), **changes: Any
     ) -> AbstractAsyncContextManager[None]:
-        return serving(client, dataclasses.replace(settings, **changes), *handlers, lanes=lanes)
+        return serving(client, replace(settings, **changes), *handlers, lanes=lanes)
 
     return serve
 

@@ -14,16 +14,16 @@ from shared.errors import PayloadKeyMissing
 from shared.keepers import gates
 from shared.keepers.gates import GateClosure
 from shared.messages.message import Outcome
-from shared.temporal.connect import read_memo, signal_beginning
+from shared.temporal.workflow_calls import read_memo, set_priority, signal_beginning
 
 READ_EVERY_SECONDS = 1.0
-UNPUBLISHED_SECONDS = 0.1  # until the next look at a list that its workflow has not published yet
 STALE_SECONDS = 5.0  # a list older than this is read again before it counts, because gates may have been closed since
 ASK_SECONDS = 2.0  # longest time that a handler's call waits for the server; then the last known state counts
 ENOUGH = 0.9  # a closing that covers this share of the requested time is not sent again: calls in flight end one by one
 LOOK_MIN_SECONDS = 60.0
 SPREAD_SHARE = 0.25
 SPREAD_MAX_SECONDS = 900.0
+HIGHEST_PRIORITY = 1
 
 
 class Gates:
@@ -95,29 +95,24 @@ class Gates:
         return self._reading
 
     async def _read(self) -> None:
-        pause = READ_EVERY_SECONDS
         with contextlib.suppress(RPCError, TimeoutError, PayloadKeyMissing):
             async with asyncio.timeout(ASK_SECONDS):
                 await self._send_closures()
-                closings = await fetch_closings(activity.client(), self._prefix)
-                self._shared = closings or {}
-                pause = UNPUBLISHED_SECONDS if closings is None else pause
-        now = self._clock()
-        self._read_at = now + pause - READ_EVERY_SECONDS
+                self._shared = await fetch_closings(activity.client(), self._prefix)
+        self._read_at = now = self._clock()
         confirmed = (self._own.keys() & self._shared.keys()) - self._unsent
         self._own = gates.pick_closed({gate: self._own[gate] for gate in self._own.keys() - confirmed}, now)
         self._unsent &= self._own.keys()
         self._note_implicit()
-        self.fresh_until = now + pause
+        self.fresh_until = now + READ_EVERY_SECONDS
 
     async def _send_closures(self) -> None:
         """Send the closings that were not sent yet; a failed one is sent again with the next reading."""
         for gate in sorted(self._unsent):
             if (closing := self._own.get(gate)) is None:  # it has opened meanwhile
                 continue
-            wire = {"gate": gate, "opens_at": closing.opens_at, "reason": closing.reason}
             with contextlib.suppress(RPCError):
-                await signal_gates(activity.client(), self._prefix, activity.info().task_queue, gates.CLOSE, wire)
+                await send_closing(activity.client(), self._prefix, activity.info().task_queue, gate, closing)
                 self._unsent.discard(gate)
 
 
@@ -134,14 +129,31 @@ def wait_at(gate: str, closing: GateClosure, now: float) -> Outcome:
     return Outcome("gated", closing.describe(gate, now), after=after, tolerance=spread)
 
 
-async def signal_gates(client: Client, prefix: str, task_queue: str, signal: str, wire: Mapping[str, Any]) -> None:
-    """Send a signal to the gates' workflow, which is started on `task_queue` if it does not run. Raises RPCError."""
-    await signal_beginning(client, gates.GATES_WORKFLOW, gates.gates_workflow_id(prefix), task_queue, signal, wire)
+async def send_closing(
+    client: Client, prefix: str, task_queue: str, gate: str, closing: GateClosure, *, replaces: bool = False
+) -> None:
+    """Close a gate for all; without `replaces` a later opening time that it has already stays. Raises RPCError."""
+    wire = {"gate": gate, "opens_at": closing.opens_at, "reason": closing.reason, "replaces": replaces}
+    await _signal(client, prefix, task_queue, gates.CLOSE, wire, first={gate: list(closing)})
 
 
-async def fetch_closings(client: Client, prefix: str) -> dict[str, GateClosure] | None:
-    """Read which gates are closed; None while their workflow waits for its first worker. Raises RPCError."""
-    memo = await read_memo(client, gates.gates_workflow_id(prefix))
-    if memo is None:
-        return {}
-    return gates.read_closings(memo[gates.GATES_MEMO]) if gates.GATES_MEMO in memo else None
+async def send_opening(client: Client, prefix: str, task_queue: str, gate: str) -> None:
+    """Open a gate for all; an open one stays open. Raises RPCError."""
+    await _signal(client, prefix, task_queue, gates.OPEN, {"gate": gate}, first={})
+
+
+async def _signal(
+    client: Client, prefix: str, task_queue: str, signal: str, wire: Mapping[str, Any], *, first: Mapping[str, Any]
+) -> None:
+    """Send a signal to the gates' workflow; if that starts it, its memo has what the signal says, before any worker."""
+    name = gates.gates_workflow_id(prefix)
+    memo = {gates.GATES_MEMO: first}
+    await signal_beginning(client, gates.GATES_WORKFLOW, name, task_queue, signal, wire, memo=memo)
+    # a gate is closed when too much is due: its workflow's task must not wait behind that
+    await set_priority(client, name, HIGHEST_PRIORITY)
+
+
+async def fetch_closings(client: Client, prefix: str) -> dict[str, GateClosure]:
+    """Read which gates are closed; no worker is needed. Raises RPCError."""
+    memo = await read_memo(client, gates.gates_workflow_id(prefix)) or {}
+    return gates.read_closings(memo.get(gates.GATES_MEMO, {}))

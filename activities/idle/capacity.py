@@ -11,8 +11,9 @@ from temporalio.client import Client
 
 from shared.keepers.capacity import CAPACITY_MEMO, WorkerCapacity, capacity_workflow_id, read_measured
 from shared.lanes import LANES, lane_of_queue
-from shared.temporal.connect import CALL_TIMEOUT, describe_queue, read_memo
+from shared.temporal.connect import CALL_TIMEOUT, describe_queue
 from shared.temporal.deployment import find_taking, to_version
+from shared.temporal.workflow_calls import read_memo
 
 FRESH = timedelta(seconds=20)  # age of a heartbeat after which nobody knows whether its worker is still there
 

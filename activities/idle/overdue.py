@@ -24,8 +24,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.idle.due_index import LAST_SPAN, PAGE, SleepingWorkflow, WorkflowIndex, format_query_time
 from shared.messages.placement import HAS_PARKED, MESSAGE_WORKFLOW, PACK_WORKFLOW
-from shared.temporal.connect import find_workflow, translate_rpc_errors
+from shared.temporal.connect import translate_rpc_errors
 from shared.temporal.search_attributes import DUE_AT, STATE
+from shared.temporal.workflow_calls import find_workflow
 
 COUNTS_MAX = 8
 """Counts of one query. After the first, each halves the range of ages, at first two minutes to ten years, by ratio. In

@@ -25,7 +25,8 @@ from shared.messages.signals import SIGNAL_NAMES, PullForward, PullMany
 from shared.telemetry.metrics import EARLINESS
 from shared.telemetry.sdk import Telemetry
 from shared.temporal.backoff import backoff_seconds
-from shared.temporal.connect import CALL_TIMEOUT, find_workflow, is_missing, is_transient
+from shared.temporal.connect import CALL_TIMEOUT, is_missing, is_transient
+from shared.temporal.workflow_calls import find_workflow
 
 logger = logging.getLogger(__name__)
 

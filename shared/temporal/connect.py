@@ -19,7 +19,7 @@ from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueRequest,
     DescribeTaskQueueResponse,
 )
-from temporalio.client import Client, WorkflowExecutionDescription
+from temporalio.client import Client
 from temporalio.common import RawValue
 from temporalio.envconfig import ClientConfig
 from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
@@ -180,41 +180,6 @@ def translate_rpc_errors() -> Generator[None]:
         yield
     except RPCError as exc:
         raise translate_rpc_error(exc) from exc
-
-
-async def signal_beginning(client: Client, workflow: str, name: str, task_queue: str, signal: str, *given: Any) -> None:
-    """Send a signal to the workflow `name`, which is started on a task queue if it does not run. Raises RPCError."""
-    await client.start_workflow(
-        workflow,
-        {},
-        id=name,
-        task_queue=task_queue,
-        start_signal=signal,
-        start_signal_args=given,
-        rpc_timeout=CALL_TIMEOUT,
-    )
-
-
-async def find_workflow(client: Client, name: str) -> WorkflowExecutionDescription | None:
-    """Describe a workflow, None if there is no such workflow; no worker is needed. Raises RPCError."""
-    try:
-        return await client.get_workflow_handle(name).describe(rpc_timeout=CALL_TIMEOUT)
-    except RPCError as exc:
-        if is_missing(exc):
-            return None
-        raise
-
-
-async def read_memo(client: Client, name: str) -> Mapping[str, Any] | None:
-    """Give the memo of a workflow, None if there is no such workflow; no worker is needed. Raises RPCError."""
-    described = await find_workflow(client, name)
-    if described is None:
-        return None
-    memo = await described.memo()
-    for value in memo.values():
-        if isinstance(value, RawValue):  # a worker's client leaves what it can't decrypt; this raises
-            described.data_converter.payload_converter.from_payload(value.payload, object)
-    return memo
 
 
 async def describe_queue(

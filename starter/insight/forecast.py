@@ -156,7 +156,7 @@ async def make_forecast(
         capacity=capacity,
         packed=packed,
         overloads=tuple(overload for overload in overloads if overload),
-        gates=pick_implicit(await GateControl(client, settings).fetch_known(begin)),
+        gates=pick_implicit(await GateControl(client, settings).fetch(begin)),
     )
 
 

@@ -14,8 +14,9 @@ from temporalio.service import RPCError
 from shared.lanes import task_queue
 from shared.messages.placement import Layout, pack_workflow_id
 from shared.settings import Settings
-from shared.temporal.connect import describe_queue, find_workflow
+from shared.temporal.connect import describe_queue
 from shared.temporal.deployment import find_taking, to_version
+from shared.temporal.workflow_calls import find_workflow
 
 QUERY_TIMEOUT = timedelta(seconds=5)
 

@@ -7,14 +7,12 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowExecutionDescription
 
-from activities.admission.gates import fetch_closings, signal_gates
-from shared.errors import DormiceError, InvalidSetting, RetryLater
+from activities.admission.gates import fetch_closings, send_closing, send_opening
+from shared.errors import DormiceError, InvalidSetting
 from shared.keepers.gates import (
-    CLOSE,
     GATES_MAX,
     KIND_GATE,
     LANE_GATE,
-    OPEN,
     TENANT_GATE,
     GateClosure,
     check_gate,
@@ -26,14 +24,11 @@ from shared.keepers.idle import IDLE_MEMO, IDLE_WORKFLOW, IdleLimits, PullCounts
 from shared.lanes import LANES, task_queue
 from shared.messages.envelope import KIND_MAX_BYTES, KIND_PATTERN, TENANT_MAX_BYTES
 from shared.settings import Settings
-from shared.temporal.connect import find_workflow, signal_beginning, translate_rpc_errors
+from shared.temporal.connect import translate_rpc_errors
+from shared.temporal.workflow_calls import find_workflow, signal_beginning
 
 HOME_LANE = "short"
 """Its workers run the gates workflow if a person closes the first gate; if a handler does, those of its lane."""
-
-
-class GatesNotServed(RetryLater):
-    """A gate was closed or opened, and no worker has processed that yet."""
 
 
 class GateControl:
@@ -42,48 +37,34 @@ class GateControl:
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
         self._prefix = settings.task_queue_prefix
+        self._queue = task_queue(self._prefix, HOME_LANE)
 
     async def fetch(self, now: float) -> dict[str, GateClosure]:
-        """Give the closed gates by name; raises GatesNotServed while a change still waits for a worker."""
+        """Give the closed gates by name."""
         with translate_rpc_errors():
-            found = await fetch_closings(self._client, self._prefix)
-        if found is None:
-            lack = "gates: no worker has taken in yet what was closed"
-            raise GatesNotServed(f"{lack}; start one with 'dormice worker' and ask again")
-        return pick_closed(found, now)
-
-    async def fetch_known(self, now: float) -> dict[str, GateClosure]:
-        """Give the closed gates by name; none while a change still waits for a worker, because it holds nobody yet."""
-        try:
-            return await self.fetch(now)
-        except GatesNotServed:
-            return {}
+            return pick_closed(await fetch_closings(self._client, self._prefix), now)
 
     async def fetch_implicit(self, now: float) -> dict[str, GateClosure]:
         """Give the closed gates that messages need without a declaration; none if nothing can be read."""
         with contextlib.suppress(DormiceError):
-            return pick_implicit(await self.fetch_known(now))
+            return pick_implicit(await self.fetch(now))
         return {}
 
     async def close(self, gate: str, closing: GateClosure) -> None:
         """Close a gate, replacing an earlier closing. Raises InvalidSetting for an invalid name or too many gates."""
         _check(gate)
         _check_implicit(gate)
-        known = await self.fetch_known(closing.closed_at)
+        known = await self.fetch(closing.closed_at)
         if gate not in known and len(known) >= GATES_MAX:
             raise InvalidSetting(f"gates: {GATES_MAX} are closed, which is the most; open one first")
-        wire = {"gate": gate, "opens_at": closing.opens_at, "reason": closing.reason, "replaces": True}
-        await self._send(CLOSE, wire)
+        with translate_rpc_errors():
+            await send_closing(self._client, self._prefix, self._queue, gate, closing, replaces=True)
 
     async def open(self, gate: str) -> None:
         """Open a gate; an open gate stays open. Raises InvalidSetting for an invalid name."""
         _check(gate)
-        await self._send(OPEN, {"gate": gate})
-
-    async def _send(self, signal: str, wire: Mapping[str, object]) -> None:
-        queue = task_queue(self._prefix, HOME_LANE)
         with translate_rpc_errors():
-            await signal_gates(self._client, self._prefix, queue, signal, wire)
+            await send_opening(self._client, self._prefix, self._queue, gate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

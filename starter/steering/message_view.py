@@ -11,7 +11,8 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from shared.errors import MessageNotFound
 from shared.messages.message import ENDS
 from shared.messages.placement import Layout, pack_index, pack_workflow_id, workflow_id
-from shared.temporal.connect import CALL_TIMEOUT, find_workflow, translate_rpc_errors
+from shared.temporal.connect import CALL_TIMEOUT, translate_rpc_errors
+from shared.temporal.workflow_calls import find_workflow
 from starter.starting.queries import QUERY_TIMEOUT, query_or_none
 from starter.starting.start_request import USUAL_PRIORITY
 from starter.steering.packs import Packs

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities.server_calls import set_priority
 from shared.errors import InvalidEnvelope, MessageNotFound, PackNotServed, RetryLater, StandsStill
 from shared.messages.envelope import EnvelopeRules, PayloadCheck, find_misfit, parse_envelope
 from shared.messages.placement import Layout, pack_index, workflow_id
@@ -19,6 +18,7 @@ from shared.settings import Settings
 from shared.temporal.backoff import backoff_seconds
 from shared.temporal.connect import CALL_TIMEOUT, is_missing, translate_rpc_error
 from shared.temporal.search_attributes import STATE
+from shared.temporal.workflow_calls import set_priority
 from starter.starting.calls import TaskPool
 from starter.starting.layouts import Layouts
 from starter.starting.queries import query_or_none

@@ -1,7 +1,6 @@
 """`dormice repair`: what stands still because its workflow's task fails is found, told as that, and brought back."""
 
 import asyncio
-import contextlib
 import time
 from datetime import timedelta
 from typing import Any
@@ -17,7 +16,7 @@ from shared.keepers.gates import CLOSE, GATES_WORKFLOW, GateClosure, gates_workf
 from shared.lanes import task_queue
 from shared.settings import Settings
 from starter.control import Control
-from starter.steering.keepers import GateControl, GatesNotServed
+from starter.steering.keepers import GateControl
 from starter.steering.status.failing_workflows import find_standstill
 from tests.acceptance.conftest import Run
 from tests.conftest import Begin, Serve, wait_until
@@ -146,10 +145,5 @@ async def test_the_workflow_of_the_gates_is_named_by_its_id_and_brought_back(
     assert ran.document["signals"] == [CLOSE]
     assert ran.document["new_run_id"] != ran.document["run_id"]
 
-    async def find() -> object:
-        with contextlib.suppress(GatesNotServed):
-            return await gates.fetch(time.time())
-        return None
-
     async with serve(lanes=("short",)):
-        assert list(await wait_until(find, "a worker has taken it in")) == ["host:a"]
+        assert list(await wait_until(lambda: gates.fetch(time.time()), "a worker has taken it in")) == ["host:a"]

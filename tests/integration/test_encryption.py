@@ -41,7 +41,7 @@ from starter.control import Control
 from starter.local.embedded import EmbeddedServer
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
-from starter.steering.keepers import GateControl, GatesNotServed, IdleControl
+from starter.steering.keepers import GateControl, IdleControl
 from starter.steering.selection import Selection
 from tests.conftest import serving, wait_until
 from tests.replayer import make_replayer
@@ -206,8 +206,7 @@ async def test_what_is_kept_beside_messages_is_encrypted_and_read_again(stage: S
     gates, idle = GateControl(stage.client, stage.settings), IdleControl(stage.client, stage.settings)
 
     async def fetch_closed() -> Any:
-        with contextlib.suppress(GatesNotServed):  # the worker takes it in a moment later
-            return await gates.fetch(time.time())
+        return await gates.fetch(time.time())
 
     async def tell_doing() -> str:
         doing = (await idle.status("medium")).doing

@@ -10,14 +10,15 @@ from temporalio.client import Client
 from activities import Again, Context, Done, Message, RetryAfter, handler
 from activities.api.handler import Handler
 from shared.errors import InvalidSetting
-from shared.keepers.gates import GateClosure
+from shared.keepers.gates import GATES_MEMO, GATES_WORKFLOW, GateClosure, gates_workflow_id
+from shared.lanes import task_queue
 from shared.messages.envelope import Envelope
 from shared.settings import Settings
 from starter.starting.bulk import BulkStarter
 from starter.starting.receipts import StartOutcome
-from starter.steering.keepers import GateControl, GatesNotServed
+from starter.steering.keepers import GateControl
 from starter.steering.message_view import to_document
-from tests.conftest import Begin, Serve, wait_until
+from tests.conftest import Begin, Serve, serving, wait_until
 from tests.subjects import Subject, declare
 
 pytestmark = pytest.mark.timeout(150)  # workers begin and end in it, and gates stay closed for a while
@@ -150,20 +151,18 @@ async def test_a_gate_that_can_hold_nobody_is_refused(gates: GateControl, gate: 
 async def test_what_a_person_says_about_a_gate_outlives_all_workers(
     serve: Serve, kind: str, gates: GateControl, begin: Begin
 ) -> None:
-    """Closed before there is a worker, closed for the next one; opened, everything passes at once."""
+    """Closed before there is a worker, it holds what the first one finds; opened, everything passes at once."""
     site = Site(kind)
     site.opens_at = 1  # nobody is asked to wait
     await gates.close(HOST, GateClosure.lasting(timedelta(hours=2), "maintenance"))
-    with pytest.raises(GatesNotServed, match="no worker has taken in yet"):
-        await gates.fetch(time.time())
+    assert await _is_closed(gates)
+    waiting = await begin(kind)
     async with serve(site.handler(), lanes=("short",)):
-        await wait_until(lambda: _is_closed(gates), "it is closed")
-    async with serve(site.handler(), lanes=("short",)):
-        waiting = await begin(kind)
         await wait_until(lambda: _is_gated(waiting), "it waits at the gate")
-        assert site.calls == []
+    async with serve(site.handler(), lanes=("short",)):
         await gates.open(HOST)
         await wait_until(lambda: _is_open(gates), "it is open")
+        assert site.calls == []
         await asyncio.sleep(1.5)  # workers go by what they read within the last second
         passing = await begin(kind)
         await wait_until(lambda: site.calls, "one that comes now passes")
@@ -171,15 +170,41 @@ async def test_what_a_person_says_about_a_gate_outlives_all_workers(
     assert [name for _, name in site.calls] == [passing.id]
 
 
+@pytest.mark.parametrize("encoding", ["solo"])
+async def test_a_gate_that_is_closed_for_a_crowd_does_not_wait_behind_it(
+    client: Client, settings: Settings, serve: Serve, gates: GateControl, begin: Begin
+) -> None:
+    """A person closes it because more is due than can run; nor does one whose workflow older code has started."""
+    name, queue = gates_workflow_id(settings.task_queue_prefix), task_queue(settings.task_queue_prefix, "short")
+    await client.start_workflow(GATES_WORKFLOW, {}, id=name, task_queue=queue)
+    gates_workflow = client.get_workflow_handle(name)
+
+    async def is_served() -> bool:
+        return GATES_MEMO in await (await gates_workflow.describe()).memo()
+
+    async with serve(lanes=("short",)):
+        await wait_until(is_served, "a worker has taken in the gates' workflow")
+    site = Site("crowd")
+    site.opens_at = 1  # nobody is asked to wait
+
+    async def visit(message: Message, ctx: Context) -> Again | Done:
+        await asyncio.sleep(0.3)
+        return await site.visit(message, ctx)
+
+    crowd = [await begin("crowd") for _ in range(60)]
+    await gates.close("kind:crowd", GateClosure.lasting(HOUR))
+    async with serving(client, settings, handler("crowd")(visit), lanes=("short",), slots=2):
+        await wait_until(lambda: _is_gated(crowd[-1]), "the last one waits at the gate")
+
+    assert len(site.calls) <= len(crowd) / 2, "the others wait at the gate"
+
+
 async def _is_closed(gates: GateControl) -> bool:
-    try:
-        return HOST in await gates.fetch(time.time())
-    except GatesNotServed:
-        return False
+    return HOST in await gates.fetch(time.time())
 
 
 async def _are_closed(gates: GateControl, count: int) -> bool:
-    return len(await gates.fetch_known(time.time())) == count
+    return len(await gates.fetch(time.time())) == count
 
 
 async def _is_open(gates: GateControl) -> bool:

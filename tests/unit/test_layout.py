@@ -80,7 +80,7 @@ def test_only_one_place_connects_and_only_one_starts_workflows() -> None:
         ".start_workflow(": {
             "activities/admission/limits.py",
             "activities/server_calls.py",
-            "shared/temporal/connect.py",
+            "shared/temporal/workflow_calls.py",
             "starter/insight/doctor/server.py",
             "starter/starting/layouts.py",
             "worker/lanes/starting.py",

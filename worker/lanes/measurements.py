@@ -17,7 +17,8 @@ from shared.lanes import task_queue
 from shared.settings import Settings
 from shared.telemetry.metrics import OLDEST_OVERDUE, MetricValue
 from shared.telemetry.sdk import Telemetry
-from shared.temporal.connect import signal_beginning, translate_rpc_error
+from shared.temporal.connect import translate_rpc_error
+from shared.temporal.workflow_calls import signal_beginning
 
 logger = logging.getLogger(__name__)
 

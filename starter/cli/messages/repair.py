@@ -77,7 +77,8 @@ def _report(args: argparse.Namespace, failing: "FailingWorkflow", signals: list[
 async def _find_named(
     client: "Client", settings: Settings, names: list[tuple[str, str] | str]
 ) -> "AsyncIterator[FailingWorkflow]":
-    from shared.temporal.connect import find_workflow, translate_rpc_errors
+    from shared.temporal.connect import translate_rpc_errors
+    from shared.temporal.workflow_calls import find_workflow
     from starter.starting.layouts import Layouts
     from starter.steering.status.failing_workflows import to_standstill
 

@@ -152,7 +152,7 @@ class BoardReader:
         return Counter([listed.parked_reason async for listed in self._control.list(parked, PARKED_READ)])
 
     async def _read_gates(self) -> dict[str, GateClosure]:
-        return await GateControl(self._client, self._settings).fetch_known(time.time())
+        return await GateControl(self._client, self._settings).fetch(time.time())
 
     async def _read_due(self) -> tuple[dict[str, int], list[SleepingWorkflow]]:
         """Count what is due within each stretch, and find what is due next; the nearest ones are not indexed."""

@@ -153,7 +153,7 @@ class Lanes:
 
     async def _check_gates(self) -> Found:
         now = self._server.now()
-        return check_gates(await GateControl(self._server.client, self._settings).fetch_known(now), now)
+        return check_gates(await GateControl(self._server.client, self._settings).fetch(now), now)
 
     async def _count(self, query: str) -> int:
         return (await self._server.client.count_workflows(f"{query} AND {ALIVE}", rpc_timeout=CALL_TIMEOUT)).count
