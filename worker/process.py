@@ -30,7 +30,7 @@ COLLECT_AFTER = (200_000, 10, 10)
 MAPPED_FROM_BYTES = 64 * 1024
 _M_MMAP_THRESHOLD = -3  # of mallopt(3)
 
-PROCESS_BYTES = 512 * 1024 * 1024  # a worker process with a full cache of packs takes 350 to 450 MB
+PROCESS_BYTES = 512 * 1024 * 1024  # a worker process with a full cache of packs takes up to 250 MB
 
 # temporalio 1.35, crates/sdk-core worker/workflow/workflow_stream.rs, process_post_activation: when several tasks come
 # for a run while the cache is full, the first may have to fetch its history. The activation of the next task is then
