@@ -74,7 +74,7 @@ class ProgramPart(Part):
     """A part that is one of dormice's own programs: a worker, the bridge, a Spark driver."""
 
     def __init__(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path, older: Path | None = None
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path, older: str | None = None
     ) -> None:
         super().__init__(name)
         self._command = command
@@ -105,8 +105,8 @@ class ProgramPart(Part):
     async def start(self) -> None:
         """Start the program; returns when there is a process to kill, which may still load its modules."""
         command = [sys.executable, "-P", *self._command]
-        if self.is_older:  # the parent watch is of today, in whatever module the older code has its own
-            command = ["env", f"PYTHONPATH={self._older}{os.pathsep}{ROOT}", *command]
+        if self.is_older:
+            command = ["env", f"PYTHONPATH={self._older}", *command]
         with self._log.open("ab") as output:
             self._process = await start_supervised(
                 command, output.fileno(), {**self._environment, "PYTHONPATH": str(ROOT)}
@@ -191,6 +191,13 @@ def make_environment(**values: str) -> dict[str, str]:
     return {**kept, "TEMPORAL_CONFIG_FILE": os.devnull, **values}
 
 
-def find_older_code() -> Path | None:
-    """Give the recorded older version of dormice; None if this checkout has none."""
-    return next(iter(sorted(OLDER_CODE.glob("*.zip"))), None)
+def lay_older_code(folder: Path) -> str | None:
+    """Give the PYTHONPATH for the recorded older version of dormice, with a new folder on it; None if there is none."""
+    archive = next(iter(sorted(OLDER_CODE.glob("*.zip"))), None)
+    if archive is None:
+        return None
+    # an installation of the older code has none of today's entry points
+    (installed := folder / "dormice-0.1.0.dist-info").mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: dormice\nVersion: 0.1.0\n")
+    # the parent watch is of today, in whatever module the older code has its own
+    return os.pathsep.join(map(str, (folder, archive, ROOT)))

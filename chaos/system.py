@@ -15,7 +15,7 @@ from chaos.clustered import SHARDS, ClusterServerPart, PostgresPart
 from chaos.disk import Disk, mount_disk
 from chaos.faults import CLUSTER, TASK_TIMEOUT_SECONDS, WORKERS
 from chaos.ledger import LEDGER_VARIABLE, Ledger
-from chaos.processes import OwnedPart, Part, ProgramPart, find_older_code, make_environment
+from chaos.processes import OwnedPart, Part, ProgramPart, lay_older_code, make_environment
 from chaos.records import TOPIC
 from chaos.spark_start import SparkStart
 from cluster.cluster import Cluster
@@ -79,9 +79,10 @@ async def run_system(
             **{LEDGER_VARIABLE: str(ledger.path)},
         )
         parts["broker"] = OwnedPart("broker", broker)
+        older = lay_older_code(folder / "older")
         for name in WORKERS:
             log = folder / f"{name.replace(' ', '-')}.log"
-            parts[name] = ProgramPart(name, WORKER, environment, log, find_older_code())
+            parts[name] = ProgramPart(name, WORKER, environment, log, older)
         parts["bridge"] = ProgramPart("bridge", BRIDGE, environment, folder / "bridge.log")
         spark = SparkStart(folder, environment, spark_messages, minutes)
         parts["spark"] = spark.part

@@ -19,6 +19,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities.idle.capacity import Capacity
+from chaos.processes import lay_older_code
 from examples.ledger import LEDGER_VARIABLE, Entry, Ledger
 from shared.lanes import LANES, task_queue
 from shared.messages.signals import Pause, Resume, Revise, RunNow, Signal, Stop
@@ -31,7 +32,6 @@ from tests.subjects import Subject
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(360)]  # half a minute each where the machine is free
 
-ARCHIVE = ROOT / "tests" / "replay" / "older" / "47f40de.zip"
 OLDER, TODAY = "older", "today"
 BUSY = ("looping", "medium", "moving")
 PATIENCE = 150.0
@@ -62,6 +62,7 @@ class Stage:
     client: Client
     settings: Settings
     folder: Path
+    older_path: str
     environment: dict[str, str]
     prefix: str
     ledger: Ledger
@@ -91,8 +92,8 @@ class Stage:
         assert (exit_code, out.count(" started ")) == (0, 14), out + err
 
     def _environment(self, code: str) -> dict[str, str]:
-        path = [str(self.folder), str(ARCHIVE), str(ROOT)] if code == OLDER else [str(ROOT)]
-        return {**self.environment, "PYTHONPATH": os.pathsep.join(path), "DORMICE_BUILD_ID": code}
+        path = self.older_path if code == OLDER else str(ROOT)
+        return {**self.environment, "PYTHONPATH": path, "DORMICE_BUILD_ID": code}
 
     def subjects(self, code: str, *names: str) -> list[Subject]:
         """Give those messages that one version's starter started, solo and packed."""
@@ -164,10 +165,9 @@ def stage(
         "DORMICE_HANDLERS": "tests.rolling_lives",
         "ROLLING_KIND": f"rolling-{prefix}",
     }
-    # an installation of the older code has none of today's entry points
-    (installed := folder / "dormice-0.1.0.dist-info").mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: dormice\nVersion: 0.1.0\n")
-    return Stage(client, settings, folder, environment, prefix, ledger)
+    older_path = lay_older_code(folder)
+    assert older_path
+    return Stage(client, settings, folder, older_path, environment, prefix, ledger)
 
 
 async def settle_in(stage: Stage, code: str) -> None:
