@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from temporalio.client import Client, WorkflowExecutionDescription
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 
 from activities.admission.gates import fetch_closings, send_closing, send_opening
 from shared.errors import DormiceError, InvalidSetting
@@ -16,28 +16,29 @@ from shared.keepers.gates import (
     TENANT_GATE,
     GateClosure,
     check_gate,
+    gates_workflow_id,
     implicit_gates,
     pick_closed,
     pick_implicit,
 )
 from shared.keepers.idle import IDLE_MEMO, IDLE_WORKFLOW, IdleLimits, PullCounts, idle_workflow_id
-from shared.lanes import LANES, task_queue
+from shared.lanes import LANES, lane_of_queue, task_queue
 from shared.messages.envelope import KIND_MAX_BYTES, KIND_PATTERN, TENANT_MAX_BYTES
 from shared.settings import Settings
-from shared.temporal.connect import translate_rpc_errors
+from shared.temporal.connect import describe_queue, translate_rpc_errors
 from shared.temporal.workflow_calls import find_workflow, signal_beginning
-
-HOME_LANE = "short"
-"""Its workers run the gates workflow if a person closes the first gate; if a handler does, those of its lane."""
+from starter.starting.queries import is_polled
 
 
 class GateControl:
-    """Steers the gates of one task queue prefix; every method raises RetryLater or Misconfigured."""
+    """Steers the gates of one task queue prefix; every method raises RetryLater or Misconfigured.
+
+    `close` and `open` return which lane lacks the worker that what was said waits for; empty if it waits for none.
+    """
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
         self._prefix = settings.task_queue_prefix
-        self._queue = task_queue(self._prefix, HOME_LANE)
 
     async def fetch(self, now: float) -> dict[str, GateClosure]:
         """Give the closed gates by name."""
@@ -50,7 +51,7 @@ class GateControl:
             return pick_implicit(await self.fetch(now))
         return {}
 
-    async def close(self, gate: str, closing: GateClosure) -> None:
+    async def close(self, gate: str, closing: GateClosure) -> str:
         """Close a gate, replacing an earlier closing. Raises InvalidSetting for an invalid name or too many gates."""
         _check(gate)
         _check_implicit(gate)
@@ -58,13 +59,35 @@ class GateControl:
         if gate not in known and len(known) >= GATES_MAX:
             raise InvalidSetting(f"gates: {GATES_MAX} are closed, which is the most; open one first")
         with translate_rpc_errors():
-            await send_closing(self._client, self._prefix, self._queue, gate, closing, replaces=True)
+            queue, lacking = await self._find_home()
+            await send_closing(self._client, self._prefix, queue, gate, closing, replaces=True)
+        return lacking
 
-    async def open(self, gate: str) -> None:
+    async def open(self, gate: str) -> str:
         """Open a gate; an open gate stays open. Raises InvalidSetting for an invalid name."""
         _check(gate)
         with translate_rpc_errors():
-            await send_opening(self._client, self._prefix, self._queue, gate)
+            queue, lacking = await self._find_home()
+            await send_opening(self._client, self._prefix, queue, gate)
+        return lacking
+
+    async def _find_home(self) -> tuple[str, str]:
+        """Name the task queue of the gates' workflow, and its lane if that has no worker.
+
+        A workflow that is still to be started gets the queue of a lane with workers, and what starts it needs none.
+        """
+        described = await find_workflow(self._client, gates_workflow_id(self._prefix))
+        if described is not None and described.status is WorkflowExecutionStatus.RUNNING:
+            queue = described.task_queue
+            return queue, "" if await self._is_served(queue) else lane_of_queue(queue)
+        queues = [task_queue(self._prefix, lane) for lane in LANES]
+        for queue in queues:
+            if await self._is_served(queue):
+                return queue, ""
+        return queues[0], ""
+
+    async def _is_served(self, queue: str) -> bool:
+        return is_polled(await describe_queue(self._client, queue))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +148,11 @@ class IdleControl:
                 details["state"] = f"begun again after: {await converter.decode_failure(pull_loop.last_failure)}"
             return details
         return {}
+
+
+def describe_lack(lane: str) -> str:
+    """Say that a change of gates waits for a worker of a lane; empty if it waits for none."""
+    return f", once lane {lane} has a worker; start one with 'dormice worker --lane {lane}'" if lane else ""
 
 
 def describe_implicit(closings: Mapping[str, GateClosure], kind: str, lane: str, tenant: str, now: float) -> str:

@@ -170,6 +170,15 @@ async def test_what_a_person_says_about_a_gate_outlives_all_workers(
     assert [name for _, name in site.calls] == [passing.id]
 
 
+async def test_gates_are_kept_by_a_lane_that_has_workers(serve: Serve, gates: GateControl) -> None:
+    """A person who closes the first one can open it again, also where nobody works on lane short."""
+    async with serve(lanes=("medium",)):
+        lacking = [await gates.close(HOST, GateClosure.lasting(HOUR)), await gates.open(HOST)]
+        await wait_until(lambda: _is_open(gates), "it is open")
+
+    assert lacking == ["", ""]
+
+
 @pytest.mark.parametrize("encoding", ["solo"])
 async def test_a_gate_that_is_closed_for_a_crowd_does_not_wait_behind_it(
     client: Client, settings: Settings, serve: Serve, gates: GateControl, begin: Begin

@@ -52,17 +52,20 @@ async def _run_close(args: argparse.Namespace, settings: Settings) -> int:
     if args.duration is not None and args.duration < SHORTEST:
         raise InvalidSetting(f"--for: is {format_seconds(args.duration.total_seconds())}; give at least a second")
     from shared.keepers.gates import GateClosure
+    from starter.steering.keepers import describe_lack
 
     closing = GateClosure.lasting(args.duration or HORIZON, clip_reason(args.reason))
-    await (await _open_gates(settings)).close(args.gate, closing)
+    lacking = await (await _open_gates(settings)).close(args.gate, closing)
     until = f"for {format_seconds(args.duration.total_seconds())}" if args.duration else "until it is opened"
-    echo_err(f"gate {args.gate}: closed {until}")
+    echo_err(f"gate {args.gate}: closed {until}{describe_lack(lacking)}")
     return FINE
 
 
 async def _run_open(args: argparse.Namespace, settings: Settings) -> int:
-    await (await _open_gates(settings)).open(args.gate)
-    echo_err(f"gate {args.gate}: open")
+    from starter.steering.keepers import describe_lack
+
+    lacking = await (await _open_gates(settings)).open(args.gate)
+    echo_err(f"gate {args.gate}: open{describe_lack(lacking)}")
     return FINE
 
 

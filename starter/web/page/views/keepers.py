@@ -12,6 +12,7 @@ from shared.keepers.gates import GateClosure, check_gate
 from shared.lanes import LANES
 from shared.messages.message import clip_reason
 from shared.messages.timespan import HORIZON, parse_moment
+from starter.steering.keepers import describe_lack
 from starter.web.page.form import read_form
 from starter.web.page.operations_page import find_page
 from starter.web.page.template import redirect, render
@@ -46,20 +47,20 @@ async def close_gate(request: Request) -> Response:
     reason = clip_reason(form.get("reason", "closed by hand"))
     closure = GateClosure.lasting(_read_duration(form.get("opens_at")), reason)
     try:
-        await find_page(request).gate_control.close(gate, closure)
+        lacking = await find_page(request).gate_control.close(gate, closure)
     except InvalidSetting as exc:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(exc), "gate") from exc
     find_page(request).forget()
-    return redirect("/gates", f"Gate {gate}: closed.")
+    return redirect("/gates", f"Gate {gate}: closed{describe_lack(lacking)}.")
 
 
 async def open_gate(request: Request) -> Response:
     """Open a gate."""
     check_unlimited(request)
     gate = _read_gate((await read_form(request, "gate")).get("gate", ""))
-    await find_page(request).gate_control.open(gate)
+    lacking = await find_page(request).gate_control.open(gate)
     find_page(request).forget()
-    return redirect("/gates", f"Gate {gate}: open.")
+    return redirect("/gates", f"Gate {gate}: open{describe_lack(lacking)}.")
 
 
 async def switch_idle(request: Request) -> Response:
