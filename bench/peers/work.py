@@ -34,7 +34,8 @@ class Order:
 
     Messages are due first at `due_at` (seconds since the epoch; 0: now), and come back after `delay`, at least and at
     most so many seconds. With `ledger`, the calls are noted in that file; otherwise a window of `seconds` is measured
-    after `warmup`. Whoever sends fresh messages, sends `fresh_a_second` from the moment `fresh_from` on.
+    after `warmup`. Whoever sends fresh messages, sends `fresh_a_second` from the moment `fresh_from` on. With `cached`
+    a worker on Temporal keeps so many workflows in memory, and its packs continue as new less often.
     """
 
     contestant: str
