@@ -29,7 +29,7 @@ from shared.messages.encoding import Pack
 from shared.messages.envelope import Envelope
 from shared.messages.placement import pack_workflow_id
 from shared.settings import Settings
-from shared.temporal.connect import describe_queue
+from shared.temporal.connect import describe_queue, is_transient
 from starter.control import Control
 from starter.starting import queries
 from starter.starting.bulk import BulkStarter
@@ -65,8 +65,12 @@ async def steer_for_ever(pack: WorkflowHandle[Any, Any]) -> None:
         await asyncio.sleep(chance.uniform(0.0, 0.1))
         names = [f"m{chance.randrange(MESSAGES)}" for _ in range(3)]
         soon = datetime.now(UTC) + timedelta(milliseconds=chance.randrange(-20, 60))
-        await pack.signal("run_now", {"ids": names[:1]})
-        await pack.signal("reschedule", {"ids": names[1:], "due_at": soon.isoformat()})
+        try:
+            await pack.signal("run_now", {"ids": names[:1]})
+            await pack.signal("reschedule", {"ids": names[1:], "due_at": soon.isoformat()})
+        except RPCError as exc:  # while a run ends the server takes none, on a busy machine beyond the client's retries
+            if not is_transient(exc):
+                raise
 
 
 @pytest.mark.parametrize(
