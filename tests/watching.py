@@ -40,7 +40,7 @@ OF_CORE_IN_TROUBLE = {
 OF_PROMETHEUS = {"up", "ALERTS", "process_resident_memory_bytes"}
 
 needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool is not installed (Debian's package prometheus)"
+    shutil.which("promtool") is None, reason="promtool is not installed; ./run servers installs it"
 )
 
 

@@ -23,7 +23,9 @@ from tests.processes import worker_process
 
 pytestmark = [
     pytest.mark.timeout(120),  # a worker process and a Prometheus begin and end in it
-    pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed (Debian's package)"),
+    pytest.mark.skipif(
+        shutil.which("prometheus") is None, reason="prometheus is not installed; ./run servers installs it"
+    ),
 ]
 
 SILENT_PANELS = {
