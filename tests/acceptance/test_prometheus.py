@@ -113,4 +113,5 @@ async def test_rules_and_panels_work_on_what_a_worker_tells(
         groups = (await ask(prometheus, "/rules"))["groups"]
 
     health = {rule["name"]: (rule["health"], rule.get("lastError")) for group in groups for rule in group["rules"]}
+    assert len(groups) == 4
     assert health == {rule.get("alert") or rule["record"]: ("ok", None) for rule in watching.RULES}

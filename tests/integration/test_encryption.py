@@ -205,9 +205,6 @@ async def test_what_is_kept_beside_messages_is_encrypted_and_read_again(stage: S
     """Gates with a person's reason, and what idle capacity is about, which comes in heartbeats."""
     gates, idle = GateControl(stage.client, stage.settings), IdleControl(stage.client, stage.settings)
 
-    async def fetch_closed() -> Any:
-        return await gates.fetch(time.time())
-
     async def tell_doing() -> str:
         doing = (await idle.status("medium")).doing
         return "" if "waits for a worker" in doing else doing
@@ -215,7 +212,7 @@ async def test_what_is_kept_beside_messages_is_encrypted_and_read_again(stage: S
     async with stage.serve():
         await idle.switch("medium", is_on=True)
         await gates.close("host:example.org", GateClosure.lasting(HOUR, f"{stage.word} closed"))
-        closed = await wait_until(fetch_closed, "the gate is closed")
+        closed = await wait_until(lambda: gates.fetch(time.time()), "the gate is closed")
         doing = await wait_until(tell_doing, "the shift tells what it is about")
 
     assert closed["host:example.org"].reason == f"{stage.word} closed"
