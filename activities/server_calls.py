@@ -1,4 +1,4 @@
-"""Calls to the server that workflows need beside their handlers: small local activities, and deleting old runs."""
+"""Calls to the server that workflows need beside their handlers, and the deletion of old runs."""
 
 import asyncio
 import contextlib
@@ -12,16 +12,13 @@ from temporalio.client import Client
 from temporalio.common import TypedSearchAttributes
 from temporalio.service import RPCError
 
-from shared.messages.message import SERIAL
 from shared.messages.placement import PACK_WORKFLOW, pack_workflow_id
-from shared.packs.entry import COMPRESSED
 from shared.temporal.connect import to_raw
 from shared.temporal.search_attributes import pack_attributes_at_start
 from shared.temporal.workflow_calls import set_priority
 
 SET_PRIORITY = "set_priority"
 FORWARD = "forward_signals"
-MARK_SERIAL = "mark_serial_run"
 
 DELETE_AFTER = timedelta(minutes=3)
 """Six times a server's default interval for saving that it has seen a closing (`history.*UpdateAckInterval`). An
@@ -38,11 +35,6 @@ async def set_own_priority(priority: int) -> None:
     await set_priority(activity.client(), activity.info().workflow_id or "", priority)
 
 
-@activity.defn(name=MARK_SERIAL)
-async def mark_serial_run() -> None:
-    """Do nothing: the record of it in the history, which older code can't replay, is all we want."""
-
-
 @activity.defn(name=FORWARD)
 async def forward_signals(call: Any) -> None:
     """Send signals on to other packs, in order, and start those; tokens in them make a repetition change nothing."""
@@ -55,10 +47,9 @@ async def forward_signals(call: Any) -> None:
             id=pack_workflow_id(pack["kind"], index),
             task_queue=activity.info().task_queue,
             task_timeout=task_timeout,
-            memo={SERIAL: 1} if pack.get(SERIAL) else None,
             search_attributes=TypedSearchAttributes(pack_attributes_at_start(pack["kind"], pack["lane"])),
             start_signal=signal,
-            start_signal_args=[to_raw(wire, is_compressed=bool(pack.get(COMPRESSED)))],
+            start_signal_args=[to_raw(wire)],
         )
 
 

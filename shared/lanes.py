@@ -6,31 +6,48 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One execution-length bucket.
-
-    A lane with `heartbeat_timeout` runs handlers as ordinary activities; one without runs them as local activities,
-    which cost 6 events and 3 database transactions a cycle instead of 11 and 7.
-    """
+    """One execution-length bucket: its slots and timeouts; the mechanism is the same on every lane."""
 
     name: str
     handler_timeout: timedelta  # of handlers that declare none
     handler_timeout_max: timedelta  # the most that a handler may declare
-    heartbeat_timeout: timedelta | None
+    heartbeat_timeout: timedelta  # after it the calls of a dead worker run again; also the longest a handler may block
     batch_start: timedelta  # messages of a batch whose handler has not started by then are handed back
 
 
-# On the short lane `handler_timeout_max` plus `batch_start` stays below 80 % of the workflow-task timeout (60 s):
-# from there on a local activity would cost workflow-task heartbeats.
 LANES: dict[str, Lane] = {
-    "short": Lane("short", timedelta(seconds=10), timedelta(seconds=30), None, timedelta(seconds=10)),
-    "medium": Lane("medium", timedelta(minutes=5), timedelta(minutes=30), timedelta(seconds=30), timedelta(minutes=1)),
-    "long": Lane("long", timedelta(hours=2), timedelta(hours=24), timedelta(seconds=60), timedelta(minutes=10)),
+    "short": Lane(
+        "short",
+        handler_timeout=timedelta(seconds=10),
+        handler_timeout_max=timedelta(seconds=30),
+        heartbeat_timeout=timedelta(seconds=10),
+        batch_start=timedelta(seconds=10),
+    ),
+    "medium": Lane(
+        "medium",
+        handler_timeout=timedelta(minutes=5),
+        handler_timeout_max=timedelta(minutes=30),
+        heartbeat_timeout=timedelta(seconds=10),
+        batch_start=timedelta(seconds=20),
+    ),
+    "long": Lane(
+        "long",
+        handler_timeout=timedelta(hours=2),
+        handler_timeout_max=timedelta(hours=24),
+        heartbeat_timeout=timedelta(seconds=60),
+        batch_start=timedelta(minutes=1),
+    ),
 }
 
 
 def task_queue(prefix: str, lane: str) -> str:
     """Name the task queue of a lane; workflow tasks and activity tasks of the lane share it."""
     return f"{prefix}-{lane}"
+
+
+def calls_queue(prefix: str, process: str) -> str:
+    """Name the task queue of one worker process, on which packs ask for the calls that it has in flight."""
+    return f"{prefix}-calls-{process}"
 
 
 def prefix_of(queue: str) -> str:

@@ -91,11 +91,11 @@ class Settings:
         timedelta(seconds=60), "Shorter delays do not update the DueAt search attribute.", 0
     )
     workflow_task_timeout: timedelta = _setting(
-        timedelta(seconds=60), "How long a worker may hold a workflow task before another one gets it.", 1
+        timedelta(seconds=10), "How long a worker may hold a workflow task before another one gets it.", 1
     )
     handlers_at_once: int = _setting(500, "Handlers of packed messages at work at once in one worker process.", 1)
     cached_workflows: int = _setting(
-        0, "Messages and packs that one worker process keeps in memory on each lane; 0 = 100 on short, else 200.", 0
+        0, "Messages and packs that one worker process keeps in memory on each lane; 0 = 300, on long 200.", 0
     )
     tenant_weights: tuple[str, ...] = _setting(
         (), "Shares of a busy lane, TENANT=WEIGHT, comma-separated; who is not named has the weight 1."
@@ -109,9 +109,6 @@ class Settings:
     sandbox: bool = _setting(False, "Run workflow code in the SDK's sandbox (costs CPU on every cold wake).")
     in_flight: int = _setting(64, "Starts or signals under way at once from one process.", 1)
     pack_room: int = _setting(100_000, "Messages that a bulk start holds back to send them to their packs together.", 1)
-    compress_packs: bool = _setting(
-        False, "Store what packs hold compressed, at a third of the bytes; once no older version runs anywhere."
-    )
     starts_per_second: float = _setting(
         0.0, "Most starts a second from one process; 0 = only what the server bears.", 0
     )

@@ -14,7 +14,6 @@ from temporalio.service import RPCError
 from temporalio.worker import WorkerDeploymentConfig
 
 from shared.errors import InvalidSetting
-from shared.messages.message import SERIAL_BUILD
 from shared.settings import Settings
 from shared.temporal.connect import CALL_TIMEOUT
 from shared.temporal.deployment import Version, find_taking, name_version, takeover_command
@@ -22,7 +21,6 @@ from shared.temporal.deployment import Version, find_taking, name_version, takeo
 logger = logging.getLogger(__name__)
 
 NAME_MAX = 255
-BUILD_MAX = NAME_MAX - len(SERIAL_BUILD)
 LOOK_SECONDS = 10.0
 FIRST_LOOK_SECONDS = 1.0
 """A deployment appears with the first poll of its first worker."""
@@ -41,16 +39,15 @@ def check_deployment(settings: Settings) -> None:
             f"deployment_name: is {name[:40]!r}; use at most {NAME_MAX} characters without '.' and ':', "
             "and not '__' first"
         )
-    if len(build) > BUILD_MAX:
-        raise InvalidSetting(f"build_id: is longer than {BUILD_MAX} characters; give a shorter one")
+    if len(build) > NAME_MAX:
+        raise InvalidSetting(f"build_id: is longer than {NAME_MAX} characters; give a shorter one")
 
 
 def version_arguments(settings: Settings) -> dict[str, Any]:
     """Return arguments of `Worker`: a build for people to see, or a version by which the server gives out tasks."""
     if not settings.deployment_name:
         # the SDK's own build id is a hash of the bytecode of every loaded module
-        build = settings.build_id or f"dormice {version('dormice')}"
-        return {"build_id": build.removesuffix(SERIAL_BUILD) + SERIAL_BUILD}
+        return {"build_id": settings.build_id or f"dormice {version('dormice')}"}
     return {
         "deployment_config": WorkerDeploymentConfig(
             version=WorkerDeploymentVersion(settings.deployment_name, settings.build_id),

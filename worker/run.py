@@ -21,7 +21,7 @@ from activities.http.client import HttpClient
 from activities.idle.pull import PullActivities
 from activities.registry import Registry
 from activities.reporting import OutcomeEvents
-from activities.server_calls import forward_signals, mark_serial_run, set_own_priority
+from activities.server_calls import forward_signals, set_own_priority
 from shared.keepers.limits import SHARDS, limits_queue
 from shared.lanes import LANES, task_queue
 from shared.settings import Settings
@@ -38,6 +38,8 @@ from workflows.pack_workflow import PackWorkflow
 
 logger = logging.getLogger(__name__)
 
+CALLS_SLOTS = 10_000  # a question that waits for a slot would count as lost; each only holds a coroutine
+CALLS_POLLERS = 5
 LIMITS_POLLERS = 4  # half of them for what this process counts already
 LIMITS_STICKY = timedelta(seconds=2)  # after it another process counts on, when one was killed
 HEARTBEAT_THROTTLE = timedelta(seconds=2)
@@ -99,19 +101,31 @@ def _build_worker(
             batches.run_batch,
             set_own_priority,
             forward_signals,
-            mark_serial_run,
             PullActivities(plan.telemetry).pull_ahead,
         ],
         workflow_runner=ReleasingRunner(_build_runner(plan), evictions.note),
         max_cached_workflows=max(plan.settings.cached_workflows or profile.cached_workflows, profile.workflow_slots),
         max_concurrent_workflow_tasks=profile.workflow_slots,
         max_concurrent_activities=profile.activity_slots,
-        # one more than workflow tasks can ask for (a handler's or batch's, and the run's mark), so that none ever waits
-        max_concurrent_local_activities=2 * profile.workflow_slots + 1,
         max_concurrent_workflow_task_polls=profile.workflow_pollers,
         max_concurrent_activity_task_polls=profile.activity_pollers,
         nonsticky_to_sticky_poll_ratio=profile.nonsticky_to_sticky_poll_ratio,
         sticky_queue_schedule_to_start_timeout=profile.sticky_timeout,
+        default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        graceful_shutdown_timeout=plan.drain,
+        **version_arguments(plan.settings),
+    )
+
+
+def _build_calls_worker(client: Client, plan: WorkerPlan, batches: BatchDispatch) -> Worker:
+    """Build the worker on which packs ask for the calls that are in flight in this process."""
+    return Worker(
+        _build_client(client),
+        task_queue=batches.queue,
+        activities=[batches.await_calls],
+        max_concurrent_activities=CALLS_SLOTS,
+        max_concurrent_activity_task_polls=CALLS_POLLERS,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         graceful_shutdown_timeout=plan.drain,
@@ -147,7 +161,9 @@ async def run_workers(
         dispatch = Dispatch(
             plan.registry, plan.settings, http, gates, limits, plan.telemetry, events=events, resources=resources
         )
-        batches, evictions = BatchDispatch(dispatch), Evictions()
+        batches = BatchDispatch(dispatch)
+        evictions = Evictions()
+        await stack.enter_async_context(_build_calls_worker(client, plan, batches))
         workers = [
             _build_worker(client, plan, lane, dispatch=dispatch, batches=batches, evictions=evictions)
             for lane in plan.lanes
@@ -157,7 +173,7 @@ async def run_workers(
             await stack.enter_async_context(worker)
         logger.info("worker started", extra={"action": "worker_started", "lanes": ",".join(plan.lanes)})
         announce(workers)
-        alongside = [
+        background = [
             asyncio.create_task(report_throughput(client, prefix, plan.lanes, dispatch.calls)),
             asyncio.create_task(watch_deployment(client, plan.settings)),
             asyncio.create_task(measure_overdue(client, plan.settings, plan.lanes, plan.telemetry)),
@@ -168,8 +184,9 @@ async def run_workers(
             await stopping.wait()
         finally:
             stopping.set()
-            for task in alongside:
+            for task in background:
                 task.cancel()
             logger.info("worker draining", extra={"action": "worker_draining", "seconds": plan.drain.total_seconds()})
+            await batches.drain()
             await asyncio.gather(*(worker.shutdown() for worker in workers))
     logger.info("worker stopped", extra={"action": "worker_stopped"})

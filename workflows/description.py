@@ -10,7 +10,7 @@ from shared.keepers.capacity import WorkerCapacity
 from shared.keepers.gates import GateClosure
 from shared.messages.message import Decision, MessageState
 from shared.messages.timespan import format_moment, format_seconds
-from workflows.packs.batch import PackSummary
+from workflows.packs.summary import PackSummary
 
 PAGE_MAX = 1000  # most messages in one answer of a pack
 _LISTED = ("id", "lane", "due_at", "earliest_at", "parked_reason", "parked_at")
@@ -30,8 +30,8 @@ def explain_due(state: MessageState) -> str:
     return f"{word} {format_moment(state.due_at)}{_because(_find_cause(state))}"
 
 
-def describe_status(state: MessageState, waiting: int = 0) -> dict[str, Any]:
-    """Answer the `status` query, moments as text; `waiting` counts signals that wait for the running handler.
+def describe_status(state: MessageState) -> dict[str, Any]:
+    """Answer the `status` query, moments as text.
 
     All is in one answer, because a server refuses a second query while one waits for a workflow's task.
     """
@@ -57,7 +57,6 @@ def describe_status(state: MessageState, waiting: int = 0) -> dict[str, Any]:
         "sources": dict(state.sources),
         "correlation_id": state.correlation_id,
         "result": state.result,
-        "waiting_signals": waiting,
         "decisions": _describe_decisions(state),
     }
 

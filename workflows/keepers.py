@@ -12,9 +12,9 @@ with workflow.unsafe.imports_passed_through():
     from shared.messages.signal_reading import read_checked_object, read_nothing
     from shared.packs.reading import read_layout
     from workflows.description import describe_capacity, describe_gates, describe_layout
+    from workflows.guards.cancellation import ignores_cancellation, set_details
+    from workflows.guards.signal_handlers import IgnoresUnknownSignals, signal_handler
     from workflows.options import SERVER_CALL_RETRY
-    from workflows.replay.cancellation import ignores_cancellation, set_details
-    from workflows.replay.signal_handlers import IgnoresUnknownSignals, signal_handler
 
 CHANGES_PER_RUN = 500
 SHIFTS_PER_RUN = 100

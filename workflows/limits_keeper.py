@@ -7,8 +7,8 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from shared.keepers import limits
     from shared.temporal.connect import to_raw
-    from workflows.replay.cancellation import ignores_cancellation, set_details
-    from workflows.replay.signal_handlers import IgnoresUnknownSignals
+    from workflows.guards.cancellation import ignores_cancellation, set_details
+    from workflows.guards.signal_handlers import IgnoresUnknownSignals
 
 ANSWERS_PER_RUN = 200  # a worker that takes over repeats as many at most, in well under a second
 
@@ -28,7 +28,7 @@ class LimitsWorkflow(IgnoresUnknownSignals):
         """Answer until this run's history is long enough; nothing awaits in an answer, so none is under way then."""
         set_details(f"**{len(self._turns):,} keys** whose turns counted when this run began")
         await workflow.wait_condition(self._is_run_full)
-        workflow.continue_as_new(to_raw(self._turns.dump(workflow.time()), is_compressed=True))
+        workflow.continue_as_new(to_raw(self._turns.dump(workflow.time())))
 
     def _is_run_full(self) -> bool:
         return self._answers >= ANSWERS_PER_RUN or workflow.info().is_continue_as_new_suggested()

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
+from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 from shared.lanes import LANES
@@ -12,34 +13,55 @@ ONCE = RetryPolicy(maximum_attempts=1)
 So both encodings retry alike, attempts survive continue-as-new, and signals can steer a waiting retry."""
 
 HANDLER_SLACK = timedelta(seconds=5)  # its activity cancels a late handler; this is for one that blocks its process
-SETTLE_DELAY = timedelta(milliseconds=1)  # the shortest possible timer: only the workflow task that it causes matters
-SERVER_CALL_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
-SERVER_CALL: dict[str, Any] = {"start_to_close_timeout": timedelta(seconds=10), "retry_policy": SERVER_CALL_RETRY}
 
-BATCHES_MAX = {"short": 1, "medium": 4, "long": 8}
-"""Most batches of one pack at the same time: on the short lane one, because a local activity holds the pack's workflow
-task; on the other lanes more, so that messages that become due need not wait for a slow batch."""
+SERVER_CALL_TIMEOUT = timedelta(seconds=10)
+SERVER_CALL_RETRY = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30))
+
+SERVER_CALL: dict[str, Any] = {
+    "start_to_close_timeout": SERVER_CALL_TIMEOUT,
+    "retry_policy": RetryPolicy(initial_interval=timedelta(seconds=1), maximum_attempts=3),
+}
+"""For a call that the server may refuse for ever, and that nothing waits for."""
+
+FORWARD_CALL: dict[str, Any] = {"start_to_close_timeout": SERVER_CALL_TIMEOUT, "retry_policy": SERVER_CALL_RETRY}
+"""For what must reach another workflow, however long the server is away."""
 
 BATCH_RETRY = RetryPolicy(
     initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1), maximum_attempts=3
 )
-"""A batch whose worker is lost goes on from its last heartbeat.
-A batch that is lost three times may be what kills its workers: then the pack tries each of its messages alone."""
+"""A batch that is lost three times may be what kills its workers: then the pack tries each of its messages alone."""
+
+BATCH_TIMEOUT_SLACK = timedelta(seconds=20)
+"""A batch answers seconds after its last call has begun; what is later than this blocks its process."""
+
+PROCESS_TIMEOUT = timedelta(seconds=15)
+"""How long a worker process may leave a question about its calls in flight before it counts as dead."""
+
+CALLS_IN_FLIGHT_MAX = 500
+"""Most batches of one pack with calls that still work. The server allows a workflow 2,000 activities at once."""
 
 CONDENSED_FROM = timedelta(seconds=10)
 """A pack that sleeps longer condenses its entries; with a shorter sleep, opening them would be a tenth of its work. One
 that continues as new when it wakes always does: what it has condensed is what it passes on."""
 
-FORWARDED_AT_ONCE = 5  # signals to other packs that one local activity sends: up to 1 MB in all
+FORWARDED_AT_ONCE = 5  # signals to other packs that one activity sends: up to 1 MB in all
 
-CONTINUE_AS_NEW_LEAST = 20  # cycles that every run may have before it continues as new, however small the pack is
+CONTINUE_AS_NEW_MIN = 20  # cycles that every run may have before it continues as new, however small the pack is
+
+HISTORY_BYTES_MAX = 1_000_000  # continue as new beyond this size, whatever filled the history
 
 
 def batch_timeout(lane: str) -> timedelta:
     """Return the time after which Temporal itself gives up a batch on a lane."""
-    return LANES[lane].batch_start + handler_timeout(lane)
+    return LANES[lane].batch_start + BATCH_TIMEOUT_SLACK
 
 
 def handler_timeout(lane: str) -> timedelta:
     """Return the time after which Temporal itself gives up a handler call on a lane."""
     return LANES[lane].handler_timeout_max + HANDLER_SLACK
+
+
+def span_until(moment: float) -> timedelta:
+    """Return how long a timer must run until a moment, by the workflow's clock."""
+    # a millisecond more, so that rounding never fires the timer too early
+    return timedelta(seconds=max(moment - workflow.time(), 0.0) + 0.001)

@@ -22,6 +22,7 @@ from activities.api.outcome import Done, Message, RetryAfter, build_message, to_
 from activities.api.payload import InvalidPayload
 from activities.api.resources import Resources
 from activities.calls.deadlines import Deadlines
+from activities.calls.heartbeats import beating
 from activities.calls.hooks import call_hook, describe_error
 from activities.http.client import HttpClient
 from activities.registry import Registry
@@ -69,16 +70,11 @@ class Dispatch:
         the event loop.
         """
         call = HandlerCall.load(wire)
-        timeout = LANES[call.lane].heartbeat_timeout
-        beating = None if timeout is None else asyncio.create_task(_beat(timeout))
-        try:
+        with beating(LANES[call.lane].heartbeat_timeout):
             outcome = await self.refuse_exhausted(call, call.attempt - 1)
             if outcome is None:
-                beat = no_heartbeat if timeout is None else activity.heartbeat
-                outcome = await self.run(call, beat, self.make_deadlines(call.kind, call.lane))
-        finally:
-            if beating is not None:
-                beating.cancel()
+                deadlines = self.make_deadlines(call.kind, call.lane)
+                outcome = await self.run(call, activity.heartbeat, deadlines)
         settings = self.settings
         stamped = outcome._replace(
             cycles_per_run=settings.cycles_per_run,
@@ -301,13 +297,6 @@ def _log(around: CallContext, outcome: Outcome, started_at: float, clock: Callab
         logger.log(level, message, extra={"action": message.replace(" ", "_"), **around.fields, **details})
 
 
-async def _beat(within: timedelta) -> None:
-    """Send heartbeats for a handler that only awaits; its own timeout limits the time in all."""
-    while True:
-        activity.heartbeat()
-        await asyncio.sleep(within.total_seconds() / 4)
-
-
 def fail(found: Handler, reason: str) -> Outcome:
     """Give the outcome of a call that counts as a failed attempt, with what its handler declares."""
     return Outcome(
@@ -327,11 +316,7 @@ def expire(call: HandlerCall, problem: str = "") -> Outcome:
 
 
 def stamp_end(clock: Callable[[], float]) -> float:
-    """Give the present time, rounded up to the millisecond, as the end of a cycle.
-
-    A workflow's own clock runs behind after a local activity: the SDK's core counts from the start of the workflow task
-    and leaves out the time before the activity began. A delay counted from there would end early.
-    """
+    """Give the present time, rounded up to the millisecond, as the end of a cycle, from which a delay counts."""
     return math.ceil(clock() * 1000) / 1000
 
 

@@ -10,7 +10,6 @@ from temporalio.api.workflowservice.v1 import ListWorkersRequest
 from temporalio.client import Client
 
 from shared.keepers.capacity import CAPACITY_MEMO, WorkerCapacity, capacity_workflow_id, read_measured
-from shared.lanes import LANES, lane_of_queue
 from shared.temporal.connect import CALL_TIMEOUT, describe_queue
 from shared.temporal.deployment import find_taking, to_version
 from shared.temporal.workflow_calls import read_memo
@@ -33,12 +32,11 @@ class Capacity:
     def __init__(self, client: Client, queue: str) -> None:
         self._client = client
         self._queue = queue
-        self._is_local = LANES[lane_of_queue(queue)].heartbeat_timeout is None
 
     async def read_slots(self) -> Slots:
-        """Add up the slots in which handlers run: workflow-task slots on the short lane, else activity slots."""
+        """Add up the slots in which handlers run."""
         beats = await self._find_heartbeats()
-        slots = [beat.workflow_task_slots_info if self._is_local else beat.activity_task_slots_info for beat in beats]
+        slots = [beat.activity_task_slots_info for beat in beats]
         free = sum(max(each.current_available_slots, 0) for each in slots)
         told_at = max((beat.heartbeat_time.ToDatetime(UTC) for beat in beats), default=datetime.fromtimestamp(0, UTC))
         return Slots(free + sum(each.current_used_slots for each in slots), free, told_at)
@@ -53,7 +51,7 @@ class Capacity:
         """Count the tasks that wait for a worker; a task that goes straight to a waiting worker never counts."""
         kinds = [TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY]
         waiting = 0
-        for kind in kinds[:1] if self._is_local else kinds:
+        for kind in kinds:
             described = await describe_queue(self._client, self._queue, kind, report_stats=True)
             waiting += described.stats.approximate_backlog_count
         return waiting

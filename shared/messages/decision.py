@@ -33,7 +33,6 @@ def decide(
     event: Outcome | signals.Signal | signals.UnreadableSignal,
     now: float,
     *,
-    replay_time: float | None = None,
     spread: Spread | None = None,
 ) -> MessageState:
     """Give the state after `event` at `now` (seconds since the epoch).
@@ -42,9 +41,7 @@ def decide(
     no sense in the state, or can't be read, changes only the list of remembered decisions. An ended message changes no
     more, unless a newer record starts it again, because its sender was told that the record has been taken.
 
-    A signal that names a moment up to `replay_time` (default: `now`) means `now`. On a replay a signal's `now` may
-    differ, `replay_time` never does, see `workflows.replay.run_now_queue`. `spread` gives the offset in the tolerance
-    at which a message comes back; without it a hash of the id does.
+    `spread` gives the offset in the tolerance at which a message comes back; without it a hash of the id does.
 
     A message that expires is due at that moment at the latest; what a worker then does is its `on_expiry`, not a cycle.
     """
@@ -60,7 +57,7 @@ def decide(
         after = _end_cycle(_apply_outcome(state, event, now, spread), now)
     else:
         try:
-            after = _apply(_begin_anew(state, now), event, now, now if replay_time is None else replay_time)
+            after = _apply(_begin_anew(state, now), event, now)
         except (ValueError, TypeError, AttributeError) as exc:
             return _remember(state, now, "ignored", f"{type(event).__name__}: {exc}")
     return _bound_by_expiry(after, now) if after.expires_at else after
@@ -234,20 +231,20 @@ def _end_cycle(state: MessageState, now: float) -> MessageState:
     return state
 
 
-def _apply(state: MessageState, signal: signals.Signal, now: float, replay_time: float) -> MessageState:
+def _apply(state: MessageState, signal: signals.Signal, now: float) -> MessageState:
     match signal:
         case signals.RunNow():
             return _request_due(state, (_floor(now), ""), now, "run_now", signal.reason)
         case signals.Reschedule():
-            bounded = _bound(signal.due_at, now, replay_time)
+            bounded = _bound(signal.due_at, now)
             return _request_due(state, bounded, now, "reschedule", clip_reason(signal.reason))
         case signals.Reprioritize():
             _check_priority(signal.priority)
-            bounded = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
+            bounded = None if signal.due_at is None else _bound(signal.due_at, now)
             reason = _join(f"priority {signal.priority}", clip_reason(signal.reason))
             return _request_due(state._replace(priority=signal.priority), bounded, now, "reprioritize", reason)
         case signals.Revise():
-            return _revise(state, signal, now, replay_time)
+            return _revise(state, signal, now)
         case signals.Pause():
             return _remember(state._replace(is_paused=True), now, "pause", signal.reason)
         case signals.Resume():
@@ -269,10 +266,10 @@ def _request_due(
     return _remember(state, now, what, _join(reason, note))
 
 
-def _bound(moment: str, now: float, replay_time: float) -> tuple[float, str]:
+def _bound(moment: str, now: float) -> tuple[float, str]:
     """Give the due time for a requested moment, and a note if it had to be another one."""
     due_at = to_epoch(moment)
-    if due_at <= replay_time:
+    if due_at <= now:
         return _floor(now), "in the past: due now"
     if due_at > now + MAX_DELAY:
         return _ceil(now + MAX_DELAY), "cut to ten years"
@@ -292,7 +289,7 @@ def _check_conditions(state: MessageState, signal: signals.Revise) -> None:
         raise ValueError(f"it is due {format_moment(due_at)}, not before {signal.if_due_before}")
 
 
-def _revise(state: MessageState, signal: signals.Revise, now: float, replay_time: float) -> MessageState:
+def _revise(state: MessageState, signal: signals.Revise, now: float) -> MessageState:
     if _is_redelivered(state, signal):
         return state
     if signal.lane and signal.lane not in LANES:
@@ -300,7 +297,7 @@ def _revise(state: MessageState, signal: signals.Revise, now: float, replay_time
     if signal.priority is not None:
         _check_priority(signal.priority)
     _check_conditions(state, signal)
-    bounded = None if signal.due_at is None else _bound(signal.due_at, now, replay_time)
+    bounded = None if signal.due_at is None else _bound(signal.due_at, now)
     # an idempotency key stands for one payload: a new payload for a tried version makes the next version
     is_next = state.is_tried and not state.is_running
     changed = (_skip_version(state) if is_next else state)._replace(
@@ -311,7 +308,7 @@ def _revise(state: MessageState, signal: signals.Revise, now: float, replay_time
         is_revised=state.is_running,
         sources=_note_source(state, signal),
         trace=state.trace if signal.trace is None else signal.trace,
-        expires_at=state.expires_at if signal.expires_at is None else _bound(signal.expires_at, now, replay_time)[0],
+        expires_at=state.expires_at if signal.expires_at is None else _bound(signal.expires_at, now)[0],
         # a newer record starts the message again, so it cancels a pending stop, whenever it arrives
         asked_stop=None if signal.source else state.asked_stop,
     )

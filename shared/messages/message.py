@@ -15,11 +15,6 @@ NO_TURN: Sequence[Any] = ()  # a `Turn`, or its wire form
 NO_TRACE: Mapping[str, str] = MappingProxyType({})
 DECISIONS_KEPT = 5  # how many of its last decisions a message remembers for `explain`
 PAYLOAD_MAX = "payload_max_bytes"  # key in a message workflow's input: the size limit for a revision's payload
-SERIAL = "serial"  # key in a workflow's input: 1 where signals act one by one, as in all but those of older code
-SERIAL_BUILDS = (" serial 2", " serial 3")
-"""Ends of the build ids of workers that can let signals act one by one, older ones first. From the second on, packs
-continue as new when they wake."""
-SERIAL_BUILD = SERIAL_BUILDS[-1]  # end of this version's build ids
 REASON_MAX = 300  # characters of a reason that are kept
 ENDS = ("done", "stopped", "expired")
 """The phases of messages that have ended."""

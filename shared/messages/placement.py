@@ -23,12 +23,11 @@ class Layout:
     packs: int
     size: int
     coalesce: float
-    first_packs: int = 0  # initial pack count; handlers that still declare it are accepted
 
     @classmethod
     def of(cls, kind: str, lane: str, pack: Pack) -> "Layout":
         """Make the layout that a kind's handler declares."""
-        return cls(kind, lane, pack.packs, pack.size, pack.coalesce.total_seconds(), pack.packs)
+        return cls(kind, lane, pack.packs, pack.size, pack.coalesce.total_seconds())
 
     @classmethod
     def load(cls, kind: str, memo: Mapping[str, Any]) -> "Layout":
@@ -42,7 +41,7 @@ class Layout:
 
     def dump(self) -> dict[str, Any]:
         """Give the content of the memo."""
-        return {"lane": self.lane, **self.sizes, "first_packs": self.first_packs}
+        return {"lane": self.lane, **self.sizes}
 
 
 def workflow_id(kind: str, message_id: str) -> str:

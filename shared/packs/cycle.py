@@ -1,12 +1,15 @@
 """A cycle of a packed message, from its entry to what the cycle changes of it, without a full state where possible."""
 
-from shared.messages.decision import begin, decide, plan_return, plan_wait
+from typing import Any
+
+from shared.messages.decision import Spread, begin, decide, plan_return, plan_wait
 from shared.messages.json_value import copy_json
 from shared.messages.message import DECISIONS_KEPT, HandlerCall, Outcome
 from shared.messages.placement import PackSpread
 from shared.packs.entry import (
     DECISIONS,
     DUE,
+    EARLY,
     ID,
     LATE,
     OTHERS,
@@ -14,12 +17,22 @@ from shared.packs.entry import (
     ROUTINE,
     VERSION,
     Entry,
+    apply_change,
     to_change,
     to_entry,
     to_state,
 )
 
-_USUAL_CALL = tuple(HandlerCall._field_defaults.values())
+STILL_IN_FLIGHT = 0
+"""What stands in a batch's answer for a message whose handler still works; None: handed back, it was not called."""
+
+Result = Entry | dict[str, Any] | int | None
+"""What a batch answers for a message: what its cycle changes of the entry, or the outcome that the pack decides on."""
+
+_DECIDED = frozenset({"again", "gated"})
+"""Verdicts that the worker decides on; of all others the pack gets the outcome, for they may end or park a message."""
+
+_DEFAULT_CALL = tuple(HandlerCall._field_defaults.values())
 """The fields of a call that an entry without other fields leaves at their defaults."""
 
 
@@ -33,7 +46,58 @@ def to_call(entry: Entry, kind: str, lane: str, tries_before: int) -> HandlerCal
         state = to_state(entry, kind, lane)._replace(payload=payload)
         return HandlerCall.of(state, state.attempt + 1 + tries_before)
     moment = entry[DUE] / 1000
-    return HandlerCall._make((kind, entry[ID], lane, entry[VERSION], 1 + tries_before, payload, moment, *_USUAL_CALL))
+    return HandlerCall._make((kind, entry[ID], lane, entry[VERSION], 1 + tries_before, payload, moment, *_DEFAULT_CALL))
+
+
+def to_input(entry: Entry) -> Entry:
+    """Give what a worker needs of an entry: not its last decision, if the next one will replace it."""
+    decisions = entry[DECISIONS]
+    if len(decisions) != 1 or decisions[0][2] not in ROUTINE:
+        return entry
+    return [*entry[:DECISIONS], [], *entry[OTHERS:]]
+
+
+def to_result(
+    entry: Entry, outcome: Outcome, now: float, *, kind: str, lane: str, spread: PackSpread
+) -> Entry | dict[str, Any]:
+    """Give what a batch answers for a message whose cycle ended at `now`; `lane` is the pack's own."""
+    if outcome.verdict in _DECIDED and not outcome.turn:
+        return apply_outcome(entry, outcome, now, kind=kind, lane=lane, spread=spread)
+    return outcome._replace(ended_at=now).dump()
+
+
+def to_outcome(entry: Entry, result: Entry | dict[str, Any], lane: str, within: PackSpread) -> tuple[Outcome, Spread]:
+    """Give the outcome of a result, and the spread with which it leads to the same due time as the worker's decision.
+
+    It is for a message that signals have changed while its handler was at work.
+    """
+    if isinstance(result, dict):
+        return Outcome.load(result), within
+
+    after = apply_change(entry, result)
+    others: dict[str, Any] = after[OTHERS] if len(after) > OTHERS else {}
+    back, _, what, _, reason = after[DECISIONS][-1]
+    outcome = Outcome(
+        what,
+        reason,
+        tolerance=after[LATE] / 1000,
+        lane=others.get("lane", lane),
+        traced=others.get("traced", ""),
+        started_at=others.get("started_at", 0.0),
+        ended_at=(after[DUE] - back) / 1000,
+    )
+    if what == "gated":
+        return outcome._replace(after=back / 1000), _spread_nowhere
+    return outcome._replace(
+        at=after[DUE] / 1000,
+        earliest_at=(after[DUE] - after[EARLY]) / 1000,
+        payload=after[PAYLOAD],
+        is_payload_changed=after[PAYLOAD] != entry[PAYLOAD],
+    ), _spread_nowhere
+
+
+def _spread_nowhere(_: float) -> float:
+    return 0.0
 
 
 def apply_outcome(entry: Entry, outcome: Outcome, now: float, *, kind: str, lane: str, spread: PackSpread) -> Entry:

@@ -9,28 +9,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.messages.json_value import encode_json
-from shared.messages.message import SERIAL, Decision, MessageState, Outcome
+from shared.messages.message import Decision, MessageState
 
 Entry = list[Any]
 ID, DUE, EARLY, LATE, VERSION, PAYLOAD, DECISIONS, OTHERS = range(8)
 CHUNK_BYTES_MAX = 200_000  # of the entries in one signal: a thousand typical ones, while the server warns at 512 KiB
 STATE_BYTES_MAX = 400_000  # of a pack's state as it is stored, for the same reason
-EXPANDED_BYTES_MAX = 1_200_000  # of a compressed state as JSON: with other payloads it may compress less next time
+EXPANDED_BYTES_MAX = 1_200_000  # of a state as JSON: with other payloads it may compress less next time
 WIRE_VERSION = 1  # version of the encoding of a pack's state
-COMPRESSED = "compressed"  # key in a pack's input and in a batch's answer: whether large values are stored compressed
 CYCLES_PER_RUN = "cycles_per_run"  # key in a batch's answer: cycles per message after which the pack continues as new
 CYCLES_IN_FIRST_RUN = "cycles_in_first_run"  # another: the same for the first run, so that packs filled together differ
-CYCLES_PER_RUN_USUAL = 0.25  # what an answer without that key means, by which its worker's code decided: never changes
-STORED_SHARE = "stored_share"  # key in a pack's input: the size of its compressed state, as a share of its size as JSON
+STORED_SHARE = "stored_share"  # key in a pack's input: the size of its stored state, as a share of its size as JSON
 SHORTENED_MAX = 200  # characters of a reason in a pack that is short of room
 
 ROUTINE = frozenset({"started", "again", "asked"})
 _FIELDS, _DEFAULTS = MessageState._fields, MessageState._field_defaults
-_SELDOM_SPAN = slice(_FIELDS.index("attempt"), _FIELDS.index("decisions"))
-_SELDOM = _FIELDS[_SELDOM_SPAN]  # at their defaults in most messages; adjacent, to be compared at once
-_SELDOM_DEFAULTS = tuple(_DEFAULTS[name] for name in _SELDOM)
-_IDLE_DEFAULTS = tuple(_DEFAULTS[name] for name in _FIELDS[_SELDOM_SPAN.stop + 1 :])  # no handler is at work
-_KNOWN = frozenset({*_SELDOM, "lane"})
+_OPTIONAL_SPAN = slice(_FIELDS.index("attempt"), _FIELDS.index("decisions"))
+_OPTIONAL = _FIELDS[_OPTIONAL_SPAN]  # at their defaults in most messages; adjacent, to be compared at once
+_OPTIONAL_DEFAULTS = tuple(_DEFAULTS[name] for name in _OPTIONAL)
+_IDLE_DEFAULTS = tuple(_DEFAULTS[name] for name in _FIELDS[_OPTIONAL_SPAN.stop + 1 :])  # no handler is at work
+_KNOWN = frozenset({*_OPTIONAL, "lane"})
 _CHANGE_LENGTH = 4
 
 
@@ -43,19 +41,20 @@ def to_heading(
     size: int,
     coalesce: float,
     payload_max_bytes: int = 0,  # the limit of a revision's payload; 0 = unknown
-    is_serial: bool = True,  # if not, its signals act as in older code
-    is_compressed: bool = False,
     stored_share: float = 0.0,  # 0 = unknown
 ) -> dict[str, Any]:
     """Give the wire form of a pack without messages: its first input, and later what precedes its entries."""
-    usual = {"v": WIRE_VERSION, "kind": kind, "lane": lane, "index": index, "packs": packs, "size": size}
-    seldom = {
-        "payload_max_bytes": payload_max_bytes,
-        SERIAL: int(is_serial),
-        COMPRESSED: int(is_compressed),
-        STORED_SHARE: stored_share,
+    heading = {
+        "v": WIRE_VERSION,
+        "kind": kind,
+        "lane": lane,
+        "index": index,
+        "packs": packs,
+        "size": size,
+        "coalesce": coalesce,
     }
-    return usual | {"coalesce": coalesce} | {name: value for name, value in seldom.items() if value}
+    optional = {"payload_max_bytes": payload_max_bytes, STORED_SHARE: stored_share}
+    return heading | {name: value for name, value in optional.items() if value}
 
 
 def to_entry(state: MessageState, lane: str) -> Entry:
@@ -74,9 +73,9 @@ def to_entry(state: MessageState, lane: str) -> Entry:
             if number == len(state.decisions) or d.what not in ROUTINE
         ],
     ]
-    seldom, others = state[_SELDOM_SPAN], dict[str, Any]()
-    if seldom != _SELDOM_DEFAULTS:
-        fields = zip(_SELDOM, seldom, _SELDOM_DEFAULTS, strict=True)
+    optional, others = state[_OPTIONAL_SPAN], dict[str, Any]()
+    if optional != _OPTIONAL_DEFAULTS:
+        fields = zip(_OPTIONAL, optional, _OPTIONAL_DEFAULTS, strict=True)
         others = {n: value for n, value, default in fields if value is not default and value != default}
     if state.lane != lane:
         others["lane"] = state.lane
@@ -95,7 +94,7 @@ def to_state(entry: Entry, kind: str, lane: str) -> MessageState:
     latest = (due + late) / 1000 if late else 0.0
     # by position, which is faster; every cycle of every packed message runs this
     first = (kind, entry[ID], lane, due / 1000, (due - entry[EARLY]) / 1000, latest, entry[PAYLOAD], version)
-    state = MessageState._make((*first, *_SELDOM_DEFAULTS, tuple(decisions), *_IDLE_DEFAULTS))
+    state = MessageState._make((*first, *_OPTIONAL_DEFAULTS, tuple(decisions), *_IDLE_DEFAULTS))
     if len(entry) <= OTHERS:
         return state
     return state._replace(**{n: value for n, value in entry[OTHERS].items() if n in _KNOWN})
@@ -134,14 +133,6 @@ def is_held(entry: Entry) -> bool:
 def is_ended(entry: Entry) -> bool:
     """Return whether the message is done or stopped; before it is in a pack: whether it is to be stopped."""
     return len(entry) > OTHERS and "ended" in entry[OTHERS]
-
-
-def to_end(entry: Entry) -> Outcome:
-    """Give the outcome that ended a message, from its entry after a cycle."""
-    others: dict[str, Any] = entry[OTHERS]
-    is_expired = others.get("is_expired", False)
-    reason = entry[DECISIONS][-1][4] if is_expired else ""
-    return Outcome("done", reason, result=others.get("result"), is_expired=is_expired)
 
 
 def is_parked(entry: Entry) -> bool:

@@ -1,8 +1,6 @@
-"""Names by which a pack, its batches and whoever reads its history know each other."""
+"""Names of the activities that run a pack's batches."""
 
 RUN_BATCH = "run_batch"
-"""The activity that runs a batch."""
-REPORT = "report"
-"""Signal by which a batch reports finished messages while its other handlers still work."""
-AT_WORK = "at_work"
-"""Query by which a retried batch learns which of its messages the pack still waits for."""
+"""Begins the calls of a batch, and answers within seconds."""
+AWAIT_CALLS = "await_calls"
+"""Waits, in the worker process that began them, for calls that were still in flight when their batch answered."""

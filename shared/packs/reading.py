@@ -1,19 +1,16 @@
 """Reading what only packs are sent; like `shared.messages.signal_reading`, every function raises only ValueError."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from shared.lanes import LANES
 from shared.messages.encoding import PACKS_MAX
 from shared.messages.json_value import find_flaw
-from shared.messages.message import Verdict
 from shared.messages.signal_reading import (
     Check,
     check_token,
     is_int,
     is_moment,
-    is_number,
     number,
     read_object,
     require,
@@ -29,15 +26,6 @@ _MOMENT_MAX_MS = round(MOMENT_MAX * 1000)
 _COUNT_MAX = 2**53
 _DECISION_LENGTH = 5
 _ADVICE = "start messages with dormice"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchProgress:
-    """Outcomes by position that a batch has finished while its other handlers still work, and when."""
-
-    batch: int
-    outcomes: list[tuple[int, dict[str, Any] | None]]
-    ended_at: float
 
 
 def read_chunk(arguments: Sequence[Any]) -> dict[str, Any]:
@@ -61,17 +49,6 @@ def read_chunk(arguments: Sequence[Any]) -> dict[str, Any]:
     elif not all(len(sources_of(entry)) == 1 for entry in chunk["entries"]):
         raise ValueError(f"it revises by records that name no source, or several; {_ADVICE}")
     return chunk
-
-
-def read_report(arguments: Sequence[Any]) -> BatchProgress:
-    """Read a batch's report of finished messages."""
-    news = read_object(arguments)
-    batch, outcomes, ended_at = (news.get(name) for name in ("batch", "outcomes", "ended_at"))
-    if not (is_int(batch) and is_moment(ended_at)):
-        raise ValueError("a report wants the number of a batch, outcomes and ended_at; workers send it")
-    if not isinstance(outcomes, list) or not all(map(_is_finished, cast("list[Any]", outcomes))):
-        raise ValueError("its outcomes are no list of positions with an outcome each; workers send it")
-    return BatchProgress(cast("int", batch), [(n, wire) for n, wire in cast("Any", outcomes)], cast("float", ended_at))
 
 
 def read_pack_count(arguments: Sequence[Any]) -> int:
@@ -129,21 +106,6 @@ _LAYOUT_FIELDS: dict[str, tuple[Check, str]] = {
     "packs": (_is_pack_count, "a whole number"),
     "size": (_is_size, "a whole number"),
     "coalesce": (_is_wait, "seconds"),
-    "first_packs": (_is_pack_count, "a whole number"),
-}
-
-_OUTCOME_FIELDS: dict[str, Check] = {
-    "verdict": _one_of(get_args(Verdict)),
-    **dict.fromkeys(("reason", "lane", "traced"), _is_text),
-    **dict.fromkeys(
-        ("after", "at", "earliest", "earliest_at", "tolerance"), lambda value: value is None or is_number(value)
-    ),
-    **dict.fromkeys(("payload", "result"), _is_json),
-    **dict.fromkeys(("is_payload_changed", "is_expired"), _is_flag),
-    **dict.fromkeys(("max_attempts", "payload_max_bytes"), _is_count),
-    "cycles_per_run": _is_size,
-    **dict.fromkeys(("backoff", "backoff_max", "index_after"), _is_wait),
-    **dict.fromkeys(("ended_at", "started_at"), is_moment),
 }
 
 _OTHERS: dict[str, Check] = {
@@ -159,20 +121,6 @@ _OTHERS: dict[str, Check] = {
     "lane": _is_lane,
 }
 """Optional fields of an entry, present where they differ from their defaults; unknown ones are ignored when read."""
-
-
-def _is_finished(finished: Any) -> bool:
-    if not isinstance(finished, list) or len(cast("list[Any]", finished)) != 2:
-        return False
-    position, wire = cast("list[Any]", finished)
-    return _is_count(position) and (wire is None or _is_outcome(wire))
-
-
-def _is_outcome(wire: Any) -> bool:
-    if not isinstance(wire, dict) or "verdict" not in wire:
-        return False
-    named = cast("dict[str, Any]", wire)
-    return all(name not in _OUTCOME_FIELDS or _OUTCOME_FIELDS[name](value) for name, value in named.items())
 
 
 def _is_entry(entry: Any) -> bool:

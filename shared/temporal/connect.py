@@ -201,15 +201,14 @@ async def describe_queue(
     return await client.workflow_service.describe_task_queue(request, timeout=CALL_TIMEOUT)
 
 
-def to_raw(value: Any, *, is_compressed: bool = False) -> RawValue:
+def to_raw(value: Any) -> RawValue:
     """Encode a value as JSON in UTF-8; the SDK's own encoder escapes non-ASCII text, up to three times as long."""
-    return to_raw_bytes(encode_json(value), is_compressed=is_compressed)
+    return to_raw_bytes(encode_json(value))
 
 
-def to_raw_bytes(encoded: bytes, *, is_compressed: bool = False) -> RawValue:
-    """Wrap JSON that is encoded already; if asked for, compress it where it is large."""
-    payload = Payload(metadata={"encoding": b"json/plain"}, data=encoded)
-    return RawValue(compress(payload) if is_compressed else payload)
+def to_raw_bytes(encoded: bytes) -> RawValue:
+    """Wrap JSON that is encoded already, compressed where it is large."""
+    return RawValue(compress(Payload(metadata={"encoding": b"json/plain"}, data=encoded)))
 
 
 def _runtime_with(heartbeat: timedelta | None, metrics: runtime.MetricBuffer | None) -> dict[str, Any]:

@@ -19,7 +19,6 @@ SHIPPED = (
     "workflow_task_timeout",
     "in_flight",
     "pack_room",
-    "compress_packs",
     "starts_per_second",
     "patience",
     "encryption_keys_file",

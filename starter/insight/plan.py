@@ -13,7 +13,7 @@ from shared.messages.decision import TOLERANCE_MAX, TOLERANCE_SHARE
 from shared.settings import Settings
 from starter.insight.figures import value_of
 from worker.lanes.profiles import PROFILES
-from workflows.packs.batch import BATCH_MAX
+from workflows.packs.calls.batch import BATCH_MAX
 
 EncodingName = Literal["solo", "pack"]
 ENCODINGS: tuple[EncodingName, ...] = ("solo", "pack")

@@ -65,17 +65,17 @@ class Layouts:
         return self._cache[kind][1]
 
     async def ensure(self, kind: str, lane: str) -> Layout | None:
-        """Give the layout for starts of a kind, which the first fixes; raises Misconfigured if `declared` differs."""
+        """Give the layout for starts of a kind, which the first fixes; raises Misconfigured if more are declared."""
         declared = self._declared.get(kind)
         layout = await self.find_patiently(kind)
         if layout is None and declared is not None:
             await self._refuse_if_solo(kind)
             await self._fix(Layout.of(kind, lane, declared))
             layout = await self.find(kind)
-        if layout is not None and declared is not None and declared.packs not in (layout.packs, layout.first_packs):
+        if layout is not None and declared is not None and declared.packs > layout.packs:
             raise Misconfigured(
-                f"kind {kind!r} lives in {layout.packs} packs, its handler says Pack(packs={declared.packs}); write "
-                f"packs={layout.packs}, or move it with: dormice repack {kind} --packs {declared.packs}"
+                f"kind {kind!r} lives in {layout.packs} packs, its handler says Pack(packs={declared.packs}); move it "
+                f"with: dormice repack {kind} --packs {declared.packs}, or write packs={layout.packs}"
             )
         return layout
 

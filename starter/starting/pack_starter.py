@@ -69,7 +69,7 @@ class PackStarter:
         wire = {"token": token, **layout.sizes, "sent_at": now, **self._flags}
         # each entry was encoded once, when it was counted
         encoded = encode_json(wire)[:-1] + b',"entries":[' + chunk.body + b"]}"
-        argument = to_raw_bytes(encoded, is_compressed=self._settings.compress_packs)
+        argument = to_raw_bytes(encoded)
         counts: dict[str, Any] | None = None
         if pack_workflow_id(layout.kind, chunk.index) not in self._begun:  # only the call that starts a pack needs them
             if chunk.due is None:

@@ -21,12 +21,11 @@ from shared.lanes import task_queue
 from shared.messages.decision import find_offset
 from shared.messages.envelope import Envelope
 from shared.messages.json_value import encode_json
-from shared.messages.message import NO_TRACE, PAYLOAD_MAX, SERIAL, MessageState
+from shared.messages.message import NO_TRACE, PAYLOAD_MAX, MessageState
 from shared.messages.placement import MESSAGE_WORKFLOW, PACK_WORKFLOW, Layout, PackSpread, pack_workflow_id, workflow_id
 from shared.packs.counts import COUNTS_MEMO
 from shared.packs.entry import Entry, to_heading, to_state
 from shared.settings import Settings
-from shared.temporal.connect import to_raw
 from shared.temporal.search_attributes import attributes_at_start, pack_attributes_at_start
 
 SUMMARY_MAX = 200  # the server takes 400 bytes
@@ -157,7 +156,7 @@ async def build_start_request(
     )
     if state.priority != USUAL_PRIORITY or state.tenant:  # else the server's default; the request is a little smaller
         request.priority.CopyFrom(Priority(priority_key=state.priority, fairness_key=state.tenant))
-    first = state.dump() | {PAYLOAD_MAX: settings.payload_max_bytes, SERIAL: 1}
+    first = state.dump() | {PAYLOAD_MAX: settings.payload_max_bytes}
     wire, summary = await client.data_converter.encode([first, f"{state.kind} {state.id}"[:SUMMARY_MAX]])
     request.input.payloads.append(wire)
     request.user_metadata.summary.CopyFrom(summary)
@@ -188,7 +187,6 @@ async def build_pack_request(
         index=index,
         **layout.sizes,
         payload_max_bytes=limit,
-        is_compressed=settings.compress_packs,
     )
     first, second, *others = await client.data_converter.encode([empty, argument, *([counts] if counts else [])])
     request.input.payloads.append(first)
@@ -196,7 +194,6 @@ async def build_pack_request(
     for payload in others:
         request.memo.fields[COUNTS_MEMO].CopyFrom(payload)
     _index(request, pack_attributes_at_start(layout.kind, layout.lane))
-    request.memo.fields[SERIAL].CopyFrom(to_raw(1).payload)  # the memo stays, whatever version runs the pack later
     return request
 
 

@@ -98,7 +98,7 @@ class UpsertSender:
                 status = await query_or_none(self._client.get_workflow_handle(name), "status")
             else:
                 status = await self._packs.status(layout, pack_index(delivery.id, layout.packs), delivery.id)
-            if status is not None and (delivery.source in status["sources"] or not status["waiting_signals"]):
+            if status is not None:
                 return status
             if time.monotonic() >= give_up_at:
                 told = f"did not tell within {self._settings.patience} what became of it"

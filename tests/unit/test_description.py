@@ -19,7 +19,7 @@ from workflows.description import (
     explain_due,
     page_of,
 )
-from workflows.packs.batch import PackSummary
+from workflows.packs.summary import PackSummary
 
 NOON = 1_795_262_400.0
 EVENING = NOON + 8 * 3600

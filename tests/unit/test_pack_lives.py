@@ -11,7 +11,7 @@ from shared.messages.message import MessageState, Outcome
 from shared.packs.entry import DUE, to_entry
 from tests.unit.test_decision_properties import few_signals, lanes, outcomes, payloads, signals
 from tests.unit.test_pack_state import NOW, build, count_bytes
-from workflows.packs.batch import Batch
+from workflows.packs.calls.batch import Batch
 from workflows.packs.state import PackState
 
 IDS = "abcdef"

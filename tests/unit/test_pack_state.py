@@ -14,7 +14,7 @@ from shared.messages.message import MessageState, Outcome
 from shared.messages.placement import PackSpread
 from shared.messages.signals import Pause, Reschedule, Revise, RunNow, Signal, Stop
 from shared.packs.entry import STATE_BYTES_MAX, Entry, measure, to_entry, to_state
-from workflows.packs.batch import BATCH_BYTES_MAX, BATCH_MAX, FINISHED_KEPT_SECONDS, HANDED_BACK, Batch
+from workflows.packs.calls.batch import BATCH_BYTES_MAX, BATCH_MAX, FINISHED_KEPT_SECONDS, HANDED_BACK, Batch
 from workflows.packs.state import PackState
 
 NOW = 1_795_291_200.0

@@ -8,11 +8,10 @@ from datetime import timedelta
 class Profile:
     """The numbers of one lane in one process.
 
-    `workflow_slots`: a short-lane slot holds its handler's I/O, so slots bound the lane's concurrency; a cold cycle
-    costs about 10 ms of CPU, so slots times CPU must stay far below the workflow-task timeout or tasks run twice.
-    `activity_slots`: handlers at work at once where they are ordinary activities.
-    `cached_workflows`: never below the slots, because an eviction re-runs local activities in flight; not much more,
-    because among millions asleep the next one to wake is hardly ever a cached one.
+    `workflow_slots`: workflow tasks at once; they only compute, so a few more than cores keep those busy.
+    `activity_slots`: handlers of messages, and batches of packs, at work at once; each holds a coroutine, not a thread.
+    `cached_workflows`: at least those that wait for a handler or batch, so that the result finds a cached workflow; not
+    many more, because among millions asleep the next one to wake is hardly ever a cached one.
     `workflow_pollers`: requests for workflow tasks at once. On a busy server each takes half a second, so three of them
     fetch some six tasks a second; what waits longer than `sticky_timeout` in a worker's sticky queue is moved.
     `nonsticky_to_sticky_poll_ratio`: the share of them that asks for workflows that no worker has cached: new ones,
@@ -31,24 +30,24 @@ class Profile:
 
 PROFILES: dict[str, Profile] = {
     "short": Profile(
-        workflow_slots=32,  # most I/O waits of one process; 32 times 10 ms of CPU is 0.3 s, a 180th of the task timeout
-        activity_slots=1,  # not for handlers, but for the activity that spends the lane's idle capacity
-        cached_workflows=100,
+        workflow_slots=32,
+        activity_slots=500,
+        cached_workflows=300,
         workflow_pollers=20,  # a task that meets a waiting poll is never written to the database
-        activity_pollers=1,
+        activity_pollers=5,
         nonsticky_to_sticky_poll_ratio=0.6,  # among millions asleep, hardly one that wakes is cached
     ),
     "medium": Profile(
-        workflow_slots=16,  # workflow tasks here hold no I/O: they only need the CPU
-        activity_slots=100,  # handlers of minutes are mostly waiting; each holds a coroutine, not a thread
-        cached_workflows=200,  # at least the handlers in flight, so that their results find a cached workflow
+        workflow_slots=16,
+        activity_slots=500,
+        cached_workflows=300,
         workflow_pollers=10,  # 4 for the lane's queue, 6 for what is cached
         activity_pollers=5,
         nonsticky_to_sticky_poll_ratio=0.4,
     ),
     "long": Profile(
         workflow_slots=8,
-        activity_slots=100,
+        activity_slots=500,
         cached_workflows=200,
         workflow_pollers=5,
         activity_pollers=3,

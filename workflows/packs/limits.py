@@ -1,15 +1,54 @@
-"""A pack's limits: how many messages and bytes it may hold, what makes room, and what to do where none is left."""
+"""A pack's heading and limits: what it is, how many messages and bytes it may hold, and what makes room."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from shared.messages.json_value import find_size_flaw
 from shared.messages.message import MessageState, Outcome
+from shared.messages.placement import PackSpread
 from shared.messages.signals import Revise
-from shared.packs.entry import EXPANDED_BYTES_MAX, ID, STATE_BYTES_MAX, measure
+from shared.packs.entry import (
+    EXPANDED_BYTES_MAX,
+    ID,
+    STATE_BYTES_MAX,
+    STORED_SHARE,
+    WIRE_VERSION,
+    measure,
+    to_heading,
+)
 from shared.temporal.compression import measure_share
-from workflows.packs.batch import FinishedMessages
-from workflows.packs.config import PackConfig
+from workflows.packs.summary import FinishedMessages
+
+
+class PackConfig:
+    """A pack's kind, its index among the kind's packs, its limits, and the spread of its due times."""
+
+    def __init__(self, wire: Mapping[str, Any]) -> None:
+        """Read the wire form; raises TypeError for anything else."""
+        if not isinstance(wire, dict) or wire.get("v") != WIRE_VERSION or "kind" not in wire:
+            raise TypeError(f"the wire form of a pack has v={WIRE_VERSION} and a kind")
+        self.kind: str = wire["kind"]
+        self.lane: str = wire["lane"]
+        self.index: int = wire["index"]
+        self.packs: int = wire["packs"]
+        self.size: int = wire["size"]
+        self.within = PackSpread.of(self.kind, self.index, wire["coalesce"])
+        self.payload_max_bytes: int = wire.get("payload_max_bytes", 0)
+        self.bytes: int = wire.get("bytes", 0)
+        self.stored_share: float = wire.get(STORED_SHARE, 0.0)
+
+    def heading(self) -> dict[str, Any]:
+        """Give the wire form without messages."""
+        return to_heading(
+            self.kind,
+            self.lane,
+            index=self.index,
+            packs=self.packs,
+            size=self.size,
+            coalesce=self.within.coalesce,
+            payload_max_bytes=self.payload_max_bytes,
+            stored_share=self.stored_share,
+        )
 
 
 class PackLimits(PackConfig):
@@ -19,7 +58,7 @@ class PackLimits(PackConfig):
         super().__init__(wire)
         expanded = STATE_BYTES_MAX / (self.stored_share or 1.0)
         self.bytes_max = min(round(expanded), EXPANDED_BYTES_MAX)
-        """The most bytes of JSON that the pack may hold: what is stored of them counts, by its last compression."""
+        """The most bytes of JSON: the limit of the stored size, divided by the last compression ratio."""
         self._ended = FinishedMessages((entry[ID], entry) for entry in wire.get("ended", ()))
 
     def explain_full(self) -> str:
@@ -37,7 +76,7 @@ class PackLimits(PackConfig):
 
     def _note_stored_share(self, entries: bytes) -> None:
         """Measure how far the entries' JSON can be compressed, if that decides what the next run has room for."""
-        if self.is_compressed and self.bytes > STATE_BYTES_MAX // 2:
+        if self.bytes > STATE_BYTES_MAX // 2:
             self.stored_share = measure_share(entries)
 
     def _can_grow(self, old: Any, new: Any) -> bool:

@@ -8,7 +8,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.idle.capacity import Capacity, is_fresh
-from shared.lanes import LANES, task_queue
+from shared.lanes import task_queue
 
 Told = tuple[float, int]
 """When a worker has told (seconds since the epoch) how many calls it has finished since it began."""
@@ -37,16 +37,16 @@ class Heartbeats:
                     return {}
                 raise
             gone |= {beat.worker_identity: _find_time(beat) for beat in beats if not is_fresh(beat)}
-            rates = [rate for beat in beats if is_fresh(beat) and (rate := self._measure(lane, beat)) is not None]
+            rates = [rate for beat in beats if is_fresh(beat) and (rate := self._measure(beat)) is not None]
             if rates:
                 found[lane] = sum(rates)
         self.gone = gone
         return found
 
-    def _measure(self, lane: str, beat: WorkerHeartbeat) -> float | None:
-        is_local = LANES[lane].heartbeat_timeout is None
-        slots = beat.local_activity_slots_info if is_local else beat.activity_task_slots_info
-        key, at, calls = beat.worker_instance_key, _find_time(beat), slots.total_processed_tasks
+    def _measure(self, beat: WorkerHeartbeat) -> float | None:
+        key = beat.worker_instance_key
+        at = _find_time(beat)
+        calls = beat.activity_task_slots_info.total_processed_tasks
         before = self._told.get(key)
         if before is None or at > before[0]:
             self._told[key] = (at, calls)

@@ -49,8 +49,6 @@ LEAP = 3_600_000_000
 """An hour, in microseconds, of which offsets are made."""
 PATIENCE = timedelta(seconds=30)
 """How long a put is tried again; a client whose put fails then may send it again."""
-TASK_TIMEOUT = timedelta(seconds=20)
-"""How long packs wait for a worker that was killed; nothing of the handler takes longer than a moment."""
 
 NEVER = HORIZON - timedelta(days=1)
 """How far ahead a completed URL is due."""
@@ -195,16 +193,11 @@ class UrlStore:
 
 
 def prepare_settings(settings: Settings, kind: str) -> Settings:
-    """Give the settings of a kind's own task queue, which no other worker serves, because the buffer is in one process.
-
-    Packs are stored compressed: URLs of one site are much alike.
-    """
+    """Give the settings of a kind's own task queue, which no other worker serves: the buffer is in one process."""
     return replace(
         settings,
         task_queue_prefix=f"{settings.task_queue_prefix}-{kind}",
         patience=min(settings.patience, PATIENCE),
-        workflow_task_timeout=min(settings.workflow_task_timeout, TASK_TIMEOUT),
-        compress_packs=True,
         deployment_name="",
         outcomes_topic="",
     )

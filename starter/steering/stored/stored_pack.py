@@ -6,7 +6,7 @@ before it, and only the pack knows more.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
@@ -14,21 +14,17 @@ from typing import Any, cast
 
 from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.history.v1 import HistoryEvent, MarkerRecordedEventAttributes
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.service import RPCError
 
-from activities.server_calls import MARK_SERIAL
-from shared.messages.json_value import decode_json
 from shared.messages.message import ENDS
 from shared.packs.counts import PackCounts, count_entries, read_counts
-from shared.packs.entry import DUE, EARLY, ID, OTHERS, PAYLOAD, Entry, is_ended, is_held, is_parked, to_state
-from shared.packs.names import REPORT, RUN_BATCH
+from shared.packs.entry import DUE, EARLY, ID, OTHERS, PAYLOAD, Entry, is_held, is_parked, to_state
 from shared.packs.reading import read_chunk
 from shared.temporal.connect import CALL_TIMEOUT, is_missing
-from starter.steering.stored.stored_batches import StoredBatches
 from workflows.description import PAGE_MAX, describe_listed, select_listed
 from workflows.packs.state import PackState
 
@@ -66,7 +62,7 @@ class StoredPack:
     """A pack as its history shows it; not open means that there is none, or that it was ended from outside."""
 
     as_of: float = 0.0
-    """When the run began, or the last batch ended that is in `state`, in seconds since the epoch."""
+    """When the run began, in seconds since the epoch."""
     state: PackState | None = None
     is_open: bool = True
     is_current: bool = True
@@ -80,6 +76,7 @@ class StoredPack:
             return []
         alive = self.state.entries.open().values()
         known = [(e[ID], "active" if not is_held(e) else "parked" if is_parked(e) else "paused") for e in alive]
+        known += [(message_id, "active") for message_id in self.state.in_flight.messages]
         return known + [(message.id, message.ended) for message in self.state.finished()]
 
     def page(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -157,10 +154,11 @@ async def read_run(events: _Events, converter: DataConverter, *, ends_when_stale
         state = PackState(wire)
     except (TypeError, KeyError):  # it is encrypted, or of a later version
         return UNREADABLE
-    # what is on its way to another pack is in neither
+    # what is on its way to another pack is in neither, and what was asked of a running message is not decided yet
     is_whole = not state.forwarding
-    pack = StoredPack(_to_epoch(first), state, is_current=is_whole, knows_ids=is_whole)
-    reader = _Reader(converter, pack, state, StoredBatches(state, has_suspects=bool(wire.get("suspects"))))
+    knows_ids = is_whole and all(running.state is None for running in state.in_flight.messages.values())
+    pack = StoredPack(_to_epoch(first), state, is_current=is_whole and not state.in_flight, knows_ids=knows_ids)
+    reader = _Reader(converter, pack, state)
     for event in events[1:]:
         await reader.apply(event)
         if ends_when_stale and not pack.is_current:
@@ -185,37 +183,31 @@ async def _fetch(client: Client, name: str) -> _Events:
 class _Reader:
     """Applies the events of a run to a pack, and notes what it can't be read to know any more."""
 
-    def __init__(self, converter: DataConverter, pack: StoredPack, state: PackState, batches: StoredBatches) -> None:
+    def __init__(self, converter: DataConverter, pack: StoredPack, state: PackState) -> None:
         self._converter = converter
         self._pack = pack
         self._state = state
-        self._batches = batches
 
     async def apply(self, event: HistoryEvent) -> None:
         """Apply an event, the one after the last."""
         is_current, knows_ids = await self._apply(event)
-        self._pack.is_current &= is_current and not self._batches.is_unsettled
-        self._pack.knows_ids &= knows_ids and not self._batches.is_unsettled
+        self._pack.is_current &= is_current
+        self._pack.knows_ids &= knows_ids
 
     async def _apply(self, event: HistoryEvent) -> tuple[bool, bool]:
         """Apply an event; return whether the state is still current, and whether its ids still are."""
-        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
-            self._batches.note_task_end(_to_epoch(event))
-        elif event.event_type == EventType.EVENT_TYPE_TIMER_FIRED:
-            self._batches.note_timer()
         if event.event_type in _UNMOVED:
             return True, True
         if event.event_type in _BATCH_UNDER_WAY:
             return False, True
         match event.WhichOneof("attributes"):
             case "workflow_execution_signaled_event_attributes":
-                self._batches.note_signal(_to_epoch(event))
                 return await self._apply_signal(event)
             case "marker_recorded_event_attributes":
-                return await self._apply_marker(event)
+                return True, True  # of a signal that the pack has ignored
             case "activity_task_completed_event_attributes":
                 answer = await self._decode(event.activity_task_completed_event_attributes.result.payloads)
-                return False, not _ends_any(answer, "outcomes", _is_done)
+                return False, not _ends_any(answer)
             case _:
                 return False, False
 
@@ -224,8 +216,6 @@ class _Reader:
         if signal.signal_name in _ENDING_NONE:
             return False, True
         given = await self._decode(signal.input.payloads)
-        if signal.signal_name == REPORT:
-            return False, not _ends_any(given, "outcomes", lambda pair: _is_done(pair[-1]))
         if signal.signal_name != "admit":
             return False, False
         try:
@@ -238,20 +228,6 @@ class _Reader:
         state.admit(chunk, _to_epoch(event))
         is_plain = is_plain and not state.forwarding
         return is_plain, is_plain
-
-    async def _apply_marker(self, event: HistoryEvent) -> tuple[bool, bool]:
-        marker = event.marker_recorded_event_attributes
-        what = _find_activity(marker)
-        if marker.marker_name == "core_patch" or what == MARK_SERIAL:
-            return True, True
-        if marker.HasField("failure"):
-            return False, True  # a batch was lost
-        answer = await self._decode(marker.details["result"].payloads) if "result" in marker.details else None
-        is_batch = self._pack.is_current and what == RUN_BATCH
-        if is_batch and (ended_at := self._batches.apply(answer)) is not None:
-            self._pack.as_of = ended_at
-            return True, True
-        return False, not _ends_any(answer, "entries", is_ended)
 
     async def _decode(self, payloads: Sequence[Payload]) -> Any:
         return await _decode(self._converter, payloads)
@@ -266,19 +242,9 @@ def _to_epoch(event: HistoryEvent) -> float:
     return event.event_time.ToNanoseconds() / 1e9
 
 
-def _find_activity(marker: MarkerRecordedEventAttributes) -> str:
-    """Give the type of the local activity that a marker is about; the core writes this without any codec."""
-    if "data" not in marker.details:
-        return ""
-    (data,) = marker.details["data"].payloads
-    return cast("dict[str, Any]", decode_json(data.data)).get("activity_type", "")
-
-
-def _is_done(outcome: Mapping[str, Any] | None) -> bool:
-    return outcome is not None and outcome.get("verdict") == "done"
-
-
-def _ends_any(answer: Any, name: str, is_end: Callable[[Any], bool]) -> bool:
+def _ends_any(answer: Any) -> bool:
     """Return whether the results of a batch end a message; what can't be read may end some."""
-    found = cast("dict[str, Any]", answer).get(name) if isinstance(answer, dict) else None
-    return not isinstance(found, list) or any(is_end(each) for each in cast("list[Any]", found) if each is not None)
+    results = cast("dict[str, Any]", answer).get("results") if isinstance(answer, dict) else None
+    if not isinstance(results, list):
+        return True
+    return any(isinstance(result, dict) and "done" in result.values() for result in cast("list[Any]", results))

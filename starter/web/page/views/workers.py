@@ -95,8 +95,7 @@ def list_workers(serving: Mapping[str, LaneWorkers]) -> Sequence[WorkerRow]:
 
 
 def _to_row(lane: str, beat: WorkerHeartbeat) -> WorkerRow:
-    is_local = LANES[lane].heartbeat_timeout is None  # there handlers run within workflow tasks
-    slots = beat.workflow_task_slots_info if is_local else beat.activity_task_slots_info
+    slots = beat.activity_task_slots_info
     busy = slots.current_used_slots
     return WorkerRow(
         lane=lane,

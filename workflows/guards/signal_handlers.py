@@ -23,17 +23,13 @@ class IgnoresUnknownSignals:
 
     signals_received = 0  # the number of signals with a known name in this run
 
-    def count_input(self, arguments: Sequence[Any]) -> None:
-        """Count what a signal, read or not, adds to the history; here nothing: the server's suggestion is enough."""
-
     def ignore_signal(self, name: str, problem: str) -> None:
         """Log in one line that a signal is ignored."""
         workflow.logger.warning("signal ignored", extra={"signal": name[:80], "reason": problem[:300]})
 
     @workflow.signal(dynamic=True, description="any other name: ignored")
-    def take_unknown(self, name: str, arguments: Sequence[RawValue]) -> None:
+    def take_unknown(self, name: str, arguments: Sequence[RawValue]) -> None:  # noqa: ARG002 — Temporal gives them
         """Ignore a signal of a name that the workflow does not know."""
-        self.count_input(arguments)
         self.ignore_signal(name, "there is no signal of this name")
 
 
@@ -50,7 +46,6 @@ def signal_handler(read: Reader, name: str = "") -> Callable[[Handler], Handler]
 
         def receive(self: IgnoresUnknownSignals, *arguments: Any) -> None:
             self.signals_received += 1
-            self.count_input(arguments)
             if is_unopened(arguments, self.signals_received):
                 self.ignore_signal(signal, NO_KEY)
                 return

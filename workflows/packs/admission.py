@@ -1,0 +1,55 @@
+"""Admission: what a chunk's entries, and records among them, do to a pack's messages."""
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from shared.messages import signals
+from shared.messages.message import MessageState
+from shared.messages.signals import PullMany, Signal
+from shared.packs.entry import DUE, EARLY, ID, Entry, is_ended, is_held, sources_of
+
+
+def pick_pulled(entries: Iterable[Entry], pull: PullMany) -> list[tuple[str, Signal]]:
+    """Pick messages that idle capacity may run before they are due, earliest due first; each with its signal."""
+    now = math.floor(pull.at * 1000)
+    last = math.floor(pull.until * 1000)
+    ahead = (e for e in entries if e[DUE] - e[EARLY] <= now < e[DUE] <= last and not is_held(e))
+    first = heapq.nsmallest(pull.count, ahead, key=lambda entry: (entry[DUE], entry[ID]))
+    return [(entry[ID], pull.of(entry[DUE])) for entry in first]
+
+
+def is_newer(entry: Entry, present: MessageState | None) -> bool:
+    """Return whether an entry comes from a record that the message has not seen."""
+    return present is None or any(o > present.sources.get(s, -1) for s, o in sources_of(entry).items())
+
+
+def may_begin(entry: Entry, chunk: Mapping[str, Any], finished: MessageState | None) -> bool:
+    """Return whether an entry of a chunk may begin a message that is not alive but may have `finished` before."""
+    revises = chunk.get("revises", False)
+    if revises and is_ended(entry):
+        return False
+    return finished is None or bool(chunk.get("restarts")) or (revises and is_newer(entry, finished))
+
+
+def to_signal(asked: MessageState) -> Signal:
+    """Return a record's signal to a message that is alive; `asked` is the state if the record began the message."""
+    ((source, offset),) = asked.sources.items()
+    if asked.ended:
+        return signals.Stop(signals.TOMBSTONE, source, offset)
+    return signals.Revise(
+        asked.payload,
+        source,
+        offset,
+        asked.lane,
+        _write_moment(asked.due_at),
+        priority=asked.priority,
+        trace=dict(asked.trace),
+        expires_at=_write_moment(asked.expires_at),
+    )
+
+
+def _write_moment(moment: float) -> str | None:
+    return datetime.fromtimestamp(moment, UTC).isoformat() if moment else None
