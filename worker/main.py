@@ -32,7 +32,15 @@ from shared.temporal.connect import check_server, connect
 from worker.deployment import check_deployment
 from worker.health import Readiness, Report, open_endpoint, watch_server
 from worker.lanes.starting import begin_leaders, check_lanes, read_weights, weigh_tenants
-from worker.process import StuckRuns, begin_anew, count_processes, new_event_loop, run_unstoppably, tune_memory
+from worker.process import (
+    StuckRuns,
+    begin_anew,
+    count_processes,
+    new_event_loop,
+    raise_open_files,
+    run_unstoppably,
+    tune_memory,
+)
 from worker.run import WorkerPlan, run_workers
 
 logger = logging.getLogger(__name__)
@@ -48,10 +56,8 @@ EXIT_AT_ONCE = 130
 START_TIMEOUT = timedelta(seconds=30)
 HEARTBEAT = timedelta(seconds=2)  # between two reports of a worker's slots, from which idle capacity is computed
 
-# Time after the drain to cancel handlers and hand their messages back, before the process is ended by force. Temporal
-# does not cancel local activities: on the short lane, a handler that is still running after this time dies with the
-# process, and its message runs again when the workflow-task timeout has passed, without a failed attempt.
-HAND_BACK = timedelta(seconds=10)
+HAND_BACK = timedelta(seconds=15)
+"""Time beside the drain: for packs to ask for their calls in flight, and to cancel handlers and hand back messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +206,7 @@ async def prepare(settings: Settings, metrics: MetricBuffer | None = None) -> tu
             f"the server did not answer within {START_TIMEOUT.seconds} s; check TEMPORAL_ADDRESS and try again"
         ) from exc
     tune_memory()
+    raise_open_files(settings.handlers_at_once)
     return client, registry
 
 

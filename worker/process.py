@@ -13,11 +13,14 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar
 
+from activities.calls.slots import SLOW_SHARE
 from shared.telemetry.logs import CORE
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+OWN_FILES = 500  # of the process itself: modules, logs, and connections to the server
 
 # Python's garbage collector looks for cycles after 700 new containers by default. A batch of a pack makes thousands of
 # them, none in a cycle, and each full collection walks through all messages of the packs in the cache. What is in a
@@ -95,6 +98,23 @@ def tune_memory(collect_after: tuple[int, int, int] = COLLECT_AFTER) -> None:
     gc.set_threshold(*collect_after)
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
+
+
+def raise_open_files(handlers_at_once: int) -> None:
+    """Let this process open as many files as the system allows; warn if handlers may need more connections."""
+    if sys.platform == "win32":
+        return
+
+    import resource  # noqa: PLC0415 — Windows has no such module
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    needed = handlers_at_once * (1 + SLOW_SHARE) + OWN_FILES
+    if most != resource.RLIM_INFINITY and most < needed:
+        fields = {"action": "few_open_files", "limit": most, "needed": needed}
+        logger.warning(
+            "handlers may find no file for a connection: raise the limit of open files (ulimit -n)", extra=fields
+        )
 
 
 class StuckRuns(logging.Handler):

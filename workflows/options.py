@@ -31,8 +31,8 @@ BATCH_RETRY = RetryPolicy(
 )
 """A batch that is lost three times may be what kills its workers: then the pack tries each of its messages alone."""
 
-BATCH_TIMEOUT_SLACK = timedelta(seconds=20)
-"""A batch answers seconds after its last call has begun; what is later than this blocks its process."""
+BATCH_SLACK = timedelta(seconds=20)
+"""A batch answers seconds after its calls have begun, or, in a process that drains, after they have ended."""
 
 PROCESS_TIMEOUT = timedelta(seconds=15)
 """How long a worker process may leave a question about its calls in flight before it counts as dead."""
@@ -53,7 +53,7 @@ HISTORY_BYTES_MAX = 1_000_000  # continue as new beyond this size, whatever fill
 
 def batch_timeout(lane: str) -> timedelta:
     """Return the time after which Temporal itself gives up a batch on a lane."""
-    return LANES[lane].batch_start + BATCH_TIMEOUT_SLACK
+    return LANES[lane].batch_start + handler_timeout(lane) + BATCH_SLACK
 
 
 def handler_timeout(lane: str) -> timedelta:

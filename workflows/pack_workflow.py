@@ -80,7 +80,7 @@ class PackWorkflow(PackSignals):
         self._alarm.set(math.inf if wake <= workflow.time() else wake)
 
         sleeps_long = wake - workflow.time() > options.CONDENSED_FROM.total_seconds()
-        if sleeps_long or self._is_run_full():
+        if self._pack.in_flight.is_answered and (sleeps_long or self._is_run_full()):
             self._condense()
         await workflow.wait_condition(lambda: self._is_stirred)
 
