@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import functools
 import math
 import time
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar, cast
@@ -27,6 +29,8 @@ ENDED_MAX = 10_000  # ends of calls kept while there is no answer; leases beyond
 SLOT_SHARE = 0.6  # part of the grace in which a pack may wait for further slots, so that one wake serves several
 LOOK_SHARE, LOOK_LEAST, LOOK_MOST = 0.125, 5.0, 300.0  # by how much later than asked for a message may ask again
 LEASE_LOOK_LEAST = 0.5
+PASS_ON_SECONDS = 1.0  # how long a call waits in this process for a lease that another call passes on
+CLOCK_SECONDS = 3.0  # by how much this machine's clock may differ from the server's
 KEY_SHOWN = 8  # characters of a key's digest by which a message knows its turn again
 
 Unanswered = (
@@ -45,12 +49,51 @@ Function = TypeVar("Function", bound=Callable[..., Awaitable[Any]])
 
 class _Granted(NamedTuple):
     slot: float
-    lease_until: float
+    lease: "_Lease | None"  # None: the limit counts no calls at work
 
 
 class _Later(NamedTuple):
     position: float
     look_at: float
+
+
+class _Lease:
+    """The right to one of the calls that may be at work; the next call of its key here may go on with it.
+
+    Else each call would wait until the end of another had been told and answered, a quarter of a second or more.
+    """
+
+    def __init__(self, shard: "_Shard", key: str, pace: Pace, until: float) -> None:
+        self._shard = shard
+        self._key = key
+        self._until = until
+        self._usable_until = until - (pace.lease - limits.LEASE_MARGIN_SECONDS) - CLOCK_SECONDS
+        self._is_counted_alone = not pace.interval
+        self._begun_at = time.monotonic()
+        self._calls = 0
+
+    async def call(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        """Call a handler, then pass this on, or give it back."""
+        try:
+            return await function(*arguments)
+        finally:
+            self._calls += 1
+            self.pass_on()
+
+    def pass_on(self) -> None:
+        """Let the next call of the key begin; without one, give this back with the next request."""
+        if not (self.is_usable and self._shard.wake_next(self._key, self)):
+            self._shard.end_lease(self._key, self)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether only calls at work are counted, and this lasts for another one."""
+        return self._is_counted_alone and time.time() <= self._usable_until
+
+    def to_end(self) -> tuple[str, float, float]:
+        """Give what the workflow is told when it gets this back: the key, its end, and how long a call held it."""
+        seconds = (time.monotonic() - self._begun_at + EVERY_SECONDS) / max(self._calls, 1)
+        return self._key, self._until, round(seconds, 3)
 
 
 class _Want:
@@ -71,9 +114,12 @@ class _Shard:
         self._task_queue = task_queue
         self._wants: dict[tuple[str, Pace], list[_Want]] = {}
         self._ended: list[tuple[str, float, float]] = []
+        self._idle: dict[str, list[_Lease]] = {}
         self._sent_at = self._closed_until = -math.inf
         self._failures = 0
         self.sending: asyncio.Task[None] | None = None
+        self._leases: Counter[str] = Counter()  # leases that this process holds, by key
+        self._in_line: dict[str, deque[asyncio.Future[_Lease]]] = {}
 
     async def take_turn(self, key: str, pace: Pace, position: float) -> _Granted | _Later:
         """Wait for an answer for one call; raises TimeoutError if there is none within `ASK_SECONDS`."""
@@ -85,10 +131,50 @@ class _Shard:
         async with asyncio.timeout(ASK_SECONDS):
             return await want.answer
 
-    def end_call(self, key: str, lease_until: float, seconds: float) -> None:
+    async def await_lease(self, key: str) -> _Lease | None:
+        """Wait a little for a lease that a call of this process passes on; None if it holds none, or passes none on."""
+        if not self._leases[key]:
+            return None
+        turn: asyncio.Future[_Lease] = asyncio.get_running_loop().create_future()
+        self._in_line.setdefault(key, deque()).append(turn)
+        try:
+            async with asyncio.timeout(PASS_ON_SECONDS):
+                return await asyncio.shield(turn)
+        except TimeoutError:
+            return turn.result() if turn.done() else None
+        except asyncio.CancelledError:
+            if turn.done():
+                turn.result().pass_on()
+            raise
+        finally:
+            turn.cancel()  # so that nothing is passed on to nobody
+
+    def wake_next(self, key: str, lease: _Lease) -> bool:
+        """Pass a lease on to the call that has waited for longest; return whether there was one."""
+        line = self._in_line.get(key, deque())
+        while line:
+            turn = line.popleft()
+            if not turn.done():
+                turn.set_result(lease)
+                return True
+        self._in_line.pop(key, None)
+        return False
+
+    def take_idle(self, key: str) -> _Lease | None:
+        """Take a lease that is about to be given back; None if there is none that lasts for another call."""
+        idle = self._idle.get(key, [])
+        lease = next((each for each in idle if each.is_usable), None)
+        if lease is not None:
+            idle.remove(lease)
+            self._leases[key] += 1
+        return lease
+
+    def end_lease(self, key: str, lease: _Lease) -> None:
         """Give a lease back with the next request."""
-        self._ended.append((key, lease_until, seconds))
-        del self._ended[:-ENDED_MAX]
+        self._leases[key] -= 1
+        if not self._leases[key]:
+            del self._leases[key]
+        self._idle.setdefault(key, []).append(lease)
         if asyncio.get_running_loop().time() >= self._closed_until:
             self._begin_sending()
 
@@ -103,16 +189,18 @@ class _Shard:
 
     async def _send_requests(self, client: Client) -> None:
         loop = asyncio.get_running_loop()
-        while self._wants or self._ended:
+        while self._wants or self._ended or self._idle:
             await asyncio.sleep(max(COLLECT_SECONDS, self._sent_at + EVERY_SECONDS - loop.time()))
             wants, self._wants = self._wants, {}
-            ended, self._ended = self._ended, []
+            ended = [*self._ended, *(lease.to_end() for idle in self._idle.values() for lease in idle)][-ENDED_MAX:]
+            self._ended = []
+            self._idle = {}
             self._sent_at = loop.time()
             try:
                 async with asyncio.timeout(ASK_SECONDS):
                     answers = await self._request(client, wants, ended)
-                for (key, _), asked, answer in zip(wants, wants.values(), answers, strict=True):
-                    self._hand_out(key, asked, answer)
+                for (key, pace), asked, answer in zip(wants, wants.values(), answers, strict=True):
+                    self._hand_out(key, pace, asked, answer)
             except Unanswered:
                 self._failures += 1
                 self._closed_until = loop.time() + min(self.again_seconds, ASK_SECONDS * self._failures)
@@ -150,16 +238,21 @@ class _Shard:
         )
         return limits.read_answers(await update(limits.TAKE, wire, rpc_timeout=patience))
 
-    def _hand_out(self, key: str, waiting: Sequence[_Want], answer: TurnResponse) -> None:
-        places = [
-            *(_Granted(slot, answer.lease_until) for slot in answer.slots),
-            *(_Later(*pair) for pair in answer.later),
-        ]
-        for want, place in zip(waiting, places, strict=True):
+    def _hand_out(self, key: str, pace: Pace, waiting: Sequence[_Want], answer: TurnResponse) -> None:
+        granted = [_Granted(slot, self._begin_lease(key, pace, answer.lease_until)) for slot in answer.slots]
+        places = [*granted, *(_Later(*pair) for pair in answer.later)]
+        # those who wait go first, so that they are in line when the first call ends
+        for want, place in reversed(list(zip(waiting, places, strict=True))):
             if not want.answer.done():
                 want.answer.set_result(place)
-            elif isinstance(place, _Granted) and place.lease_until:  # its call was cancelled, or waits no longer
-                self._ended.append((key, place.lease_until, 0.0))
+            elif isinstance(place, _Granted) and place.lease:  # its call was cancelled, or waits no longer
+                place.lease.pass_on()
+
+    def _begin_lease(self, key: str, pace: Pace, until: float) -> _Lease | None:
+        if not until:
+            return None
+        self._leases[key] += 1
+        return _Lease(self, key, pace, until)
 
 
 class Limits:
@@ -180,24 +273,40 @@ class Limits:
         turn = Turn.load(held) if held else None
         if turn is not None and turn.key != digest[:KEY_SHOWN]:
             turn = None  # of another key
+
         if turn is not None and turn.is_slot and not pace.at_once:
             now = time.time()
             if now < turn.moment:  # somebody has asked for it sooner
                 return _wait(key, turn, turn.moment, grace * SLOT_SHARE)
             if now <= turn.moment + grace:
                 return function
+
         shard = self._shards[limits.shard_of(digest)]
+        lease = shard.take_idle(digest)
+        if lease is not None:
+            return _with(lease, function)
         try:
             place = await shard.take_turn(digest, pace, math.inf if turn is None else turn.moment)
         except TimeoutError:
-            again = shard.again_seconds
-            reason = clip_reason(f"waits for its turn at {key}, whose count can't be reached now")
-            return Outcome("gated", reason, after=again, tolerance=again / 2)
+            return _wait_for_answer(key, shard.again_seconds)
+        return await self._take_place(function, place, shard, key=key, pace=pace, grace=grace)
+
+    async def _take_place(
+        self, function: Function, place: _Granted | _Later, shard: _Shard, *, key: str, pace: Pace, grace: float
+    ) -> Function | Outcome:
+        """Give the function to call, or the outcome of a message that waits, by what the workflow has answered."""
+        digest = limits.digest_key(key)
         if isinstance(place, _Later):
+            lease = await shard.await_lease(digest)
+            if lease is not None:
+                return _with(lease, function)
             return _wait_in_line(key, Turn(place.position, is_slot=False, key=digest[:KEY_SHOWN]), place.look_at, pace)
+
+        if place.lease is not None:
+            return _with(place.lease, function)
         if place.slot > time.time():
             return _wait(key, Turn(place.slot, is_slot=True, key=digest[:KEY_SHOWN]), place.slot, grace * SLOT_SHARE)
-        return _returning(function, shard, digest, place.lease_until) if place.lease_until else function
+        return function
 
     async def close(self) -> None:
         """Give back what has ended, if there is an answer soon."""
@@ -207,15 +316,13 @@ class Limits:
                 await asyncio.gather(*sending)
 
 
-def _returning(function: Any, shard: _Shard, digest: str, lease_until: float) -> Any:
-    async def call(*arguments: Any) -> Any:
-        begun_at = time.monotonic()
-        try:
-            return await function(*arguments)
-        finally:
-            shard.end_call(digest, lease_until, round(time.monotonic() - begun_at + EVERY_SECONDS, 3))
+def _with(lease: _Lease, function: Function) -> Function:
+    return cast("Function", functools.partial(lease.call, function))
 
-    return call
+
+def _wait_for_answer(key: str, again_seconds: float) -> Outcome:
+    reason = clip_reason(f"waits for its turn at {key}, whose count can't be reached now")
+    return Outcome("gated", reason, after=again_seconds, tolerance=again_seconds / 2)
 
 
 def _wait_in_line(key: str, turn: Turn, look_at: float, pace: Pace) -> Outcome:

@@ -6,13 +6,12 @@ from datetime import timedelta
 
 from activities.api.outcome import Message
 from shared.errors import InvalidHandler, InvalidOutcome
-from shared.keepers.limits import Pace, check_key
+from shared.keepers.limits import LEASE_MARGIN_SECONDS, Pace, check_key
 from shared.messages.timespan import format_seconds
 
 CALLS_MAX = 1_000_000
 PERIOD_MAX = timedelta(days=31)
 AT_ONCE_MAX = 10_000
-LEASE_MARGIN = timedelta(seconds=15)  # for the time between a call and the report of its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +62,7 @@ class Limit:
 
     def pace(self, timeout: timedelta) -> Pace:
         """Give the numbers that travel, for calls that may take as long as `timeout`."""
-        lease = (timeout + LEASE_MARGIN).total_seconds()
+        lease = timeout.total_seconds() + LEASE_MARGIN_SECONDS
         return Pace.of(self.per[0] if self.per else 0, self.period, self.at_once or 0, lease)
 
     @property

@@ -29,6 +29,7 @@ GRACE_SHARE, GRACE_LEAST = 0.05, 3.0
 """How long after its slot a call may begin, as a share of the period and in seconds: as late as a busy worker."""
 CREDIT_SHARE, CREDIT_LEAST = 0.01, 0.5
 """How long unused slots stay usable, so that slots are not lost between two requests."""
+LEASE_MARGIN_SECONDS = 15.0  # by how much a lease outlasts the longest call: it may be passed on, and told late
 HOLD_FIRST = 1.0  # seconds that a call is thought to take before one has ended
 HOLD_WEIGHT = 0.2  # weight of the newest call in the mean
 HURRY = 0.9  # messages come back for a lease in this share of the time that calls take, so that no lease waits

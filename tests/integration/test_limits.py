@@ -104,6 +104,20 @@ async def test_calls_of_a_key_begin_at_its_rate_and_those_of_other_keys_at_once(
     assert sorted(name for _, _, name in site.calls) == sorted(keys)
 
 
+async def test_a_call_that_ends_lets_the_next_of_its_key_begin(
+    starter: BulkStarter, serve: Serve, kind: str, encoding: str, message_id: Callable[[], str]
+) -> None:
+    """Quick calls follow one another without asking for each: hundreds run, two at once, in a few requests' time."""
+    count = 400 if encoding == "pack" else 60  # a solo message costs its own workflow's wake
+    site = Site(kind, takes=0.001, together={"busy": 2}, at_once=2)
+    await load(starter, kind, {message_id(): "busy" for _ in range(count)})
+    async with serve(site.handler(), lanes=("short",)):
+        await wait_until(lambda: len(site.calls) >= count, "all have run")
+
+    assert site.most["busy"] == 2
+    assert len({name for _, _, name in site.calls}) == len(site.calls) == count
+
+
 async def test_no_more_calls_of_a_key_are_at_work_than_allowed(
     server: EmbeddedServer, settings: Settings, starter: BulkStarter, kind: str, message_id: Callable[[], str]
 ) -> None:
